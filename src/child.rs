@@ -1,0 +1,165 @@
+//! One child: spawn it, signal it (and all that came from it), reap it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+
+use nix::unistd::Pid;
+
+use crate::sys::{self, Inherited};
+
+/// A child that was spawned, and may have been reaped.
+pub struct Child {
+    pid: Pid,
+    /// It leads a process group of its own, which is signalled as a whole. On a terminal it shares
+    /// our group instead, so that the shell's job control treats both as one job.
+    own_group: bool,
+    reaped: bool,
+    killed: bool,
+}
+
+/// What reaping found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// The child itself ended.
+    Child(ExitStatus),
+    /// None of its descendants that we know of is left.
+    Tree,
+}
+
+impl Child {
+    /// Starts a command. Standard streams and the environment (with `environment` added) pass
+    /// through; the kernel kills the child when redlock dies.
+    ///
+    /// # Errors
+    /// `NotFound` or another kind when the command can't be executed.
+    pub fn spawn(
+        command: &[OsString],
+        environment: Vec<(&'static str, OsString)>,
+        own_group: bool,
+        inherited: Inherited,
+    ) -> io::Result<Self> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).envs(environment);
+        if own_group {
+            command.process_group(0);
+        }
+        sys::prepare(&mut command, inherited);
+        let child = command.spawn()?;
+        Ok(Self {
+            pid: Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?),
+            own_group,
+            reaped: false,
+            killed: false,
+        })
+    }
+
+    /// Sends a signal that redlock got: to the whole group where it is the child's own.
+    pub fn forward(&self, signal: i32) {
+        if self.own_group {
+            // The group exists as long as one member does, and its number isn't used again before.
+            let _ = sys::kill(-self.pid.as_raw(), signal);
+        } else if !self.reaped && (signal != sys::SIGCONT || self.is_stopped()) {
+            // The shell's `fg` has continued the whole job; once is enough.
+            let _ = sys::kill(self.pid.as_raw(), signal);
+        }
+    }
+
+    /// Whether the child is stopped (state T in the third field of proc's stat).
+    fn is_stopped(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        stat.rsplit_once(')')
+            .is_some_and(|(_, fields)| fields.trim_start().starts_with('T'))
+    }
+
+    /// From now on, descendants whose parent ends become our children, so that none gets away.
+    pub fn adopt_orphans() {
+        let _ = nix::sys::prctl::set_child_subreaper(true);
+    }
+
+    /// Asks the child and all that came from it to stop.
+    pub fn stop(&self) {
+        if self.own_group {
+            self.forward(sys::SIGTERM);
+            // A stopped process takes its SIGTERM only when it goes on.
+            self.forward(sys::SIGCONT);
+        } else {
+            for pid in descendants() {
+                let _ = sys::kill(pid.as_raw(), sys::SIGTERM);
+                let _ = sys::kill(pid.as_raw(), sys::SIGCONT);
+            }
+        }
+    }
+
+    /// Kills the child and all that came from it, in whatever group.
+    pub fn kill(&mut self) {
+        self.killed = true;
+        self.forward(sys::SIGKILL);
+        for pid in descendants() {
+            let _ = sys::kill(pid.as_raw(), sys::SIGKILL);
+        }
+    }
+
+    /// Reaps what has ended, up to the next that matters; `None` when nothing has for now.
+    pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
+        loop {
+            match sys::reap() {
+                Ok(Some((pid, status))) if pid == self.pid.as_raw() => {
+                    self.reaped = true;
+                    return Ok(Some(Reaped::Child(status)));
+                }
+                // An orphan that we adopted.
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(None),
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                    let gone = self.reaped && (self.killed || !self.group_lives());
+                    return Ok(gone.then_some(Reaped::Tree));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether anybody is left in the child's own group, as far as we may know.
+    fn group_lives(&self) -> bool {
+        self.own_group && sys::kill(-self.pid.as_raw(), 0).is_ok()
+    }
+}
+
+/// All our descendants, parents before children. Each was alive when it was listed; none can be
+/// mistaken for another process, as only we reap our children, and a parent that reaps its own
+/// in between does so within the microseconds until the signal is sent.
+fn descendants() -> Vec<Pid> {
+    let mut found = children(Pid::this());
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        next += 1;
+        for child in children(pid) {
+            if !found.contains(&child) {
+                found.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// The children of a process, of all its threads.
+fn children(pid: Pid) -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}

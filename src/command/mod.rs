@@ -1,0 +1,127 @@
+//! The commands, one file each, and what they share: usage errors and the status of an error.
+
+mod release;
+mod run;
+mod status;
+
+use std::fmt;
+
+use anyhow::Result;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use crate::cli::Cli;
+use crate::config::BadConfig;
+use crate::exit::Exit;
+use crate::lock::{self, Kind, Name, Who};
+use crate::report;
+
+pub use self::release::release;
+pub use self::run::run;
+pub use self::status::status;
+
+/// Something that was typed wrong, but that clap can't see; status 64.
+#[derive(Debug)]
+struct BadUsage(String);
+
+impl fmt::Display for BadUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadUsage {}
+
+/// The status for an error that ended a command.
+pub fn status_of(error: &anyhow::Error) -> Exit {
+    if error.is::<BadUsage>() {
+        Exit::Usage
+    } else if error.downcast_ref::<BadConfig>().is_some() {
+        Exit::Config
+    } else if let Some(error) = error.downcast_ref::<lock::Error>() {
+        match error.kind {
+            Kind::Unreachable => Exit::Unreachable,
+            Kind::Refused => Exit::Refused,
+            Kind::Config => Exit::Config,
+            Kind::Internal => Exit::Internal,
+        }
+    } else {
+        Exit::Internal
+    }
+}
+
+/// Answers what clap didn't take for a command: help on stdout, a mistake on stderr.
+pub fn usage(error: &clap::Error) -> Exit {
+    let text = error.to_string();
+    if matches!(error.kind(), ErrorKind::DisplayHelp) {
+        let _ = report::product(&text);
+        return Exit::Success;
+    }
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        report::error(line);
+    }
+    Exit::Usage
+}
+
+/// The help, for a redlock without any arguments: on stderr, as nothing was done.
+pub fn help() -> Result<Exit> {
+    for line in Cli::command().render_help().to_string().lines() {
+        report::error(line);
+    }
+    Ok(Exit::Usage)
+}
+
+/// The version on stdout; at length how it was built.
+pub fn version(at_length: bool) -> Result<Exit> {
+    let mut text = format!("redlock {}\n", env!("CARGO_PKG_VERSION"));
+    if at_length {
+        let linked = if cfg!(target_feature = "crt-static") {
+            "static"
+        } else {
+            "dynamic"
+        };
+        let libc = if cfg!(target_env = "musl") {
+            "musl"
+        } else {
+            "glibc"
+        };
+        let profile = if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        };
+        text += &format!(
+            "{profile} build for {}-linux, {linked} {libc}\n",
+            std::env::consts::ARCH
+        );
+    }
+    report::product(&text)?;
+    Ok(Exit::Success)
+}
+
+fn name(text: &str) -> Result<Name> {
+    Ok(text
+        .parse()
+        .map_err(|why| BadUsage(format!("{why}: {text:?}")))?)
+}
+
+/// Who we are, to others.
+fn ourselves() -> Who {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    Who {
+        host: nix::unistd::gethostname()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default(),
+        // The password database only where there is no environment: reading it takes time.
+        user: variable("USER")
+            .or_else(|| variable("LOGNAME"))
+            .or_else(|| {
+                let user = nix::unistd::User::from_uid(nix::unistd::getuid());
+                user.ok().flatten().map(|user| user.name)
+            })
+            .unwrap_or_else(|| nix::unistd::getuid().to_string()),
+        pid: std::process::id(),
+        ..Who::default()
+    }
+}

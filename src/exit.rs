@@ -1,0 +1,78 @@
+//! Every exit status of redlock, and how a child's status becomes ours. Pure.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// How a redlock command ended. The numbers are those of sysexits.h and timeout(1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// All is well.
+    Success,
+    /// COMMAND ended by itself with this status.
+    Command(u8),
+    /// COMMAND was killed by this signal, or redlock was stopped by it while waiting.
+    Signal(i32),
+    /// Wrong usage: options, names, durations.
+    Usage,
+    /// Redis can't be reached.
+    Unreachable,
+    /// The lock stayed busy; the status is `--conflict-exit-code`.
+    Busy(u8),
+    /// Redis refused us: authentication or permissions.
+    Refused,
+    /// Bad configuration: file, URL, certificates, a name that another program uses.
+    Config,
+    /// The lock was lost while COMMAND ran, or isn't ours to release.
+    Lost,
+    /// `--timeout` stopped COMMAND.
+    Timeout,
+    /// redlock itself failed.
+    Internal,
+    /// COMMAND was found but can't be executed.
+    CannotExecute,
+    /// COMMAND was not found.
+    NotFound,
+}
+
+impl Exit {
+    /// The number the shell sees.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Command(status) | Self::Busy(status) => status,
+            Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            Self::Usage => 64,
+            Self::Unreachable => 69,
+            Self::Refused => 77,
+            Self::Config => 78,
+            Self::Lost => 79,
+            Self::Timeout => 124,
+            Self::Internal => 125,
+            Self::CannotExecute => 126,
+            Self::NotFound => 127,
+        }
+    }
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Command(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::Internal,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_childs_status_is_ours_and_its_signal_is_128_plus_n() {
+        assert_eq!(Exit::from(ExitStatus::from_raw(3 << 8)).code(), 3);
+        assert_eq!(Exit::from(ExitStatus::from_raw(255 << 8)).code(), 255);
+        assert_eq!(Exit::from(ExitStatus::from_raw(15)).code(), 143);
+        assert_eq!(Exit::from(ExitStatus::from_raw(9 | 0x80)).code(), 137);
+    }
+}

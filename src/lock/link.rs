@@ -1,0 +1,294 @@
+//! A connection to one server: calls go out, answers and notifications come in.
+//!
+//! Nothing here blocks unless asked to: a caller that also has signals and timers to watch sends,
+//! waits for the descriptor, and takes what came; one that has nothing else to do uses [`Link::ask`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Parser, PushKind, ServerErrorKind, Value, cmd};
+
+use super::server::{Server, Stream};
+use super::{Error, Kind, ready};
+
+/// A Lua script, called by its hash.
+pub(super) struct Script {
+    pub(super) source: &'static str,
+    pub(super) hash: LazyLock<redis::Script>,
+}
+
+/// Declares a script from the file of that name.
+macro_rules! script {
+    ($file:literal) => {
+        Script {
+            source: include_str!($file),
+            hash: std::sync::LazyLock::new(|| redis::Script::new(include_str!($file))),
+        }
+    };
+}
+pub(super) use script;
+
+/// One call of a script.
+pub struct Call {
+    pub(super) script: &'static Script,
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
+    fn command(&self, by_hash: bool) -> Cmd {
+        let mut command = if by_hash {
+            let mut command = cmd("EVALSHA");
+            command.arg(self.script.hash.get_hash());
+            command
+        } else {
+            let mut command = cmd("EVAL");
+            command.arg(self.script.source);
+            command
+        };
+        command.arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        command
+    }
+}
+
+/// What an answer that is still to come belongs to.
+enum Expected {
+    /// A call by hash, kept in case the server doesn't know the script.
+    Call(Call),
+    /// A command whose answer is wanted as it is.
+    Plain,
+    /// The change to RESP3 before a subscription.
+    Hello,
+    /// A subscription.
+    Subscribed,
+}
+
+/// What came in.
+#[derive(Debug)]
+pub enum Incoming {
+    /// The answer to the oldest call.
+    Answer(Value),
+    /// The subscription is confirmed: no release can be missed any more.
+    Listening,
+    /// The server doesn't let us subscribe; somebody who waits has to poll.
+    Deaf,
+    /// A message on the channel we listen to.
+    Notified,
+}
+
+/// A connection to one server.
+pub struct Link {
+    stream: Stream,
+    parser: Parser,
+    expected: VecDeque<Expected>,
+    server: Server,
+}
+
+impl Link {
+    /// Connects and proves who we are, all within the server's timeout.
+    ///
+    /// # Errors
+    /// [`Kind::Unreachable`], [`Kind::Refused`] or [`Kind::Config`].
+    pub fn open(server: &Server) -> Result<Self, Error> {
+        let mut link = Self {
+            stream: server.open()?,
+            parser: Parser::new(),
+            expected: VecDeque::new(),
+            server: server.clone(),
+        };
+        link.introduce()?;
+        Ok(link)
+    }
+
+    /// Logs in and chooses the database, in one round trip, and in none where neither is needed.
+    fn introduce(&mut self) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        let mut answers = 0;
+        if let Some(password) = &self.server.password {
+            let mut auth = cmd("AUTH");
+            if let Some(username) = &self.server.username {
+                auth.arg(username);
+            }
+            auth.arg(password).write_packed_command(&mut bytes);
+            answers += 1;
+        }
+        if self.server.database != 0 {
+            cmd("SELECT")
+                .arg(self.server.database)
+                .write_packed_command(&mut bytes);
+            answers += 1;
+        }
+        if answers == 0 {
+            return Ok(());
+        }
+        for _ in 0..answers {
+            self.expected.push_back(Expected::Plain);
+        }
+        self.write(&bytes)?;
+        let until = Instant::now() + self.server.timeout;
+        for _ in 0..answers {
+            self.answer(until)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a call; its answer comes in later.
+    pub fn send(&mut self, call: Call) -> Result<(), Error> {
+        let bytes = call.command(true).get_packed_command();
+        self.expected.push_back(Expected::Call(call));
+        self.write(&bytes)
+    }
+
+    /// Listens to a channel, on this same connection (RESP3, Redis 6 or later).
+    pub fn listen(&mut self, channel: &[u8]) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        cmd("HELLO").arg(3).write_packed_command(&mut bytes);
+        cmd("SUBSCRIBE")
+            .arg(channel)
+            .write_packed_command(&mut bytes);
+        self.expected.push_back(Expected::Hello);
+        self.expected.push_back(Expected::Subscribed);
+        self.write(&bytes)
+    }
+
+    /// What came in, if anything has. Never blocks. Call until `None` before waiting for the
+    /// descriptor: bytes may have been read ahead.
+    pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
+        loop {
+            let value = match self.parser.parse_value(&mut self.stream) {
+                Ok(value) => value,
+                Err(error) if error.is_timeout() => return Ok(None),
+                Err(error) if error.is_connection_dropped() => {
+                    return Err(self
+                        .server
+                        .unreachable(&io::ErrorKind::UnexpectedEof.into()));
+                }
+                Err(error) if error.is_io_error() => {
+                    return Err(self.server.unreachable(&io::Error::other(error)));
+                }
+                Err(error) => {
+                    return Err(Error::new(
+                        Kind::Internal,
+                        format!(
+                            "what answers at {} doesn't speak Redis' protocol: {error}",
+                            self.server
+                        ),
+                    ));
+                }
+            };
+            if let Value::Push { kind, .. } = value {
+                match kind {
+                    PushKind::Message => return Ok(Some(Incoming::Notified)),
+                    PushKind::Subscribe => {
+                        self.expected.pop_front();
+                        return Ok(Some(Incoming::Listening));
+                    }
+                    _ => continue,
+                }
+            }
+            match (self.expected.pop_front(), value) {
+                (Some(Expected::Call(call)), Value::ServerError(error))
+                    if error.kind() == Some(ServerErrorKind::NoScript) =>
+                {
+                    // The answers behind this one are for calls sent later; with one call under
+                    // way at a time there are none.
+                    let bytes = call.command(false).get_packed_command();
+                    self.expected.push_back(Expected::Plain);
+                    self.write(&bytes)?;
+                }
+                (Some(Expected::Hello), _) => {}
+                (Some(Expected::Subscribed), _) => return Ok(Some(Incoming::Deaf)),
+                (Some(_), Value::ServerError(error)) => {
+                    return Err(Error::from_server(&error, &self.server));
+                }
+                (Some(_), value) => return Ok(Some(Incoming::Answer(value))),
+                (None, Value::ServerError(error)) => {
+                    // Such as "max number of clients reached", which comes unasked.
+                    return Err(Error::from_server(&error, &self.server));
+                }
+                (None, _) => {
+                    return Err(Error::new(
+                        Kind::Internal,
+                        format!("Redis at {} answered what nobody asked", self.server),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Sends a call and waits for its answer, at most `within`.
+    pub fn ask(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
+        let until = Instant::now() + within;
+        self.send(call)?;
+        self.answer(until)
+    }
+
+    /// Sends many calls at once and waits for all answers; each may take the server's timeout.
+    pub(super) fn ask_all(&mut self, calls: &[Call]) -> Result<Vec<Value>, Error> {
+        let Some(first) = calls.first() else {
+            return Ok(Vec::new());
+        };
+        // The first by itself makes sure that the server knows the script.
+        let within = self.server.timeout;
+        let first = Call {
+            script: first.script,
+            keys: first.keys.clone(),
+            args: first.args.clone(),
+        };
+        let mut values = vec![self.ask(first, within)?];
+        // In parts, so that neither side's buffers fill while both write.
+        for part in calls[1..].chunks(100) {
+            let mut bytes = Vec::new();
+            for call in part {
+                call.command(true).write_packed_command(&mut bytes);
+                self.expected.push_back(Expected::Plain);
+            }
+            self.write(&bytes)?;
+            for _ in part {
+                values.push(self.answer(Instant::now() + within)?);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Sends a plain command and waits for its answer.
+    pub(super) fn query(&mut self, command: &Cmd) -> Result<Value, Error> {
+        self.expected.push_back(Expected::Plain);
+        self.write(&command.get_packed_command())?;
+        self.answer(Instant::now() + self.server.timeout)
+    }
+
+    /// Waits for the next answer, passing over notifications.
+    fn answer(&mut self, until: Instant) -> Result<Value, Error> {
+        loop {
+            match self.receive()? {
+                Some(Incoming::Answer(value)) => return Ok(value),
+                Some(Incoming::Listening | Incoming::Deaf | Incoming::Notified) => {}
+                None => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let readable = ready::to_read(self.as_fd(), left)
+                        .map_err(|error| self.server.unreachable(&error))?;
+                    if !readable {
+                        return Err(self.server.unreachable(&io::ErrorKind::TimedOut.into()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.stream
+            .send(bytes, self.server.timeout)
+            .map_err(|error| self.server.unreachable(&error))
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

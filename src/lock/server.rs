@@ -1,0 +1,400 @@
+//! One Redis server: its address, how we prove who we are, and a byte stream to it.
+//!
+//! The redis crate's own connection can't be waited for together with signals and timers (it has
+//! no descriptor to poll), so the stream is ours; URLs, commands, replies and errors are the crate's.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::{ConnectionAddr, IntoConnectionInfo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::{Error, Kind, ready};
+
+/// Where a server is.
+#[derive(Clone, PartialEq, Eq)]
+enum Address {
+    Tcp { host: String, port: u16, tls: bool },
+    Unix(PathBuf),
+}
+
+/// Files for `rediss://`; without a CA file the system's roots are trusted.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    pub ca: Option<PathBuf>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+/// A server and our credentials there. Its `Display` and `Debug` never show a password.
+#[derive(Clone)]
+pub struct Server {
+    address: Address,
+    pub(super) database: i64,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    tls: TlsFiles,
+    /// The longest that connecting, and each answer, may take.
+    pub timeout: Duration,
+}
+
+impl Server {
+    /// Reads `redis://`, `rediss://` and `unix://` URLs.
+    ///
+    /// # Errors
+    /// [`Kind::Config`] when the URL is none of these; the message never repeats the URL, which
+    /// may hold a password.
+    pub fn parse(url: &str, tls: TlsFiles, timeout: Duration) -> Result<Self, Error> {
+        let bad = |why: &str| Error::new(Kind::Config, format!("bad Redis URL: {why}"));
+        let (url, encrypted) = match url.split_once("://") {
+            Some(("rediss", rest)) => (format!("redis://{rest}"), true),
+            Some(("redis" | "unix", _)) => (url.to_owned(), false),
+            Some((scheme, _))
+                if scheme
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || c == '-') =>
+            {
+                return Err(bad(&format!(
+                    "scheme {scheme}:// is unknown; use redis://, rediss:// or unix://"
+                )));
+            }
+            _ => return Err(bad("it must begin with redis://, rediss:// or unix://")),
+        };
+        if url.contains('#') {
+            return Err(bad(
+                "a # must be written %23 (certificate checks can't be switched off)",
+            ));
+        }
+        let info = url
+            .into_connection_info()
+            .map_err(|error| bad(error.category()))?;
+        let address = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => Address::Tcp {
+                host: host.clone(),
+                port: *port,
+                tls: encrypted,
+            },
+            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+            _ => return Err(bad("unknown kind of address")),
+        };
+        let redis = info.redis_settings();
+        Ok(Self {
+            address,
+            database: redis.db(),
+            username: redis.username().map(str::to_owned),
+            password: redis.password().map(str::to_owned),
+            tls,
+            timeout,
+        })
+    }
+
+    /// Uses the password that a file holds, in place of the URL's.
+    pub fn set_password(&mut self, password: String) {
+        self.password = Some(password);
+    }
+
+    /// Connects within the timeout; no command has been sent yet.
+    pub(super) fn open(&self) -> Result<Stream, Error> {
+        let started = Instant::now();
+        let stream = match &self.address {
+            Address::Unix(path) => {
+                Stream::Unix(UnixStream::connect(path).map_err(|error| self.unreachable(&error))?)
+            }
+            Address::Tcp { host, port, tls } => {
+                let tcp = self.open_tcp(host, *port)?;
+                if *tls {
+                    Stream::Tls(Box::new(self.encrypt(tcp, host, started)?))
+                } else {
+                    Stream::Tcp(tcp)
+                }
+            }
+        };
+        stream
+            .set_nonblocking()
+            .map_err(|error| self.unreachable(&error))?;
+        Ok(stream)
+    }
+
+    fn open_tcp(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+        let addresses = (host, port)
+            .to_socket_addrs()
+            .map_err(|error| self.unreachable(&error))?;
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, self.timeout) {
+                Ok(tcp) => {
+                    // Our messages are small and each waits for its answer.
+                    tcp.set_nodelay(true)
+                        .map_err(|error| self.unreachable(&error))?;
+                    return Ok(tcp);
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(self.unreachable(&failure))
+    }
+
+    fn encrypt(
+        &self,
+        mut tcp: TcpStream,
+        host: &str,
+        started: Instant,
+    ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
+        let config = self.tls.client_config()?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            Error::new(
+                Kind::Config,
+                format!("{host} is no name a certificate can have"),
+            )
+        })?;
+        let mut tls = ClientConnection::new(Arc::new(config), name)
+            .map_err(|error| Error::new(Kind::Config, format!("TLS: {error}")))?;
+        while tls.is_handshaking() {
+            let left = self.timeout.saturating_sub(started.elapsed());
+            let step = (!left.is_zero())
+                .then(|| tcp.set_read_timeout(Some(left)))
+                .unwrap_or(Err(io::ErrorKind::TimedOut.into()));
+            step.and_then(|()| tls.complete_io(&mut tcp)).map_err(|error| {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    Error::new(Kind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
+                } else {
+                    self.unreachable(&error)
+                }
+            })?;
+        }
+        Ok(StreamOwned::new(tls, tcp))
+    }
+
+    /// The error for a server that doesn't answer, with what to do next.
+    pub fn unreachable(&self, error: &io::Error) -> Error {
+        let what = match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                format!(
+                    "no answer within {}",
+                    humantime::format_duration(self.timeout)
+                )
+            }
+            io::ErrorKind::ConnectionRefused => "connection refused".into(),
+            io::ErrorKind::NotFound if matches!(self.address, Address::Unix(_)) => {
+                "there is no such socket".into()
+            }
+            io::ErrorKind::UnexpectedEof => "the connection was closed".into(),
+            io::ErrorKind::PermissionDenied => {
+                return Error::new(
+                    Kind::Refused,
+                    format!("can't open {self}: permission denied"),
+                );
+            }
+            _ => error.to_string(),
+        };
+        Error::new(
+            Kind::Unreachable,
+            format!("can't reach Redis at {self}: {what}; is it running, and is --url right?"),
+        )
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({self})")
+    }
+}
+
+impl TlsFiles {
+    fn client_config(&self) -> Result<ClientConfig, Error> {
+        let mut roots = RootCertStore::empty();
+        if let Some(path) = &self.ca {
+            for certificate in certificates(path)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| unusable(path, &error))?;
+            }
+        } else {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+        }
+        if roots.is_empty() {
+            return Err(Error::new(
+                Kind::Config,
+                "no trusted certificates found; name the server's CA with --tls-ca".into(),
+            ));
+        }
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        match (&self.cert, &self.key) {
+            (None, None) => Ok(config.with_no_client_auth()),
+            (Some(cert), Some(key)) => {
+                let chain = certificates(cert)?;
+                let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
+                    .map_err(|error| unusable(key, &error))?;
+                config
+                    .with_client_auth_cert(chain, secret)
+                    .map_err(|error| unusable(cert, &error))
+            }
+            _ => Err(Error::new(
+                Kind::Config,
+                "--tls-cert and --tls-key belong together; give both or none".into(),
+            )),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|error| unusable(path, &error))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found = CertificateDer::pem_slice_iter(&read(path)?)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| unusable(path, &error))?;
+    if found.is_empty() {
+        return Err(unusable(path, &"it holds no PEM certificate"));
+    }
+    Ok(found)
+}
+
+fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
+    Error::new(Kind::Config, format!("can't use {}: {why}", path.display()))
+}
+
+/// A connected, non-blocking byte stream.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.set_nonblocking(true),
+            Self::Tls(tls) => tls.sock.set_nonblocking(true),
+            Self::Unix(unix) => unix.set_nonblocking(true),
+        }
+    }
+
+    /// Writes everything, waiting at most `within` whenever the socket is full.
+    pub(super) fn send(&mut self, mut bytes: &[u8], within: Duration) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) => self.wait_to_write(error, within)?,
+            }
+        }
+        loop {
+            match self.flush() {
+                Ok(()) => return Ok(()),
+                Err(error) => self.wait_to_write(error, within)?,
+            }
+        }
+    }
+
+    fn wait_to_write(&self, error: io::Error, within: Duration) -> io::Result<()> {
+        match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            io::ErrorKind::WouldBlock if ready::to_write(self.as_fd(), within)? => Ok(()),
+            io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+            _ => Err(error),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.read(buffer),
+            Self::Tls(tls) => tls.read(buffer),
+            Self::Unix(unix) => unix.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.write(bytes),
+            Self::Tls(tls) => tls.write(bytes),
+            Self::Unix(unix) => unix.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.flush(),
+            Self::Tls(tls) => tls.flush(),
+            Self::Unix(unix) => unix.flush(),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Tls(tls) => tls.sock.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Server, Error> {
+        Server::parse(url, TlsFiles::default(), Duration::from_secs(2))
+    }
+
+    #[test]
+    fn urls_of_the_manual_are_understood() {
+        let server = parse("redis://me:s%20cret@host:7000/3").unwrap();
+        assert_eq!(server.to_string(), "host:7000");
+        assert_eq!(server.database, 3);
+        assert_eq!(server.username.as_deref(), Some("me"));
+        assert_eq!(server.password.as_deref(), Some("s cret"));
+        assert_eq!(parse("redis://[::1]").unwrap().to_string(), "[::1]:6379");
+        assert_eq!(parse("unix:///run/r.sock?db=2").unwrap().database, 2);
+        assert!(matches!(
+            parse("rediss://h").unwrap().address,
+            Address::Tcp { tls: true, .. }
+        ));
+    }
+
+    #[test]
+    fn no_error_repeats_a_password() {
+        for url in [
+            "hunter2",
+            "redis://u:hunter2@h:99999",
+            "redis://u:hunter2@h/x",
+            "rediss://u:hunter2@h#insecure",
+            "hunter2://x",
+            "u:hunter2@h://",
+        ] {
+            let error = parse(url).unwrap_err();
+            assert_eq!(error.kind, Kind::Config);
+            if url != "hunter2://x" {
+                assert!(!error.to_string().contains("hunter2"), "{error}");
+            }
+        }
+        let server = parse("redis://u:hunter2@h").unwrap();
+        assert!(!format!("{server} {server:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,77 @@
+//! redlock: mutual exclusion for shell scripts over Redis.
+//!
+//! # Architecture
+//!
+//! ```text
+//! main → cli, config, command          what was typed, what is set, what to do
+//! command/run → lock, session, wait,   the event loop of a run
+//!               renewer, child, signal
+//! renewer → lock                       the background thread that renews
+//! session → lease, exit                decisions about a run; pure
+//! lock                                 the lock protocol; one Lua script an operation
+//! ```
+//!
+//! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
+//! the child's end, the renewer's news, a moment) and asks the [`session`] what to do. The renewer
+//! only does what it is told, so a connection that hangs never holds up who watches the deadline.
+//!
+//! # Invariants
+//!
+//! 1. `lock` alone names the redis crate; `child` alone spawns what is supervised; `sys` alone is
+//!    unsafe.
+//! 2. `session`, `lease`, `wait` and `exit` never read a clock, do I/O or start a thread.
+//! 3. Only `main` ends the process, and only after the lock is released or known lost.
+//! 4. Nothing is signalled after it was reaped; nothing is released before its child was.
+//! 5. A lock is changed only by a script that checks the token first.
+//! 6. Deadlines are counted from before the request, on a clock that runs during suspend.
+//! 7. redlock writes to stderr, prefixed, except where its output is the product.
+
+mod child;
+mod cli;
+mod clock;
+mod command;
+mod config;
+mod exit;
+mod lease;
+mod lock;
+mod renewer;
+mod report;
+mod session;
+mod signal;
+mod sys;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::config::Settings;
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return command::usage(&error).code().into(),
+    };
+    let exit = dispatch(cli).unwrap_or_else(|error| {
+        report::error(format_args!("{error:#}"));
+        command::status_of(&error)
+    });
+    exit.code().into()
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    if cli.version {
+        return command::version(cli.common.verbose);
+    }
+    let Some(command) = cli.command else {
+        return command::help();
+    };
+    let settings = Settings::read(&cli.common)?;
+    match command {
+        Command::Run(options) => command::run(*options, &settings),
+        Command::Status(options) => command::status(&options, &settings),
+        Command::Release(options) => command::release(&options, &settings),
+    }
+}

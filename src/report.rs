@@ -1,0 +1,156 @@
+//! What we say, in words: one line on stderr, prefixed `redlock: `, safe for a terminal.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use crate::lock::{Holder, Name, Who};
+
+/// How much is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Voice {
+    /// Errors only.
+    Quiet,
+    /// What a user has to know.
+    Normal,
+    /// Each change of state.
+    Verbose,
+}
+
+impl Voice {
+    /// Says what a user should know, unless told to be quiet.
+    pub fn note(self, line: impl fmt::Display) {
+        if self >= Self::Normal {
+            error(line);
+        }
+    }
+
+    /// Says a change of state, where all are wanted.
+    pub fn detail(self, line: impl fmt::Display) {
+        if self >= Self::Verbose {
+            error(line);
+        }
+    }
+}
+
+/// Says what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
+/// changes nothing.
+pub fn error(line: impl fmt::Display) {
+    let line = format!("redlock: {}\n", escaped(&line.to_string()));
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// Writes a product to stdout. A reader that has gone away (`| head`) isn't an error.
+pub fn product(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// The text with control characters and direction marks written out: what comes from Redis can't
+/// drive the terminal. Newlines stay only where a caller adds them.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    let drives = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(drives) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if drives(c) {
+            let _ = write!(safe, "{}", c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// A duration for people, with one or two units: `350ms`, `24s`, `3m 20s`, `2h 5m`.
+pub fn rough(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let rounded = match seconds {
+        0 if duration.subsec_millis() > 0 => Duration::from_millis(duration.subsec_millis().into()),
+        0..3600 => Duration::from_secs(seconds),
+        3600..86400 => Duration::from_secs(seconds / 60 * 60),
+        _ => Duration::from_secs(seconds / 3600 * 3600),
+    };
+    humantime::format_duration(rounded).to_string()
+}
+
+/// A holder in a sentence: `ci-7 (deploy, pid 4121)`.
+pub fn by(who: &Who) -> String {
+    match (who.user.as_str(), who.host.as_str()) {
+        ("", host) => format!("{host} (pid {})", who.pid),
+        (user, host) => format!("{user}@{host} (pid {})", who.pid),
+    }
+}
+
+/// `lock "deploy" is held by ci@ci-7 (pid 4121) for 24s more`.
+pub fn held(name: &Name, holder: Option<&Holder>, left: Option<Duration>) -> String {
+    let mut line = format!("lock \"{name}\" is held by ");
+    match holder {
+        Some(holder) => line += &by(&holder.who),
+        None => line += "another client",
+    }
+    match left {
+        Some(left) => line += &format!(" for {} more", rough(left)),
+        None => line += " without an expiry",
+    }
+    if let Some(reason) = holder.and_then(|holder| holder.who.reason.as_ref()) {
+        line += &format!(": {reason}");
+    }
+    line
+}
+
+/// A command line for people: quoted where a shell would need it.
+pub fn command_line(command: &[String]) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%^".contains(c);
+    let words = command.iter().map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_redis_cannot_drive_the_terminal() {
+        assert_eq!(
+            escaped("a\u{1b}[2Jb\nc\u{202e}"),
+            "a\\u{1b}[2Jb\\nc\\u{202e}"
+        );
+        assert_eq!(escaped("\u{9b}31m"), "\\u{9b}31m");
+        assert!(matches!(escaped("plain é"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn durations_are_short() {
+        let ms = Duration::from_millis;
+        assert_eq!(rough(ms(350)), "350ms");
+        assert_eq!(rough(ms(24_400)), "24s");
+        assert_eq!(rough(ms(200_900)), "3m 20s");
+        assert_eq!(rough(ms(7_509_000)), "2h 5m");
+        assert_eq!(rough(ms(0)), "0s");
+    }
+
+    #[test]
+    fn a_command_line_is_quoted_where_a_shell_needs_it() {
+        let words = ["sh", "-c", "echo it's", ""].map(str::to_owned);
+        assert_eq!(command_line(&words), r"sh -c 'echo it'\''s' ''");
+    }
+}

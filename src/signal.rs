@@ -1,0 +1,88 @@
+//! Signals that redlock gets, as events to read in the main loop: each as itself, once.
+//!
+//! They are blocked and read from a descriptor, so there is no handler and no thread. A signal
+//! that was ignored when redlock was started (`nohup`) is left alone, for redlock and its child.
+//! ctrlc has no place here, as it neither says which signal came nor leaves ignored ones alone;
+//! it serves where an interrupt only has to end a loop (`status --watch`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::sys::{self, Arrived, Inherited, SignalSet};
+
+pub use libc::{SIGCHLD, SIGINT, SIGSTOP, SIGTERM, SIGTSTP};
+
+/// The signals of a run, from when it first asks for the lock.
+pub struct Signals {
+    fd: OwnedFd,
+    mask_before: SignalSet,
+    sigchld_ignored: bool,
+}
+
+impl Signals {
+    /// Blocks and collects all signals that can be passed on. With `on_terminal` the keys that
+    /// stop a job are left to the kernel: it stops us and our child alike.
+    pub fn take(on_terminal: bool) -> io::Result<Self> {
+        let sigchld_ignored = sys::is_ignored(SIGCHLD);
+        // A parent may have left it ignored; then the kernel would throw our child's status away.
+        sys::set_default(SIGCHLD);
+        let taken = (1..32)
+            .chain(sys::first_realtime_signal()..=sys::last_signal())
+            .filter(|&signal| signal == SIGCHLD || is_passed_on(signal, on_terminal))
+            .filter(|&signal| !sys::is_ignored(signal));
+        let set = SignalSet::of(taken);
+        Ok(Self {
+            mask_before: set.block()?,
+            fd: set.descriptor()?,
+            sigchld_ignored,
+        })
+    }
+
+    /// The next signal that has arrived, if any.
+    pub fn next(&self) -> io::Result<Option<Arrived>> {
+        sys::next_signal(&self.fd)
+    }
+
+    /// How the child shall find its signals: as we found ours.
+    pub fn inherited(&self) -> Inherited {
+        Inherited {
+            mask: self.mask_before,
+            sigchld_ignored: self.sigchld_ignored,
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Not passed on: what can't be caught, what reports a fault of this very process, and (on a
+/// terminal) what the kernel does to the whole job.
+fn is_passed_on(signal: i32, on_terminal: bool) -> bool {
+    match signal {
+        libc::SIGKILL | libc::SIGSTOP | libc::SIGCHLD => false,
+        libc::SIGSEGV
+        | libc::SIGBUS
+        | libc::SIGFPE
+        | libc::SIGILL
+        | libc::SIGTRAP
+        | libc::SIGABRT
+        | libc::SIGSYS => false,
+        // Rust's runtime ignores it: a write to a closed pipe is an error, not a signal.
+        libc::SIGPIPE => false,
+        libc::SIGTTIN | libc::SIGTTOU => false,
+        libc::SIGTSTP => !on_terminal,
+        _ => true,
+    }
+}
+
+/// Whether a signal ends a redlock that still waits for the lock. All would by default, but for
+/// those that by default do nothing.
+pub fn ends_waiting(signal: i32) -> bool {
+    !matches!(
+        signal,
+        libc::SIGCHLD | libc::SIGCONT | libc::SIGWINCH | libc::SIGURG | libc::SIGTSTP
+    )
+}

@@ -1,0 +1,74 @@
+//! The uncontended run: silence, environment, exit statuses, commands sent.
+
+use crate::support::{Redis, outcome, redlock};
+
+#[test]
+fn a_run_that_has_nothing_to_say_says_nothing_and_has_commands_status() {
+    let redis = Redis::start();
+    for status in [0, 1, 3, 75, 255] {
+        let script = format!("exit {status}");
+        outcome(&mut redis.redlock(&["run", "a", "--", "sh", "-c", &script]))
+            .assert_code(status)
+            .assert_silent();
+    }
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+}
+
+#[test]
+fn the_child_knows_its_lock() {
+    let redis = Redis::start();
+    let script = r#"echo "$REDLOCK_NAME"; echo "$REDLOCK_TOKEN"; redis-cli -s "$1" GET redlock:deploy; echo "$REDLOCK_FENCE $REDLOCK_WAITED_MS"; echo "$REDLOCK_HELD""#;
+    let socket = redis.socket();
+    let run = outcome(&mut redis.redlock(&[
+        "run",
+        "deploy",
+        "--",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        socket.to_str().unwrap(),
+    ]));
+    run.assert_code(0);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(lines[0], "deploy");
+    assert_eq!(lines[1], lines[2], "the token is the key's value");
+    let (fence, waited) = lines[3].split_once(' ').unwrap();
+    assert!(fence.parse::<u64>().unwrap() > 1_700_000_000_000_000);
+    assert!(waited.parse::<u64>().unwrap() < 1000);
+    assert_eq!(lines[4], format!("deploy={}", lines[1]));
+}
+
+#[test]
+fn an_uncontended_run_sends_two_scripts_and_nothing_else() {
+    let redis = Redis::start();
+    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    redis.cli(&["CONFIG", "RESETSTAT"]);
+    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    assert_eq!(redis.calls("evalsha"), 2);
+    for other in [
+        "eval",
+        "hello",
+        "auth",
+        "select",
+        "client|setinfo",
+        "ping",
+        "subscribe",
+    ] {
+        assert_eq!(redis.calls(other), 0, "{other}");
+    }
+}
+
+#[test]
+fn redis_out_of_reach_is_69_and_says_what_to_look_at() {
+    outcome(&mut redlock(&[
+        "-u",
+        "redis://127.0.0.1:1",
+        "run",
+        "a",
+        "--",
+        "true",
+    ]))
+    .assert_code(69)
+    .assert_says("redlock: can't reach Redis at 127.0.0.1:1: connection refused");
+}

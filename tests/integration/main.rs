@@ -1,0 +1,11 @@
+//! The promises of redlock, each tested from outside on a real, private Redis.
+//!
+//! | file | promises about |
+//! | --- | --- |
+//! | `basics` | the uncontended run: silence, environment, exit statuses, commands sent |
+
+// A test's failure is a panic; its helpers say more than an error type would.
+#![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
+
+mod basics;
+mod support;

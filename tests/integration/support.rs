@@ -1,0 +1,450 @@
+//! What every test needs: a private Redis, redlock as a process, and patience with a limit.
+//!
+//! Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line, at the
+//! end of a stream, or at a condition that it waits for.
+
+#![allow(unsafe_code)]
+
+use std::fmt::{self, Debug};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long anything may take before a test calls it a failure.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The binary under test.
+pub const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
+
+/// Waits until a condition holds; fails the test with `what` when it never does.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A private Redis on a Unix socket and a loopback port, gone when dropped.
+pub struct Redis {
+    pub dir: tempfile::TempDir,
+    pub port: u16,
+    options: Vec<String>,
+    process: Child,
+}
+
+impl Redis {
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A Redis with more options, as on its command line: `["--requirepass", "secret"]`.
+    pub fn with(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let port = free_port();
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let process = launch(&dir, port, &options);
+        let mut redis = Self {
+            dir,
+            port,
+            options,
+            process,
+        };
+        redis.wait_until_it_answers();
+        redis
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    /// The URL of the Unix socket.
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn tcp_url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// What redis-cli prints for a command, without the newline at its end.
+    pub fn cli(&self, command: &[&str]) -> String {
+        let output = Command::new("redis-cli")
+            .arg("-s")
+            .arg(self.socket())
+            .args(command)
+            .output()
+            .expect("redis-cli runs");
+        String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned()
+    }
+
+    /// All keys, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self
+            .cli(&["KEYS", "*"])
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect();
+        keys.sort();
+        keys
+    }
+
+    /// How often a command was called, by `INFO commandstats`.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.cli(&["INFO", "commandstats"]);
+        stats
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))
+            .and_then(|rest| rest.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Stops its process, as a stalled server; `resume` lets it go on.
+    pub fn stall(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal)
+            .expect("redis-server lives");
+    }
+
+    /// Kills it; the data is lost.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again after `kill`, empty, on the same socket and port.
+    pub fn start_again(&mut self) {
+        self.process = launch(&self.dir, self.port, &self.options);
+        self.wait_until_it_answers();
+    }
+
+    fn wait_until_it_answers(&mut self) {
+        let socket = self.socket();
+        wait_until("redis-server accepts connections", || {
+            assert!(
+                self.process.try_wait().unwrap().is_none(),
+                "redis-server ended at its start"
+            );
+            UnixStream::connect(&socket).is_ok()
+        });
+    }
+
+    /// A redlock that knows this server, and nothing of the environment the tests run in: no
+    /// terminal, no configuration files, no REDLOCK variables.
+    pub fn redlock(&self, arguments: &[&str]) -> Command {
+        let mut command = redlock(arguments);
+        command
+            .env("REDLOCK_URL", self.url())
+            .env("HOME", self.dir.path());
+        command
+    }
+
+    /// What a failing test wants to know of a lock's key.
+    pub fn view(&self, name: &str) -> String {
+        let key = format!("redlock:{name}");
+        format!(
+            "key {key}: type {}, value {:?}, pttl {}; keys {:?}",
+            self.cli(&["TYPE", &key]),
+            self.cli(&["GET", &key]),
+            self.cli(&["PTTL", &key]),
+            self.keys()
+        )
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
+    let log = fs::File::create(dir.path().join("redis.log")).unwrap();
+    Command::new("redis-server")
+        .args([
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+        ])
+        .arg("--unixsocket")
+        .arg(dir.path().join("redis.sock"))
+        .arg("--dir")
+        .arg(dir.path())
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .expect("redis-server is installed")
+}
+
+/// A loopback port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+/// A redlock without any server, and with nothing of the environment the tests run in.
+pub fn redlock(arguments: &[&str]) -> Command {
+    let mut command = Command::new(REDLOCK);
+    command.args(arguments).env_clear().env("PATH", path());
+    without_terminal(&mut command);
+    command
+}
+
+/// The search path with the binary's own directory in front, so that scripts may call `redlock`.
+pub fn path() -> String {
+    let own = PathBuf::from(REDLOCK);
+    format!(
+        "{}:{}",
+        own.parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    )
+}
+
+/// Gives a command a session of its own, so that it has no controlling terminal.
+pub fn without_terminal(command: &mut Command) {
+    // SAFETY: setsid is one system call, allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::setsid()?;
+            Ok(())
+        });
+    }
+}
+
+/// How a command ended, with all it said.
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// The exit code; 128+N never appears here for a redlock that was itself killed.
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    #[track_caller]
+    pub fn assert_code(&self, code: i32) -> &Self {
+        assert_eq!(self.code(), Some(code), "{self:?}");
+        self
+    }
+
+    /// The standard error contains this text.
+    #[track_caller]
+    pub fn assert_says(&self, text: &str) -> &Self {
+        assert!(self.stderr.contains(text), "no {text:?} in {self:?}");
+        self
+    }
+
+    /// Not a byte on standard error.
+    #[track_caller]
+    pub fn assert_silent(&self) -> &Self {
+        assert_eq!(self.stderr, "", "{self:?}");
+        self
+    }
+}
+
+impl Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "exit {:?}, signal {:?}",
+            self.status.code(),
+            self.status.signal()
+        )?;
+        writeln!(
+            f,
+            "--- stdout\n{}\n--- stderr\n{}",
+            self.stdout, self.stderr
+        )
+    }
+}
+
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs a command to its end, with an empty standard input.
+pub fn outcome(command: &mut Command) -> Outcome {
+    Running::start(command).finish()
+}
+
+/// A process under way: its output is collected, and it is killed when the test ends.
+pub struct Running {
+    pub process: Child,
+    lines: Receiver<String>,
+    seen: String,
+    stderr: Receiver<String>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("can't start {command:?}: {error}"));
+        let stdout = process.stdout.take().unwrap();
+        let (line, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(stdout);
+            let mut buffer = Vec::new();
+            while matches!(reader.read_until(b'\n', &mut buffer), Ok(read) if read > 0) {
+                let _ = line.send(String::from_utf8_lossy(&buffer).into_owned());
+                buffer.clear();
+            }
+        });
+        let mut errors = process.stderr.take().unwrap();
+        let (all, stderr) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = errors.read_to_end(&mut text);
+            let _ = all.send(String::from_utf8_lossy(&text).into_owned());
+        });
+        Self {
+            process,
+            lines,
+            seen: String::new(),
+            stderr,
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.id().try_into().unwrap()
+    }
+
+    /// The next line of its standard output, without the newline: where a test meets it.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                self.seen += &line;
+                line.trim_end().to_owned()
+            }
+            Err(error) => {
+                let _ = self.process.kill();
+                let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
+                panic!(
+                    "no line came ({error}); before: {:?}; stderr: {stderr:?}",
+                    self.seen
+                );
+            }
+        }
+    }
+
+    /// Waits for this line.
+    #[track_caller]
+    pub fn expect_line(&mut self, text: &str) {
+        assert_eq!(self.line(), text);
+    }
+
+    /// Sends a signal to the process itself.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("the process lives");
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end and all it said.
+    #[track_caller]
+    pub fn finish(mut self) -> Outcome {
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.process.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                None => {
+                    let _ = self.process.kill();
+                    let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
+                    panic!(
+                        "it never ended; stdout: {:?}; stderr: {stderr:?}",
+                        self.seen
+                    );
+                }
+            }
+        };
+        // A descendant that outlives it may hold the streams open; a test that expects the end of
+        // file waits for it here.
+        let stderr = self
+            .stderr
+            .recv_timeout(PATIENCE)
+            .unwrap_or_else(|_| "(stderr never ended)".into());
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            self.seen += &line;
+        }
+        Outcome {
+            status,
+            stdout: std::mem::take(&mut self.seen),
+            stderr,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Whether a process exists and isn't a zombie.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')')
+        .is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
+}
+
+/// An executable script in a directory.
+pub fn script(dir: &std::path::Path, name: &str, text: &str) -> PathBuf {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = dir.join(name);
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o755)
+        .open(&path)
+        .unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    path
+}
