@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use crate::report::Voice;
 /// What every command needs to know.
 #[derive(Debug)]
 pub struct Settings {
-    pub server: Server,
+    pub server: Arc<Server>,
     pub prefix: String,
     pub voice: Voice,
 }
@@ -90,7 +91,7 @@ impl Settings {
         let quiet = sources.switch("REDLOCK_QUIET")?;
         let verbose = sources.switch("REDLOCK_VERBOSE")?;
         Ok(Self {
-            server,
+            server: Arc::new(server),
             prefix: options
                 .prefix
                 .as_deref()

@@ -66,7 +66,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         return command::version(cli.common.verbose);
     }
     let Some(command) = cli.command else {
-        return command::help();
+        return Ok(command::help());
     };
     let settings = Settings::read(&cli.common)?;
     match command {

@@ -37,9 +37,11 @@ pub struct Renewer {
 
 impl Renewer {
     /// Starts the thread, which takes the connection over.
-    pub fn start(link: Link, mut server: Server, claim: Claim) -> io::Result<Self> {
+    pub fn start(link: Link, server: &Server, claim: Claim) -> io::Result<Self> {
         let within = try_timeout(claim.ttl());
+        let mut server = server.clone();
         server.timeout = server.timeout.min(within);
+        let server = Arc::new(server);
         let wake = Arc::new(EventFd::from_flags(
             EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
         )?);
@@ -95,7 +97,7 @@ impl AsFd for Renewer {
 
 /// One renewal. After a failure the answer may still come, so that connection is given up and the
 /// next try makes a fresh one.
-fn renew(link: &mut Option<Link>, server: &Server, claim: &Claim) -> News {
+fn renew(link: &mut Option<Link>, server: &Arc<Server>, claim: &Claim) -> News {
     let sent = now();
     let result = match link.take() {
         Some(link) => Ok(link),

@@ -96,19 +96,14 @@ pub fn by(who: &Who) -> String {
 
 /// `lock "deploy" is held by ci@ci-7 (pid 4121) for 24s more`.
 pub fn held(name: &Name, holder: Option<&Holder>, left: Option<Duration>) -> String {
-    let mut line = format!("lock \"{name}\" is held by ");
-    match holder {
-        Some(holder) => line += &by(&holder.who),
-        None => line += "another client",
-    }
-    match left {
-        Some(left) => line += &format!(" for {} more", rough(left)),
-        None => line += " without an expiry",
-    }
-    if let Some(reason) = holder.and_then(|holder| holder.who.reason.as_ref()) {
-        line += &format!(": {reason}");
-    }
-    line
+    let whom = holder.map_or("another client".into(), |holder| by(&holder.who));
+    let until = left.map_or("without an expiry".into(), |left| {
+        format!("for {} more", rough(left))
+    });
+    let why = holder
+        .and_then(|holder| holder.who.reason.as_ref())
+        .map_or(String::new(), |reason| format!(" ({reason})"));
+    format!("lock \"{name}\" is held by {whom} {until}{why}")
 }
 
 /// A command line for people: quoted where a shell would need it.

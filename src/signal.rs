@@ -58,24 +58,21 @@ impl AsFd for Signals {
     }
 }
 
-/// Not passed on: what can't be caught, what reports a fault of this very process, and (on a
-/// terminal) what the kernel does to the whole job.
+/// Whether a signal is collected and passed on to the child.
 fn is_passed_on(signal: i32, on_terminal: bool) -> bool {
-    match signal {
-        libc::SIGKILL | libc::SIGSTOP | libc::SIGCHLD => false,
-        libc::SIGSEGV
-        | libc::SIGBUS
-        | libc::SIGFPE
-        | libc::SIGILL
-        | libc::SIGTRAP
-        | libc::SIGABRT
-        | libc::SIGSYS => false,
-        // Rust's runtime ignores it: a write to a closed pipe is an error, not a signal.
-        libc::SIGPIPE => false,
-        libc::SIGTTIN | libc::SIGTTOU => false,
-        libc::SIGTSTP => !on_terminal,
-        _ => true,
-    }
+    // On a terminal the kernel stops the whole job.
+    let stops_the_job = on_terminal && signal == libc::SIGTSTP;
+    let is_ours = matches!(
+        signal,
+        // They can't be caught, or tell of our own children.
+        libc::SIGKILL | libc::SIGSTOP | libc::SIGCHLD
+        // They report a fault of this very process. (A write to a closed pipe is an error in Rust.)
+        | libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP
+        | libc::SIGABRT | libc::SIGSYS | libc::SIGPIPE
+        // They stop whoever uses a terminal from the background.
+        | libc::SIGTTIN | libc::SIGTTOU
+    );
+    !stops_the_job && !is_ours
 }
 
 /// Whether a signal ends a redlock that still waits for the lock. All would by default, but for

@@ -159,7 +159,8 @@ pub fn first_realtime_signal() -> i32 {
     libc::SIGRTMIN()
 }
 
-/// How a child finds its signals, and when the kernel shall kill it.
+/// How a child finds its signals.
+#[derive(Clone, Copy)]
 pub struct Inherited {
     /// The signal mask.
     pub mask: SignalSet,

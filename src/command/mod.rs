@@ -65,11 +65,11 @@ pub fn usage(error: &clap::Error) -> Exit {
 }
 
 /// The help, for a redlock without any arguments: on stderr, as nothing was done.
-pub fn help() -> Result<Exit> {
+pub fn help() -> Exit {
     for line in Cli::command().render_help().to_string().lines() {
         report::error(line);
     }
-    Ok(Exit::Usage)
+    Exit::Usage
 }
 
 /// The version on stdout; at length how it was built.
@@ -91,10 +91,8 @@ pub fn version(at_length: bool) -> Result<Exit> {
         } else {
             "release"
         };
-        text += &format!(
-            "{profile} build for {}-linux, {linked} {libc}\n",
-            std::env::consts::ARCH
-        );
+        let arch = std::env::consts::ARCH;
+        text = format!("{text}{profile} build for {arch}-linux, {linked} {libc}\n");
     }
     report::product(&text)?;
     Ok(Exit::Success)

@@ -422,27 +422,25 @@ impl Attempt<'_> {
     /// subscription has just been confirmed.
     fn idle(&mut self, ask_at: Moment, tell_at: Option<Moment>) -> Result<Idle> {
         let until = tell_at.map_or(ask_at, |tell_at| tell_at.min(ask_at));
-        loop {
-            match self.next(until) {
-                Ok(Woken::Incoming(incoming)) => {
-                    self.note(&incoming);
-                    return Ok(Idle::Ask);
-                }
-                Ok(Woken::Time) if until < ask_at => return Ok(Idle::Tell),
-                Ok(Woken::Time) => return Ok(Idle::Ask),
-                Ok(Woken::Signal(signal)) => return Ok(Idle::Signal(signal)),
-                Err(error) => {
-                    // The next acquire makes a new connection.
-                    self.run.voice().detail(&error);
-                    self.link = None;
-                    self.listening = Listening::No;
-                    return Ok(match self.pause(now() + RECONNECT.mul_f64(dice()))? {
-                        Some(signal) => Idle::Signal(signal),
-                        None => Idle::Ask,
-                    });
+        Ok(match self.next(until) {
+            Ok(Woken::Incoming(incoming)) => {
+                self.note(&incoming);
+                Idle::Ask
+            }
+            Ok(Woken::Time) if until < ask_at => Idle::Tell,
+            Ok(Woken::Time) => Idle::Ask,
+            Ok(Woken::Signal(signal)) => Idle::Signal(signal),
+            Err(error) => {
+                // The next acquire makes a new connection; not everybody's at the same moment.
+                self.run.voice().detail(&error);
+                self.link = None;
+                self.listening = Listening::No;
+                match self.pause(now() + RECONNECT.mul_f64(dice()))? {
+                    Some(signal) => Idle::Signal(signal),
+                    None => Idle::Ask,
                 }
             }
-        }
+        })
     }
 
     /// Does nothing until a moment, or a signal that ends the wait.
@@ -646,8 +644,8 @@ impl Supervision<'_> {
         let keeper = std::mem::replace(&mut self.keeper, Keeper::Nobody);
         self.keeper = match keeper {
             Keeper::Idle(link) => {
-                let server = self.run.settings.server.clone();
-                let renewer = Renewer::start(link, server, self.run.claim.clone());
+                let renewer =
+                    Renewer::start(link, &self.run.settings.server, self.run.claim.clone());
                 Keeper::Renewer(renewer.context("can't start the renewing thread")?)
             }
             other => other,

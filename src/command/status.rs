@@ -28,7 +28,11 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         return Ok(Exit::Success);
     };
     let (interrupt, interrupted) = mpsc::channel();
-    ctrlc::set_handler(move || drop(interrupt.send(()))).context("can't watch for Ctrl-C")?;
+    ctrlc::set_handler(move || {
+        // A second Ctrl-C finds nobody listening any more.
+        let _ = interrupt.send(());
+    })
+    .context("can't watch for Ctrl-C")?;
     let on_terminal = std::io::stdout().is_terminal();
     loop {
         let text = view(&mut link, &asked, options, settings)?;
@@ -243,7 +247,7 @@ fn row(lock: &Inspected) -> [String; 7] {
             ));
             let mut what = escaped(&command_line(&who.command)).into_owned();
             if let Some(reason) = &who.reason {
-                what += &format!("  ({})", escaped(reason));
+                let _ = write!(what, "  ({})", escaped(reason));
             }
             [
                 name,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::LazyLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Parser, PushKind, ServerErrorKind, Value, cmd};
@@ -17,19 +17,22 @@ use super::{Error, Kind, ready};
 /// A Lua script, called by its hash.
 pub(super) struct Script {
     pub(super) source: &'static str,
-    pub(super) hash: LazyLock<redis::Script>,
+    hash: OnceLock<String>,
 }
 
-/// Declares a script from the file of that name.
-macro_rules! script {
-    ($file:literal) => {
-        Script {
-            source: include_str!($file),
-            hash: std::sync::LazyLock::new(|| redis::Script::new(include_str!($file))),
+impl Script {
+    pub(super) const fn new(source: &'static str) -> Self {
+        Self {
+            source,
+            hash: OnceLock::new(),
         }
-    };
+    }
+
+    fn hash(&self) -> &str {
+        self.hash
+            .get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
+    }
 }
-pub(super) use script;
 
 /// One call of a script.
 pub struct Call {
@@ -43,7 +46,7 @@ impl Call {
     fn command(&self, by_hash: bool) -> Cmd {
         let mut command = if by_hash {
             let mut command = cmd("EVALSHA");
-            command.arg(self.script.hash.get_hash());
+            command.arg(self.script.hash());
             command
         } else {
             let mut command = cmd("EVAL");
@@ -85,7 +88,7 @@ pub struct Link {
     stream: Stream,
     parser: Parser,
     expected: VecDeque<Expected>,
-    server: Server,
+    server: Arc<Server>,
 }
 
 impl Link {
@@ -93,12 +96,12 @@ impl Link {
     ///
     /// # Errors
     /// [`Kind::Unreachable`], [`Kind::Refused`] or [`Kind::Config`].
-    pub fn open(server: &Server) -> Result<Self, Error> {
+    pub fn open(server: &Arc<Server>) -> Result<Self, Error> {
         let mut link = Self {
             stream: server.open()?,
             parser: Parser::new(),
             expected: VecDeque::new(),
-            server: server.clone(),
+            server: Arc::clone(server),
         };
         link.introduce()?;
         Ok(link)
@@ -202,14 +205,11 @@ impl Link {
                 }
                 (Some(Expected::Hello), _) => {}
                 (Some(Expected::Subscribed), _) => return Ok(Some(Incoming::Deaf)),
-                (Some(_), Value::ServerError(error)) => {
+                // Also unasked, such as "max number of clients reached".
+                (_, Value::ServerError(error)) => {
                     return Err(Error::from_server(&error, &self.server));
                 }
                 (Some(_), value) => return Ok(Some(Incoming::Answer(value))),
-                (None, Value::ServerError(error)) => {
-                    // Such as "max number of clients reached", which comes unasked.
-                    return Err(Error::from_server(&error, &self.server));
-                }
                 (None, _) => {
                     return Err(Error::new(
                         Kind::Internal,

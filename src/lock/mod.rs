@@ -35,18 +35,18 @@ use std::time::Duration;
 use redis::{FromRedisValue, ServerError, ServerErrorKind, Value};
 use serde::{Deserialize, Serialize};
 
+use self::link::Script;
 pub use self::link::{Call, Incoming, Link};
-use self::link::{Script, script};
 pub use self::name::Name;
 use self::name::{Keys, index_key};
 pub use self::server::{Server, TlsFiles};
 
-static ACQUIRE: Script = script!("acquire.lua");
-static RENEW: Script = script!("renew.lua");
-static RELEASE: Script = script!("release.lua");
-static FORCE: Script = script!("force.lua");
-static INSPECT: Script = script!("inspect.lua");
-static FORGET: Script = script!("forget.lua");
+static ACQUIRE: Script = Script::new(include_str!("acquire.lua"));
+static RENEW: Script = Script::new(include_str!("renew.lua"));
+static RELEASE: Script = Script::new(include_str!("release.lua"));
+static FORCE: Script = Script::new(include_str!("force.lua"));
+static INSPECT: Script = Script::new(include_str!("inspect.lua"));
+static FORGET: Script = Script::new(include_str!("forget.lua"));
 
 /// What went wrong with Redis, as far as the exit status needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -159,9 +159,11 @@ impl Server {
             .map_err(|error| Error::new(Kind::Config, format!("TLS: {error}")))?;
         while tls.is_handshaking() {
             let left = self.timeout.saturating_sub(started.elapsed());
-            let step = (!left.is_zero())
-                .then(|| tcp.set_read_timeout(Some(left)))
-                .unwrap_or(Err(io::ErrorKind::TimedOut.into()));
+            let step = if left.is_zero() {
+                Err(io::ErrorKind::TimedOut.into())
+            } else {
+                tcp.set_read_timeout(Some(left))
+            };
             step.and_then(|()| tls.complete_io(&mut tcp)).map_err(|error| {
                 if error.kind() == io::ErrorKind::InvalidData {
                     Error::new(Kind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
