@@ -37,20 +37,30 @@ impl Child {
     /// `NotFound` or another kind when the command can't be executed.
     pub fn spawn(
         command: &[OsString],
-        environment: Vec<(&'static str, OsString)>,
+        environment: &[(&'static str, OsString)],
         own_group: bool,
         inherited: Inherited,
     ) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let mut command = Command::new(program);
-        command.args(arguments).envs(environment);
-        if own_group {
-            command.process_group(0);
-        }
-        sys::prepare(&mut command, inherited);
-        let child = command.spawn()?;
+        let spawn = |mut command: Command| {
+            command.args(arguments).envs(environment.iter().cloned());
+            if own_group {
+                command.process_group(0);
+            }
+            sys::prepare(&mut command, inherited);
+            command.spawn()
+        };
+        let child = match spawn(Command::new(program)) {
+            // A script without a #! line is the shell's, as execvp(3) has it.
+            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
+                let mut shell = Command::new("/bin/sh");
+                shell.arg(program);
+                spawn(shell)?
+            }
+            spawned => spawned?,
+        };
         Ok(Self {
             pid: Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?),
             own_group,
@@ -59,11 +69,13 @@ impl Child {
         })
     }
 
-    /// Sends a signal that redlock got: to the whole group where it is the child's own.
+    /// Passes on a signal that redlock got: to the whole group where it is the child's own.
     pub fn forward(&self, signal: i32) {
         if self.own_group {
             // The group exists as long as one member does, and its number isn't used again before.
             let _ = sys::kill(-self.pid.as_raw(), signal);
+        } else if signal == sys::SIGTERM {
+            self.signal_tree(signal);
         } else if !self.reaped && (signal != sys::SIGCONT || self.is_stopped()) {
             // The shell's `fg` has continued the whole job; once is enough.
             let _ = sys::kill(self.pid.as_raw(), signal);
@@ -84,14 +96,12 @@ impl Child {
 
     /// Asks the child and all that came from it to stop.
     pub fn stop(&self) {
-        if self.own_group {
-            self.forward(sys::SIGTERM);
-            // A stopped process takes its SIGTERM only when it goes on.
-            self.forward(sys::SIGCONT);
-        } else {
-            for pid in descendants() {
-                let _ = sys::kill(pid.as_raw(), sys::SIGTERM);
-                let _ = sys::kill(pid.as_raw(), sys::SIGCONT);
+        // A stopped process takes its SIGTERM only when it goes on.
+        for signal in [sys::SIGTERM, sys::SIGCONT] {
+            if self.own_group {
+                self.forward(signal);
+            } else {
+                self.signal_tree(signal);
             }
         }
     }
@@ -99,9 +109,18 @@ impl Child {
     /// Kills the child and all that came from it, in whatever group.
     pub fn kill(&mut self) {
         self.killed = true;
-        self.forward(sys::SIGKILL);
-        for pid in descendants() {
-            let _ = sys::kill(pid.as_raw(), sys::SIGKILL);
+        if self.own_group {
+            self.forward(sys::SIGKILL);
+        }
+        self.signal_tree(sys::SIGKILL);
+    }
+
+    /// Signals the child and all descendants that can be found.
+    fn signal_tree(&self, signal: i32) {
+        let child = (!self.reaped).then_some(self.pid);
+        let rest = descendants().into_iter().filter(|&pid| Some(pid) != child);
+        for pid in child.into_iter().chain(rest) {
+            let _ = sys::kill(pid.as_raw(), signal);
         }
     }
 

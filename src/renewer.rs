@@ -50,7 +50,6 @@ impl Renewer {
         let waker = Arc::clone(&wake);
         let thread = std::thread::Builder::new()
             .name("renewer".into())
-            .stack_size(256 * 1024)
             .spawn(move || {
                 let mut link = Some(link);
                 while ordered.recv().is_ok() {

@@ -209,7 +209,7 @@ impl Session {
     }
 
     fn look_at_the_clock(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Guard::Held { lease, renewing } = self.guard {
+        if let Guard::Held { lease, .. } = self.guard {
             if now >= lease.deadline() && !self.terms.only_warn {
                 self.kill(Why::Lost, now, actions);
             } else if now >= self.end_of_patience(&lease) {
@@ -218,13 +218,15 @@ impl Session {
                 } else {
                     self.stop(Why::Lost, lease.deadline(), actions);
                 }
-            } else if now >= lease.renew_at() && !renewing {
-                self.guard = Guard::Held {
-                    lease,
-                    renewing: true,
-                };
-                actions.push(Action::Renew);
             }
+        }
+        // A COMMAND that is being stopped still needs its lock, so that goes on.
+        if let Guard::Held { lease, renewing } = &mut self.guard
+            && now >= lease.renew_at()
+            && !*renewing
+        {
+            *renewing = true;
+            actions.push(Action::Renew);
         }
         if self.terms.timeout_at.is_some_and(|at| now >= at) {
             self.stop(Why::Timeout, now + self.grace(), actions);
@@ -428,6 +430,24 @@ mod tests {
             session.on_event(Event::TreeEnded, at(29_699)),
             [Action::Finish(Exit::Lost)]
         );
+    }
+
+    #[test]
+    fn no_moment_stays_due_after_it_was_looked_at() {
+        let mut session = session(Terms {
+            timeout_at: Some(at(3_000)),
+            ..terms()
+        });
+        let mut last = START;
+        for _ in 0..100 {
+            let Some(due) = session.due() else { break };
+            assert!(due > last, "{session:?} is due again at {due:?}");
+            last = due;
+            let actions = session.on_event(Event::Tick, due);
+            if actions.contains(&Action::Renew) {
+                session.on_event(Event::RenewalFailed, due);
+            }
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::lock::{self, Acquired, Claim, Incoming, Kind, Link, Lock, Loss, Relea
 use crate::renewer::{News, Renewer};
 use crate::report::{self, Voice};
 use crate::session::{Action, Event, Session, Terms, Why};
-use crate::signal::{SIGINT, SIGSTOP, SIGTERM, Signals, ends_waiting};
+use crate::signal::{SIGCHLD, SIGINT, SIGSTOP, SIGTERM, Signals, ends_waiting};
 use crate::sys;
 use crate::wait::{self, Next, Patience};
 
@@ -102,7 +102,7 @@ impl Run<'_> {
                 self.voice()
                     .note(format_args!("{error:#}; running without a lock"));
                 let environment = vec![("REDLOCK_NAME", self.name().into())];
-                let ended = self.supervise(environment, None, &signals, &mut timer)?;
+                let ended = self.supervise(&environment, None, &signals, &mut timer)?;
                 Ok(ended.exit)
             }
             Err(error) => Err(error),
@@ -141,10 +141,10 @@ impl Run<'_> {
             timer,
         };
         let waited = attempt.wait(started);
-        // Whatever ended it: a request whose answer nobody read may have taken the lock.
+        // Whatever ended it: a request whose answer nobody read may have taken the lock. The same
+        // connection, where it is good, keeps the two in their order.
         if attempt.unanswered && !matches!(waited, Ok(Waited::Taken(_))) {
-            drop(attempt.link.take());
-            self.release(None);
+            self.release(attempt.link.take());
         }
         waited
     }
@@ -172,7 +172,7 @@ impl Run<'_> {
             }
         }
         let ended = self.supervise(
-            self.environment(fence, waited),
+            &self.environment(fence, waited),
             Some((link, lease)),
             signals,
             timer,
@@ -203,7 +203,7 @@ impl Run<'_> {
     /// Starts COMMAND and does what the session decides until it has ended.
     fn supervise(
         &self,
-        environment: Vec<(&'static str, OsString)>,
+        environment: &[(&'static str, OsString)],
         held: Option<(Link, Lease)>,
         signals: &Signals,
         timer: &mut Timer,
@@ -314,6 +314,7 @@ impl Attempt<'_> {
             (false, None) => Patience::ForEver,
         };
         let mut told = false;
+        let mut too_late = 0;
         // When the server was last heard of; it may go away for a while once it has answered.
         let mut heard: Option<Moment> = None;
         loop {
@@ -325,15 +326,22 @@ impl Attempt<'_> {
                         let link = self.link.take().context("the connection is gone")?;
                         return Ok(Waited::Taken(Taken { link, lease, fence }));
                     }
-                    // The answer took so long that the lease is as good as over.
+                    // The answer took so long that the lease is as good as over. Asking again
+                    // lengthens it, if the server has become faster.
                     self.unanswered = true;
-                    continue;
+                    too_late += 1;
+                    if too_late < 3 {
+                        continue;
+                    }
+                    let ttl = humantime::format_duration(run.options.ttl);
+                    let line =
+                        format!("{} answers too slowly for --ttl {ttl}", run.settings.server);
+                    return Err(lock::Error::new(Kind::Unreachable, line).into());
                 }
                 Ok(Asked::Busy { holder, left }) => (holder, left),
                 Ok(Asked::Signal(signal)) => return Ok(Waited::Signalled(signal)),
                 Err(error) => {
-                    self.link = None;
-                    self.listening = Listening::No;
+                    self.disconnect();
                     let lasting = heard.is_none_or(|heard| asked.since(heard) > run.options.ttl);
                     if lasting || error.kind != Kind::Unreachable {
                         return Err(error.into());
@@ -360,7 +368,7 @@ impl Attempt<'_> {
             };
             if self.listening == Listening::No {
                 // Asked once more when the subscription stands, so no release falls in between.
-                self.listen()?;
+                self.listen();
             }
             let tell_at = (!told).then_some(started + TELL_AFTER);
             match self.idle(ask_at, tell_at)? {
@@ -402,12 +410,19 @@ impl Attempt<'_> {
         }
     }
 
-    fn listen(&mut self) -> Result<(), lock::Error> {
-        self.listening = Listening::Asked;
-        match &mut self.link {
-            Some(link) => link.listen(self.run.claim.lock().channel()),
-            None => Ok(()),
+    fn listen(&mut self) {
+        if let Some(link) = &mut self.link {
+            self.listening = Listening::Asked;
+            if link.listen(self.run.claim.lock().channel()).is_err() {
+                self.disconnect();
+            }
         }
+    }
+
+    /// Gives the connection up; the next acquire makes a new one.
+    fn disconnect(&mut self) {
+        self.link = None;
+        self.listening = Listening::No;
     }
 
     fn note(&mut self, incoming: &Incoming) {
@@ -431,10 +446,9 @@ impl Attempt<'_> {
             Ok(Woken::Time) => Idle::Ask,
             Ok(Woken::Signal(signal)) => Idle::Signal(signal),
             Err(error) => {
-                // The next acquire makes a new connection; not everybody's at the same moment.
                 self.run.voice().detail(&error);
-                self.link = None;
-                self.listening = Listening::No;
+                self.disconnect();
+                // Not everybody comes back at the same moment.
                 match self.pause(now() + RECONNECT.mul_f64(dice()))? {
                     Some(signal) => Idle::Signal(signal),
                     None => Idle::Ask,
@@ -445,7 +459,6 @@ impl Attempt<'_> {
 
     /// Does nothing until a moment, or a signal that ends the wait.
     fn pause(&mut self, until: Moment) -> Result<Option<i32>> {
-        self.link = None;
         Ok(match self.next(until)? {
             Woken::Signal(signal) => Some(signal),
             Woken::Incoming(_) | Woken::Time => None,
@@ -533,6 +546,9 @@ impl Supervision<'_> {
             if let Some(exit) = self.happened(Event::Tick)? {
                 return Ok(self.end(exit));
             }
+            if let Some(exit) = self.reap()? {
+                return Ok(self.end(exit));
+            }
             self.timer.set(self.session.due())?;
             let renewer = match &self.keeper {
                 Keeper::Renewer(renewer) => Some(renewer.as_fd()),
@@ -544,12 +560,10 @@ impl Supervision<'_> {
                 renewer,
             ])?;
             while let Some(arrived) = self.signals.next()? {
-                let exit = if arrived.signal == crate::signal::SIGCHLD {
-                    self.reap()?
-                } else {
-                    self.happened(Event::Signal(arrived))?
-                };
-                if let Some(exit) = exit {
+                // SIGCHLD only wakes us: what ended is seen by reaping.
+                if arrived.signal != SIGCHLD
+                    && let Some(exit) = self.happened(Event::Signal(arrived))?
+                {
                     return Ok(self.end(exit));
                 }
             }
