@@ -1,5 +1,6 @@
 //! `redlock status`: who holds which lock, for people and (as JSON) for programs.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::sync::mpsc;
@@ -69,7 +70,8 @@ fn view(
         let entries: Vec<Entry> = locks.iter().map(Entry::new).collect();
         return Ok(serde_json::to_string(&entries)? + "\n");
     }
-    Ok(table(&locks))
+    let width = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| width.0.into());
+    Ok(table(&locks, width))
 }
 
 /// All locks that are in use; names whose holder died without releasing leave the index.
@@ -170,11 +172,9 @@ fn timestamp(ms: u64) -> Option<String> {
     })
 }
 
-/// The widest that a column other than the last is shown.
-const WIDEST: usize = 40;
-
-/// A table for people: one line a lock, columns as wide as they need to be.
-fn table(locks: &[Inspected]) -> String {
+/// A table for people: one line a lock, columns as wide as they need to be; on a terminal what
+/// doesn't fit is cut off.
+fn table(locks: &[Inspected], width: Option<usize>) -> String {
     if locks.is_empty() {
         return "no lock is held\n".into();
     }
@@ -200,14 +200,14 @@ fn table(locks: &[Inspected]) -> String {
             let _ = write!(line, "{cell:<width$}  ");
         }
         line += &row[row.len() - 1];
-        text += line.trim_end();
+        text += &cut(line.trim_end(), width.unwrap_or(usize::MAX));
         text.push('\n');
     }
     text
 }
 
 fn row(lock: &Inspected) -> [String; 7] {
-    let name = shown(lock.name.as_str());
+    let name = lock.name.as_str().to_owned();
     let dash = || "-".to_owned();
     match &lock.key {
         Key::Free => [
@@ -251,7 +251,7 @@ fn row(lock: &Inspected) -> [String; 7] {
             }
             [
                 name,
-                shown(&format!("{}@{}", who.user, who.host)),
+                escaped(&format!("{}@{}", who.user, who.host)).into_owned(),
                 who.pid.to_string(),
                 held_for,
                 left,
@@ -262,11 +262,13 @@ fn row(lock: &Inspected) -> [String; 7] {
     }
 }
 
-/// Text from Redis, safe for a terminal and not too wide.
-fn shown(text: &str) -> String {
-    let text = escaped(text);
-    if text.chars().count() <= WIDEST {
-        return text.into_owned();
+/// The text, cut to a width in characters.
+fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if text.chars().count() <= width {
+        return text.into();
     }
-    text.chars().take(WIDEST - 1).chain(['…']).collect()
+    text.chars()
+        .take(width.saturating_sub(1))
+        .chain(['…'])
+        .collect()
 }

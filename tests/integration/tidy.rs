@@ -1,0 +1,108 @@
+//! The invariants of the crate's documentation that can be seen in its text.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// All source files with their text, without their unit tests.
+fn sources() -> Vec<(PathBuf, String)> {
+    fn collect(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text
+                    .split("#[cfg(test)]\nmod tests")
+                    .next()
+                    .unwrap()
+                    .to_owned();
+                found.push((path, code));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut found,
+    );
+    assert!(found.len() > 10, "the sources were not found");
+    found
+}
+
+/// The lines of code (not of comments) that contain one of the words, outside the permitted files.
+fn strays(words: &[&str], permitted: &[&str]) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut strays = Vec::new();
+    for (path, code) in sources() {
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        if permitted
+            .iter()
+            .any(|permitted| name.starts_with(permitted))
+        {
+            continue;
+        }
+        for line in code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+        {
+            if words.iter().any(|word| line.contains(word)) {
+                strays.push(format!("{name}: {}", line.trim()));
+            }
+        }
+    }
+    strays
+}
+
+#[test]
+fn only_the_lock_protocol_knows_the_redis_crate() {
+    assert_eq!(
+        strays(&["redis::", "use redis", "Value::"], &["lock/"]),
+        [""; 0]
+    );
+}
+
+#[test]
+fn only_sys_is_unsafe() {
+    assert_eq!(strays(&["unsafe "], &["sys.rs"]), [""; 0]);
+}
+
+#[test]
+fn only_child_spawns() {
+    assert_eq!(strays(&["Command::new("], &["child.rs"]), [""; 0]);
+}
+
+#[test]
+fn decisions_read_no_clock_and_do_no_io() {
+    let pure = [
+        "session.rs",
+        "lease.rs",
+        "wait.rs",
+        "exit.rs",
+        "lock/name.rs",
+    ];
+    let impure = [
+        "now()",
+        "std::io",
+        "std::fs",
+        "std::thread",
+        "std::env",
+        "Instant",
+        "SystemTime",
+        "getrandom",
+    ];
+    let all: Vec<String> = strays(&impure, &[]);
+    let broken: Vec<&String> = all
+        .iter()
+        .filter(|line| pure.iter().any(|name| line.starts_with(name)))
+        .collect();
+    assert_eq!(broken, Vec::<&String>::new());
+}
+
+#[test]
+fn only_main_ends_the_process() {
+    assert_eq!(
+        strays(&["process::exit", "process::abort"], &["main.rs"]),
+        [""; 0]
+    );
+}
