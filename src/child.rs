@@ -1,14 +1,14 @@
 //! One child: spawn it, signal it (and all that came from it), reap it.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus};
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitStatus;
 
 use nix::unistd::Pid;
 
-use crate::sys::{self, Inherited};
+use crate::sys::{self, Execution, Inherited};
 
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
@@ -41,28 +41,36 @@ impl Child {
         own_group: bool,
         inherited: Inherited,
     ) -> io::Result<Self> {
-        let Some((program, arguments)) = command.split_first() else {
+        let Some(program) = command.first().filter(|program| !program.is_empty()) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let spawn = |mut command: Command| {
-            command.args(arguments).envs(environment.iter().cloned());
-            if own_group {
-                command.process_group(0);
-            }
-            sys::prepare(&mut command, inherited);
-            command.spawn()
+        let environment = self::environment(environment)?;
+        let spawn = |candidates: &[CString], arguments: &[CString]| {
+            sys::spawn(&Execution {
+                candidates,
+                arguments,
+                environment: &environment,
+                own_group,
+                inherited,
+            })
         };
-        let child = match spawn(Command::new(program)) {
+        let candidates = candidates(program)?;
+        let mut arguments = command
+            .iter()
+            .map(c_string)
+            .collect::<io::Result<Vec<_>>>()?;
+        let pid = match spawn(&candidates, &arguments) {
             // A script without a #! line is the shell's, as execvp(3) has it.
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
-                let mut shell = Command::new("/bin/sh");
-                shell.arg(program);
-                spawn(shell)?
+                let script = candidates.iter().find(|path| is_file(path)).cloned();
+                arguments[0] = script.unwrap_or_else(|| arguments[0].clone());
+                arguments.insert(0, c"sh".into());
+                spawn(&[c"/bin/sh".into()], &arguments)?
             }
             spawned => spawned?,
         };
         Ok(Self {
-            pid: Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?),
+            pid: Pid::from_raw(pid),
             own_group,
             reaped: false,
             killed: false,
@@ -148,6 +156,37 @@ impl Child {
     fn group_lives(&self) -> bool {
         self.own_group && sys::kill(-self.pid.as_raw(), 0).is_ok()
     }
+}
+
+/// The paths at which a program may be found, as execvp(3) looks for it.
+fn candidates(program: &OsStr) -> io::Result<Vec<CString>> {
+    if program.as_bytes().contains(&b'/') {
+        return Ok(vec![c_string(program)?]);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/bin:/usr/bin".into());
+    // An empty directory is the current one.
+    std::env::split_paths(&path)
+        .map(|directory| c_string(directory.join(program)))
+        .collect()
+}
+
+/// Our environment with more variables, as `NAME=value` texts.
+fn environment(added: &[(&'static str, OsString)]) -> io::Result<Vec<CString>> {
+    let variable = |name: &OsStr, value: &OsStr| c_string([name, value].join(OsStr::new("=")));
+    let kept = std::env::vars_os().filter(|(name, _)| added.iter().all(|(other, _)| name != other));
+    let kept = kept.map(|(name, value)| variable(&name, &value));
+    let added = added
+        .iter()
+        .map(|(name, value)| variable(OsStr::new(name), value));
+    kept.chain(added).collect()
+}
+
+fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {
+    Ok(CString::new(text.as_ref().as_bytes())?)
+}
+
+fn is_file(path: &CStr) -> bool {
+    fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|metadata| metadata.is_file())
 }
 
 /// All our descendants, parents before children. Each was alive when it was listed; none can be

@@ -5,13 +5,14 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use nix::unistd::Pid;
 
@@ -168,36 +169,140 @@ pub struct Inherited {
     pub sigchld_ignored: bool,
 }
 
-/// Prepares a command whose child gets the signals as we got them (the standard library would
-/// reset SIGPIPE and the mask), and is killed when the thread that spawns it ends, so when redlock
-/// dies: it must be the main thread.
-pub fn prepare(command: &mut Command, inherited: Inherited) {
-    let parent = Pid::this();
-    let sigpipe_ignored = SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed);
-    let setup = move || {
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-        if Pid::parent() != parent {
-            // redlock died before the line above.
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        // SAFETY: plain system calls on valid arguments, allowed between fork and exec.
-        unsafe {
-            if sigpipe_ignored {
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-            }
-            if inherited.sigchld_ignored {
-                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-            }
-            libc::pthread_sigmask(
-                libc::SIG_SETMASK,
-                &raw const inherited.mask.0,
-                ptr::null_mut(),
-            );
-        }
-        Ok(())
+/// What to execute, and how.
+pub struct Execution<'a> {
+    /// Paths of the program, tried in order as execvp(3) does.
+    pub candidates: &'a [CString],
+    pub arguments: &'a [CString],
+    /// `NAME=value` texts.
+    pub environment: &'a [CString],
+    /// Whether the child leads a process group of its own.
+    pub own_group: bool,
+    pub inherited: Inherited,
+}
+
+/// What the child of [`spawn`] works with, in the memory that it shares with its parent.
+struct Borrowed<'a> {
+    candidates: &'a [*const c_char],
+    arguments: &'a [*const c_char],
+    environment: &'a [*const c_char],
+    own_group: bool,
+    inherited: Inherited,
+    parent: i32,
+    /// Why nothing could be executed.
+    error: AtomicI32,
+}
+
+/// Starts a program in a child that gets its signals as we got them (the standard library would
+/// reset SIGPIPE and the mask), and that the kernel kills when the thread that calls this ends, so
+/// when redlock dies: it must be the main thread.
+///
+/// The child shares our memory until it executes (as with vfork(2), and in glibc's and musl's
+/// `posix_spawn`), because copying the page tables for a fork costs a tenth of a short run; and
+/// `posix_spawn` itself has no way to ask for the kill.
+///
+/// # Errors
+/// The error of the last `execve`, by the rules of execvp(3): `EACCES` is remembered over `ENOENT`.
+pub fn spawn(execution: &Execution) -> io::Result<i32> {
+    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
+        texts
+            .iter()
+            .map(|text| text.as_ptr())
+            .chain([ptr::null()])
+            .collect()
     };
-    // SAFETY: the closure makes system calls only; it neither allocates nor takes locks.
+    let (candidates, arguments, environment) = (
+        pointers(execution.candidates),
+        pointers(execution.arguments),
+        pointers(execution.environment),
+    );
+    let borrowed = Borrowed {
+        candidates: &candidates,
+        arguments: &arguments,
+        environment: &environment,
+        own_group: execution.own_group,
+        inherited: execution.inherited,
+        parent: Pid::this().as_raw(),
+        error: AtomicI32::new(0),
+    };
+    // Far more than a few system calls need; only what is touched takes memory.
+    let mut stack = vec![MaybeUninit::<u128>::uninit(); 32 * 1024 / size_of::<u128>()];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child runs on the other end of its own stack, and this thread stands still until
+    // it has executed or ended, so all it borrows outlives it. It makes system calls only. No
+    // signal handler of ours can run in it: we have none but for faults.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len());
+        libc::clone(
+            execute,
+            top.cast(),
+            flags,
+            (&raw const borrowed).cast_mut().cast(),
+        )
+    };
+    if pid == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    match borrowed.error.load(Ordering::Relaxed) {
+        0 => Ok(pid),
+        error => {
+            // SAFETY: the child has ended and is ours to reap.
+            unsafe {
+                libc::waitpid(pid, ptr::null_mut(), 0);
+            }
+            Err(io::Error::from_raw_os_error(error))
+        }
+    }
+}
+
+/// The child's side of [`spawn`]: ends only when nothing could be executed.
+extern "C" fn execute(argument: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes this, and stands still while we look at it; all pointers in it are to
+    // texts that end with a zero byte, and the lists end with a null pointer. Plain system calls.
     unsafe {
-        command.pre_exec(setup);
+        let borrowed = &*argument.cast::<Borrowed>();
+        if borrowed.own_group {
+            libc::setpgid(0, 0);
+        }
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        if libc::getppid() != borrowed.parent {
+            // redlock died before the line above.
+            libc::_exit(127);
+        }
+        let sigpipe = if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {
+            libc::SIG_IGN
+        } else {
+            libc::SIG_DFL
+        };
+        libc::signal(libc::SIGPIPE, sigpipe);
+        if borrowed.inherited.sigchld_ignored {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        }
+        libc::pthread_sigmask(
+            libc::SIG_SETMASK,
+            &raw const borrowed.inherited.mask.0,
+            ptr::null_mut(),
+        );
+        let mut error = libc::ENOENT;
+        for &path in borrowed.candidates {
+            if path.is_null() {
+                break;
+            }
+            libc::execve(
+                path,
+                borrowed.arguments.as_ptr(),
+                borrowed.environment.as_ptr(),
+            );
+            match *libc::__errno_location() {
+                libc::ENOENT | libc::ENOTDIR => {}
+                libc::EACCES => error = libc::EACCES,
+                other => {
+                    error = other;
+                    break;
+                }
+            }
+        }
+        borrowed.error.store(error, Ordering::Relaxed);
+        libc::_exit(127)
     }
 }
