@@ -28,8 +28,7 @@ impl Signals {
         sys::set_default(SIGCHLD);
         let taken = (1..32)
             .chain(sys::first_realtime_signal()..=sys::last_signal())
-            .filter(|&signal| signal == SIGCHLD || is_passed_on(signal, on_terminal))
-            .filter(|&signal| !sys::is_ignored(signal));
+            .filter(|&signal| signal == SIGCHLD || is_passed_on(signal, on_terminal));
         let set = SignalSet::of(taken);
         Ok(Self {
             mask_before: set.block()?,
@@ -38,9 +37,15 @@ impl Signals {
         })
     }
 
-    /// The next signal that has arrived, if any.
+    /// The next signal that has arrived, if any. What was ignored when we were started comes as
+    /// well, as it is blocked; it is passed over here, where it costs only who sends it.
     pub fn next(&self) -> io::Result<Option<Arrived>> {
-        sys::next_signal(&self.fd)
+        loop {
+            match sys::next_signal(&self.fd)? {
+                Some(arrived) if sys::is_ignored(arrived.signal) => {}
+                other => return Ok(other),
+            }
+        }
     }
 
     /// How the child shall find its signals: as we found ours.

@@ -4,34 +4,21 @@
 //! waits for the descriptor, and takes what came; one that has nothing else to do uses [`Link::ask`].
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Parser, PushKind, ServerErrorKind, Value, cmd};
+use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
 use super::server::{Server, Stream};
-use super::{Error, Kind, ready};
+use super::{Error, Kind, ready, resp};
 
-/// A Lua script, called by its hash.
+/// A Lua script and its SHA-1, by which it is called. The hash is written down, and checked by a
+/// test, because computing it takes a fiftieth of a short run.
 pub(super) struct Script {
     pub(super) source: &'static str,
-    hash: OnceLock<String>,
-}
-
-impl Script {
-    pub(super) const fn new(source: &'static str) -> Self {
-        Self {
-            source,
-            hash: OnceLock::new(),
-        }
-    }
-
-    fn hash(&self) -> &str {
-        self.hash
-            .get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
-    }
+    pub(super) hash: &'static str,
 }
 
 /// One call of a script.
@@ -46,7 +33,7 @@ impl Call {
     fn command(&self, by_hash: bool) -> Cmd {
         let mut command = if by_hash {
             let mut command = cmd("EVALSHA");
-            command.arg(self.script.hash());
+            command.arg(self.script.hash);
             command
         } else {
             let mut command = cmd("EVAL");
@@ -86,7 +73,8 @@ pub enum Incoming {
 /// A connection to one server.
 pub struct Link {
     stream: Stream,
-    parser: Parser,
+    /// What was read of replies that aren't complete, or that nobody has asked for yet.
+    unread: Vec<u8>,
     expected: VecDeque<Expected>,
     server: Arc<Server>,
 }
@@ -99,7 +87,7 @@ impl Link {
     pub fn open(server: &Arc<Server>) -> Result<Self, Error> {
         let mut link = Self {
             stream: server.open()?,
-            parser: Parser::new(),
+            unread: Vec::new(),
             expected: VecDeque::new(),
             server: Arc::clone(server),
         };
@@ -162,26 +150,8 @@ impl Link {
     /// descriptor: bytes may have been read ahead.
     pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
         loop {
-            let value = match self.parser.parse_value(&mut self.stream) {
-                Ok(value) => value,
-                Err(error) if error.is_timeout() => return Ok(None),
-                Err(error) if error.is_connection_dropped() => {
-                    return Err(self
-                        .server
-                        .unreachable(&io::ErrorKind::UnexpectedEof.into()));
-                }
-                Err(error) if error.is_io_error() => {
-                    return Err(self.server.unreachable(&io::Error::other(error)));
-                }
-                Err(error) => {
-                    return Err(Error::new(
-                        Kind::Internal,
-                        format!(
-                            "what answers at {} doesn't speak Redis' protocol: {error}",
-                            self.server
-                        ),
-                    ));
-                }
+            let Some(value) = self.next_reply()? else {
+                return Ok(None);
             };
             if let Value::Push { kind, .. } = value {
                 match kind {
@@ -216,6 +186,34 @@ impl Link {
                         format!("Redis at {} answered what nobody asked", self.server),
                     ));
                 }
+            }
+        }
+    }
+
+    /// The next reply of whatever kind, if it is complete.
+    fn next_reply(&mut self) -> Result<Option<Value>, Error> {
+        loop {
+            let reply = resp::next(&mut self.unread).map_err(|error| {
+                let what = format!(
+                    "what answers at {} doesn't speak Redis' protocol: {error}",
+                    self.server
+                );
+                Error::new(Kind::Internal, what)
+            })?;
+            if reply.is_some() {
+                return Ok(reply);
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => {
+                    return Err(self
+                        .server
+                        .unreachable(&io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(read) => self.unread.extend_from_slice(&bytes[..read]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.server.unreachable(&error)),
             }
         }
     }

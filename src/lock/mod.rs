@@ -27,6 +27,7 @@
 mod link;
 mod name;
 mod ready;
+mod resp;
 mod server;
 
 use std::fmt;
@@ -41,12 +42,30 @@ pub use self::name::Name;
 use self::name::{Keys, index_key};
 pub use self::server::{Server, TlsFiles};
 
-static ACQUIRE: Script = Script::new(include_str!("acquire.lua"));
-static RENEW: Script = Script::new(include_str!("renew.lua"));
-static RELEASE: Script = Script::new(include_str!("release.lua"));
-static FORCE: Script = Script::new(include_str!("force.lua"));
-static INSPECT: Script = Script::new(include_str!("inspect.lua"));
-static FORGET: Script = Script::new(include_str!("forget.lua"));
+static ACQUIRE: Script = Script {
+    source: include_str!("acquire.lua"),
+    hash: "f2327eb005f44f559b0aaf9ba9c6d544679a4009",
+};
+static RENEW: Script = Script {
+    source: include_str!("renew.lua"),
+    hash: "7db2c89e3b9e8f857ef0b86f3d6a9586a5eea253",
+};
+static RELEASE: Script = Script {
+    source: include_str!("release.lua"),
+    hash: "bc56ffdc3cc89fc7c566c34bb98fb94a7aa66e2c",
+};
+static FORCE: Script = Script {
+    source: include_str!("force.lua"),
+    hash: "98b5bdcd941059cc27e185916363fc3503ce7fac",
+};
+static INSPECT: Script = Script {
+    source: include_str!("inspect.lua"),
+    hash: "ffaae972ade9b3635b2ef8cb4e6ee0bb8656dbd3",
+};
+static FORGET: Script = Script {
+    source: include_str!("forget.lua"),
+    hash: "4577fda1e6016df1ab3e6640e7213e9da18fb482",
+};
 
 /// What went wrong with Redis, as far as the exit status needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -563,6 +582,11 @@ mod tests {
                 assert_eq!(said, used, "{name}: {kind} in the header and in the body");
             }
             assert!(source.contains("-- Returns: "), "{name}");
+            assert_eq!(
+                script.hash,
+                redis::Script::new(source).get_hash(),
+                "{name}: write this hash down"
+            );
         }
     }
 

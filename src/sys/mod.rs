@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+mod arena;
+
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
@@ -23,14 +25,15 @@ pub use libc::{SIGCONT, SIGKILL, SIGTERM};
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: the section holds pointers to functions that the C library calls before `main`, with
-// arguments that this one doesn't look at; it calls nothing but sigaction.
+// arguments that this one doesn't look at; it makes system calls only.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static LOOK_AT_SIGPIPE: extern "C" fn() = {
-    extern "C" fn look() {
+static BEFORE_MAIN: extern "C" fn() = {
+    extern "C" fn before_main() {
+        arena::prepare();
         SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     }
-    look
+    before_main
 };
 
 /// Whether a signal is ignored by this process.
