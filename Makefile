@@ -1,0 +1,67 @@
+# make demo     set this machine up and run a real job under a lock
+# make test     set this machine up and pass all tests
+# make build    the release binary, at target/redlock
+# make install  binary, man pages and completions below PREFIX (and DESTDIR)
+# make bench    the figures of the README
+# make lint     formatting, warnings
+# make generate write the generated man pages anew
+
+PREFIX ?= /usr/local
+CARGO ?= cargo
+
+# A static binary starts faster than a dynamic one, and one that isn't relocated faster still. The
+# musl target is used where the toolchain has it (or can get it); it needs musl-gcc for the C
+# code of the TLS library. Elsewhere it is the host's own target.
+ARCH := $(shell uname -m)
+MUSL := $(ARCH)-unknown-linux-musl
+HAS_MUSL = $(shell test -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" && command -v musl-gcc >/dev/null && echo yes)
+STATIC := -C relocation-model=static
+
+.PHONY: build demo test bench install lint generate
+
+build:
+	@scripts/setup build
+	@$(MAKE) --no-print-directory $(if $(filter yes,$(HAS_MUSL)),build-musl,build-host)
+
+.PHONY: build-musl build-host
+build-musl:
+	RUSTFLAGS="$(STATIC) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
+	ln -sf $(MUSL)/release/redlock target/redlock
+
+build-host:
+	$(CARGO) build --locked --release
+	ln -sf release/redlock target/redlock
+
+demo:
+	@scripts/setup demo
+	@$(MAKE) --no-print-directory build
+	@scripts/demo target/redlock
+
+test:
+	@scripts/setup test
+	$(CARGO) test --locked
+
+bench:
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	REDLOCK_BIN="$(CURDIR)/target/redlock" $(CARGO) bench --locked --bench whole_process
+
+lint:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo .ci/run completions/redlock.bash; fi
+
+generate:
+	UPDATE=1 $(CARGO) test --locked --test integration generated::
+
+install: build
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DESTDIR)$(PREFIX)/share/man/man7"
+	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
+	install -d "$(DESTDIR)$(PREFIX)/share/zsh/site-functions"
+	install -d "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d"
+	install -m 755 target/redlock "$(DESTDIR)$(PREFIX)/bin/redlock"
+	install -m 644 man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
+	install -m 644 man/*.7 "$(DESTDIR)$(PREFIX)/share/man/man7"
+	install -m 644 completions/redlock.bash "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/redlock"
+	install -m 644 completions/_redlock "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_redlock"
+	install -m 644 completions/redlock.fish "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/redlock.fish"
