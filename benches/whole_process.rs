@@ -1,1 +1,372 @@
-fn main() {}
+//! The measurements of the README's figures: whole processes, from spawn to reaped, in turns.
+//!
+//! `make bench` runs it with the release binary in `REDLOCK_BIN`. It reports and judges nothing:
+//! machines differ, so only the ratios within one run count.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fs;
+use std::io::{Read, Write, stdout};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// How often each command is measured.
+const ROUNDS: usize = 500;
+const WARM_UP: usize = 20;
+
+fn main() -> Result<()> {
+    let redlock =
+        std::env::var("REDLOCK_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_redlock").into());
+    let directory = tempfile::tempdir()?;
+    let redis = Redis::start(directory.path())?;
+    let mut out = stdout();
+
+    writeln!(out, "machine   {}", machine()?)?;
+    writeln!(
+        out,
+        "redlock   {}",
+        run_for_text(Command::new(&redlock).args(["--version", "-v"]))?
+    )?;
+    writeln!(
+        out,
+        "size      {} KiB",
+        fs::metadata(&redlock)?.len() / 1024
+    )?;
+
+    writeln!(
+        out,
+        "\nwhole process around `true`, {ROUNDS} interleaved rounds, µs"
+    )?;
+    let peer = compile_peer(directory.path())?;
+    let lock_file = directory.path().join("lock");
+    let commands = [
+        ("true", vec!["true".into()]),
+        (
+            "flock",
+            vec![
+                "flock".into(),
+                lock_file.display().to_string(),
+                "true".into(),
+            ],
+        ),
+        (
+            "peer in C",
+            vec![
+                peer.display().to_string(),
+                redis.port.to_string(),
+                "peer".into(),
+                "true".into(),
+            ],
+        ),
+        (
+            "redlock",
+            vec![
+                redlock.clone(),
+                "-u".into(),
+                redis.url(),
+                "run".into(),
+                "bench".into(),
+                "--".into(),
+                "true".into(),
+            ],
+        ),
+    ];
+    let times = measure(&commands)?;
+    writeln!(
+        out,
+        "{:<10} {:>8} {:>8} {:>8}  to flock  to peer",
+        "", "median", "p10", "p90"
+    )?;
+    for (name, _) in &commands {
+        let of = |other: &str| median(&ratios(&times[name], &times[other]));
+        writeln!(
+            out,
+            "{name:<10} {:>8.0} {:>8.0} {:>8.0}  {:>8.3}  {:>7.3}",
+            median(&times[name]),
+            percentile(&times[name], 10),
+            percentile(&times[name], 90),
+            of("flock"),
+            of("peer in C"),
+        )?;
+    }
+
+    writeln!(
+        out,
+        "\none uncontended run sends: {}",
+        commands_of_a_run(&redis, &redlock)?
+    )?;
+    for (what, seconds) in [("short run", "0.2"), ("run with three renewals", "1.2")] {
+        let (memory, threads) = footprint(&redis, &redlock, seconds)?;
+        writeln!(
+            out,
+            "{what}: {memory} KiB resident at the most, {threads} thread(s)"
+        )?;
+    }
+    writeln!(
+        out,
+        "status of 1000 held locks: {:.1} ms",
+        status_of_a_thousand(&redis, &redlock)?
+    )?;
+    Ok(())
+}
+
+/// A private Redis on loopback, gone when dropped.
+struct Redis {
+    process: Child,
+    port: u16,
+}
+
+impl Redis {
+    fn start(directory: &Path) -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let process = Command::new("redis-server")
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
+            .arg("--dir")
+            .arg(directory)
+            .stdout(Stdio::null())
+            .spawn()?;
+        let redis = Self { process, port };
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(redis)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    fn cli(&self, arguments: &[&str]) -> Result<String> {
+        run_for_text(
+            Command::new("redis-cli")
+                .args(["-p", &self.port.to_string()])
+                .args(arguments),
+        )
+    }
+
+    /// How often each command was called.
+    fn calls(&self) -> Result<HashMap<String, u64>> {
+        let stats = self.cli(&["INFO", "commandstats"])?;
+        let calls = stats.lines().filter_map(|line| {
+            let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
+        });
+        Ok(calls.collect())
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The C program beside this file, linked statically.
+fn compile_peer(directory: &Path) -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peer.c");
+    let peer = directory.join("peer");
+    let has_musl = Command::new("musl-gcc")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok();
+    let compiler = if has_musl { "musl-gcc" } else { "cc" };
+    let compiled = Command::new(compiler)
+        .args(["-O2", "-static", "-o"])
+        .arg(&peer)
+        .arg(source)
+        .status()?;
+    if !compiled.success() {
+        return Err("peer.c doesn't compile".into());
+    }
+    Ok(peer)
+}
+
+/// An ordinary environment, and no more: how large it is counts in each process.
+fn command(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+        .env("USER", "bench")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
+
+/// Times the commands in turns, so that all meet the same weather; µs.
+fn measure<'a>(commands: &[(&'a str, Vec<String>)]) -> Result<HashMap<&'a str, Vec<f64>>> {
+    let mut times: HashMap<&str, Vec<f64>> = HashMap::new();
+    for round in 0..WARM_UP + ROUNDS {
+        for turn in 0..commands.len() {
+            let (name, words) = &commands[(turn + round) % commands.len()];
+            let mut command = command(words);
+            let started = Instant::now();
+            let status = command.spawn()?.wait()?;
+            let took = started.elapsed();
+            if !status.success() {
+                return Err(format!("{name} ended with {status}").into());
+            }
+            if round >= WARM_UP {
+                times
+                    .entry(name)
+                    .or_default()
+                    .push(took.as_secs_f64() * 1e6);
+            }
+        }
+    }
+    Ok(times)
+}
+
+fn ratios(these: &[f64], those: &[f64]) -> Vec<f64> {
+    these
+        .iter()
+        .zip(those)
+        .map(|(this, that)| this / that)
+        .collect()
+}
+
+fn median(values: &[f64]) -> f64 {
+    percentile(values, 50)
+}
+
+fn percentile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[(sorted.len() - 1) * percent / 100]
+}
+
+/// The commands that Redis counts for one run on a server that knows the scripts.
+fn commands_of_a_run(redis: &Redis, redlock: &str) -> Result<String> {
+    const RUNS: u64 = 10;
+    redis.cli(&["CONFIG", "RESETSTAT"])?;
+    for _ in 0..RUNS {
+        let url = redis.url();
+        let words = [redlock, "-u", &url, "run", "bench", "--", "true"].map(str::to_owned);
+        command(&words).status()?;
+    }
+    let scripts = redis.calls()?;
+    // What the scripts call inside is counted as well; only what a client sends starts a round trip.
+    let sent = [
+        "evalsha",
+        "eval",
+        "auth",
+        "hello",
+        "select",
+        "ping",
+        "subscribe",
+        "client|setinfo",
+    ];
+    let list = sent
+        .iter()
+        .filter_map(|&name| Some(format!("{} {name}", *scripts.get(name)? / RUNS)));
+    Ok(list.collect::<Vec<_>>().join(", "))
+}
+
+/// The peak memory (KiB) and the threads of a redlock whose command sleeps.
+fn footprint(redis: &Redis, redlock: &str, seconds: &str) -> Result<(u64, u64)> {
+    let url = redis.url();
+    let words = [
+        redlock, "-u", &url, "run", "--ttl", "1s", "bench", "--", "sleep", seconds,
+    ]
+    .map(str::to_owned);
+    let mut process = command(&words).spawn()?;
+    let path = format!("/proc/{}/status", process.id());
+    let mut last = (0, 0);
+    while process.try_wait()?.is_none() {
+        let status = fs::read_to_string(&path).unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        };
+        if let (Some(memory), Some(threads)) = (field("VmHWM:"), field("Threads:")) {
+            last = (memory, threads);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(last)
+}
+
+/// How long `redlock status` takes for a thousand locks, ms; the median of 20.
+fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
+    let mut stream = TcpStream::connect(("127.0.0.1", redis.port))?;
+    let script = include_str!("../src/lock/acquire.lua");
+    let who = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
+    for number in 0..1000 {
+        let name = format!("lock-{number}");
+        let lock = format!("redlock:{name}");
+        let keys = [
+            lock.clone(),
+            format!("{{{lock}}}:state"),
+            format!("{{{lock}}}:meta"),
+            "{redlock:}:index".into(),
+        ];
+        let mut words = vec!["EVAL", script, "4"];
+        words.extend(keys.iter().map(String::as_str));
+        words.extend(["token", "600000", who, &name]);
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        stream.write_all(request.as_bytes())?;
+        let mut reply = [0; 256];
+        let read = stream.read(&mut reply)?;
+        if !reply[..read].starts_with(b"*2\r\n:1") {
+            return Err("a lock could not be made".into());
+        }
+    }
+    let url = redis.url();
+    let words = [redlock, "-u", &url, "status"].map(str::to_owned);
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let started = Instant::now();
+        let output = command(&words).stdout(Stdio::piped()).output()?;
+        times.push(started.elapsed().as_secs_f64() * 1e3);
+        if output.stdout.iter().filter(|&&byte| byte == b'\n').count() != 1001 {
+            return Err("status doesn't show a thousand locks".into());
+        }
+    }
+    Ok(median(&times))
+}
+
+fn machine() -> Result<String> {
+    let cores = std::thread::available_parallelism()?;
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let redis = run_for_text(Command::new("redis-server").arg("--version"))?;
+    let redis = redis
+        .split_whitespace()
+        .nth(2)
+        .unwrap_or_default()
+        .replace("v=", "");
+    Ok(format!(
+        "{cores} cores, Linux {}, redis-server {redis}",
+        kernel.trim()
+    ))
+}
+
+fn run_for_text(command: &mut Command) -> Result<String> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{command:?} ended with {}", output.status).into());
+    }
+    Ok(String::from_utf8(output.stdout)?
+        .trim()
+        .replace('\n', ", ")
+        .replace(", cmdstat", "\ncmdstat"))
+}

@@ -3,11 +3,13 @@
 //! | file | promises about |
 //! | --- | --- |
 //! | `basics` | the uncontended run: silence, environment, exit statuses, commands sent |
+//! | `exit` | every exit status, reached the way a user reaches it |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
 mod basics;
+mod exit;
 mod support;
 mod tidy;
