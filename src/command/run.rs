@@ -392,7 +392,14 @@ impl Attempt<'_> {
         self.unanswered = true;
         link.send(self.run.claim.acquire())?;
         loop {
-            match self.next(sent + self.run.settings.server.timeout)? {
+            let woken = self.next(sent + self.run.settings.server.timeout);
+            if let Err(error) = &woken
+                && error.kind == Kind::Refused
+            {
+                // That is an answer: the script was not run.
+                self.unanswered = false;
+            }
+            match woken? {
                 Woken::Incoming(Incoming::Answer(answer)) => {
                     self.unanswered = false;
                     return Ok(match Claim::acquired(answer)? {

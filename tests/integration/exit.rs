@@ -9,7 +9,8 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Redis, Running, free_port, outcome, redlock, script, wait_until};
+use crate::supervision::with_default_signals;
+use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock, wait_until};
 
 /// A shell script that waits until the file `$1` exists.
 const WAIT_FOR_FILE: &str = r#"while [ ! -e "$1" ]; do sleep 0.01; done"#;
@@ -21,6 +22,13 @@ fn assert_prefixed(stderr: &str) {
     for line in stderr.lines() {
         assert!(line.starts_with("redlock: "), "unprefixed: {line:?}");
     }
+}
+
+/// What went wrong is said in one line: a lock that was never taken isn't spoken of as if it were.
+#[track_caller]
+fn assert_one_line(end: &Outcome) {
+    assert_prefixed(&end.stderr);
+    assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
 }
 
 fn text(path: &Path) -> &str {
@@ -44,10 +52,13 @@ fn commands_own_status_is_ours_even_where_it_looks_like_one_of_ours() {
 fn a_command_killed_by_signal_n_is_128_plus_n() {
     let redis = Redis::start();
     for signal in [1, 2, 3, 6, 9, 11, 14, 15, 34, 64] {
-        let script = format!("ulimit -c 0; kill -{signal} $$");
-        outcome(&mut redis.redlock(&["run", "a", "--", "bash", "-c", &script]))
-            .assert_code(128 + signal)
-            .assert_silent();
+        // Perl, as some shells ignore QUIT in all cases.
+        let perl = format!("kill {signal}, $$; sleep 60");
+        let script = format!("ulimit -c 0; exec perl -e '{perl}'");
+        let end = outcome(&mut with_default_signals(
+            redis.redlock(&["run", "a", "-c", &script]),
+        ));
+        end.assert_code(128 + signal).assert_silent();
         assert_eq!(redis.keys(), ["{redlock:a}:state"], "signal {signal}");
     }
 }
@@ -166,9 +177,7 @@ fn a_request_given_up_on_leaves_no_lock_behind() {
     redis.resume();
     // The server reads both requests that were sent to it, the one that takes and the one that
     // gives back, and then this one.
-    wait_until("the requests are done", || {
-        redis.calls("evalsha") >= 2
-    });
+    wait_until("the requests are done", || redis.calls("evalsha") >= 2);
     wait_until("the lock is free", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
@@ -191,8 +200,7 @@ fn a_busy_lock_is_75_or_what_the_user_chose() {
         let end = outcome(&mut redis.redlock(&arguments));
         end.assert_code(status)
             .assert_says("lock \"a\" is held by another client");
-        assert_prefixed(&end.stderr);
-        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+        assert_one_line(&end);
         assert_eq!(end.stdout, "");
     }
     outcome(&mut redis.redlock(&["-q", "run", "-n", "a", "--", "true"]))
@@ -208,9 +216,9 @@ fn a_password_that_is_missing_or_wrong_is_77_and_not_repeated() {
     let right = redis.dir.path().join("right");
     fs::write(&right, "secret\n").unwrap();
 
-    outcome(&mut redis.redlock(&["run", "a", "--", "true"]))
-        .assert_code(77)
-        .assert_says("wants a password");
+    let end = outcome(&mut redis.redlock(&["run", "a", "--", "true"]));
+    end.assert_code(77).assert_says("wants a password");
+    assert_one_line(&end);
     let file = ["run", "a", "--password-file", text(&wrong), "--", "true"];
     let url = format!("redis://:hunter2@127.0.0.1:{}", redis.port);
     let url = ["-u", &url, "run", "a", "--", "true"];
@@ -244,7 +252,7 @@ fn a_user_without_the_permissions_is_77() {
         let end = outcome(&mut redis.redlock(&["-u", &url, "run", "a", "--", "echo", "ran"]));
         assert_eq!(end.code(), Some(77), "{user}: {end:?}");
         end.assert_says("doesn't permit it");
-        assert_prefixed(&end.stderr);
+        assert_one_line(&end);
         assert_eq!(end.stdout, "");
     }
     assert_eq!(redis.keys(), [""; 0]);
@@ -305,6 +313,7 @@ fn a_key_of_another_kind_is_78_and_left_alone() {
     let end = outcome(&mut redis.redlock(&["run", "a", "--", "echo", "ran"]));
     end.assert_code(78)
         .assert_says("belongs to another program");
+    assert_one_line(&end);
     assert_eq!(end.stdout, "");
     assert_eq!(redis.cli(&["HGET", "redlock:a", "field"]), "value");
     assert_eq!(redis.cli(&["PTTL", "redlock:a"]), "-1");
@@ -451,8 +460,7 @@ fn a_command_that_cannot_be_executed_is_126_and_the_lock_is_free_again() {
     let redis = Redis::start();
     let plain = redis.dir.path().join("plain");
     fs::write(&plain, "#!/bin/sh\n").unwrap();
-    let broken = script(redis.dir.path(), "broken", "\x7fELF of another world");
-    for command in [redis.dir.path(), &plain, &broken] {
+    for command in [redis.dir.path(), &plain] {
         let end = outcome(&mut redis.redlock(&["run", "a", "--", text(command)]));
         assert_eq!(end.code(), Some(126), "{}: {end:?}", command.display());
         end.assert_says(&format!("redlock: can't run {}: ", command.display()));
@@ -504,7 +512,7 @@ fn commands_status_survives_a_release_that_fails() {
     let end = run.finish();
     end.assert_code(5)
         .assert_says("redlock: can't release lock \"a\", it ends by itself within 30s: ");
-    assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+    assert_one_line(&end);
 }
 
 #[test]
@@ -531,7 +539,7 @@ fn commands_status_survives_a_release_that_is_not_answered() {
     redis.resume();
     end.assert_code(5)
         .assert_says("redlock: can't release lock \"a\"");
-    assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+    assert_one_line(&end);
 }
 
 #[test]
@@ -550,5 +558,5 @@ fn with_on_unreachable_run_command_runs_without_a_lock_and_has_its_own_status() 
     ]));
     end.assert_code(3).assert_says("running without a lock");
     assert_eq!(end.stdout, "a none none\n");
-    assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+    assert_one_line(&end);
 }

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `basics` | the uncontended run: silence, environment, exit statuses, commands sent |
 //! | `exit` | every exit status, reached the way a user reaches it |
+//! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
+//! | `generated` | man pages and completions agree with the command line, and work |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
@@ -11,5 +13,7 @@
 
 mod basics;
 mod exit;
+mod supervision;
+mod generated;
 mod support;
 mod tidy;

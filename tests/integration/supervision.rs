@@ -1,0 +1,796 @@
+//! Signals, process groups and streams: what COMMAND finds, and what becomes of it.
+//!
+//! Not tested here: a machine that was suspended, which a stopped redlock stands for.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{
+    REDLOCK, Redis, Running, is_alive, outcome, path, wait_until, without_terminal,
+};
+
+/// A Perl program that says its label, `ready` and its pid, then its label and the name of each
+/// signal of its arguments when one comes, and ends at RTMAX: as the highest number it is taken
+/// last, so whatever came before it has been said by then. It gives up after a while, in case
+/// nobody ends it.
+pub const COUNTER: &str = r#"
+    $| = 1;
+    my ($label, @names) = @ARGV;
+    my ($end, $limit) = (0, time + 60);
+    for my $name (@names) { $SIG{$name} = sub { print "$label $name\n" } }
+    $SIG{RTMAX} = sub { $end = 1 };
+    print "$label ready $$\n";
+    select(undef, undef, undef, 0.01) until $end || time > $limit;
+    print "$label end\n";
+"#;
+
+/// The signals that [`COUNTER`] is asked for, as Perl and the kernel have them.
+const SIGNALS: [(&str, i32); 9] = [
+    ("HUP", libc::SIGHUP),
+    ("INT", libc::SIGINT),
+    ("QUIT", libc::SIGQUIT),
+    ("TERM", libc::SIGTERM),
+    ("USR1", libc::SIGUSR1),
+    ("USR2", libc::SIGUSR2),
+    ("WINCH", libc::SIGWINCH),
+    ("CONT", libc::SIGCONT),
+    ("ALRM", libc::SIGALRM),
+];
+
+/// Sends a signal by its number; real-time signals have no name in nix.
+pub fn send(pid: i32, signal: i32) {
+    // SAFETY: kill touches no memory.
+    let result = unsafe { libc::kill(pid, signal) };
+    assert_eq!(result, 0, "can't send {signal} to {pid}");
+}
+
+/// The state letter of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
+pub fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Whether no trace of a process is left: it has ended and was reaped.
+pub fn is_gone(pid: i32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Sets a signal's action to ignored or default. The C library refuses the signals it uses itself,
+/// so this asks the kernel.
+fn set_ignored(signal: i32, ignored: bool) {
+    // Handler, flags, restorer, mask; all but the handler may be zero for these two actions.
+    let action = [usize::from(ignored), 0, 0, 0];
+    // SAFETY: the kernel reads the action, and the length is that of its signal mask.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            action.as_ptr(),
+            std::ptr::null::<usize>(),
+            size_of::<u64>(),
+        );
+    }
+}
+
+/// Sets the mask of blocked signals, bit N-1 for signal N, past the C library as well.
+fn set_mask(mask: u64) {
+    // SAFETY: the kernel reads the mask, and the length is its own.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            std::ptr::null::<u64>(),
+            size_of::<u64>(),
+        );
+    }
+}
+
+/// Starts a command with these signals ignored, all others at their default, and this mask.
+fn with_signals(mut command: Command, ignored: &'static [i32], mask: u64) -> Command {
+    // SAFETY: system calls only, between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            for signal in 1..=64 {
+                set_ignored(signal, ignored.contains(&signal));
+            }
+            set_mask(mask);
+            Ok(())
+        });
+    }
+    command
+}
+
+/// Starts a command with all signals at their default, whatever the tests were started with.
+pub fn with_default_signals(command: Command) -> Command {
+    with_signals(command, &[], 0)
+}
+
+/// redlock, with default signals.
+fn run(redis: &Redis, arguments: &[&str]) -> Command {
+    with_default_signals(redis.redlock(arguments))
+}
+
+/// A command without redlock, in the same surroundings as with it.
+fn directly(redis: &Redis, command: &[&str]) -> Command {
+    let mut direct = Command::new(command[0]);
+    direct
+        .args(&command[1..])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url())
+        .env("HOME", redis.dir.path());
+    without_terminal(&mut direct);
+    direct
+}
+
+/// The pid in a line such as `child ready 4711`.
+fn pid_in(line: &str) -> i32 {
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn each_signal_reaches_the_child_once_and_as_itself() {
+    let redis = Redis::start();
+    let names = SIGNALS.map(|(name, _)| name);
+    let command = ["run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e"];
+    for (name, signal) in SIGNALS {
+        let arguments = [&command[..], &[COUNTER, "child"], &names].concat();
+        let mut running = Running::start(&mut run(&redis, &arguments));
+        let child = pid_in(&running.line());
+        send(running.pid(), signal);
+        running.expect_line(&format!("child {name}"));
+        send(running.pid(), libc::SIGRTMAX());
+        let end = running.finish();
+        end.assert_code(0).assert_silent();
+        assert_eq!(
+            end.stdout,
+            format!("child ready {child}\nchild {name}\nchild end\n")
+        );
+    }
+}
+
+#[test]
+fn real_time_signals_reach_the_child_each_time() {
+    let redis = Redis::start();
+    let arguments = [
+        "run", "a", "--", "perl", "-e", COUNTER, "child", "RTMIN", "NUM40",
+    ];
+    let mut running = Running::start(&mut run(&redis, &arguments));
+    running.line();
+    for _ in 0..3 {
+        for (name, signal) in [("RTMIN", libc::SIGRTMIN()), ("NUM40", 40)] {
+            send(running.pid(), signal);
+            running.expect_line(&format!("child {name}"));
+        }
+    }
+    send(running.pid(), libc::SIGRTMAX());
+    running.expect_line("child end");
+    running.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_signal_that_the_child_does_not_handle_ends_it_and_the_lock_is_free() {
+    let redis = Redis::start();
+    for signal in [
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGUSR1,
+        libc::SIGALRM,
+        libc::SIGRTMIN(),
+    ] {
+        let script = "ulimit -c 0; exec perl -e '$| = 1; print qq(ready\n); sleep 60'";
+        let mut running = Running::start(&mut run(&redis, &["run", "a", "-c", script]));
+        running.expect_line("ready");
+        send(running.pid(), signal);
+        running.finish().assert_code(128 + signal).assert_silent();
+        assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+    }
+}
+
+#[test]
+fn a_child_that_ends_by_itself_after_a_signal_has_its_own_status() {
+    let redis = Redis::start();
+    let script = "$SIG{TERM} = sub { exit 7 }; $| = 1; print qq(ready\n); sleep 60";
+    let mut running = Running::start(&mut run(&redis, &["run", "a", "--", "perl", "-e", script]));
+    running.expect_line("ready");
+    running.signal(Signal::SIGTERM);
+    running.finish().assert_code(7).assert_silent();
+}
+
+#[test]
+fn without_a_terminal_the_child_leads_its_own_group() {
+    let redis = Redis::start();
+    let script = "print getpgrp() == $$ ? 1 : 0, getpgrp(getppid()) == getpgrp() ? 1 : 0, qq(\n)";
+    let end = outcome(&mut run(&redis, &["run", "a", "--", "perl", "-e", script]));
+    assert_eq!(end.stdout, "10\n");
+}
+
+#[test]
+fn without_a_terminal_grandchildren_get_each_signal_once_too() {
+    let redis = Redis::start();
+    let names = SIGNALS.map(|(name, _)| name);
+    // The child becomes a counter itself after it has started another.
+    let script = r#"program=$1; shift; perl -e "$program" grandchild "$@" & exec perl -e "$program" child "$@""#;
+    let command = ["run", "--ttl", "120s", "-k", "60s", "a", "--", "sh", "-c"];
+    let arguments = [&command[..], &[script, "sh", COUNTER], &names].concat();
+    for (name, signal) in SIGNALS {
+        let mut running = Running::start(&mut run(&redis, &arguments));
+        running.line();
+        running.line();
+        send(running.pid(), signal);
+        let mut both = [running.line(), running.line()];
+        both.sort();
+        assert_eq!(
+            both,
+            [format!("child {name}"), format!("grandchild {name}")]
+        );
+        send(running.pid(), libc::SIGRTMAX());
+        let end = running.finish();
+        end.assert_code(0).assert_silent();
+        let mut lines: Vec<&str> = end.stdout.lines().collect();
+        lines[4..].sort_unstable();
+        assert_eq!(lines[4..], ["child end", "grandchild end"]);
+    }
+}
+
+#[test]
+fn a_grandchild_that_ignores_term_is_killed_by_the_end_of_kill_after() {
+    let redis = Redis::start();
+    let stubborn = "$SIG{TERM} = q(IGNORE); $| = 1; print qq(grandchild $$\n); sleep 60";
+    let script = r#"perl -e "$1" & exec sleep 60"#;
+    let mut running = Running::start(&mut run(
+        &redis,
+        &[
+            "run", "-k", "300ms", "a", "--", "sh", "-c", script, "sh", stubborn,
+        ],
+    ));
+    let grandchild = pid_in(&running.line());
+    running.signal(Signal::SIGTERM);
+    running.finish().assert_code(143).assert_silent();
+    assert!(is_gone(grandchild), "it was killed and reaped");
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+}
+
+#[test]
+fn the_lock_is_held_until_the_last_of_the_group_has_ended_after_a_stop() {
+    let redis = Redis::start();
+    let slow = r#"$SIG{TERM} = sub { print "asked\n" }; $| = 1; print "ready $$\n";
+        my $limit = time + 60; select(undef, undef, undef, 0.01) until -e $ARGV[0] || time > $limit"#;
+    let script = r#"perl -e "$1" "$2" & exec sleep 60"#;
+    let file = redis.dir.path().join("go");
+    let mut running = Running::start(&mut run(
+        &redis,
+        &[
+            "run",
+            "--ttl",
+            "120s",
+            "-k",
+            "60s",
+            "a",
+            "--",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            slow,
+            file.to_str().unwrap(),
+        ],
+    ));
+    let grandchild = pid_in(&running.line());
+    running.signal(Signal::SIGTERM);
+    running.expect_line("asked");
+    assert!(redis.keys().contains(&"redlock:a".into()));
+    assert!(is_alive(grandchild));
+    fs::write(&file, "").unwrap();
+    wait_until("the lock is free", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert!(is_gone(grandchild));
+    running.finish().assert_code(143);
+}
+
+#[test]
+fn the_lock_is_released_only_after_the_child_was_reaped() {
+    let redis = Redis::start();
+    let slow = r#"$SIG{TERM} = sub { print "asked\n" }; $| = 1; print "ready $$\n";
+        my $limit = time + 60; select(undef, undef, undef, 0.01) until -e $ARGV[0] || time > $limit"#;
+    let file = redis.dir.path().join("go");
+    let mut running = Running::start(&mut run(
+        &redis,
+        &[
+            "run",
+            "--ttl",
+            "120s",
+            "-k",
+            "60s",
+            "a",
+            "--",
+            "perl",
+            "-e",
+            slow,
+            file.to_str().unwrap(),
+        ],
+    ));
+    let child = pid_in(&running.line());
+    running.signal(Signal::SIGTERM);
+    running.expect_line("asked");
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    fs::write(&file, "").unwrap();
+    wait_until("the lock is free", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert!(is_gone(child), "free, but its child is {:?}", state(child));
+    running.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_second_term_or_int_kills_at_once() {
+    let redis = Redis::start();
+    for (first, second) in [
+        (Signal::SIGTERM, Signal::SIGTERM),
+        (Signal::SIGINT, Signal::SIGINT),
+        (Signal::SIGTERM, Signal::SIGINT),
+        (Signal::SIGINT, Signal::SIGTERM),
+    ] {
+        let arguments = [
+            "run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e", COUNTER, "child", "INT",
+            "TERM",
+        ];
+        let mut running = Running::start(&mut run(&redis, &arguments));
+        let child = pid_in(&running.line());
+        running.signal(first);
+        running.expect_line(&format!("child {}", &first.as_str()[3..]));
+        running.signal(second);
+        // Long before its minute is over, or this would never end.
+        running.finish().assert_code(137);
+        assert!(is_gone(child));
+        assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+    }
+}
+
+#[test]
+fn under_nohup_a_hang_up_changes_nothing_for_both() {
+    let redis = Redis::start();
+    let script = format!("trap '' HUP; exec {REDLOCK} run a -- perl -e \"$1\" child USR1");
+    let mut nohup = with_default_signals(directly(&redis, &["sh", "-c", &script, "sh", COUNTER]));
+    let mut running = Running::start(&mut nohup);
+    let child = pid_in(&running.line());
+    running.signal(Signal::SIGHUP);
+    // Not even when it comes to the child itself.
+    send(child, libc::SIGHUP);
+    running.signal(Signal::SIGUSR1);
+    running.expect_line("child USR1");
+    send(running.pid(), libc::SIGRTMAX());
+    running.expect_line("child end");
+    running.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_signal_ignored_at_the_start_does_not_end_the_wait_either() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+    let waiter = redis.redlock(&["run", "a", "--", "echo", "ran"]);
+    let mut waiter = Running::start(&mut with_signals(waiter, &[libc::SIGHUP], 0));
+    wait_until("it waits", || {
+        !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
+    });
+    waiter.signal(Signal::SIGHUP);
+    wait_until("it has read the signal", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", waiter.pid())).unwrap();
+        status.contains("\nShdPnd:\t0000000000000000\n")
+    });
+    redis.cli(&["DEL", "redlock:a"]);
+    redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
+    waiter.expect_line("ran");
+    waiter.finish().assert_code(0);
+}
+
+/// The lines of a proc status that tell of signals: pending, blocked, ignored, caught.
+fn signal_lines(status: &str) -> String {
+    status
+        .lines()
+        .filter(|line| line.starts_with("Sig") || line.starts_with("ShdPnd"))
+        .filter(|line| !line.starts_with("SigQ"))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+/// A child under redlock finds its signals as one without redlock does.
+#[track_caller]
+fn assert_signals_pass_through(ignored: &'static [i32], mask: u64) {
+    let redis = Redis::start();
+    let command = ["cat", "/proc/self/status"];
+    let direct = with_signals(directly(&redis, &command), ignored, mask);
+    let under = redis.redlock(&[&["run", "a", "--"], &command[..]].concat());
+    let under = with_signals(under, ignored, mask);
+    let [direct, under] = [direct, under].map(|mut command| {
+        let end = outcome(&mut command);
+        end.assert_code(0).assert_silent();
+        signal_lines(&end.stdout)
+    });
+    assert_eq!(direct.lines().count(), 5, "{direct}");
+    assert_eq!(under, direct);
+}
+
+#[test]
+fn default_signals_are_default_in_the_child() {
+    assert_signals_pass_through(&[], 0);
+}
+
+#[test]
+fn an_ignored_sigpipe_stays_ignored_in_the_child() {
+    assert_signals_pass_through(&[libc::SIGPIPE], 0);
+}
+
+#[test]
+fn an_ignored_sigchld_stays_ignored_in_the_child_whose_status_still_counts() {
+    assert_signals_pass_through(&[libc::SIGCHLD], 0);
+    let redis = Redis::start();
+    let child = redis.redlock(&["run", "a", "-c", "exit 7"]);
+    outcome(&mut with_signals(child, &[libc::SIGCHLD], 0)).assert_code(7);
+}
+
+#[test]
+fn all_ignored_signals_stay_ignored_in_the_child() {
+    static ALL: [i32; 64] = {
+        let mut all = [0; 64];
+        let mut index = 0;
+        while index < 64 {
+            all[index] = 1 + index as i32;
+            index += 1;
+        }
+        all
+    };
+    assert_signals_pass_through(&ALL, 0);
+}
+
+#[test]
+fn the_signals_of_the_c_library_stay_ignored_in_the_child() {
+    assert_signals_pass_through(&[32, 33], 0);
+}
+
+/// A mask of these signals.
+fn mask(signals: &[i32]) -> u64 {
+    signals.iter().map(|signal| 1 << (signal - 1)).sum()
+}
+
+#[test]
+fn blocked_signals_stay_blocked_in_the_child() {
+    let blocked = [libc::SIGUSR1, libc::SIGTERM, libc::SIGCHLD, libc::SIGPIPE];
+    assert_signals_pass_through(&[], mask(&blocked));
+    assert_signals_pass_through(&[libc::SIGHUP], mask(&[libc::SIGHUP, 40, 64]));
+}
+
+#[test]
+fn blocked_signals_of_the_c_library_stay_blocked_in_the_child() {
+    assert_signals_pass_through(&[], mask(&[32, 33]));
+}
+
+/// What a child finds as its descriptors: number and, but for pipes, file of each.
+const DESCRIPTORS: &str = r#"
+    for my $number (0 .. 255) {
+        my $file = readlink "/proc/self/fd/$number" or next;
+        next if $file =~ m{^/proc/};
+        $file =~ s/^(pipe|socket):.*/$1/;
+        print "$number $file\n";
+    }
+"#;
+
+#[test]
+fn the_child_inherits_the_descriptors_that_we_were_given_and_none_of_ours() {
+    let redis = Redis::start();
+    let descriptors = ["perl", "-e", DESCRIPTORS];
+    for redirections in ["", "7</dev/null", "3</dev/null 200>/dev/zero"] {
+        let exec = |redlock: &str| {
+            let script = format!("exec {redlock} \"$@\" {redirections}");
+            let shell = ["bash", "-c", &script, "bash"];
+            outcome(&mut directly(&redis, &[&shell, &descriptors[..]].concat()))
+        };
+        let direct = exec("");
+        let under = exec(&format!("{REDLOCK} run a --"));
+        under.assert_code(0).assert_silent();
+        assert!(direct.stdout.starts_with("0 /dev/null\n1 pipe\n2 pipe\n"));
+        assert_eq!(under.stdout, direct.stdout, "{redirections}");
+    }
+}
+
+#[test]
+fn a_child_started_after_a_wait_inherits_none_of_our_descriptors() {
+    let redis = Redis::start();
+    let direct = outcome(&mut directly(&redis, &["perl", "-e", DESCRIPTORS]));
+    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+    let mut waiter = redis.redlock(&["run", "a", "--", "perl", "-e", DESCRIPTORS]);
+    let waiter = Running::start(waiter.env("REDLOCK_URL", redis.tcp_url()));
+    wait_until("it waits", || {
+        !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
+    });
+    redis.cli(&["DEL", "redlock:a"]);
+    redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
+    let end = waiter.finish();
+    end.assert_code(0);
+    assert_eq!(end.stdout, direct.stdout);
+}
+
+#[test]
+fn closed_standard_streams_stay_closed_in_the_child() {
+    let redis = Redis::start();
+    for (closed, open) in [
+        ("0<&-", " 1 2"),
+        ("0<&- 1>&-", " 2"),
+        ("0<&- 1>&- 2>&-", ""),
+    ] {
+        let found = ["direct", "under"].map(|way| {
+            let file = redis.dir.path().join(way);
+            let redlock = match way {
+                "under" => format!("{REDLOCK} run a --"),
+                _ => String::new(),
+            };
+            // What it finds goes to a file that it opens after having looked.
+            let look = r#"
+                found=
+                for n in 0 1 2; do [ -h /proc/$$/fd/$n ] && found="$found $n"; done
+                echo "open:$found" >"$1"
+            "#;
+            let script = format!("exec {redlock} sh -c \"$1\" sh \"$2\" {closed}");
+            let arguments = ["bash", "-c", &script, "bash", look, file.to_str().unwrap()];
+            outcome(&mut directly(&redis, &arguments)).assert_code(0);
+            fs::read_to_string(&file).unwrap()
+        });
+        assert_eq!(found[0], format!("open:{open}\n"), "{closed}");
+        assert_eq!(found[1], found[0], "{closed}");
+    }
+}
+
+#[test]
+fn streams_pass_through_byte_by_byte() {
+    let redis = Redis::start();
+    // More than any buffer holds, with all values and without a newline at the end.
+    let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
+    let mut running = run(&redis, &["run", "a", "-c", "tee /dev/stderr"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = running.stdin.take().unwrap();
+    let mut stdout = running.stdout.take().unwrap();
+    let mut stderr = running.stderr.take().unwrap();
+    let (out, err) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            stdin.write_all(&bytes).unwrap();
+            drop(stdin);
+        });
+        let err = scope.spawn(move || {
+            let mut err = Vec::new();
+            stderr.read_to_end(&mut err).unwrap();
+            err
+        });
+        let mut out = Vec::new();
+        stdout.read_to_end(&mut out).unwrap();
+        (out, err.join().unwrap())
+    });
+    assert!(running.wait().unwrap().success());
+    assert!(out == bytes, "stdout differs: {} bytes", out.len());
+    assert!(err == bytes, "stderr differs: {} bytes", err.len());
+}
+
+#[test]
+fn what_the_child_leaves_unread_is_left_to_the_next_reader() {
+    let redis = Redis::start();
+    let script = format!("{REDLOCK} run a -c 'read line; echo \"child $line\"'; cat");
+    let mut shell = directly(&redis, &["sh", "-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"one\ntwo\n")
+        .unwrap();
+    let mut out = String::new();
+    shell
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut out)
+        .unwrap();
+    shell.wait().unwrap();
+    assert_eq!(out, "child one\ntwo\n");
+}
+
+#[test]
+fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
+    let redis = Redis::start();
+    let mut running = Running::start(&mut run(
+        &redis,
+        &["run", "--ttl", "1s", "a", "-c", "echo $$; exec sleep 60"],
+    ));
+    let child: i32 = running.line().parse().unwrap();
+    running.signal(Signal::SIGKILL);
+    wait_until("the child is dead", || !is_alive(child));
+    let left: i64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    assert!(left <= 1000, "{}", redis.view("a"));
+    wait_until("the lock is free", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+}
+
+#[test]
+fn a_signal_while_waiting_ends_redlock_at_once_and_leaves_nothing_behind() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+    for signal in [
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGUSR1,
+        libc::SIGALRM,
+        libc::SIGRTMIN(),
+    ] {
+        let waiter = Running::start(&mut run(&redis, &["run", "a", "--", "echo", "ran"]));
+        wait_until("it waits", || {
+            !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
+        });
+        send(waiter.pid(), signal);
+        let end = waiter.finish();
+        end.assert_code(128 + signal);
+        assert_eq!(end.stdout, "", "COMMAND was not started");
+        wait_until("its connection is closed", || {
+            redis.cli(&["CLIENT", "LIST"]).lines().count() == 1
+        });
+    }
+    assert_eq!(redis.keys(), ["redlock:a"]);
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "somebody");
+}
+
+#[test]
+fn signals_that_mean_nothing_to_a_waiter_leave_it_waiting() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+    let mut waiter = Running::start(&mut run(&redis, &["run", "a", "--", "echo", "ran"]));
+    wait_until("it waits", || {
+        !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
+    });
+    for signal in [libc::SIGWINCH, libc::SIGCONT, libc::SIGURG, libc::SIGCHLD] {
+        send(waiter.pid(), signal);
+    }
+    redis.cli(&["DEL", "redlock:a"]);
+    redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
+    waiter.expect_line("ran");
+    waiter.finish().assert_code(0);
+}
+
+#[test]
+fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
+    let redis = Redis::start();
+    // The server learns the scripts, so that one request is enough to take the lock.
+    outcome(&mut run(&redis, &["run", "a", "--", "true"])).assert_code(0);
+    redis.cli(&["CONFIG", "RESETSTAT"]);
+    redis.stall();
+    let command = ["run", "--connect-timeout", "60s", "a", "--", "echo", "ran"];
+    let running = Running::start(&mut run(&redis, &command));
+    let blocked = format!("/proc/{}/status", running.pid());
+    wait_until("it takes signals", || {
+        let status = fs::read_to_string(&blocked).unwrap();
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:\t"));
+        u64::from_str_radix(mask.unwrap(), 16).unwrap() & self::mask(&[libc::SIGTERM]) != 0
+    });
+    running.signal(Signal::SIGTERM);
+    redis.resume();
+    let end = running.finish();
+    end.assert_code(143).assert_silent();
+    assert_eq!(end.stdout, "", "COMMAND was not started");
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+}
+
+#[test]
+fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is_asked() {
+    let redis = Redis::start();
+    let arguments = [
+        "run", "--ttl", "1s", "a", "--", "perl", "-e", COUNTER, "child", "TERM", "CONT",
+    ];
+    let mut running = Running::start(&mut run(&redis, &arguments));
+    let child = pid_in(&running.line());
+    running.signal(Signal::SIGSTOP);
+    wait_until("the lock has run out", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert!(is_alive(child), "it doesn't know yet");
+    // From here on no question is answered.
+    redis.stall();
+    running.signal(Signal::SIGCONT);
+    wait_until("the child is dead", || !is_alive(child));
+    redis.resume();
+    let end = running.finish();
+    end.assert_code(79).assert_says("stood still");
+    assert_eq!(end.stdout, format!("child ready {child}\n"));
+}
+
+#[test]
+fn after_standing_still_past_the_deadline_another_holders_lock_is_left_alone() {
+    let redis = Redis::start();
+    let mut running = Running::start(&mut run(
+        &redis,
+        &["run", "--ttl", "1s", "a", "-c", "echo ready; exec sleep 60"],
+    ));
+    running.expect_line("ready");
+    running.signal(Signal::SIGSTOP);
+    // Waits for the lock to run out, and takes it.
+    let mut next = Running::start(&mut run(
+        &redis,
+        &["run", "a", "-c", "echo $REDLOCK_TOKEN; exec sleep 60"],
+    ));
+    let token = next.line();
+    running.signal(Signal::SIGCONT);
+    running.finish().assert_code(79);
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
+    next.signal(Signal::SIGTERM);
+    next.finish().assert_code(143);
+}
+
+#[test]
+fn tstp_stops_both_and_cont_continues_both() {
+    let redis = Redis::start();
+    let arguments = [
+        "run", "--ttl", "120s", "a", "--", "perl", "-e", COUNTER, "child", "CONT",
+    ];
+    let mut running = Running::start(&mut run(&redis, &arguments));
+    let child = pid_in(&running.line());
+    for _ in 0..2 {
+        running.signal(Signal::SIGTSTP);
+        wait_until("both are stopped", || {
+            state(child) == Some('T') && state(running.pid()) == Some('T')
+        });
+        running.signal(Signal::SIGCONT);
+        running.expect_line("child CONT");
+        assert_ne!(state(running.pid()), Some('T'));
+    }
+    send(running.pid(), libc::SIGRTMAX());
+    running.expect_line("child end");
+    running.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_stopped_child_is_stopped_for_good_all_the_same() {
+    let redis = Redis::start();
+    // It can take its TERM only when it goes on.
+    let mut running = Running::start(&mut run(
+        &redis,
+        &[
+            "run", "-t", "1s", "-k", "30s", "--ttl", "60s", "a", "--", "perl", "-e", COUNTER,
+            "child",
+        ],
+    ));
+    let child = pid_in(&running.line());
+    send(child, libc::SIGSTOP);
+    wait_until("it is stopped", || state(child) == Some('T'));
+    running.finish().assert_code(124);
+    assert!(is_gone(child));
+}
+
+#[test]
+fn a_background_process_that_outlives_command_does_not_keep_redlock() {
+    let redis = Redis::start();
+    let script = "sleep 60 >/dev/null 2>&1 & echo $!; exit 3";
+    let mut running = Running::start(&mut run(&redis, &["run", "a", "-c", script]));
+    let daemon: i32 = running.line().parse().unwrap();
+    running.finish().assert_code(3).assert_silent();
+    assert!(is_alive(daemon));
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+    send(daemon, libc::SIGKILL);
+}
