@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write, stdout};
 use std::net::{TcpListener, TcpStream};
@@ -185,12 +186,12 @@ fn compile_peer(directory: &Path) -> Result<PathBuf> {
         .status()
         .is_ok();
     let compiler = if has_musl { "musl-gcc" } else { "cc" };
-    let compiled = Command::new(compiler)
+    let status = Command::new(compiler)
         .args(["-O2", "-static", "-o"])
         .arg(&peer)
         .arg(source)
         .status()?;
-    if !compiled.success() {
+    if !status.success() {
         return Err("peer.c doesn't compile".into());
     }
     Ok(peer)
@@ -234,11 +235,11 @@ fn measure<'a>(commands: &[(&'a str, Vec<String>)]) -> Result<HashMap<&'a str, V
     Ok(times)
 }
 
-fn ratios(these: &[f64], those: &[f64]) -> Vec<f64> {
-    these
+fn ratios(dividends: &[f64], divisors: &[f64]) -> Vec<f64> {
+    dividends
         .iter()
-        .zip(those)
-        .map(|(this, that)| this / that)
+        .zip(divisors)
+        .map(|(dividend, divisor)| dividend / divisor)
         .collect()
 }
 
@@ -322,7 +323,7 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
         words.extend(["token", "600000", who, &name]);
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
-            request += &format!("${}\r\n{word}\r\n", word.len());
+            write!(request, "${}\r\n{word}\r\n", word.len())?;
         }
         stream.write_all(request.as_bytes())?;
         let mut reply = [0; 256];
@@ -338,7 +339,7 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
         let started = Instant::now();
         let output = command(&words).stdout(Stdio::piped()).output()?;
         times.push(started.elapsed().as_secs_f64() * 1e3);
-        if output.stdout.iter().filter(|&&byte| byte == b'\n').count() != 1001 {
+        if String::from_utf8_lossy(&output.stdout).lines().count() != 1001 {
             return Err("status doesn't show a thousand locks".into());
         }
     }

@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 
 use nix::unistd::Pid;
 
-use crate::sys::{self, Execution, Inherited};
+use crate::sys::{self, Execution};
 
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
@@ -39,7 +39,7 @@ impl Child {
         command: &[OsString],
         environment: &[(&'static str, OsString)],
         own_group: bool,
-        inherited: Inherited,
+        sigchld_ignored: bool,
     ) -> io::Result<Self> {
         let Some(program) = command.first().filter(|program| !program.is_empty()) else {
             return Err(io::ErrorKind::NotFound.into());
@@ -51,7 +51,7 @@ impl Child {
                 arguments,
                 environment: &environment,
                 own_group,
-                inherited,
+                sigchld_ignored,
             })
         };
         let candidates = candidates(program)?;

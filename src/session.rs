@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::Lease;
-use crate::signal::{SIGINT, SIGTERM, SIGTSTP};
+use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use crate::sys::Arrived;
 
 /// What a run was asked to do.
@@ -17,6 +17,8 @@ use crate::sys::Arrived;
 pub struct Terms {
     /// The child shares a terminal's foreground group with us.
     pub on_terminal: bool,
+    /// We lead the session, so the kernel tells us alone when the terminal hangs up.
+    pub leads_session: bool,
     /// Go on when the lock is lost.
     pub only_warn: bool,
     /// The time between SIGTERM and SIGKILL.
@@ -253,8 +255,7 @@ impl Session {
     }
 
     fn signalled(&mut self, arrived: Arrived, now: Moment, actions: &mut Vec<Action>) {
-        // What the terminal's driver sends goes to the whole foreground group, so to the child too.
-        let typed = self.terms.on_terminal && arrived.from_kernel;
+        let typed = self.is_known_to_child(arrived);
         if !typed {
             actions.push(Action::Forward(arrived.signal));
         }
@@ -281,6 +282,17 @@ impl Session {
             },
             _ => {}
         }
+    }
+
+    /// Whether the terminal's driver sent it: then the whole foreground group has it.
+    fn is_known_to_child(&self, arrived: Arrived) -> bool {
+        let to_the_group = match arrived.signal {
+            SIGINT | SIGQUIT | SIGWINCH => true,
+            SIGHUP => !self.terms.leads_session,
+            // A timer, say, that was set before redlock was executed.
+            _ => false,
+        };
+        self.terms.on_terminal && arrived.from_kernel && to_the_group
     }
 
     fn lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -356,7 +368,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
-    use libc::{SIGCONT, SIGHUP};
+    use libc::{SIGALRM, SIGCONT};
 
     const START: Moment = Moment::at(Duration::from_secs(100));
 
@@ -367,6 +379,7 @@ mod tests {
     fn terms() -> Terms {
         Terms {
             on_terminal: false,
+            leads_session: false,
             only_warn: false,
             kill_after: Duration::from_secs(5),
             timeout_at: None,
@@ -540,6 +553,30 @@ mod tests {
             session.on_event(typed(SIGINT), at(8_000)),
             [Action::Kill(Why::Signal)]
         );
+    }
+
+    #[test]
+    fn what_the_terminal_told_the_whole_group_is_not_passed_on_again() {
+        let terms = Terms {
+            on_terminal: true,
+            ..terms()
+        };
+        for (terms, event, expected) in [
+            (terms, typed(SIGHUP), vec![]),
+            (terms, typed(SIGWINCH), vec![]),
+            (terms, typed(SIGALRM), vec![Action::Forward(SIGALRM)]),
+            (terms, sent(SIGHUP), vec![Action::Forward(SIGHUP)]),
+            (
+                Terms {
+                    leads_session: true,
+                    ..terms
+                },
+                typed(SIGHUP),
+                vec![Action::Forward(SIGHUP)],
+            ),
+        ] {
+            assert_eq!(session(terms).on_event(event, at(0)), expected, "{event:?}");
+        }
     }
 
     #[test]

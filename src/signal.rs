@@ -8,15 +8,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::sys::{self, Arrived, Inherited, SignalSet};
+use crate::sys::{self, Arrived, SignalSet};
 
-pub use libc::{SIGCHLD, SIGINT, SIGSTOP, SIGTERM, SIGTSTP};
+pub use libc::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH};
 
 /// The signals of a run, from when it first asks for the lock.
 pub struct Signals {
     fd: OwnedFd,
-    mask_before: SignalSet,
-    sigchld_ignored: bool,
+    /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
+    pub sigchld_ignored: bool,
 }
 
 impl Signals {
@@ -30,8 +30,8 @@ impl Signals {
             .chain(sys::first_realtime_signal()..=sys::last_signal())
             .filter(|&signal| signal == SIGCHLD || is_passed_on(signal, on_terminal));
         let set = SignalSet::of(taken);
+        set.block()?;
         Ok(Self {
-            mask_before: set.block()?,
             fd: set.descriptor()?,
             sigchld_ignored,
         })
@@ -45,14 +45,6 @@ impl Signals {
                 Some(arrived) if sys::is_ignored(arrived.signal) => {}
                 other => return Ok(other),
             }
-        }
-    }
-
-    /// How the child shall find its signals: as we found ours.
-    pub fn inherited(&self) -> Inherited {
-        Inherited {
-            mask: self.mask_before,
-            sigchld_ignored: self.sigchld_ignored,
         }
     }
 }

@@ -144,7 +144,9 @@ impl Run<'_> {
         // Whatever ended it: a request whose answer nobody read may have taken the lock. The same
         // connection, where it is good, keeps the two in their order.
         if attempt.unanswered && !matches!(waited, Ok(Waited::Taken(_))) {
-            self.release(attempt.link.take());
+            let released = self.release(attempt.link.take());
+            self.voice()
+                .detail(format_args!("gave the lock up: {released:?}"));
         }
         waited
     }
@@ -167,7 +169,7 @@ impl Run<'_> {
         // A signal that came between the answer and here starts nothing.
         while let Some(arrived) = signals.next()? {
             if ends_waiting(arrived.signal) {
-                self.release(Some(link));
+                self.release_or_say(Some(link));
                 return Ok(Exit::Signal(arrived.signal));
             }
         }
@@ -177,7 +179,7 @@ impl Run<'_> {
             signals,
             timer,
         )?;
-        self.release(ended.link);
+        self.release_or_say(ended.link);
         Ok(ended.exit)
     }
 
@@ -213,7 +215,7 @@ impl Run<'_> {
             &self.command,
             environment,
             !self.on_terminal,
-            signals.inherited(),
+            signals.sigchld_ignored,
         ) {
             Ok(child) => child,
             Err(error) => {
@@ -228,6 +230,7 @@ impl Run<'_> {
         };
         let terms = Terms {
             on_terminal: self.on_terminal,
+            leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
             only_warn: self.options.on_lost == OnLost::Warn,
             kill_after: self.options.kill_after,
             timeout_at: self.options.timeout.map(|timeout| now() + timeout),
@@ -244,26 +247,34 @@ impl Run<'_> {
         supervision.until_the_end()
     }
 
-    /// Gives the lock back, over a fresh connection where the old one is broken. A failure is a
-    /// line on stderr and nothing else: the lock ends with its TTL.
-    fn release(&self, link: Option<Link>) {
+    /// Gives the lock back, over a fresh connection where the old one is broken.
+    fn release(&self, link: Option<Link>) -> Result<Release, lock::Error> {
         let within = self.settings.server.timeout;
         let over = |mut link: Link| self.claim.release(&mut link, within);
-        let mut result = link.map(over);
-        if !matches!(result, Some(Ok(_))) {
-            result = Some(Link::open(&self.settings.server).and_then(over));
+        match link.map(over) {
+            Some(Ok(release)) => Ok(release),
+            Some(Err(_)) | None => Link::open(&self.settings.server).and_then(over),
         }
-        let ttl = report::rough(self.claim.ttl());
-        match result {
-            Some(Ok(Release::Released)) => self
+    }
+
+    /// Gives the lock back. A failure is a line on stderr and nothing else: the lock ends with its
+    /// TTL.
+    fn release_or_say(&self, link: Option<Link>) {
+        let name = self.name();
+        match self.release(link) {
+            Ok(Release::Released) => self
                 .voice()
-                .detail(format_args!("lock \"{}\" released", self.name())),
-            // Known and said already, or a request that never took it.
-            Some(Ok(Release::NotOurs(_))) | None => {}
-            Some(Err(error)) => self.voice().note(format_args!(
-                "can't release lock \"{}\", it ends by itself within {ttl}: {error}",
-                self.name()
-            )),
+                .detail(format_args!("lock \"{name}\" released")),
+            // Somebody's doing: if it was noticed while COMMAND ran, it has been said.
+            Ok(Release::NotOurs(_)) => self
+                .voice()
+                .detail(format_args!("lock \"{name}\" was not ours any more")),
+            Err(error) => {
+                let ttl = report::rough(self.claim.ttl());
+                self.voice().note(format_args!(
+                    "can't release lock \"{name}\", it ends by itself within {ttl}: {error}"
+                ));
+            }
         }
     }
 }
@@ -392,14 +403,7 @@ impl Attempt<'_> {
         self.unanswered = true;
         link.send(self.run.claim.acquire())?;
         loop {
-            let woken = self.next(sent + self.run.settings.server.timeout);
-            if let Err(error) = &woken
-                && error.kind == Kind::Refused
-            {
-                // That is an answer: the script was not run.
-                self.unanswered = false;
-            }
-            match woken? {
+            match self.next(sent + self.run.settings.server.timeout)? {
                 Woken::Incoming(Incoming::Answer(answer)) => {
                     self.unanswered = false;
                     return Ok(match Claim::acquired(answer)? {

@@ -100,11 +100,14 @@ impl Error {
                 Kind::Config,
                 "the key isn't a string, so it belongs to another program; choose another name or --prefix".to_owned(),
             ),
-            (Some(ServerErrorKind::NoPerm), _) => (
+            _ if error.kind() == Some(ServerErrorKind::NoPerm)
+                || details.contains("user executing the script can't") =>
+            (
                 Kind::Refused,
                 format!("Redis at {server} doesn't permit it: {details}; see \"permissions\" in redlock-protocol(7)"),
             ),
-            (_, "NOAUTH") => (
+            // It answers so to a request with more than ten parts.
+            _ if details.contains("unauthenticated") || error.code() == "NOAUTH" => (
                 Kind::Refused,
                 format!("Redis at {server} wants a password; give it in --password-file or in the URL"),
             ),

@@ -112,8 +112,6 @@ unsafe impl GlobalAlloc for Arena {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn threads_that_allocate_at_once_never_share_a_byte() {
         let fill = |mark: u8| {

@@ -14,15 +14,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGTERM};
 
-/// Whether SIGPIPE was ignored when we were started. Rust's runtime ignores it before `main`, so
-/// it has to be asked earlier.
+/// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
+/// streams that are closed, and before the C library unblocks signals of its own.
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+static MASK_AT_START: AtomicU64 = AtomicU64::new(0);
+static STREAM_WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 // SAFETY: the section holds pointers to functions that the C library calls before `main`, with
 // arguments that this one doesn't look at; it makes system calls only.
@@ -32,6 +34,24 @@ static BEFORE_MAIN: extern "C" fn() = {
     extern "C" fn before_main() {
         arena::prepare();
         SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+        let mut mask = 0_u64;
+        // SAFETY: without a new mask nothing is changed, and the kernel's mask has 8 bytes.
+        unsafe {
+            let none = ptr::null::<c_void>();
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_BLOCK,
+                none,
+                &raw mut mask,
+                8,
+            );
+        }
+        MASK_AT_START.store(mask, Ordering::Relaxed);
+        for (stream, was_closed) in (0..).zip(&STREAM_WAS_CLOSED) {
+            // SAFETY: asking for flags touches no memory.
+            let is_closed = unsafe { libc::fcntl(stream, libc::F_GETFD) } == -1;
+            was_closed.store(is_closed, Ordering::Relaxed);
+        }
     }
     before_main
 };
@@ -73,15 +93,13 @@ impl SignalSet {
         }
     }
 
-    /// Blocks these signals too in this thread; returns the mask from before.
-    pub fn block(&self) -> io::Result<Self> {
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: both pointers are valid sets; the second is filled in on success.
-        unsafe {
-            match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const self.0, before.as_mut_ptr()) {
-                0 => Ok(Self(before.assume_init())),
-                error => Err(io::Error::from_raw_os_error(error)),
-            }
+    /// Blocks these signals too in this thread.
+    pub fn block(&self) -> io::Result<()> {
+        // SAFETY: the set is valid, and nobody asks for the mask from before.
+        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const self.0, ptr::null_mut()) }
+        {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
         }
     }
 
@@ -163,15 +181,6 @@ pub fn first_realtime_signal() -> i32 {
     libc::SIGRTMIN()
 }
 
-/// How a child finds its signals.
-#[derive(Clone, Copy)]
-pub struct Inherited {
-    /// The signal mask.
-    pub mask: SignalSet,
-    /// Whether SIGCHLD was ignored when we were started.
-    pub sigchld_ignored: bool,
-}
-
 /// What to execute, and how.
 pub struct Execution<'a> {
     /// Paths of the program, tried in order as execvp(3) does.
@@ -181,7 +190,8 @@ pub struct Execution<'a> {
     pub environment: &'a [CString],
     /// Whether the child leads a process group of its own.
     pub own_group: bool,
-    pub inherited: Inherited,
+    /// Whether SIGCHLD was ignored when we were started.
+    pub sigchld_ignored: bool,
 }
 
 /// What the child of [`spawn`] works with, in the memory that it shares with its parent.
@@ -190,15 +200,15 @@ struct Borrowed<'a> {
     arguments: &'a [*const c_char],
     environment: &'a [*const c_char],
     own_group: bool,
-    inherited: Inherited,
+    sigchld_ignored: bool,
     parent: i32,
     /// Why nothing could be executed.
     error: AtomicI32,
 }
 
-/// Starts a program in a child that gets its signals as we got them (the standard library would
-/// reset SIGPIPE and the mask), and that the kernel kills when the thread that calls this ends, so
-/// when redlock dies: it must be the main thread.
+/// Starts a program in a child that gets signals and standard streams as we got them (the standard
+/// library would reset SIGPIPE and the mask), and that the kernel kills when the thread that calls
+/// this ends, so when redlock dies: it must be the main thread.
 ///
 /// The child shares our memory until it executes (as with vfork(2), and in glibc's and musl's
 /// `posix_spawn`), because copying the page tables for a fork costs a tenth of a short run; and
@@ -224,7 +234,7 @@ pub fn spawn(execution: &Execution) -> io::Result<i32> {
         arguments: &arguments,
         environment: &environment,
         own_group: execution.own_group,
-        inherited: execution.inherited,
+        sigchld_ignored: execution.sigchld_ignored,
         parent: Pid::this().as_raw(),
         error: AtomicI32::new(0),
     };
@@ -278,13 +288,23 @@ extern "C" fn execute(argument: *mut c_void) -> c_int {
             libc::SIG_DFL
         };
         libc::signal(libc::SIGPIPE, sigpipe);
-        if borrowed.inherited.sigchld_ignored {
+        if borrowed.sigchld_ignored {
             libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         }
-        libc::pthread_sigmask(
+        for (stream, was_closed) in (0..).zip(&STREAM_WAS_CLOSED) {
+            if was_closed.load(Ordering::Relaxed) {
+                libc::close(stream);
+            }
+        }
+        // The C library would leave its own two signals out of the mask.
+        let mask = MASK_AT_START.load(Ordering::Relaxed);
+        let none = ptr::null_mut::<c_void>();
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
             libc::SIG_SETMASK,
-            &raw const borrowed.inherited.mask.0,
-            ptr::null_mut(),
+            &raw const mask,
+            none,
+            8,
         );
         let mut error = libc::ENOENT;
         for &path in borrowed.candidates {

@@ -4,8 +4,9 @@
 //! | --- | --- |
 //! | `basics` | the uncontended run: silence, environment, exit statuses, commands sent |
 //! | `exit` | every exit status, reached the way a user reaches it |
-//! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
 //! | `generated` | man pages and completions agree with the command line, and work |
+//! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
+//! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
@@ -13,7 +14,9 @@
 
 mod basics;
 mod exit;
-mod supervision;
 mod generated;
+mod pty;
+mod supervision;
 mod support;
+mod terminal;
 mod tidy;

@@ -2,87 +2,173 @@
 
 #![allow(unsafe_code)]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
-use std::sync::mpsc::{self, Receiver};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use nix::pty::{OpenptyResult, openpty};
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::termios::{LocalFlags, OutputFlags, SetArg, tcgetattr, tcsetattr};
-use nix::unistd::{Pid, tcgetpgrp};
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, wait_until};
 
-/// A terminal and the process at its session's head. The process is killed when the test ends,
-/// and whoever else is on the terminal is hung up on.
+/// A terminal and the process at the head of its session. When the test ends, the process is
+/// killed and the terminal hung up.
 pub struct Terminal {
-    pub process: Child,
-    master: Option<File>,
-    output: Receiver<Vec<u8>>,
-    /// What has been shown since the last match.
+    process: Child,
+    master: Option<PtyMaster>,
     unread: String,
-    /// All that has been shown.
-    shown: String,
+    /// All that was shown.
+    pub shown: String,
 }
 
 impl Terminal {
-    /// Starts a command at the head of a session on a new terminal, which echoes nothing and
-    /// leaves line ends as they are.
-    pub fn start(command: &mut Command) -> Self {
-        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+    /// Starts a command at the head of a session on a new terminal. That echoes nothing and leaves
+    /// the ends of lines as they are.
+    pub fn start(mut command: Command) -> Self {
+        // No other test's child may get hold of the terminal, or it could never be hung up.
+        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let master = posix_openpt(flags).expect("a new terminal");
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let slave = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open(ptsname_r(&master).unwrap())
+            .unwrap();
         let mut settings = tcgetattr(&slave).unwrap();
         settings.local_flags.remove(LocalFlags::ECHO);
         settings.output_flags.remove(OutputFlags::OPOST);
         tcsetattr(&slave, SetArg::TCSANOW, &settings).unwrap();
-        let own = [master.as_raw_fd(), slave.as_raw_fd()];
-        command
-            .stdin(slave.try_clone().unwrap())
-            .stdout(slave.try_clone().unwrap())
-            .stderr(slave.try_clone().unwrap());
-        // SAFETY: system calls only, between fork and exec; what a Command was told before (a
-        // session of its own) is done already. Standard input is the terminal.
+        // SAFETY: system calls only, between fork and exec. Standard input is the terminal by then.
         unsafe {
-            command.pre_exec(move || {
+            command.pre_exec(|| {
+                // Refused, and not needed, where the command was given a session already.
                 libc::setsid();
-                for fd in own {
-                    libc::close(fd);
-                }
                 match libc::ioctl(0, libc::TIOCSCTTY, 0) {
                     0 => Ok(()),
                     _ => Err(std::io::Error::last_os_error()),
                 }
             });
         }
+        let clone = |file: &File| file.try_clone().unwrap();
         let process = command
+            .stdin(clone(&slave))
+            .stdout(clone(&slave))
+            .stderr(slave)
             .spawn()
             .unwrap_or_else(|error| panic!("can't start {command:?}: {error}"));
-        // Else this process would keep the terminal open, and the end of its users wouldn't be
-        // seen as an end of the output.
-        command
-            .stdin(std::process::Stdio::null())
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null());
-        drop(slave);
-        let (sender, output) = mpsc::channel();
-        let mut reader = File::from(master.try_clone().unwrap());
-        // Ends when nobody has the terminal open any more.
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(read @ 1..) = reader.read(&mut bytes) {
-                if sender.send(bytes[..read].to_vec()).is_err() {
-                    break;
-                }
-            }
-        });
         Self {
             process,
-            master: Some(File::from(master)),
-            output,
+            master: Some(master),
             unread: String::new(),
             shown: String::new(),
         }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.id().try_into().unwrap()
+    }
+
+    fn master(&mut self) -> &mut PtyMaster {
+        self.master.as_mut().expect("it isn't hung up")
+    }
+
+    /// Types on the keyboard: `\x03` is Ctrl-C.
+    pub fn type_in(&mut self, text: &str) {
+        self.master().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Gives the window another size.
+    pub fn resize(&mut self, rows: u16, columns: u16) {
+        let size = libc::winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        // SAFETY: the kernel reads one winsize.
+        let result =
+            unsafe { libc::ioctl(self.master().as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(result, 0);
+    }
+
+    /// The process group in the foreground.
+    pub fn foreground(&mut self) -> i32 {
+        nix::unistd::tcgetpgrp(self.master()).unwrap().as_raw()
+    }
+
+    /// Takes the terminal away.
+    pub fn hang_up(&mut self) {
+        self.master = None;
+    }
+
+    /// The next line that begins with this text, whatever comes before it.
+    #[track_caller]
+    pub fn line(&mut self, beginning: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            while let Some((line, rest)) = self.unread.split_once('\n') {
+                let line = line.trim_end().to_owned();
+                self.unread = rest.to_owned();
+                if line.starts_with(beginning) {
+                    return line;
+                }
+            }
+            assert!(
+                self.read(end),
+                "no line {beginning:?} came; shown: {:?}",
+                self.shown
+            );
+        }
+    }
+
+    /// How often this line was shown; a shell may show a command line that contains it.
+    pub fn count(&self, line: &str) -> usize {
+        let lines = self.shown.lines();
+        lines.filter(|shown| shown.trim_end() == line).count()
+    }
+
+    /// Reads some of what is shown; false at the end of it, or of the time.
+    fn read(&mut self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap();
+        let mut bytes = [0; 4096];
+        let master = self.master();
+        if poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], left) == Ok(0) {
+            return false;
+        }
+        // An error is how a terminal ends that nobody has open any more.
+        let read = master.read(&mut bytes).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[..read]);
+        self.unread += &text;
+        self.shown += &text;
+        read > 0
+    }
+
+    /// Waits for the end of the process and, unless the terminal was hung up, of all it shows.
+    #[track_caller]
+    pub fn finish(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the process on the terminal ends", || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        let end = Instant::now() + Duration::from_secs(1);
+        while self.master.is_some() && self.read(end) {}
+        status.unwrap()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

@@ -1,0 +1,373 @@
+//! On a terminal redlock and COMMAND are one job: keys, job control and hang-up work as without.
+
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use crate::pty::Terminal;
+use crate::supervision::{COUNTER, is_gone, send, state, with_default_signals};
+use crate::support::{REDLOCK, Redis, is_alive, path, wait_until};
+
+const CTRL_C: &str = "\x03";
+const CTRL_Z: &str = "\x1a";
+const CTRL_BACKSLASH: &str = "\x1c";
+
+/// redlock at the head of a terminal's session, as in `ssh -t host redlock …`. A COMMAND finds the
+/// counting program in `$COUNTER`.
+fn redlock(redis: &Redis, arguments: &[&str]) -> Terminal {
+    let mut command = redis.redlock(arguments);
+    command.env("COUNTER", COUNTER);
+    Terminal::start(with_default_signals(command))
+}
+
+/// An interactive shell with job control, in which redlock knows its server.
+fn shell(redis: &Redis) -> Terminal {
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "--noprofile", "--noediting", "-i"])
+        .env_clear()
+        .env("PATH", path())
+        .env("PS1", "")
+        .env("REDLOCK_URL", redis.url())
+        .env("HOME", redis.dir.path())
+        .env("COUNTER", COUNTER);
+    Terminal::start(with_default_signals(bash))
+}
+
+/// A run of the counting program that answers to these signals.
+fn counter<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let command = [
+        "run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e", COUNTER, "child",
+    ];
+    [&command, names].concat()
+}
+
+/// The pid in a line such as `child ready 4711`.
+fn pid_in(line: &str) -> i32 {
+    line.rsplit([' ', ':']).next().unwrap().parse().unwrap()
+}
+
+fn parent(pid: i32) -> i32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+fn is_free(redis: &Redis) -> bool {
+    redis.cli(&["EXISTS", "redlock:a"]) == "0"
+}
+
+#[test]
+fn the_child_shares_the_foreground_group() {
+    let redis = Redis::start();
+    let script = "use POSIX; print tcgetpgrp(0) == getpgrp() ? 1 : 0, getpgrp(getppid()) == getpgrp() ? 1 : 0, qq(\n)";
+    let mut terminal = redlock(&redis, &["run", "a", "--", "perl", "-e", script]);
+    terminal.finish();
+    assert_eq!(terminal.shown, "11\n");
+}
+
+#[test]
+fn a_key_reaches_the_child_exactly_once() {
+    let redis = Redis::start();
+    for (key, name) in [(CTRL_C, "INT"), (CTRL_BACKSLASH, "QUIT")] {
+        let mut terminal = redlock(&redis, &counter(&["INT", "QUIT"]));
+        let child = pid_in(&terminal.line("child ready"));
+        terminal.type_in(key);
+        terminal.line(&format!("child {name}"));
+        send(terminal.pid(), libc::SIGRTMAX());
+        assert_eq!(terminal.finish().code(), Some(0));
+        assert_eq!(
+            terminal.shown,
+            format!("child ready {child}\nchild {name}\nchild end\n")
+        );
+    }
+}
+
+#[test]
+fn a_new_window_size_reaches_the_child_exactly_once() {
+    let redis = Redis::start();
+    let mut terminal = redlock(&redis, &counter(&["WINCH"]));
+    let child = pid_in(&terminal.line("child ready"));
+    terminal.resize(50, 100);
+    terminal.line("child WINCH");
+    send(terminal.pid(), libc::SIGRTMAX());
+    assert_eq!(terminal.finish().code(), Some(0));
+    assert_eq!(
+        terminal.shown,
+        format!("child ready {child}\nchild WINCH\nchild end\n")
+    );
+}
+
+#[test]
+fn a_signal_that_a_process_sends_reaches_the_child_exactly_once_too() {
+    let redis = Redis::start();
+    let signals = [
+        ("HUP", libc::SIGHUP),
+        ("INT", libc::SIGINT),
+        ("QUIT", libc::SIGQUIT),
+        ("TERM", libc::SIGTERM),
+        ("USR1", libc::SIGUSR1),
+        ("WINCH", libc::SIGWINCH),
+        ("ALRM", libc::SIGALRM),
+    ];
+    for (name, signal) in signals {
+        let mut terminal = redlock(&redis, &counter(&signals.map(|(name, _)| name)));
+        let child = pid_in(&terminal.line("child ready"));
+        send(terminal.pid(), signal);
+        terminal.line(&format!("child {name}"));
+        send(terminal.pid(), libc::SIGRTMAX());
+        assert_eq!(terminal.finish().code(), Some(0));
+        assert_eq!(
+            terminal.shown,
+            format!("child ready {child}\nchild {name}\nchild end\n")
+        );
+    }
+}
+
+#[test]
+fn an_alarm_set_before_redlock_was_executed_reaches_the_child() {
+    let redis = Redis::start();
+    // The kernel sends this one too, but to redlock alone.
+    let mut command = Command::new("perl");
+    command
+        .args(["-e", "alarm 1; exec @ARGV", REDLOCK])
+        .args(counter(&["ALRM"]))
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url());
+    let mut terminal = Terminal::start(with_default_signals(command));
+    terminal.line("child ready");
+    terminal.line("child ALRM");
+    send(terminal.pid(), libc::SIGRTMAX());
+    assert_eq!(terminal.finish().code(), Some(0));
+}
+
+#[test]
+fn a_key_that_the_child_does_not_handle_ends_it_and_the_lock_is_free() {
+    let redis = Redis::start();
+    for (key, status) in [(CTRL_C, 130), (CTRL_BACKSLASH, 131)] {
+        let script = "ulimit -c 0; exec perl -e \"$COUNTER\" child";
+        let mut terminal = redlock(&redis, &["run", "a", "-c", script]);
+        let child = pid_in(&terminal.line("child ready"));
+        terminal.type_in(key);
+        assert_eq!(terminal.finish().code(), Some(status));
+        assert!(is_gone(child));
+        assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_within_kill_after_kills_at_once() {
+    let redis = Redis::start();
+    let mut terminal = redlock(&redis, &counter(&["INT"]));
+    let child = pid_in(&terminal.line("child ready"));
+    terminal.type_in(CTRL_C);
+    terminal.line("child INT");
+    terminal.type_in(CTRL_C);
+    assert_eq!(terminal.finish().code(), Some(137));
+    assert!(is_gone(child));
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+}
+
+#[test]
+fn a_command_for_which_ctrl_c_is_an_everyday_key_goes_on() {
+    let redis = Redis::start();
+    let command = [
+        "run", "-k", "1ms", "a", "--", "perl", "-e", COUNTER, "child", "INT", "USR1",
+    ];
+    let mut terminal = redlock(&redis, &command);
+    terminal.line("child ready");
+    for _ in 0..3 {
+        terminal.type_in(CTRL_C);
+        terminal.line("child INT");
+        // When this one has been passed on, the key has been looked at.
+        send(terminal.pid(), libc::SIGUSR1);
+        terminal.line("child USR1");
+        // Longer than kill-after.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    send(terminal.pid(), libc::SIGRTMAX());
+    assert_eq!(terminal.finish().code(), Some(0));
+}
+
+#[test]
+fn a_term_stops_grandchildren_too() {
+    let redis = Redis::start();
+    let script = "perl -e \"$COUNTER\" grandchild TERM & exec perl -e \"$COUNTER\" child TERM";
+    let mut terminal = redlock(
+        &redis,
+        &["run", "--ttl", "1m", "-k", "30s", "a", "-c", script],
+    );
+    let pids = [(); 2].map(|()| {
+        let line = terminal.line("");
+        assert!(line.contains("ready"), "{line}");
+        pid_in(&line)
+    });
+    send(terminal.pid(), libc::SIGTERM);
+    let mut lines = [(); 2].map(|()| terminal.line(""));
+    lines.sort();
+    assert_eq!(lines, ["child TERM", "grandchild TERM"]);
+    // Both have been asked and didn't want to: the second time is the last.
+    send(terminal.pid(), libc::SIGTERM);
+    assert_eq!(terminal.finish().code(), Some(137));
+    assert!(pids.into_iter().all(is_gone));
+}
+
+#[test]
+fn reading_from_the_terminal_works() {
+    let redis = Redis::start();
+    let mut terminal = redlock(&redis, &["run", "a", "-c", "read line; echo \"got $line\""]);
+    terminal.type_in("hello\n");
+    terminal.line("got hello");
+    assert_eq!(terminal.finish().code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_under_a_shell_reaches_the_child_once_and_the_shell_goes_on() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run -k 60s a -- perl -e \"$COUNTER\" child INT; echo status:$?\n");
+    let child = pid_in(&terminal.line("child ready"));
+    terminal.type_in(CTRL_C);
+    terminal.line("child INT");
+    send(parent(child), libc::SIGRTMAX());
+    terminal.line("status:0");
+    terminal.type_in("exit 0\n");
+    terminal.finish();
+    assert_eq!(terminal.count("child INT"), 1);
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_goes_on() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal
+        .type_in("redlock run --ttl 120s a -- perl -e \"$COUNTER\" child CONT; echo status:$?\n");
+    let child = pid_in(&terminal.line("child ready"));
+    let redlock = parent(child);
+    for _ in 0..2 {
+        terminal.type_in(CTRL_Z);
+        terminal.line("status:148");
+        wait_until("both are stopped", || {
+            state(child) == Some('T') && state(redlock) == Some('T')
+        });
+        terminal.type_in("fg; echo status:$?\n");
+        terminal.line("child CONT");
+        wait_until("both go on", || {
+            state(child) != Some('T') && state(redlock) != Some('T')
+        });
+        assert_eq!(terminal.foreground(), redlock, "the job's group");
+    }
+    send(redlock, libc::SIGRTMAX());
+    terminal.line("status:0");
+    terminal.type_in("exit 0\n");
+    terminal.finish();
+    assert_eq!(terminal.count("child CONT"), 2);
+    assert!(is_free(&redis));
+}
+
+#[test]
+fn a_lease_that_ran_out_while_stopped_is_noticed_at_once_after_fg() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run --ttl 1s a -- perl -e \"$COUNTER\" child TERM; echo status:$?\n");
+    let child = pid_in(&terminal.line("child ready"));
+    terminal.type_in(CTRL_Z);
+    terminal.line("status:148");
+    wait_until("the lock has run out", || is_free(&redis));
+    // From here on no question is answered.
+    redis.stall();
+    terminal.type_in("fg; echo status:$?\n");
+    wait_until("the child is dead", || !is_alive(child));
+    redis.resume();
+    terminal
+        .line("redlock: lock \"a\" was not renewed in time: redlock or this machine stood still");
+    terminal.line("status:79");
+    assert_eq!(terminal.count("child TERM"), 0, "{}", terminal.shown);
+}
+
+#[test]
+fn a_background_job_that_reads_waits_for_fg() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run --ttl 120s a -c 'read line; echo \"got $line\"' & echo pid:$!\n");
+    let redlock = pid_in(&terminal.line("pid:"));
+    wait_until("it is stopped", || state(redlock) == Some('T'));
+    terminal.type_in("fg; echo status:$?\n");
+    wait_until("it is in the foreground", || {
+        terminal.foreground() == redlock
+    });
+    terminal.type_in("hello\n");
+    terminal.line("got hello");
+    terminal.line("status:0");
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_the_lock() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+    let mut terminal = redlock(&redis, &["run", "a", "--", "echo", "ran"]);
+    wait_until("it waits", || {
+        !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
+    });
+    terminal.type_in(CTRL_C);
+    assert_eq!(terminal.finish().code(), Some(130));
+    assert!(!terminal.shown.contains("ran"));
+    assert_eq!(redis.keys(), ["redlock:a"]);
+}
+
+#[test]
+fn ctrl_z_stops_a_wait_and_after_fg_it_goes_on() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run a -- echo ran; echo status:$?\n");
+    wait_until("it waits", || {
+        !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
+    });
+    terminal.type_in(CTRL_Z);
+    terminal.line("status:148");
+    redis.cli(&["DEL", "redlock:a"]);
+    redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
+    assert!(is_free(&redis), "who is stopped takes nothing");
+    terminal.type_in("fg; echo status:$?\n");
+    terminal.line("ran");
+    terminal.line("status:0");
+}
+
+#[test]
+fn a_hang_up_ends_the_run_under_a_shell_and_frees_the_lock() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run --ttl 120s a -- perl -e \"$COUNTER\" child\n");
+    let child = pid_in(&terminal.line("child ready"));
+    let redlock = parent(child);
+    terminal.hang_up();
+    wait_until("both are gone", || !is_alive(child) && !is_alive(redlock));
+    wait_until("the lock is free", || is_free(&redis));
+}
+
+#[test]
+fn a_hang_up_ends_a_run_at_the_head_of_the_session_and_frees_the_lock() {
+    let redis = Redis::start();
+    let mut terminal = redlock(&redis, &counter(&[]));
+    let child = pid_in(&terminal.line("child ready"));
+    // The kernel tells the head of the session alone, which has to pass it on.
+    terminal.hang_up();
+    wait_until("the child is gone", || is_gone(child));
+    assert_eq!(terminal.finish().code(), Some(128 + Signal::SIGHUP as i32));
+    assert!(is_free(&redis));
+}
+
+#[test]
+fn a_stopped_job_that_is_hung_up_ends_too() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run --ttl 120s a -- perl -e \"$COUNTER\" child; echo status:$?\n");
+    let child = pid_in(&terminal.line("child ready"));
+    let redlock = parent(child);
+    terminal.type_in(CTRL_Z);
+    terminal.line("status:148");
+    terminal.hang_up();
+    wait_until("both are gone", || !is_alive(child) && !is_alive(redlock));
+    wait_until("the lock is free", || is_free(&redis));
+}
