@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write, stdout};
+use std::io::{BufRead, BufReader, Read, Write, stdout};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -79,21 +79,29 @@ fn main() -> Result<()> {
     let times = measure(&commands)?;
     writeln!(
         out,
-        "{:<10} {:>8} {:>8} {:>8}  to flock  to peer",
+        "{:<10} {:>8} {:>8} {:>8}  to flock          to peer",
         "", "median", "p10", "p90"
     )?;
     for (name, _) in &commands {
-        let of = |other: &str| median(&ratios(&times[name], &times[other]));
+        let to = |other: &str| {
+            let of_medians = median(&times[name]) / median(&times[other]);
+            let by_round = median(&ratios(&times[name], &times[other]));
+            format!("{of_medians:.3} ({by_round:.3})")
+        };
         writeln!(
             out,
-            "{name:<10} {:>8.0} {:>8.0} {:>8.0}  {:>8.3}  {:>7.3}",
+            "{name:<10} {:>8.0} {:>8.0} {:>8.0}  {:<16}  {}",
             median(&times[name]),
             percentile(&times[name], 10),
             percentile(&times[name], 90),
-            of("flock"),
-            of("peer in C"),
+            to("flock"),
+            to("peer in C"),
         )?;
     }
+    writeln!(
+        out,
+        "ratio of the medians (median of the ratios within a round)"
+    )?;
 
     writeln!(
         out,
@@ -139,8 +147,11 @@ impl Redis {
             .arg(directory)
             .stdout(Stdio::null())
             .spawn()?;
-        let redis = Self { process, port };
+        let mut redis = Self { process, port };
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Some(status) = redis.process.try_wait()? {
+                return Err(format!("redis-server ended with {status}").into());
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(redis)
@@ -150,22 +161,32 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    fn cli(&self, arguments: &[&str]) -> Result<String> {
-        run_for_text(
-            Command::new("redis-cli")
-                .args(["-p", &self.port.to_string()])
-                .args(arguments),
-        )
-    }
-
-    /// How often each command was called.
-    fn calls(&self) -> Result<HashMap<String, u64>> {
-        let stats = self.cli(&["INFO", "commandstats"])?;
-        let calls = stats.lines().filter_map(|line| {
-            let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
-        });
-        Ok(calls.collect())
+    /// Every command that a client sends while `work` goes on, by name. MONITOR tells these from
+    /// what scripts call, as INFO doesn't.
+    fn sent_during(&self, work: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
+        let mut monitor = TcpStream::connect(("127.0.0.1", self.port))?;
+        monitor.write_all(b"MONITOR\r\n")?;
+        let mut lines = BufReader::new(monitor).lines();
+        let confirmed = lines.next().transpose()?;
+        if confirmed.as_deref() != Some("+OK") {
+            return Err(format!("MONITOR was answered with {confirmed:?}").into());
+        }
+        work()?;
+        let mut end = TcpStream::connect(("127.0.0.1", self.port))?;
+        end.write_all(b"ECHO end-of-work\r\n")?;
+        // A line is `+<time> [<database> <client>] "<command>" "<argument>"…`.
+        let mut sent = Vec::new();
+        for line in lines {
+            let line = line?;
+            if line.ends_with("\"ECHO\" \"end-of-work\"") {
+                break;
+            }
+            let (client, words) = line.split_once("] \"").ok_or("MONITOR has a new format")?;
+            if !client.ends_with(" lua") {
+                sent.extend(words.split('"').next().map(str::to_lowercase));
+            }
+        }
+        Ok(sent)
     }
 }
 
@@ -253,31 +274,22 @@ fn percentile(values: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() - 1) * percent / 100]
 }
 
-/// The commands that Redis counts for one run on a server that knows the scripts.
+/// What clients send for one run on a server that knows the scripts; each is a round trip.
 fn commands_of_a_run(redis: &Redis, redlock: &str) -> Result<String> {
-    const RUNS: u64 = 10;
-    redis.cli(&["CONFIG", "RESETSTAT"])?;
-    for _ in 0..RUNS {
-        let url = redis.url();
-        let words = [redlock, "-u", &url, "run", "bench", "--", "true"].map(str::to_owned);
-        command(&words).status()?;
+    const RUNS: usize = 10;
+    let url = redis.url();
+    let words = [redlock, "-u", &url, "run", "bench", "--", "true"].map(str::to_owned);
+    let sent = redis.sent_during(|| {
+        for _ in 0..RUNS {
+            command(&words).status()?;
+        }
+        Ok(())
+    })?;
+    let one = &sent[..sent.len() / RUNS];
+    if one.is_empty() || sent.chunks(one.len()).any(|run| run != one) {
+        return Err(format!("runs differ in what they send: {sent:?}").into());
     }
-    let scripts = redis.calls()?;
-    // What the scripts call inside is counted as well; only what a client sends starts a round trip.
-    let sent = [
-        "evalsha",
-        "eval",
-        "auth",
-        "hello",
-        "select",
-        "ping",
-        "subscribe",
-        "client|setinfo",
-    ];
-    let list = sent
-        .iter()
-        .filter_map(|&name| Some(format!("{} {name}", *scripts.get(name)? / RUNS)));
-    Ok(list.collect::<Vec<_>>().join(", "))
+    Ok(one.join(", "))
 }
 
 /// The peak memory (KiB) and the threads of a redlock whose command sleeps.
@@ -366,8 +378,5 @@ fn run_for_text(command: &mut Command) -> Result<String> {
     if !output.status.success() {
         return Err(format!("{command:?} ended with {}", output.status).into());
     }
-    Ok(String::from_utf8(output.stdout)?
-        .trim()
-        .replace('\n', ", ")
-        .replace(", cmdstat", "\ncmdstat"))
+    Ok(String::from_utf8(output.stdout)?.trim().replace('\n', ", "))
 }

@@ -7,16 +7,22 @@
 //! | `generated` | man pages and completions agree with the command line, and work |
 //! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
+//! | `loss` | what happens when the lock is lost, or can't be renewed |
+//! | `survival` | what goes wrong within the lease and isn't noticed |
+//! | `exclusion` | two never run at once, whoever they are |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
 mod basics;
+mod exclusion;
 mod exit;
 mod generated;
+mod loss;
 mod pty;
 mod supervision;
 mod support;
+mod survival;
 mod terminal;
 mod tidy;

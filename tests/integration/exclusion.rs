@@ -1,0 +1,266 @@
+//! Two never run at once, whoever they are.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::{Outcome, Redis, Running, outcome, wait_until};
+
+#[test]
+fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
+    let redis = Redis::start();
+    // A directory can be made by one only.
+    let script = r#"mkdir "$HOME/inside" || echo OVERLAP; echo "$REDLOCK_FENCE" >>"$HOME/fences"; rmdir "$HOME/inside""#;
+    let runs: Vec<Running> = (0..50)
+        .map(|_| Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "sh", "-c", script])))
+        .collect();
+    for run in runs {
+        let end = run.finish();
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "");
+    }
+    let fences: Vec<u64> = fs::read_to_string(redis.dir.path().join("fences"))
+        .unwrap()
+        .lines()
+        .map(|line| line.parse().unwrap())
+        .collect();
+    assert_eq!(fences.len(), 50);
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+}
+
+#[test]
+fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
+    let redis = Redis::start();
+    let mut holder = Running::start(&mut redis.redlock(&[
+        "run",
+        "--reason",
+        "release 7",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#,
+    ]));
+    holder.expect_line("ready");
+    let waiter = Running::start(&mut redis.redlock(&[
+        "run",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo $REDLOCK_WAITED_MS",
+    ]));
+    wait_until("it listens", || {
+        redis.cli(&["PUBSUB", "CHANNELS"]).contains("released")
+    });
+    // Long enough for the line that says what is waited for.
+    std::thread::sleep(Duration::from_millis(1200));
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    let end = waiter.finish();
+    end.assert_code(0)
+        .assert_says("waiting: lock \"a\" is held by")
+        .assert_says("(release 7)");
+    assert!(end.stdout.trim().parse::<u64>().unwrap() >= 1000, "{end:?}");
+    assert_eq!(redis.calls("publish"), 2, "one message a release");
+}
+
+#[test]
+fn the_lock_of_a_dead_holder_is_free_within_its_ttl() {
+    let redis = Redis::start();
+    let mut holder = Running::start(&mut redis.redlock(&[
+        "run",
+        "--ttl",
+        "1s",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; exec sleep 60",
+    ]));
+    holder.expect_line("ready");
+    holder.signal(nix::sys::signal::Signal::SIGKILL);
+    let end = outcome(&mut redis.redlock(&[
+        "run",
+        "-q",
+        "-w",
+        "10s",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo $REDLOCK_WAITED_MS",
+    ]));
+    end.assert_code(0);
+    assert!(end.stdout.trim().parse::<u64>().unwrap() <= 1500, "{end:?}");
+}
+
+#[test]
+fn a_plain_client_and_a_run_exclude_each_other() {
+    let redis = Redis::start();
+    assert_eq!(
+        redis.cli(&["SET", "redlock:a", "theirs", "NX", "PX", "700"]),
+        "OK"
+    );
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]))
+        .assert_code(75)
+        .assert_says("another client");
+    let end = outcome(&mut redis.redlock(&[
+        "run",
+        "a",
+        "--",
+        "redis-cli",
+        "-s",
+        redis.socket().to_str().unwrap(),
+        "SET",
+        "redlock:a",
+        "x",
+        "NX",
+        "PX",
+        "60000",
+    ]));
+    end.assert_code(0);
+    assert_eq!(
+        end.stdout.trim(),
+        "",
+        "a plain client got the lock that we held"
+    );
+}
+
+#[test]
+fn a_plain_client_that_deletes_its_key_early_is_noticed_within_seconds() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "\\xff\\x00bytes", "NX", "PX", "600000"]);
+    let waiter = Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    wait_until("it listens", || {
+        redis.cli(&["PUBSUB", "CHANNELS"]).contains("released")
+    });
+    redis.cli(&["DEL", "redlock:a"]);
+    waiter.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_lock_without_an_expiry_is_waited_for_and_called_so() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "theirs"]);
+    outcome(&mut redis.redlock(&["run", "-w", "100ms", "a", "--", "true"]))
+        .assert_code(75)
+        .assert_says("held by another client without an expiry");
+    assert_eq!(redis.cli(&["PTTL", "redlock:a"]), "-1");
+}
+
+#[test]
+fn where_subscribing_is_forbidden_a_waiter_looks_by_itself() {
+    let redis = Redis::start();
+    redis.cli(&[
+        "ACL",
+        "SETUSER",
+        "deaf",
+        "on",
+        ">secret",
+        "~*",
+        "+@all",
+        "-subscribe",
+    ]);
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
+    let url = format!("redis://deaf:secret@127.0.0.1:{}", redis.port);
+    let waiter = Running::start(&mut redis.redlock(&["-u", &url, "run", "-q", "a", "--", "true"]));
+    let before = redis.calls("evalsha");
+    wait_until("it looks again and again", || {
+        redis.calls("evalsha") > before + 3
+    });
+    redis.cli(&["DEL", "redlock:a"]);
+    waiter.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn where_publishing_is_forbidden_a_release_works_all_the_same() {
+    let redis = Redis::start();
+    redis.cli(&[
+        "ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-publish",
+    ]);
+    let url = format!("redis://mute:secret@127.0.0.1:{}", redis.port);
+    outcome(&mut redis.redlock(&["-u", &url, "run", "a", "--", "true"]))
+        .assert_code(0)
+        .assert_silent();
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+}
+
+#[test]
+fn the_fence_grows_across_expiry_flushes_and_restarts() {
+    let mut redis = Redis::start();
+    let fence = |redis: &Redis| -> u64 {
+        let end =
+            outcome(&mut redis.redlock(&["run", "a", "--", "sh", "-c", "echo $REDLOCK_FENCE"]));
+        end.stdout.trim().parse().unwrap()
+    };
+    let mut fences = vec![fence(&redis)];
+    redis.cli(&["FLUSHALL"]);
+    fences.push(fence(&redis));
+    redis.kill();
+    redis.start_again();
+    fences.push(fence(&redis));
+    // A fence from the future, as after the clock was set back.
+    redis.cli(&["HSET", "{redlock:a}:state", "fence", "4000000000000000"]);
+    fences.extend([fence(&redis), fence(&redis)]);
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    assert_eq!(fences[3..], [4_000_000_000_000_001, 4_000_000_000_000_002]);
+}
+
+/// A Python with redis-py, made once.
+fn python() -> PathBuf {
+    static MADE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let make = || {
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("python");
+        let python = directory.join("bin/python");
+        let works = |python: &PathBuf| {
+            Command::new(python)
+                .args(["-c", "import redis"])
+                .output()
+                .is_ok_and(|output| output.status.success())
+        };
+        if !works(&python) {
+            let run = |command: &mut Command| {
+                let end: Outcome = command
+                    .output()
+                    .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+                    .into();
+                end.assert_code(0);
+            };
+            run(Command::new("python3").args(["-m", "venv"]).arg(&directory));
+            run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "redis==5.*"]));
+        }
+        python
+    };
+    MADE.get_or_init(make).clone()
+}
+
+#[test]
+fn redis_py_and_redlock_exclude_each_other() {
+    let redis = Redis::start();
+    let script = r#"
+import redis, subprocess, sys
+client = redis.Redis(unix_socket_path=sys.argv[1])
+lock = client.lock("redlock:a", timeout=30, blocking=False)
+assert lock.acquire()
+assert subprocess.run(["redlock", "run", "-q", "-n", "a", "--", "true"]).returncode == 75
+lock.release()
+holder = subprocess.Popen(["redlock", "run", "a", "--", "sh", "-c", "echo ready; read x"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+assert holder.stdout.readline() == b"ready\n"
+assert not lock.acquire()
+holder.communicate(b"\n")
+assert holder.returncode == 0
+assert lock.acquire()
+lock.release()
+"#;
+    let mut command = Command::new(python());
+    command
+        .args(["-c", script])
+        .arg(redis.socket())
+        .env("PATH", crate::support::path())
+        .env("REDLOCK_URL", redis.url());
+    crate::support::without_terminal(&mut command);
+    outcome(&mut command).assert_code(0).assert_silent();
+}

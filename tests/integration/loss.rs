@@ -1,0 +1,159 @@
+//! The lock is lost, or can't be renewed, while COMMAND runs.
+
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::support::{Redis, Running, outcome, wait_until};
+
+/// A COMMAND that says ready and then does nothing.
+const IDLE: &str = "echo ready; exec sleep 60";
+
+/// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
+const STUBBORN: &str = r#"
+    $SIG{TERM} = sub { print "TERM\n" };
+    use Time::HiRes qw(time sleep);
+    $| = 1;
+    open my $life, ">", $ARGV[0]; select((select($life), $| = 1)[0]);
+    print "ready\n";
+    while (1) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
+"#;
+
+/// A run of one second's TTL on the lock "a", at its `ready` line.
+fn running(redis: &Redis, options: &[&str], script: &str) -> Running {
+    let mut arguments = vec!["run", "--ttl", "1s"];
+    arguments.extend(options);
+    arguments.extend(["a", "--", "sh", "-c", script]);
+    let mut run = Running::start(&mut redis.redlock(&arguments));
+    run.expect_line("ready");
+    run
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+#[test]
+fn a_lock_that_is_taken_away_stops_command_and_is_not_taken_again() {
+    let ways: [(&str, &[&[&str]]); 4] = [
+        (
+            "overwritten",
+            &[&["SET", "redlock:a", "theirs", "PX", "60000"]],
+        ),
+        ("deleted", &[&["DEL", "redlock:a"]]),
+        ("flushed", &[&["FLUSHALL"]]),
+        (
+            "another type",
+            &[
+                &["DEL", "redlock:a"],
+                &["HSET", "redlock:a", "field", "theirs"],
+            ],
+        ),
+    ];
+    for (way, commands) in ways {
+        let redis = Redis::start();
+        let run = running(&redis, &[], IDLE);
+        for command in commands {
+            redis.cli(command);
+        }
+        let end = run.finish();
+        assert_eq!(end.code(), Some(79), "{way}: {end:?}");
+        end.assert_says("lock \"a\" was lost")
+            .assert_says("stopping the command");
+        match way {
+            "overwritten" => {
+                assert_eq!(redis.cli(&["GET", "redlock:a"]), "theirs");
+                assert!(redis.cli(&["PTTL", "redlock:a"]).parse::<u64>().unwrap() < 60_000);
+            }
+            "another type" => assert_eq!(redis.cli(&["HGET", "redlock:a", "field"]), "theirs"),
+            _ => assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0", "{way}"),
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_forced_out_ends_with_79_and_says_by_whom() {
+    let redis = Redis::start();
+    let run = running(&redis, &[], IDLE);
+    let mut force = redis.redlock(&["release", "--force", "a"]);
+    outcome(force.env("USER", "eve")).assert_code(0);
+    run.finish()
+        .assert_code(79)
+        .assert_says("was taken by force by eve@");
+}
+
+#[test]
+fn the_next_holder_is_named_and_left_alone() {
+    let redis = Redis::start();
+    let first = running(&redis, &[], IDLE);
+    redis.cli(&["DEL", "redlock:a"]);
+    let second = running(&redis, &[], IDLE);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    first.finish().assert_code(79).assert_says("holds it now");
+    assert_eq!(
+        redis.cli(&["GET", "redlock:a"]),
+        token,
+        "{}",
+        redis.view("a")
+    );
+    drop(second);
+}
+
+#[test]
+fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
+    let redis = Redis::start();
+    let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
+    let mut run = running(&redis, &["--on-lost", "warn", "-v"], script);
+    let renewals = redis.calls("evalsha");
+    redis.cli(&["DEL", "redlock:a"]);
+    wait_until("a renewal", || redis.calls("evalsha") > renewals);
+    assert!(!run.has_ended());
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    run.expect_line("done");
+    run.finish()
+        .assert_code(79)
+        .assert_says("the command goes on without it");
+}
+
+/// Command has a last sign of life before the lease it was given could end at the server.
+fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
+    let life = redis.dir.path().join("life");
+    let mut command = redis.redlock(&[
+        "run",
+        "--ttl",
+        "2s",
+        "a",
+        "--",
+        "perl",
+        "-e",
+        STUBBORN,
+        life.to_str().unwrap(),
+    ]);
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    // The expiry that Redis promised at the latest: from now on nobody can renew it.
+    fail(redis);
+    let latest_expiry = now() + Duration::from_secs(2);
+    run.expect_line("TERM");
+    let end = run.finish();
+    end.assert_code(79)
+        .assert_says("could not be renewed in time")
+        .assert_says("killing the command");
+    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
+    assert!(last > 0.0);
+    assert!(
+        last < latest_expiry.as_secs_f64(),
+        "alive at {last}, expiry at {latest_expiry:?}"
+    );
+}
+
+#[test]
+fn when_redis_dies_command_gets_sigterm_and_is_dead_before_the_lease_ends() {
+    assert_dies_within_the_lease(&mut Redis::start(), Redis::kill);
+}
+
+#[test]
+fn when_redis_stalls_a_stuck_connection_does_not_keep_command_alive() {
+    let mut redis = Redis::start();
+    assert_dies_within_the_lease(&mut redis, |redis| redis.stall());
+    redis.resume();
+}
