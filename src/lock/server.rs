@@ -178,12 +178,7 @@ impl Server {
     /// The error for a server that doesn't answer, with what to do next.
     pub fn unreachable(&self, error: &io::Error) -> Error {
         let what = match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                format!(
-                    "no answer within {}",
-                    humantime::format_duration(self.timeout)
-                )
-            }
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".into(),
             io::ErrorKind::ConnectionRefused => "connection refused".into(),
             io::ErrorKind::NotFound if matches!(self.address, Address::Unix(_)) => {
                 "there is no such socket".into()

@@ -56,7 +56,7 @@ fn a_redis_that_restarts_with_its_data_is_not_noticed() {
 #[test]
 fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     let redis = Redis::start();
-    let run = run(&redis, &["--ttl", "10s"]);
+    let run = run(&redis, &["--ttl", "10s", "--kill-after", "1s"]);
     let token = redis.cli(&["GET", "redlock:a"]);
     // It stands still while the first renewal comes, and for as long as the stall is to last.
     std::thread::sleep(Duration::from_secs(2));
@@ -116,13 +116,17 @@ fn slow_network(port: u16) -> (u16, Arc<AtomicBool>) {
 
 #[test]
 fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
-    for (stall, ttl) in [(60, "1s"), (3_000, "9s")] {
+    // Each stall begins shortly before the first renewal, which is due after a third of the TTL.
+    for (before, stall, ttl) in [(300, 60, "1s"), (1_500, 3_000, "6s")] {
         let redis = Redis::start();
         let (port, held_up) = slow_network(redis.port);
         let url = format!("redis://127.0.0.1:{port}");
-        let run = run(&redis, &["--url", &url, "--ttl", ttl]);
+        let run = run(
+            &redis,
+            &["--url", &url, "--ttl", ttl, "--kill-after", "500ms"],
+        );
         let token = redis.cli(&["GET", "redlock:a"]);
-        // Until a renewal is under way in it: a third of the TTL and a bit.
+        std::thread::sleep(Duration::from_millis(before));
         held_up.store(true, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(stall));
         held_up.store(false, Ordering::Relaxed);
