@@ -41,21 +41,31 @@ pub fn error(line: impl fmt::Display) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Writes a product to stdout. A reader that has gone away (`| head`) isn't an error.
-pub fn product(text: &str) -> io::Result<()> {
+/// Writes a product to stdout; false when its reader has gone away (`| head`), which is no error.
+pub fn product(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
 /// The text with control characters and direction marks written out: what comes from Redis can't
-/// drive the terminal. Newlines stay only where a caller adds them.
+/// drive the terminal.
 pub fn escaped(text: &str) -> Cow<'_, str> {
+    written_out(text, |safe, c| write!(safe, "{}", c.escape_default()))
+}
+
+/// The same for text that is JSON already, in which such characters stand within strings only.
+pub fn escaped_json(json: &str) -> Cow<'_, str> {
+    written_out(json, |safe, c| write!(safe, "\\u{:04x}", u32::from(c)))
+}
+
+fn written_out(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) -> Cow<'_, str> {
     let drives = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -66,7 +76,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         if drives(c) {
-            let _ = write!(safe, "{}", c.escape_default());
+            let _ = escape(&mut safe, c);
         } else {
             safe.push(c);
         }

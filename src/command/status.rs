@@ -14,7 +14,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Inspected, Key, Link, Name, forget, inspect, names};
-use crate::report::{command_line, escaped, product, rough};
+use crate::report::{command_line, escaped, escaped_json, product, rough};
 
 /// Shows locks, once or again and again.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
@@ -43,8 +43,8 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         } else {
             text
         };
-        product(&picture)?;
-        if interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
+        let read = product(&picture)?;
+        if !read || interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
     }
@@ -68,7 +68,8 @@ fn view(
     }
     if options.json {
         let entries: Vec<Entry> = locks.iter().map(Entry::new).collect();
-        return Ok(serde_json::to_string(&entries)? + "\n");
+        let json = serde_json::to_string(&entries)?;
+        return Ok(escaped_json(&json).into_owned() + "\n");
     }
     let width = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| width.0.into());
     Ok(table(&locks, width))

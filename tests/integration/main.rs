@@ -10,17 +10,23 @@
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `exclusion` | two never run at once, whoever they are |
+//! | `status` | who holds which lock, for people and for programs |
+//! | `release` | giving back by token, and by force |
+//! | `config` | settings, passwords, TLS |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
 mod basics;
+mod config;
 mod exclusion;
 mod exit;
 mod generated;
 mod loss;
 mod pty;
+mod release;
+mod status;
 mod supervision;
 mod support;
 mod survival;

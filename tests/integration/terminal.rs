@@ -71,8 +71,11 @@ fn a_key_reaches_the_child_exactly_once() {
     for (key, name) in [(CTRL_C, "INT"), (CTRL_BACKSLASH, "QUIT")] {
         let mut terminal = redlock(&redis, &counter(&["INT", "QUIT"]));
         let child = pid_in(&terminal.line("child ready"));
+        // Stands still until the child has had its signal, as two at once count as one.
+        send(terminal.pid(), libc::SIGSTOP);
         terminal.type_in(key);
         terminal.line(&format!("child {name}"));
+        send(terminal.pid(), libc::SIGCONT);
         send(terminal.pid(), libc::SIGRTMAX());
         assert_eq!(terminal.finish().code(), Some(0));
         assert_eq!(
@@ -87,8 +90,10 @@ fn a_new_window_size_reaches_the_child_exactly_once() {
     let redis = Redis::start();
     let mut terminal = redlock(&redis, &counter(&["WINCH"]));
     let child = pid_in(&terminal.line("child ready"));
+    send(terminal.pid(), libc::SIGSTOP);
     terminal.resize(50, 100);
     terminal.line("child WINCH");
+    send(terminal.pid(), libc::SIGCONT);
     send(terminal.pid(), libc::SIGRTMAX());
     assert_eq!(terminal.finish().code(), Some(0));
     assert_eq!(
@@ -158,10 +163,13 @@ fn a_key_that_the_child_does_not_handle_ends_it_and_the_lock_is_free() {
 #[test]
 fn a_second_ctrl_c_within_kill_after_kills_at_once() {
     let redis = Redis::start();
-    let mut terminal = redlock(&redis, &counter(&["INT"]));
+    let mut terminal = redlock(&redis, &counter(&["INT", "USR1"]));
     let child = pid_in(&terminal.line("child ready"));
     terminal.type_in(CTRL_C);
     terminal.line("child INT");
+    // When this one has been passed on, redlock has seen the key too.
+    send(terminal.pid(), libc::SIGUSR1);
+    terminal.line("child USR1");
     terminal.type_in(CTRL_C);
     assert_eq!(terminal.finish().code(), Some(137));
     assert!(is_gone(child));
@@ -179,7 +187,7 @@ fn a_command_for_which_ctrl_c_is_an_everyday_key_goes_on() {
     for _ in 0..3 {
         terminal.type_in(CTRL_C);
         terminal.line("child INT");
-        // When this one has been passed on, the key has been looked at.
+        // When this one has been passed on, redlock has seen the key too.
         send(terminal.pid(), libc::SIGUSR1);
         terminal.line("child USR1");
         // Longer than kill-after.
@@ -230,6 +238,7 @@ fn ctrl_c_under_a_shell_reaches_the_child_once_and_the_shell_goes_on() {
     terminal.type_in(CTRL_C);
     terminal.line("child INT");
     send(parent(child), libc::SIGRTMAX());
+    terminal.line("child end");
     terminal.line("status:0");
     terminal.type_in("exit 0\n");
     terminal.finish();

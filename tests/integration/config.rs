@@ -1,0 +1,265 @@
+//! Settings and connections. What /etc/redlock.env holds can't be tested without changing the
+//! machine; it is read by the same code as the user's file.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock};
+
+/// Where a lock "a" with these settings goes: the key that its run sees.
+fn key(command: &mut Command) -> String {
+    let end = outcome(command);
+    end.assert_code(0).assert_silent();
+    end.stdout.trim().to_owned()
+}
+
+const KEYS: &str = r#"redis-cli -s "$SOCKET" KEYS '*:a' | grep -v '{'"#;
+
+#[test]
+fn an_option_counts_before_the_environment_before_the_users_file() {
+    let redis = Redis::start();
+    let run = |options: &[&str]| {
+        let mut command = redlock(&[options, &["run", "a", "-c", KEYS]].concat());
+        command
+            .env("SOCKET", redis.socket())
+            .env("HOME", redis.dir.path());
+        command
+    };
+    let directory = redis.dir.path().join(".config");
+    fs::create_dir(&directory).unwrap();
+    let settings = format!(
+        "# ours\nREDLOCK_URL='{}'\nexport REDLOCK_PREFIX=\"file:\"\n",
+        redis.url()
+    );
+    fs::write(directory.join("redlock.env"), settings).unwrap();
+    assert_eq!(key(&mut run(&[])), "file:a");
+    assert_eq!(
+        key(run(&[]).env("REDLOCK_PREFIX", "environment:")),
+        "environment:a"
+    );
+    assert_eq!(
+        key(run(&["--prefix", "option:"]).env("REDLOCK_PREFIX", "environment:")),
+        "option:a"
+    );
+
+    let other = redis.dir.path().join("xdg");
+    fs::create_dir(&other).unwrap();
+    fs::write(
+        other.join("redlock.env"),
+        format!("REDLOCK_URL={}\nREDLOCK_PREFIX=xdg:\n", redis.url()),
+    )
+    .unwrap();
+    assert_eq!(key(run(&[]).env("XDG_CONFIG_HOME", &other)), "xdg:a");
+}
+
+#[test]
+fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
+    let directory = tempfile::tempdir().unwrap();
+    for (text, says) in [
+        (
+            "REDLOCK_URI=redis://u:hunter2@h",
+            "line 1: unknown setting REDLOCK_URI",
+        ),
+        ("\nhunter2", "line 2: expected NAME=value"),
+        ("REDLOCK_QUIET=hunter2", "REDLOCK_QUIET must be 1 or 0"),
+        ("REDLOCK_CONNECT_TIMEOUT=30", "a unit is missing"),
+    ] {
+        fs::write(directory.path().join("redlock.env"), text).unwrap();
+        let end = outcome(redlock(&["status"]).env("XDG_CONFIG_HOME", directory.path()));
+        end.assert_code(78).assert_says(says);
+        assert!(!end.stderr.contains("hunter2"), "{end:?}");
+    }
+}
+
+#[test]
+fn quiet_and_verbose_can_be_set_anywhere() {
+    let redis = Redis::start();
+    outcome(
+        redis
+            .redlock(&["run", "a", "--", "true"])
+            .env("REDLOCK_VERBOSE", "1"),
+    )
+    .assert_code(0)
+    .assert_says("acquired");
+    outcome(
+        redis
+            .redlock(&["run", "-q", "a", "--", "true"])
+            .env("REDLOCK_VERBOSE", "1"),
+    )
+    .assert_code(0)
+    .assert_silent();
+}
+
+#[test]
+fn durations_want_a_unit() {
+    outcome(&mut redlock(&["run", "--ttl", "30", "a", "--", "true"]))
+        .assert_code(64)
+        .assert_says("a unit is missing: 30s?");
+    outcome(&mut redlock(&["run", "--ttl", "500ms", "a", "--", "true"]))
+        .assert_code(64)
+        .assert_says("at least 1s");
+}
+
+#[test]
+fn databases_users_and_passwords_are_used_and_never_shown() {
+    let redis = Redis::start();
+    redis.cli(&[
+        "ACL", "SETUSER", "jobs", "on", ">hunter2", "~*", "&*", "+@all",
+    ]);
+    redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
+    let file = redis.dir.path().join("password");
+    fs::write(&file, "hunter2\n").unwrap();
+    let file = file.to_str().unwrap();
+    let port = redis.port;
+    let with_file = [
+        format!("redis://jobs@127.0.0.1:{port}/3"),
+        format!("{}?db=3", redis.url()),
+    ];
+    let script =
+        r#"echo ready; redis-cli -p "$1" -a hunter2 --no-auth-warning -n 3 EXISTS redlock:a"#;
+    for url in &with_file {
+        let mut run = Running::start(&mut redlock(&[
+            "-v",
+            "-u",
+            url,
+            "--password-file",
+            file,
+            "run",
+            "a",
+            "--",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            &port.to_string(),
+        ]));
+        run.expect_line("ready");
+        run.expect_line("1");
+        let end = run.finish();
+        end.assert_code(0);
+        assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
+    }
+    let url = format!("redis://jobs:hunter2@127.0.0.1:{port}");
+    for arguments in [
+        &["status", "a"][..],
+        &["status", "--json", "a"],
+        &["-v", "release", "--force", "a"],
+    ] {
+        let end = outcome(&mut redlock(&[&["-v", "-u", &url], arguments].concat()));
+        assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
+    }
+}
+
+fn openssl(directory: &Path, arguments: &str) {
+    let end: Outcome = Command::new("openssl")
+        .args(arguments.split(' '))
+        .current_dir(directory)
+        .output()
+        .expect("openssl is installed")
+        .into();
+    end.assert_code(0);
+}
+
+/// A CA, a certificate for localhost and one for us, signed by it, as PEM files.
+fn certificates() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    fs::write(
+        dir.join("names"),
+        "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
+    )
+    .unwrap();
+    for ca in ["ca", "other-ca"] {
+        openssl(
+            dir,
+            &format!(
+                "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={ca} -keyout {ca}.key -out {ca}.crt"
+            ),
+        );
+    }
+    for name in ["server", "client"] {
+        openssl(
+            dir,
+            &format!(
+                "req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
+            ),
+        );
+        openssl(
+            dir,
+            &format!(
+                "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out {name}.crt"
+            ),
+        );
+    }
+    directory
+}
+
+#[test]
+fn tls_trusts_the_given_ca_and_shows_our_certificate() {
+    let directory = certificates();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let port = free_port().to_string();
+    let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
+    let redis = Redis::with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &ca,
+    ]);
+    let url = format!("rediss://localhost:{port}");
+    let run = |tls: &[&str]| {
+        outcome(
+            redlock(
+                &[
+                    &["-u", &url],
+                    tls,
+                    &["run", "--ttl", "1s", "a", "--", "sleep", "0.6"],
+                ]
+                .concat(),
+            )
+            .env("HOME", "/"),
+        )
+    };
+    let (our_cert, our_key, other_ca) =
+        (file("client.crt"), file("client.key"), file("other-ca.crt"));
+    // The sleep is long enough for a renewal over the same connection.
+    run(&[
+        "--tls-ca",
+        &ca,
+        "--tls-cert",
+        &our_cert,
+        "--tls-key",
+        &our_key,
+    ])
+    .assert_code(0)
+    .assert_silent();
+    assert!(redis.calls("evalsha") >= 3);
+    run(&[
+        "--tls-ca",
+        &other_ca,
+        "--tls-cert",
+        &our_cert,
+        "--tls-key",
+        &our_key,
+    ])
+    .assert_code(78)
+    .assert_says("--tls-ca");
+    run(&["--tls-ca", &ca, "--tls-cert", &our_cert])
+        .assert_code(78)
+        .assert_says("belong together");
+    run(&["--tls-ca", "/nonexistent"])
+        .assert_code(78)
+        .assert_says("can't use /nonexistent");
+    // Redis closes the connection of a client without a certificate.
+    let end = run(&["--tls-ca", &ca]);
+    assert!(matches!(end.code(), Some(69 | 78)), "{end:?}");
+    // A server that doesn't speak TLS.
+    let plain = format!("rediss://localhost:{}", redis.port);
+    let end = outcome(&mut redlock(&["-u", &plain, "--tls-ca", &ca, "status"]));
+    assert!(matches!(end.code(), Some(69 | 78)), "{end:?}");
+}

@@ -1,0 +1,273 @@
+//! `redlock status`: who holds which lock, for people and for programs.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Redis, Running, outcome, wait_until};
+
+fn held(redis: &Redis, options: &[&str], name: &str) -> Running {
+    let arguments = [
+        &["run"],
+        options,
+        &[name, "--", "sh", "-c", "echo ready; exec sleep 60"],
+    ]
+    .concat();
+    let mut run = Running::start(redis.redlock(&arguments).env("USER", "ci"));
+    run.expect_line("ready");
+    run
+}
+
+fn status(redis: &Redis, arguments: &[&str]) -> String {
+    let end = outcome(&mut redis.redlock(&[&["status"], arguments].concat()));
+    end.assert_code(0).assert_silent();
+    end.stdout
+}
+
+fn as_json(redis: &Redis, arguments: &[&str]) -> Value {
+    serde_json::from_str(&status(redis, &[&["--json"], arguments].concat())).unwrap()
+}
+
+fn host() -> String {
+    nix::unistd::gethostname().unwrap().into_string().unwrap()
+}
+
+#[test]
+fn the_table_says_who_holds_what_for_how_long_and_why() {
+    let redis = Redis::start();
+    let run = held(&redis, &["--reason", "release 7"], "deploy");
+    let table = status(&redis, &[]);
+    let (heading, row) = table.trim_end().split_once('\n').unwrap();
+    let words: Vec<&str> = heading
+        .split("  ")
+        .filter(|word| !word.is_empty())
+        .map(str::trim)
+        .collect();
+    assert_eq!(
+        words,
+        [
+            "NAME", "HOLDER", "PID", "HELD FOR", "TTL LEFT", "ID", "COMMAND"
+        ]
+    );
+    for part in [
+        "deploy",
+        &format!("ci@{}", host()),
+        &run.pid().to_string(),
+        "sh -c 'echo ready; exec sleep 60'",
+        "(release 7)",
+    ] {
+        assert!(row.contains(part), "no {part:?} in {table}");
+    }
+}
+
+#[test]
+fn the_json_is_that_of_the_manual() {
+    let redis = Redis::start();
+    let run = held(&redis, &["--reason", "release 7", "--ttl", "1m"], "deploy");
+    let mut locks = as_json(&redis, &[]);
+    let lock = &mut locks[0];
+    for ttl in [lock["ttl_ms"].take(), lock["holders"][0]["ttl_ms"].take()] {
+        assert!((50_000..=60_000).contains(&ttl.as_u64().unwrap()), "{ttl}");
+    }
+    let fence = lock["fence"].take().as_u64().unwrap();
+    assert!(fence > 1_700_000_000_000_000);
+    let holder = &mut lock["holders"][0];
+    assert_eq!(holder["id"].take().as_str().unwrap().len(), 12);
+    let since = holder["since"].take();
+    assert!(
+        since
+            .as_str()
+            .is_some_and(|since| since.starts_with("20") && since.ends_with('Z')),
+        "{since}"
+    );
+    assert_eq!(
+        locks,
+        json!([{
+            "name": "deploy", "frozen": null, "mode": "exclusive", "held": true, "ttl_ms": null,
+            "fence": null, "slots": null,
+            "holders": [{
+                "id": null, "host": host(), "user": "ci", "pid": run.pid(),
+                "command": ["sh", "-c", "echo ready; exec sleep 60"], "since": null, "ttl_ms": null,
+                "reason": "release 7", "url": null, "foreign": false,
+            }],
+            "waiters": [],
+        }])
+    );
+}
+
+#[test]
+fn a_free_lock_is_shown_when_asked_for_by_name() {
+    let redis = Redis::start();
+    assert_eq!(status(&redis, &[]), "no lock is held\n");
+    assert!(status(&redis, &["deploy"]).contains("free"));
+    let lock = &as_json(&redis, &["deploy"])[0];
+    assert_eq!(
+        (&lock["held"], &lock["mode"], &lock["holders"]),
+        (&json!(false), &Value::Null, &json!([]))
+    );
+    assert_eq!(as_json(&redis, &[]), json!([]));
+}
+
+#[test]
+fn other_clients_locks_and_keys_are_shown_for_what_they_are() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:foreign", "secret-token", "PX", "60000"]);
+    redis.cli(&["SET", "redlock:endless", "secret-token"]);
+    redis.cli(&["RPUSH", "redlock:queue", "job"]);
+    let names = ["foreign", "endless", "queue"];
+    let table = status(&redis, &names);
+    for part in ["another client", "never ends", "not a lock: a list"] {
+        assert!(table.contains(part), "no {part:?} in {table}");
+    }
+    let locks = as_json(&redis, &names);
+    assert_eq!(locks[0]["holders"][0]["foreign"], json!(true));
+    assert_eq!(locks[1]["ttl_ms"], Value::Null);
+    assert_eq!(
+        (&locks[2]["held"], &locks[2]["not_a_lock"]),
+        (&json!(false), &json!("list"))
+    );
+    assert!(!format!("{table}{locks}").contains("secret-token"));
+}
+
+#[test]
+fn no_token_is_ever_shown() {
+    let redis = Redis::start();
+    let _run = held(&redis, &[], "deploy");
+    let token = redis.cli(&["GET", "redlock:deploy"]);
+    let random = token.split(':').next().unwrap();
+    for arguments in [&["-v"][..], &["--json"], &["deploy"], &["--names-only"]] {
+        assert!(!status(&redis, arguments).contains(random));
+    }
+    let refused = outcome(&mut redis.redlock(&["release", "deploy"]));
+    assert!(!format!("{refused:?}").contains(random));
+}
+
+#[test]
+fn what_others_wrote_cannot_drive_the_terminal() {
+    let redis = Redis::start();
+    let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
+    let mut command = redis.redlock(&[
+        "run",
+        "--reason",
+        evil,
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; exec sleep 60",
+        evil,
+    ]);
+    command
+        .arg(OsStr::from_bytes(b"not \xff UTF-8"))
+        .env("USER", evil);
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    let busy = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]));
+    let json = status(&redis, &["--json"]);
+    assert_eq!(
+        serde_json::from_str::<Value>(&json).unwrap()[0]["holders"][0]["reason"],
+        evil
+    );
+    for text in [status(&redis, &[]), busy.stderr, json] {
+        let drives = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!text.contains(drives), "{text:?}");
+    }
+    assert_eq!(status(&redis, &[]).lines().count(), 2);
+}
+
+#[test]
+fn arguments_that_are_not_utf_8_reach_the_command_unchanged() {
+    let redis = Redis::start();
+    let mut command = redis.redlock(&[
+        "run",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        r#"printf %s "$1" | od -An -tx1"#,
+        "sh",
+    ]);
+    let end = outcome(command.arg(OsStr::from_bytes(b"\xff\xfe")));
+    assert_eq!(end.stdout.trim(), "ff fe", "{end:?}");
+}
+
+#[test]
+fn a_crashed_holder_leaves_the_list_with_its_lease() {
+    let redis = Redis::start();
+    let run = held(&redis, &["--ttl", "1s"], "crashed");
+    run.signal(Signal::SIGKILL);
+    assert!(status(&redis, &["--names-only"]).contains("crashed"));
+    wait_until("the lease is over", || {
+        redis.cli(&["EXISTS", "redlock:crashed"]) == "0"
+    });
+    assert_eq!(status(&redis, &[]), "no lock is held\n");
+    assert_eq!(redis.cli(&["ZCARD", "{redlock:}:index"]), "0");
+}
+
+#[test]
+fn a_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
+    let redis = Redis::start();
+    let script = include_str!("../../src/lock/acquire.lua");
+    let mut request = String::new();
+    for number in 0..1000 {
+        let name = format!("lock-{number:04}");
+        let lock = format!("redlock:{name}");
+        let (state, meta) = (format!("{{{lock}}}:state"), format!("{{{lock}}}:meta"));
+        let words = [
+            "EVAL",
+            script,
+            "4",
+            &lock,
+            &state,
+            &meta,
+            "{redlock:}:index",
+            "token",
+            "600000",
+            "{}",
+            &name,
+        ];
+        write!(request, "*{}\r\n", words.len()).unwrap();
+        for word in words {
+            write!(request, "${}\r\n{word}\r\n", word.len()).unwrap();
+        }
+    }
+    let mut stream = UnixStream::connect(redis.socket()).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    wait_until("all are held", || {
+        redis.cli(&["ZCARD", "{redlock:}:index"]) == "1000"
+    });
+    let names = status(&redis, &["--names-only"]);
+    let names: Vec<&str> = names.lines().collect();
+    assert!(
+        names.len() == 1000 && names.is_sorted(),
+        "{} names",
+        names.len()
+    );
+    assert_eq!(status(&redis, &[]).lines().count(), 1001);
+    assert_eq!(redis.calls("scan"), 0);
+}
+
+#[test]
+fn watching_shows_it_again_until_interrupted() {
+    let redis = Redis::start();
+    let mut watch = Running::start(&mut redis.redlock(&["status", "--watch=20ms"]));
+    watch.expect_line("no lock is held");
+    watch.expect_line("no lock is held");
+    let _run = held(&redis, &[], "deploy");
+    wait_until("it shows the lock", || watch.line().starts_with("deploy"));
+    watch.signal(Signal::SIGINT);
+    watch.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let redis = Redis::start();
+    let end =
+        outcome(&mut redis.redlock(&["run", "a", "-c", "redlock status --watch=1ms | head -n 2"]));
+    end.assert_code(0).assert_silent();
+}
