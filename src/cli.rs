@@ -180,8 +180,8 @@ pub struct Status {
     pub names_only: bool,
 
     /// Show it again every DURATION until interrupted [default: 1s]
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = positive_duration)]
-    pub watch: Option<Duration>,
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "1s")]
+    pub watch: Option<String>,
 }
 
 /// Give a lock back, or (as a person) take it from its holder
@@ -225,7 +225,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-fn positive_duration(text: &str) -> Result<Duration, String> {
+/// Reads a duration that isn't zero.
+pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("more than nothing, please".into()),
         duration => Ok(duration),

@@ -66,7 +66,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         return command::version(cli.common.verbose);
     }
     let Some(command) = cli.command else {
-        return Ok(command::help());
+        return command::no_command();
     };
     let settings = Settings::read(&cli.common)?;
     match command {

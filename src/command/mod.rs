@@ -7,10 +7,8 @@ mod status;
 use std::fmt;
 
 use anyhow::Result;
-use clap::CommandFactory;
 use clap::error::ErrorKind;
 
-use crate::cli::Cli;
 use crate::config::BadConfig;
 use crate::exit::Exit;
 use crate::lock::{self, Kind, Name, Who};
@@ -50,26 +48,41 @@ pub fn status_of(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// Answers what clap didn't take for a command: help on stdout, a mistake on stderr.
+/// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
 pub fn usage(error: &clap::Error) -> Exit {
     let text = error.to_string();
-    if matches!(error.kind(), ErrorKind::DisplayHelp) {
+    if error.kind() == ErrorKind::DisplayHelp {
         let _ = report::product(&text);
         return Exit::Success;
     }
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    for line in text.lines().filter(|line| !line.is_empty()) {
-        report::error(line);
-    }
+    report::error(mistake(&text, error.kind()));
     Exit::Usage
 }
 
-/// The help, for a redlock without any arguments: on stderr, as nothing was done.
-pub fn help() -> Exit {
-    for line in Cli::command().render_help().to_string().lines() {
-        report::error(line);
-    }
-    Exit::Usage
+/// clap's report of a mistake as one line, with where to read on.
+fn mistake(text: &str, kind: ErrorKind) -> String {
+    let (what, usage) = text.split_once("Usage: ").unwrap_or((text, "redlock"));
+    let what: Vec<&str> = what.split_whitespace().collect();
+    let what = what.join(" ");
+    let command: Vec<&str> = usage
+        .split_whitespace()
+        .take_while(|word| !word.starts_with(['[', 'N']))
+        .collect();
+    let command = command.join(" ");
+    let hint = match (kind, command.as_str()) {
+        (ErrorKind::UnknownArgument, "redlock run") => "COMMAND comes after --; ",
+        _ => "",
+    };
+    let what = what
+        .strip_prefix("error: ")
+        .unwrap_or(&what)
+        .trim_end_matches(" For more information, try '--help'.");
+    format!("{what}; {hint}see {command} --help")
+}
+
+/// The mistake of giving no command at all.
+pub fn no_command() -> Result<Exit> {
+    Err(BadUsage("which command? run, status or release; see redlock --help".into()).into())
 }
 
 /// The version on stdout; at length how it was built.
@@ -121,5 +134,38 @@ fn ourselves() -> Who {
             .unwrap_or_else(|| nix::unistd::getuid().to_string()),
         pid: std::process::id(),
         ..Who::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_mistake_is_one_line_that_says_where_to_read_on() {
+        for (line, said) in [
+            (
+                &["run", "a", "true"][..],
+                "unexpected argument 'true' found; COMMAND comes after --; see redlock run --help",
+            ),
+            (
+                &["run", "a"],
+                "the following required arguments were not provided: <COMMAND>...; see redlock run --help",
+            ),
+            (
+                &["run", "--ttl", "9", "a", "--", "b"],
+                "invalid value '9' for '--ttl <DURATION>': a unit is missing: 9s? 9ms?; see redlock --help",
+            ),
+            (
+                &["rum"],
+                "unrecognized subcommand 'rum' tip: a similar subcommand exists: 'run'; see redlock --help",
+            ),
+        ] {
+            let error = Cli::try_parse_from([&["redlock"], line].concat()).unwrap_err();
+            assert_eq!(mistake(&error.to_string(), error.kind()), said);
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::name;
+use super::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -18,13 +18,15 @@ use crate::report::{command_line, escaped, escaped_json, product, rough};
 
 /// Shows locks, once or again and again.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
-    let asked = options
+    let (watch, name_after_it) = interval(options)?;
+    let texts = options
         .names
         .iter()
-        .map(|text| name(text))
-        .collect::<Result<Vec<_>>>()?;
+        .map(String::as_str)
+        .chain(name_after_it);
+    let asked = texts.map(name).collect::<Result<Vec<_>>>()?;
     let mut link = Link::open(&settings.server)?;
-    let Some(interval) = options.watch else {
+    let Some(interval) = watch else {
         product(&view(&mut link, &asked, options, settings)?)?;
         return Ok(Exit::Success);
     };
@@ -47,6 +49,20 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         if !read || interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
+    }
+}
+
+/// How often to show it, and the name that stands where the duration might: `--watch deploy`.
+fn interval(options: &cli::Status) -> Result<(Option<Duration>, Option<&str>)> {
+    let Some(text) = options.watch.as_deref() else {
+        return Ok((None, None));
+    };
+    match cli::positive_duration(text) {
+        Ok(interval) => Ok((Some(interval), None)),
+        Err(why) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+            Err(BadUsage(format!("--watch {text}: {why}")).into())
+        }
+        Err(_) => Ok((Some(Duration::from_secs(1)), Some(text))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Every exit status of the manual's table, each reached the way a user reaches it.
 //!
-//! Not tested here: 125 for a kernel that gives no descriptors, and 69 for a lost quorum.
+//! Not tested here: 125 for a kernel that is out of descriptors.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::supervision::with_default_signals;
-use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock, wait_until};
+use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock, script, wait_until};
 
 /// A shell script that waits until the file `$1` exists.
 const WAIT_FOR_FILE: &str = r#"while [ ! -e "$1" ]; do sleep 0.01; done"#;
@@ -453,6 +453,15 @@ fn what_does_not_speak_redis_is_125() {
         url.trim_start_matches("redis://"),
     ));
     server.join().unwrap();
+}
+
+#[test]
+fn a_script_without_an_interpreter_line_is_the_shells_and_has_its_own_status() {
+    let redis = Redis::start();
+    let path = script(redis.dir.path(), "plain", "echo \"$0 $1\"\nexit 4\n");
+    let end = outcome(&mut redis.redlock(&["run", "a", "--", text(&path), "x"]));
+    end.assert_code(4).assert_silent();
+    assert_eq!(end.stdout, format!("{} x\n", path.display()));
 }
 
 #[test]

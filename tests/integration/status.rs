@@ -255,13 +255,21 @@ fn a_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
 #[test]
 fn watching_shows_it_again_until_interrupted() {
     let redis = Redis::start();
-    let mut watch = Running::start(&mut redis.redlock(&["status", "--watch=20ms"]));
+    let mut watch = Running::start(&mut redis.redlock(&["status", "--watch", "20ms"]));
     watch.expect_line("no lock is held");
     watch.expect_line("no lock is held");
     let _run = held(&redis, &[], "deploy");
     wait_until("it shows the lock", || watch.line().starts_with("deploy"));
     watch.signal(Signal::SIGINT);
     watch.finish().assert_code(0).assert_silent();
+    // A name may stand where the duration might.
+    let mut watch =
+        Running::start(&mut redis.redlock(&["status", "--names-only", "--watch", "deploy"]));
+    watch.expect_line("deploy");
+    watch.signal(Signal::SIGTERM);
+    outcome(&mut redis.redlock(&["status", "--watch", "5"]))
+        .assert_code(64)
+        .assert_says("a unit is missing");
 }
 
 #[test]

@@ -279,6 +279,19 @@ fn a_grandchild_that_ignores_term_is_killed_by_the_end_of_kill_after() {
 }
 
 #[test]
+fn the_grace_is_never_more_than_half_the_ttl() {
+    let redis = Redis::start();
+    let arguments = [
+        "run", "--ttl", "2s", "-k", "1h", "a", "--", "perl", "-e", COUNTER, "child", "TERM",
+    ];
+    let mut running = Running::start(&mut run(&redis, &arguments));
+    running.line();
+    running.signal(Signal::SIGTERM);
+    running.expect_line("child TERM");
+    running.finish().assert_code(137);
+}
+
+#[test]
 fn the_lock_is_held_until_the_last_of_the_group_has_ended_after_a_stop() {
     let redis = Redis::start();
     let slow = r#"$SIG{TERM} = sub { print "asked\n" }; $| = 1; print "ready $$\n";
