@@ -163,8 +163,8 @@ pub enum OnUnreachable {
 
 /// Show who holds which lock
 ///
-/// Without a NAME: all locks that are held below the prefix, also those of other clients that
-/// redlock has seen. With names: those, held or free.
+/// Without a NAME: all locks that redlock holds below the prefix. With names: those, also free
+/// ones and those of other clients.
 #[derive(Debug, Args)]
 pub struct Status {
     /// Names of locks [default: all that are held]

@@ -2,11 +2,13 @@
 //!
 //! They are blocked and read from a descriptor, so there is no handler and no thread. A signal
 //! that was ignored when redlock was started (`nohup`) is left alone, for redlock and its child.
-//! ctrlc has no place here, as it neither says which signal came nor leaves ignored ones alone;
-//! it serves where an interrupt only has to end a loop (`status --watch`).
+//! ctrlc can't do that, as it neither says which signal came nor leaves ignored ones alone; it
+//! serves where an interrupt only has to end a loop (`status --watch`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::sys::{self, Arrived, SignalSet};
 
@@ -53,6 +55,21 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Where a loop that an interrupt only has to end hears of it. An interrupt that was ignored when
+/// we were started (a background job of a script) stays ignored.
+pub fn interrupted() -> Result<Receiver<()>, ctrlc::Error> {
+    static LISTENER: OnceLock<Sender<()>> = OnceLock::new();
+    let (interrupt, interrupted) = channel();
+    let interrupt = LISTENER.get_or_init(|| interrupt);
+    if !sys::is_ignored(SIGINT) {
+        ctrlc::set_handler(|| {
+            // A second one finds nobody listening any more.
+            let _ = interrupt.send(());
+        })?;
+    }
+    Ok(interrupted)
 }
 
 /// Whether a signal is collected and passed on to the child.

@@ -15,6 +15,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Inspected, Key, Link, Name, forget, inspect, names};
 use crate::report::{command_line, escaped, escaped_json, product, rough};
+use crate::signal;
 
 /// Shows locks, once or again and again.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
@@ -30,12 +31,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         product(&view(&mut link, &asked, options, settings)?)?;
         return Ok(Exit::Success);
     };
-    let (interrupt, interrupted) = mpsc::channel();
-    ctrlc::set_handler(move || {
-        // A second Ctrl-C finds nobody listening any more.
-        let _ = interrupt.send(());
-    })
-    .context("can't watch for Ctrl-C")?;
+    let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
     let on_terminal = std::io::stdout().is_terminal();
     loop {
         let text = view(&mut link, &asked, options, settings)?;
