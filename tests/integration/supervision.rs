@@ -120,7 +120,7 @@ fn run(redis: &Redis, arguments: &[&str]) -> Command {
 }
 
 /// A command without redlock, in the same surroundings as with it.
-fn directly(redis: &Redis, command: &[&str]) -> Command {
+pub fn directly(redis: &Redis, command: &[&str]) -> Command {
     let mut direct = Command::new(command[0]);
     direct
         .args(&command[1..])
@@ -650,7 +650,16 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
     let redis = Redis::start();
     let mut running = Running::start(&mut run(
         &redis,
-        &["run", "--ttl", "1s", "a", "-c", "echo $$; exec sleep 60"],
+        &[
+            "run",
+            "--ttl",
+            "1s",
+            "-k",
+            "100ms",
+            "a",
+            "-c",
+            "echo $$; exec sleep 60",
+        ],
     ));
     let child: i32 = running.line().parse().unwrap();
     running.signal(Signal::SIGKILL);
@@ -737,7 +746,8 @@ fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
 fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is_asked() {
     let redis = Redis::start();
     let arguments = [
-        "run", "--ttl", "1s", "a", "--", "perl", "-e", COUNTER, "child", "TERM", "CONT",
+        "run", "--ttl", "1s", "-k", "100ms", "a", "--", "perl", "-e", COUNTER, "child", "TERM",
+        "CONT",
     ];
     let mut running = Running::start(&mut run(&redis, &arguments));
     let child = pid_in(&running.line());
@@ -761,7 +771,16 @@ fn after_standing_still_past_the_deadline_another_holders_lock_is_left_alone() {
     let redis = Redis::start();
     let mut running = Running::start(&mut run(
         &redis,
-        &["run", "--ttl", "1s", "a", "-c", "echo ready; exec sleep 60"],
+        &[
+            "run",
+            "--ttl",
+            "1s",
+            "-k",
+            "100ms",
+            "a",
+            "-c",
+            "echo ready; exec sleep 60",
+        ],
     ));
     running.expect_line("ready");
     running.signal(Signal::SIGSTOP);

@@ -278,7 +278,9 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
 fn a_lease_that_ran_out_while_stopped_is_noticed_at_once_after_fg() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
-    terminal.type_in("redlock run --ttl 1s a -- perl -e \"$COUNTER\" child TERM; echo status:$?\n");
+    terminal.type_in(
+        "redlock run --ttl 1s -k 100ms a -- perl -e \"$COUNTER\" child TERM; echo status:$?\n",
+    );
     let child = pid_in(&terminal.line("child ready"));
     terminal.type_in(CTRL_Z);
     terminal.line("status:148");
