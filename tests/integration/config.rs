@@ -218,7 +218,9 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
                 &[
                     &["-u", &url],
                     tls,
-                    &["run", "--ttl", "1s", "a", "--", "sleep", "0.6"],
+                    &[
+                        "run", "--ttl", "2s", "-k", "200ms", "a", "--", "sleep", "0.9",
+                    ],
                 ]
                 .concat(),
             )

@@ -18,9 +18,10 @@ const STUBBORN: &str = r#"
     while (1) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
 "#;
 
-/// A run of one second's TTL on the lock "a", at its `ready` line.
+/// A run on the lock "a", at its `ready` line. Its first renewal is due after 0.7 s, and it may be
+/// more than a second late.
 fn running(redis: &Redis, options: &[&str], script: &str) -> Running {
-    let mut arguments = vec!["run", "--ttl", "1s"];
+    let mut arguments = vec!["run", "--ttl", "2s", "-k", "200ms"];
     arguments.extend(options);
     arguments.extend(["a", "--", "sh", "-c", script]);
     let mut run = Running::start(&mut redis.redlock(&arguments));

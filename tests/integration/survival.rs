@@ -69,7 +69,7 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
 #[test]
 fn dropped_connections_and_flushed_scripts_are_not_noticed() {
     let redis = Redis::start();
-    let run = run(&redis, &["--ttl", "1s"]);
+    let run = run(&redis, &["--ttl", "2s", "-k", "200ms"]);
     let token = redis.cli(&["GET", "redlock:a"]);
     for _ in 0..3 {
         redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -117,13 +117,13 @@ fn slow_network(port: u16) -> (u16, Arc<AtomicBool>) {
 #[test]
 fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
     // Each stall begins shortly before the first renewal, which is due after a third of the TTL.
-    for (before, stall, ttl) in [(300, 60, "1s"), (1_500, 3_000, "6s")] {
+    for (before, stall, ttl) in [(620, 60, "2s"), (1_500, 3_000, "6s")] {
         let redis = Redis::start();
         let (port, held_up) = slow_network(redis.port);
         let url = format!("redis://127.0.0.1:{port}");
         let run = run(
             &redis,
-            &["--url", &url, "--ttl", ttl, "--kill-after", "500ms"],
+            &["--url", &url, "--ttl", ttl, "--kill-after", "200ms"],
         );
         let token = redis.cli(&["GET", "redlock:a"]);
         std::thread::sleep(Duration::from_millis(before));
