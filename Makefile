@@ -9,57 +9,71 @@
 PREFIX ?= /usr/local
 CARGO ?= cargo
 
+# Where cargo builds; the binary is copied to its top, so that nobody needs to know for which target
+# it was built.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+REDLOCK := $(TARGET)/redlock
+SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
+
 # A static binary starts faster than a dynamic one, and one that isn't relocated faster still. The
 # musl target is used where the toolchain has it (or can get it); it needs musl-gcc for the C
 # code of the TLS library. Elsewhere it is the host's own target.
-ARCH := $(shell uname -m)
-MUSL := $(ARCH)-unknown-linux-musl
-HAS_MUSL = $(shell test -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" && command -v musl-gcc >/dev/null && echo yes)
+MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
 .PHONY: build demo test bench install lint generate
 
+# Asked in the shell and not by make, which would look before the set-up has run.
 build:
 	@scripts/setup build
-	@$(MAKE) --no-print-directory $(if $(filter yes,$(HAS_MUSL)),build-musl,build-host)
+	@if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" ] && command -v musl-gcc >/dev/null; then \
+	    $(MAKE) --no-print-directory build-musl; \
+	else \
+	    $(MAKE) --no-print-directory build-host; \
+	fi
 
 .PHONY: build-musl build-host
 build-musl:
 	RUSTFLAGS="$(STATIC) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
-	ln -sf $(MUSL)/release/redlock target/redlock
+	@install -m 755 "$(TARGET)/$(MUSL)/release/redlock" "$(REDLOCK)"
 
 build-host:
 	$(CARGO) build --locked --release
-	ln -sf release/redlock target/redlock
+	@install -m 755 "$(TARGET)/release/redlock" "$(REDLOCK)"
+
+# After `make build`, `sudo make install` only copies: root needs no toolchain.
+$(REDLOCK): $(SOURCES)
+	@$(MAKE) --no-print-directory build
 
 demo:
 	@scripts/setup demo
 	@$(MAKE) --no-print-directory build
-	@scripts/demo target/redlock
+	@scripts/demo "$(REDLOCK)"
 
 test:
 	@scripts/setup test
 	$(CARGO) test --locked
 
 bench:
-	@scripts/setup test
+	@scripts/setup demo
 	@$(MAKE) --no-print-directory build
-	REDLOCK_BIN="$(CURDIR)/target/redlock" $(CARGO) bench --locked --bench whole_process
+	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench whole_process
 
 lint:
+	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo .ci/run completions/redlock.bash; fi
 
 generate:
-	UPDATE=1 $(CARGO) test --locked --test integration generated::
+	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those
 
-install: build
+install: $(REDLOCK)
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DESTDIR)$(PREFIX)/share/man/man7"
 	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 	install -d "$(DESTDIR)$(PREFIX)/share/zsh/site-functions"
 	install -d "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d"
-	install -m 755 target/redlock "$(DESTDIR)$(PREFIX)/bin/redlock"
+	install -m 755 "$(REDLOCK)" "$(DESTDIR)$(PREFIX)/bin/redlock"
 	install -m 644 man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
 	install -m 644 man/*.7 "$(DESTDIR)$(PREFIX)/share/man/man7"
 	install -m 644 completions/redlock.bash "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/redlock"

@@ -23,7 +23,7 @@ use crate::lock::{self, Acquired, Claim, Incoming, Kind, Link, Lock, Loss, Relea
 use crate::renewer::{News, Renewer};
 use crate::report::{self, Voice};
 use crate::session::{Action, Event, Session, Terms, Why};
-use crate::signal::{SIGCHLD, SIGINT, SIGSTOP, SIGTERM, Signals, ends_waiting};
+use crate::signal::{SIGCHLD, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, Signals, ends_waiting};
 use crate::sys;
 use crate::wait::{self, Next, Patience};
 
@@ -352,11 +352,11 @@ impl Attempt<'_> {
                 Ok(Asked::Busy { holder, left }) => (holder, left),
                 Ok(Asked::Signal(signal)) => return Ok(Waited::Signalled(signal)),
                 Err(error) => {
-                    self.disconnect();
                     let lasting = heard.is_none_or(|heard| asked.since(heard) > run.options.ttl);
                     if lasting || error.kind != Kind::Unreachable {
                         return Err(error.into());
                     }
+                    self.disconnect();
                     run.voice().detail(&error);
                     if let Some(signal) = self.pause(asked + RECONNECT)? {
                         return Ok(Waited::Signalled(signal));
@@ -492,6 +492,9 @@ impl Attempt<'_> {
             while let Some(arrived) = self.signals.next().map_err(internal)? {
                 if ends_waiting(arrived.signal) {
                     return Ok(Woken::Signal(arrived.signal));
+                }
+                if arrived.signal == SIGTSTP {
+                    suspend().map_err(internal)?;
                 }
             }
             if now() >= until {
@@ -642,7 +645,7 @@ impl Supervision<'_> {
                     }
                     self.child.forward(signal);
                 }
-                Action::Suspend => sys::kill(nix::unistd::getpid().as_raw(), SIGSTOP)?,
+                Action::Suspend => suspend()?,
                 Action::Renew => self.renew()?,
                 Action::Warn => self.run.voice().note(format_args!(
                     "{}; the command goes on without it",
@@ -735,6 +738,11 @@ impl Supervision<'_> {
         };
         Ended { exit, link }
     }
+}
+
+/// Stops ourselves, until somebody lets us go on.
+fn suspend() -> io::Result<()> {
+    sys::kill(nix::unistd::getpid().as_raw(), SIGSTOP)
 }
 
 /// Sleeps until one of the descriptors has something to read.

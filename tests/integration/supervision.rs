@@ -282,7 +282,7 @@ fn a_grandchild_that_ignores_term_is_killed_by_the_end_of_kill_after() {
 fn the_grace_is_never_more_than_half_the_ttl() {
     let redis = Redis::start();
     let arguments = [
-        "run", "--ttl", "2s", "-k", "1h", "a", "--", "perl", "-e", COUNTER, "child", "TERM",
+        "run", "--ttl", "6s", "-k", "1h", "a", "--", "perl", "-e", COUNTER, "child", "TERM",
     ];
     let mut running = Running::start(&mut run(&redis, &arguments));
     running.line();

@@ -49,18 +49,27 @@ impl Redis {
 
     /// A Redis with more options, as on its command line: `["--requirepass", "secret"]`.
     pub fn with(options: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let port = free_port();
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let process = launch(&dir, port, &options);
-        let mut redis = Self {
-            dir,
-            port,
-            options,
-            process,
-        };
-        redis.wait_until_it_answers();
-        redis
+        loop {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let port = free_port();
+            let process = launch(&dir, port, &options);
+            let mut redis = Self {
+                dir,
+                port,
+                options: options.clone(),
+                process,
+            };
+            if redis.comes_up() {
+                return redis;
+            }
+            // Another server of a parallel test got the port first; anything else is an error.
+            let log = fs::read_to_string(redis.dir.path().join("redis.log")).unwrap_or_default();
+            assert!(
+                log.contains("Address already in use"),
+                "redis-server ended: {log}"
+            );
+        }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -134,18 +143,18 @@ impl Redis {
     /// Starts it again after `kill`, empty, on the same socket and port.
     pub fn start_again(&mut self) {
         self.process = launch(&self.dir, self.port, &self.options);
-        self.wait_until_it_answers();
+        assert!(self.comes_up(), "redis-server doesn't start again");
     }
 
-    fn wait_until_it_answers(&mut self) {
+    /// Waits until it accepts connections; false when it ends instead.
+    fn comes_up(&mut self) -> bool {
         let socket = self.socket();
+        let mut ended = false;
         wait_until("redis-server accepts connections", || {
-            assert!(
-                self.process.try_wait().unwrap().is_none(),
-                "redis-server ended at its start"
-            );
-            UnixStream::connect(&socket).is_ok()
+            ended = self.process.try_wait().unwrap().is_some();
+            ended || UnixStream::connect(&socket).is_ok()
         });
+        !ended
     }
 
     /// A redlock that knows this server, and nothing of the environment the tests run in: no
