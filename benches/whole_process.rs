@@ -2,6 +2,8 @@
 //!
 //! `make bench` runs it with the release binary in `REDLOCK_BIN`. It reports and judges nothing:
 //! machines differ, so only the ratios within one run count.
+//! Even the same bytes may differ by 7 % from one copy of a file to another, by how they lie in the
+//! page cache; to compare two builds, drop the cached pages of both and measure a second copy too.
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -1,72 +1,105 @@
 # bash completion for redlock(1)                            -*- shell-script -*-
 
-# The names of the locks that are held now; a server that doesn't answer is not waited for.
+# Offers the names of the locks that are held now, on the server that the command line names; one
+# that doesn't answer is not waited for. Names come from Redis, so they are data and never expanded
+# (compgen -W would run a $(command) in one).
 _redlock_names() {
-    redlock status --names-only --quiet --connect-timeout 300ms 2>/dev/null
+    local name
+    while IFS= read -r name; do
+        [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
+    done < <(redlock "$@" status --names-only --quiet --connect-timeout 300ms 2>/dev/null)
+}
+
+_redlock_words() {
+    mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur")
+}
+
+_redlock_files() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+}
+
+# What follows -- is a command line of its own, beginning at this word.
+_redlock_command() {
+    if declare -F _command_offset >/dev/null; then
+        _command_offset "$1"
+    elif ((COMP_CWORD == $1)); then
+        mapfile -t COMPREPLY < <(compgen -c -- "$cur")
+    else
+        _redlock_files
+    fi
 }
 
 _redlock() {
-    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command='' word i
-    local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout
-        --quiet --verbose --help'
+    # COMP_WORDS is split at colons and equals signs too; names and URLs are full of them.
+    local line=${COMP_LINE:0:COMP_POINT}
+    local words server=() command='' names=0 cur prev i
+    read -ra words <<<"$line"
+    [[ $line == *[[:space:]] ]] && words+=('')
     COMPREPLY=()
+    ((${#words[@]} > 1)) || return
+    cur=${words[-1]} prev=${words[-2]}
 
     for ((i = 1; i < COMP_CWORD; i++)); do
-        word=${COMP_WORDS[i]}
-        if [[ $word == -- ]]; then
-            # What follows is a command line of its own.
-            if declare -F _command_offset >/dev/null; then
-                _command_offset $((i + 1))
-            elif ((i + 1 == COMP_CWORD)); then
-                mapfile -t COMPREPLY < <(compgen -c -- "$cur")
-            else
-                mapfile -t COMPREPLY < <(compgen -f -- "$cur")
-            fi
+        if [[ ${COMP_WORDS[i]} == -- ]]; then
+            _redlock_command $((i + 1))
             return
         fi
-        [[ -z $command && $word =~ ^(run|status|release)$ ]] && command=$word
     done
-
-    case $prev in
-    --on-lost)
-        mapfile -t COMPREPLY < <(compgen -W 'stop warn' -- "$cur")
-        return
-        ;;
-    --on-unreachable)
-        mapfile -t COMPREPLY < <(compgen -W 'fail run' -- "$cur")
-        return
-        ;;
-    --password-file | --token-file | --tls-ca | --tls-cert | --tls-key)
-        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
-        return
-        ;;
-    --ttl | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout)
-        mapfile -t COMPREPLY < <(compgen -W '5s 30s 1m 10m 1h' -- "$cur")
-        return
-        ;;
-    --url | -u | --prefix | --reason | --id | -E | --conflict-exit-code | -c | --shell)
-        return
-        ;;
-    esac
-
-    local options
-    case $command in
-    run)
-        options="--ttl --wait --no-wait --conflict-exit-code --timeout --kill-after --on-lost
-            --on-unreachable --reason --shell -- $common"
-        ;;
-    status) options="--json --names-only --watch $common" ;;
-    release) options="--token-file --force --id $common" ;;
-    *) options="run status release --version $common" ;;
-    esac
-
-    if [[ -z $command || $cur == -* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
-    else
-        mapfile -t COMPREPLY < <(compgen -W "$(_redlock_names)" -- "$cur")
+    for ((i = 1; i < ${#words[@]} - 1; i++)); do
+        case ${words[i]} in
+        -u | --url | --prefix | --password-file | --tls-ca | --tls-cert | --tls-key)
+            server+=("${words[i]}" "${words[i + 1]}")
+            ((++i))
+            ;;
+        --url=* | --prefix=* | --password-file=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
+            server+=("${words[i]}")
+            ;;
+        --connect-timeout | --ttl | -w | --wait | -E | --conflict-exit-code | -t | --timeout | \
+            -k | --kill-after | --on-lost | --on-unreachable | --reason | -c | --shell | --token-file | --id)
+            ((++i))
+            ;;
+        -*) ;;
+        *)
+            if [[ $command ]]; then ((++names)); else command=${words[i]}; fi
+            ;;
+        esac
+    done
+    if [[ $cur == --*=* ]]; then
+        prev=${cur%%=*} cur=${cur#*=}
     fi
-    if declare -F __ltrim_colon_completions >/dev/null; then
-        __ltrim_colon_completions "$cur"
+
+    local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout
+        --quiet --verbose --help'
+    case $prev in
+    --on-lost) _redlock_words 'stop warn' ;;
+    --on-unreachable) _redlock_words 'fail run' ;;
+    --password-file | --token-file | --tls-ca | --tls-cert | --tls-key) _redlock_files ;;
+    --ttl | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout)
+        _redlock_words '5s 30s 1m 10m 1h'
+        ;;
+    --url | -u | --prefix | --reason | --id | -E | --conflict-exit-code | -c | --shell) ;;
+    *)
+        case $command:$cur in
+        run:-*)
+            _redlock_words "--ttl --wait --no-wait --conflict-exit-code --timeout --kill-after
+                --on-lost --on-unreachable --reason --shell -- $common"
+            ;;
+        status:-*) _redlock_words "--json --names-only --watch $common" ;;
+        release:-*) _redlock_words "--token-file --force --id $common" ;;
+        :*) _redlock_words "run status release --version $common" ;;
+        run:*)
+            if ((names)); then _redlock_words --; else _redlock_names "${server[@]}"; fi
+            ;;
+        status:*) _redlock_names "${server[@]}" ;;
+        release:*) ((names)) || _redlock_names "${server[@]}" ;;
+        esac
+        ;;
+    esac
+
+    # Only what follows the last colon is replaced.
+    if [[ $COMP_WORDBREAKS == *:* && $cur == *:* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${cur%"${cur##*:}"}"}")
     fi
 }
 

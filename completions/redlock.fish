@@ -1,8 +1,19 @@
 # fish completion for redlock(1)
 
-# The names of the locks that are held now; a server that doesn't answer is not waited for.
+# The names of the locks that are held now, on the server that the command line names; one that
+# doesn't answer is not waited for.
 function __redlock_names
-    redlock status --names-only --quiet --connect-timeout 300ms 2>/dev/null
+    set -l words (commandline -opc)
+    set -l server
+    for i in (seq (count $words))
+        switch $words[$i]
+            case -u --url --prefix --password-file --tls-ca --tls-cert --tls-key
+                set -a server $words[$i] $words[(math $i + 1)]
+            case '--url=*' '--prefix=*' '--password-file=*' '--tls-ca=*' '--tls-cert=*' '--tls-key=*'
+                set -a server $words[$i]
+        end
+    end
+    redlock $server status --names-only --quiet --connect-timeout 300ms 2>/dev/null
 end
 
 # What follows -- is a command line of its own.
@@ -10,12 +21,18 @@ function __redlock_after_dashes
     contains -- -- (commandline -opc)
 end
 
+function __redlock_command
+    set -l words (commandline -opc)
+    set -e words[1..(contains -i -- -- $words)]
+    __fish_complete_subcommand --commandline $words (commandline -ct)
+end
+
 function __redlock_is
     __fish_seen_subcommand_from $argv; and not __redlock_after_dashes
 end
 
 complete -c redlock -f
-complete -c redlock -n __redlock_after_dashes -a '(__fish_complete_subcommand --fcs-skip=(contains -i -- -- (commandline -opc)))'
+complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
 complete -c redlock -n 'not __fish_seen_subcommand_from run status release' -a run -d 'Run a command while holding a lock'
 complete -c redlock -n 'not __fish_seen_subcommand_from run status release' -a status -d 'Show who holds which lock'

@@ -60,7 +60,10 @@ fn advance(from: usize, to: usize) -> bool {
 // SAFETY: the parts that are handed out don't overlap, as their bounds come from one counter that
 // is changed atomically; it moves back only over the part that ends at it, when that is freed.
 // Alignment holds, as the block is aligned to a page and larger alignments go to the system.
+// Never inlined: there are thousands of calls, and copies of this in all of them make the program
+// larger and no faster.
 unsafe impl GlobalAlloc for Arena {
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut next = NEXT.load(Ordering::Relaxed);
         loop {
@@ -78,6 +81,7 @@ unsafe impl GlobalAlloc for Arena {
         }
     }
 
+    #[inline(never)]
     unsafe fn dealloc(&self, allocation: *mut u8, layout: Layout) {
         match offset(allocation) {
             Some(start) => {
@@ -88,6 +92,7 @@ unsafe impl GlobalAlloc for Arena {
         }
     }
 
+    #[inline(never)]
     unsafe fn realloc(&self, allocation: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let Some(start) = offset(allocation) else {
             // SAFETY: what isn't in the block came from the system.
