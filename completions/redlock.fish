@@ -24,7 +24,11 @@ end
 function __redlock_command
     set -l words (commandline -opc)
     set -e words[1..(contains -i -- -- $words)]
-    __fish_complete_subcommand --commandline $words (commandline -ct)
+    if set -q words[1]
+        __fish_complete_subcommand --commandline $words (commandline -ct)
+    else
+        __fish_complete_command
+    end
 end
 
 function __redlock_is

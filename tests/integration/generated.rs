@@ -1,17 +1,20 @@
-//! Man pages and completions agree with what the command line takes.
+//! What is printed agrees with what is there: man pages, completions, and what the manual tells to do.
 //!
 //! The pages are made from the definition of the command line, with the hand-written sections of
 //! man/parts at their end; `make generate` writes them anew. The completions are written by hand,
 //! so here it is checked that they know all commands and options, and that they work.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use clap::CommandFactory;
 use clap_mangen::Man;
+use nix::sys::signal::Signal;
 
-use crate::support::{Outcome, Redis, Running, path};
+use crate::support::{Outcome, Redis, Running, outcome, path, wait_until};
 
 #[path = "../../src/cli.rs"]
 #[allow(dead_code)]
@@ -31,30 +34,47 @@ fn command_line() -> clap::Command {
 /// All pages: their file names and texts.
 fn pages() -> Vec<(String, String)> {
     let all = command_line();
-    let page = |command: &clap::Command, name: String| {
-        // clap keeps names as static text.
-        let known: &'static str = name.clone().leak();
-        let shown = command.clone().display_name(known).name(known);
-        let man = Man::new(shown)
-            .title(name.to_uppercase())
-            .section("1")
-            .date("")
-            .source(format!("redlock {}", env!("CARGO_PKG_VERSION")))
-            .manual("redlock manual");
-        let mut text = Vec::new();
-        man.render_title(&mut text).unwrap();
-        man.render_name_section(&mut text).unwrap();
-        man.render_synopsis_section(&mut text).unwrap();
-        man.render_description_section(&mut text).unwrap();
-        man.render_options_section(&mut text).unwrap();
-        let parts = fs::read_to_string(root().join(format!("man/parts/{name}.roff")));
-        let text = String::from_utf8(text).unwrap() + &parts.unwrap_or_default();
-        (format!("{name}.1"), text)
-    };
     let subcommands = all
         .get_subcommands()
-        .map(|command| page(command, format!("redlock-{}", command.get_name())));
-    subcommands.chain([page(&all, "redlock".into())]).collect()
+        .map(|command| page(command, &format!("redlock-{}", command.get_name())));
+    subcommands.chain([page(&all, "redlock")]).collect()
+}
+
+/// What `clap_mangen` begins each part of a page with.
+const PREAMBLE: &str = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n";
+
+fn page(command: &clap::Command, name: &str) -> (String, String) {
+    // clap keeps names as static text.
+    let known: &'static str = name.to_owned().leak();
+    let usage = command.clone().render_usage().to_string();
+    let mut shown = command
+        .clone()
+        .display_name(known)
+        .name(known)
+        .override_usage(usage.trim_start_matches("Usage: ").to_owned());
+    // The name section has said the first paragraph.
+    if let Some(about) = command.get_long_about().map(ToString::to_string)
+        && let Some((_, description)) = about.split_once("\n\n")
+    {
+        shown = shown.long_about(description.to_owned());
+    }
+    let man = Man::new(shown);
+    let mut parts = Vec::new();
+    man.render_name_section(&mut parts).unwrap();
+    man.render_synopsis_section(&mut parts).unwrap();
+    man.render_description_section(&mut parts).unwrap();
+    man.render_options_section(&mut parts).unwrap();
+    let parts = String::from_utf8(parts).unwrap().replace(PREAMBLE, "");
+    // The title has no date: it would have to be kept up to date by hand. clap_mangen would leave
+    // the empty argument out.
+    let title = name.to_uppercase();
+    let version = env!("CARGO_PKG_VERSION");
+    let text = format!(
+        "{PREAMBLE}.TH {title} 1 \"\" \"redlock {version}\" \"redlock manual\"\n{}",
+        parts.replace(".br\n\n.br\n", ".sp\n")
+    );
+    let by_hand = fs::read_to_string(root().join(format!("man/parts/{name}.roff"))).unwrap();
+    (format!("{name}.1"), text + &by_hand)
 }
 
 #[test]
@@ -88,58 +108,72 @@ fn the_man_pages_are_good_roff() {
             .into();
         shown.assert_code(0).assert_silent();
         assert!(shown.stdout.lines().count() > 20, "{shown:?}");
+        let wide = |line: &&str| line.chars().count() > 80;
+        assert_eq!(shown.stdout.lines().find(wide), None, "{:?}", entry.path());
+    }
+}
+
+/// The long options of a command, each with its dashes.
+fn long_options(command: &clap::Command) -> BTreeSet<String> {
+    command
+        .get_arguments()
+        .filter_map(clap::Arg::get_long)
+        .map(|option| format!("--{option}"))
+        .collect()
+}
+
+/// Asks a shell for everything it offers, and compares with what the command line takes.
+fn assert_knows_everything(complete: &dyn Fn(&str) -> Vec<String>) {
+    let all = command_line();
+    let offered = |line: &str| -> BTreeSet<String> { complete(line).into_iter().collect() };
+    assert_eq!(
+        offered("redlock --"),
+        long_options(&all),
+        "before the command"
+    );
+    for command in all.get_subcommands() {
+        let name = command.get_name();
+        assert!(offered("redlock ").contains(name), "{name}");
+        let mut options = offered(&format!("redlock {name} --"));
+        // What separates COMMAND may be offered as well.
+        options.remove("--");
+        assert_eq!(options, long_options(command), "{name}");
     }
 }
 
 #[test]
-fn the_completions_know_every_command_and_option() {
-    for file in ["redlock.bash", "_redlock", "redlock.fish"] {
-        let text = fs::read_to_string(root().join("completions").join(file)).unwrap();
-        let knows = |word: &str| {
-            text.split(|c: char| !c.is_alphanumeric() && c != '-' && c != '_')
-                .any(|other| other == word)
-        };
-        let all = command_line();
-        for command in [&all].into_iter().chain(all.get_subcommands()) {
-            assert!(
-                knows(command.get_name()),
-                "{file} doesn't know the command {}",
-                command.get_name()
-            );
-            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
-                let word = if file == "redlock.fish" {
-                    option.to_owned()
-                } else {
-                    format!("--{option}")
-                };
-                assert!(
-                    knows(&word),
-                    "{file} doesn't know --{option} of {}",
-                    command.get_name()
-                );
-            }
+fn the_zsh_completion_names_every_command_and_option() {
+    let text = fs::read_to_string(root().join("completions/_redlock")).unwrap();
+    let knows = |word: &str| {
+        text.split(|c: char| !c.is_alphanumeric() && c != '-')
+            .any(|other| other == word)
+    };
+    let all = command_line();
+    for command in [&all].into_iter().chain(all.get_subcommands()) {
+        let name = command.get_name();
+        assert!(knows(name), "{name}");
+        for option in long_options(command) {
+            assert!(knows(&option), "{option} of {name}");
+        }
+        for option in command.get_arguments().filter_map(clap::Arg::get_short) {
+            assert!(knows(&format!("-{option}")), "-{option} of {name}");
         }
     }
 }
 
 /// A lock that is held for as long as the value lives.
-fn held(redis: &Redis, name: &str) -> Running {
-    let mut running = Running::start(&mut redis.redlock(&[
-        "run",
-        name,
-        "--",
-        "sh",
-        "-c",
-        "echo ready; sleep 60",
-    ]));
+fn held(redis: &Redis, prefix: &str, name: &str) -> Running {
+    let script = "echo ready; exec sleep 60";
+    let arguments = ["--prefix", prefix, "run", name, "-c", script];
+    let mut running = Running::start(&mut redis.redlock(&arguments));
     running.expect_line("ready");
     running
 }
 
-fn shell(redis: &Redis, program: &str, arguments: &[&str], script: &str) -> Vec<String> {
+/// What a shell prints for a script, as words.
+fn shell(redis: &Redis, program: &str, arguments: &[&str]) -> Vec<String> {
     let output: Outcome = Command::new(program)
         .args(arguments)
-        .arg(script)
         .current_dir(root())
         .env_clear()
         .env("PATH", path())
@@ -149,7 +183,7 @@ fn shell(redis: &Redis, program: &str, arguments: &[&str], script: &str) -> Vec<
         .output()
         .unwrap_or_else(|error| panic!("{program} is needed: {error}"))
         .into();
-    output.assert_code(0);
+    output.assert_code(0).assert_silent();
     output
         .stdout
         .split_whitespace()
@@ -157,44 +191,42 @@ fn shell(redis: &Redis, program: &str, arguments: &[&str], script: &str) -> Vec<
         .collect()
 }
 
-#[test]
-fn bash_completes_commands_options_and_names_of_live_locks() {
-    let redis = Redis::start();
-    let _held = held(&redis, "deploy:prod");
-    let complete = |words: &str| {
-        let script = format!(
-            "source completions/redlock.bash; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-             COMP_LINE='{words}'; COMP_POINT=${{#COMP_LINE}}; _redlock; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-        );
-        shell(&redis, "bash", &["--norc", "-c"], &script)
-    };
-    assert_eq!(complete("redlock st"), ["status"]);
-    assert_eq!(complete("redlock run --on-l"), ["--on-lost"]);
-    assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
-    assert_eq!(complete("redlock release dep"), ["deploy:prod"]);
-    assert_eq!(complete("redlock status dep"), ["deploy:prod"]);
-    assert_eq!(complete("redlock release --force dep"), ["deploy:prod"]);
+/// What bash offers at the end of a line; its words are cut as bash cuts them.
+fn bash(redis: &Redis, line: &str) -> Vec<String> {
+    let script = r#"
+source completions/redlock.bash
+COMP_LINE=$1 COMP_POINT=${#1}
+shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_redlock
+printf '%s\n' "${COMPREPLY[@]}"
+"#;
+    let mut arguments = vec!["--norc", "-c", script, "bash", line];
+    for word in line.split(' ') {
+        let mut rest = word;
+        while let Some(at) = rest.find([':', '=']) {
+            arguments.extend(
+                [&rest[..at], &rest[at..=at]]
+                    .iter()
+                    .filter(|w| !w.is_empty()),
+            );
+            rest = &rest[at + 1..];
+        }
+        if !rest.is_empty() || word.is_empty() {
+            arguments.push(rest);
+        }
+    }
+    shell(redis, "bash", &arguments)
 }
 
-#[test]
-fn fish_completes_commands_options_and_names_of_live_locks() {
-    let redis = Redis::start();
-    let _held = held(&redis, "deploy:prod");
-    let complete = |line: &str| {
-        let script =
-            format!("source completions/redlock.fish; complete -C '{line}' | string split -f1 \\t");
-        shell(&redis, "fish", &["--no-config", "-c"], &script)
-    };
-    assert_eq!(complete("redlock st"), ["status"]);
-    assert_eq!(complete("redlock run --on-l"), ["--on-lost"]);
-    assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
-    assert_eq!(complete("redlock release dep"), ["deploy:prod"]);
+fn fish(redis: &Redis, line: &str) -> Vec<String> {
+    let script =
+        "source completions/redlock.fish; complete -C $argv[1] | string split -f1 \\t; true";
+    shell(redis, "fish", &["--no-config", "-c", script, line])
 }
 
-#[test]
-fn zsh_completes_commands_and_names_of_live_locks() {
-    let redis = Redis::start();
-    let _held = held(&redis, "deploy:prod");
+/// What an interactive zsh makes of a line and a tab, once it is what was expected.
+fn zsh_completes(redis: &Redis, line: &str, expected: &str) {
     let script: PathBuf = crate::support::script(
         redis.dir.path(),
         "complete.zsh",
@@ -213,11 +245,207 @@ done
 print -r -- "$line"
 "#,
     );
-    let completes = |line: &str, expected: &str| {
-        let arguments = ["-f", script.to_str().unwrap(), line];
-        let seen = shell(&redis, "zsh", &arguments, expected).join(" ");
-        assert!(seen.contains(expected), "{line} became {seen}");
+    let arguments = ["-f", script.to_str().unwrap(), line, expected];
+    let seen = shell(redis, "zsh", &arguments).join(" ");
+    assert!(seen.contains(expected), "{line} became {seen}");
+}
+
+#[test]
+fn bash_completes_commands_options_and_names_of_live_locks() {
+    let redis = Redis::start();
+    let _held = held(&redis, "redlock:", "deploy:prod");
+    let _elsewhere = held(&redis, "other:", "elsewhere");
+    let complete = |line: &str| bash(&redis, line);
+    assert_knows_everything(&complete);
+    assert_eq!(complete("redlock st"), ["status"]);
+    assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
+    assert_eq!(complete("redlock run --on-lost=w"), ["warn"]);
+    assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"]);
+    assert_eq!(
+        complete("redlock release --token-file Cargo."),
+        ["Cargo.toml", "Cargo.lock"]
+    );
+    for line in ["release dep", "status dep", "release --force dep", "run "] {
+        assert_eq!(complete(&format!("redlock {line}")), ["deploy:prod"]);
+    }
+    // bash replaces what follows the last colon.
+    assert_eq!(complete("redlock release deploy:p"), ["prod"]);
+    for line in ["--prefix other: status ", "status --prefix=other: "] {
+        assert_eq!(complete(&format!("redlock {line}")), ["elsewhere"]);
+    }
+    assert!(complete("redlock run a -- redlo").contains(&"redlock".to_owned()));
+    assert_eq!(complete("redlock run a -- cat ./Makef"), ["./Makefile"]);
+}
+
+#[test]
+fn fish_completes_commands_options_and_names_of_live_locks() {
+    let redis = Redis::start();
+    let _held = held(&redis, "redlock:", "deploy:prod");
+    let _elsewhere = held(&redis, "other:", "elsewhere");
+    let complete = |line: &str| fish(&redis, line);
+    assert_knows_everything(&complete);
+    assert_eq!(complete("redlock st"), ["status"]);
+    assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
+    assert_eq!(complete("redlock run --on-lost=w"), ["--on-lost=warn"]);
+    assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"],);
+    assert_eq!(
+        complete("redlock release --token-file Cargo."),
+        ["Cargo.lock", "Cargo.toml"]
+    );
+    for line in [
+        "release dep",
+        "status deploy:p",
+        "release --force dep",
+        "run ",
+    ] {
+        assert_eq!(complete(&format!("redlock {line}")), ["deploy:prod"]);
+    }
+    for line in ["--prefix other: status ", "status --prefix=other: "] {
+        assert_eq!(complete(&format!("redlock {line}")), ["elsewhere"]);
+    }
+    assert!(complete("redlock run a -- redlo").contains(&"redlock".to_owned()));
+    assert_eq!(complete("redlock run a -- redlock st"), ["status"]);
+    assert_eq!(complete("redlock run a -- cat ./Makef"), ["./Makefile"]);
+}
+
+#[test]
+fn zsh_completes_commands_options_and_names_of_live_locks() {
+    let redis = Redis::start();
+    let _held = held(&redis, "redlock:", "deploy:prod");
+    let _elsewhere = held(&redis, "other:", "elsewhere");
+    for (line, expected) in [
+        ("redlock st", "status"),
+        ("redlock run --on-lost w", "warn"),
+        ("redlock release --token-file ./Makef", "Makefile"),
+        ("redlock release dep", "deploy:prod"),
+        ("redlock run -n --ttl 5s dep", "deploy:prod"),
+        ("redlock --prefix other: status e", "elsewhere"),
+        ("redlock status --prefix=other: e", "elsewhere"),
+        ("redlock run a -- redlock st", "status"),
+    ] {
+        zsh_completes(&redis, line, expected);
+    }
+}
+
+#[test]
+fn a_name_that_looks_like_a_command_is_completed_and_never_run() {
+    let redis = Redis::start();
+    let ran = redis.dir.path().join("ran");
+    let name = format!("x$(touch${{IFS}}{})", ran.display());
+    let _held = held(&redis, "redlock:", &name);
+    let quoted = bash(&redis, "redlock release x").concat();
+    assert!(quoted.starts_with(r"x\$\(touch"), "{quoted}");
+    assert_eq!(fish(&redis, "redlock release x"), [name]);
+    zsh_completes(&redis, "redlock release x", r"x\$\(touch");
+    assert!(!ran.exists());
+}
+
+#[test]
+fn a_server_that_stalls_is_not_waited_for_at_a_tab() {
+    let redis = Redis::start();
+    redis.stall();
+    let started = Instant::now();
+    assert_eq!(bash(&redis, "redlock release "), [""; 0]);
+    assert_eq!(fish(&redis, "redlock release "), [""; 0]);
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+/// The rule for an ACL user that the README or the manual prints, as words.
+fn acl_rule(file: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let start = text.find("ACL SETUSER").expect("a rule");
+    let end = text[start..].find("```").or(text[start..].find(".fi"));
+    text[start..start + end.expect("the end of the rule")]
+        .replace("\\-", "-")
+        .replace("\\e", " ")
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_printed_acl_rule_permits_all_that_redlock_does() {
+    let rule = acl_rule("README.md");
+    assert_eq!(rule, acl_rule("man/redlock-protocol.7"));
+    let redis = Redis::start();
+    let acl: Vec<&str> = rule.iter().map(String::as_str).collect();
+    assert_eq!(redis.cli(&acl), "OK");
+    let password = redis.dir.path().join("password");
+    fs::write(&password, "secret\n").unwrap();
+    let password = password.to_str().unwrap();
+    for url in [
+        format!("redis://jobs@127.0.0.1:{}/2", redis.port),
+        format!("{}?user=jobs", redis.url()),
+    ] {
+        let redlock = |arguments: &[&str]| {
+            let server = ["-v", "-u", &url, "--password-file", password];
+            redis.redlock(&[&server, arguments].concat())
+        };
+        let script = "echo ready; exec sleep 60";
+        let hold = ["run", "--ttl", "2s", "-k", "100ms", "a", "-c", script];
+        let mut holder = Running::start(&mut redlock(&hold));
+        holder.expect_line("ready");
+        let waiter = Running::start(&mut redlock(&["run", "-w", "20s", "a", "--", "true"]));
+        wait_until("the waiter listens", || {
+            redis.cli(&["PUBSUB", "CHANNELS", "*"]) == "{redlock:a}:released"
+        });
+        let renewals = redis.calls("pexpire");
+        wait_until("it is renewed", || redis.calls("pexpire") > renewals);
+        outcome(&mut redlock(&["release", "--force", "a"])).assert_code(0);
+        waiter
+            .finish()
+            .assert_code(0)
+            .assert_says("lock \"a\" released");
+        holder.finish().assert_code(79).assert_says("by force");
+
+        let mut killed = Running::start(&mut redlock(&["run", "--ttl", "1s", "b", "-c", script]));
+        killed.expect_line("ready");
+        killed.signal(Signal::SIGKILL);
+        killed.finish();
+        wait_until("the dead holder's lock is free", || {
+            let status = outcome(&mut redlock(&["status"]));
+            status.assert_code(0).assert_silent();
+            status.stdout == "no lock is held\n"
+        });
+    }
+    let url = format!("{}?user=jobs&pass=secret", redis.url());
+    let elsewhere = ["-u", &url, "--prefix", "other:", "run", "a", "--", "true"];
+    outcome(&mut redis.redlock(&elsewhere)).assert_code(77);
+}
+
+#[test]
+fn the_line_that_makes_a_script_lock_itself_does() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let line = readme
+        .lines()
+        .find(|line| line.contains("|| exec redlock run"))
+        .expect("the recipe");
+    let manual = fs::read_to_string(root().join("man/parts/redlock-run.roff")).unwrap();
+    assert!(manual.replace("\\-", "-").contains(line), "{line}");
+    let redis = Redis::start();
+    let text = format!("#!/bin/sh\n{line}\necho \"$REDLOCK_FENCE $*\"; read go\n");
+    let script = crate::support::script(redis.dir.path(), "backup.sh", &text);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&script);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", path())
+            .env("REDLOCK_URL", redis.url());
+        crate::support::without_terminal(&mut command);
+        command
     };
-    completes("redlock st", "status");
-    completes("redlock release dep", "deploy:prod");
+    let first = outcome(&mut run(&["one", "a b"]));
+    let (fence, arguments) = first.stdout.trim().split_once(' ').expect("two words");
+    assert_eq!(arguments, "one a b");
+    let fence: u64 = fence.parse().unwrap();
+    let _holder = held(&redis, "redlock:", "backup");
+    outcome(&mut run(&[])).assert_code(75);
+    assert!(
+        redis
+            .cli(&["HGET", "{redlock:backup}:state", "fence"])
+            .parse::<u64>()
+            .unwrap()
+            > fence
+    );
 }
