@@ -321,20 +321,21 @@ fn footprint(redis: &Redis, redlock: &str, seconds: &str) -> Result<(u64, u64)> 
 /// How long `redlock status` takes for a thousand locks, ms; the median of 20.
 fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port))?;
-    let script = include_str!("../src/lock/acquire.lua");
+    let script = concat!(
+        include_str!("../src/lock/promote.lua"),
+        include_str!("../src/lock/acquire.lua")
+    );
     let who = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
     for number in 0..1000 {
         let name = format!("lock-{number}");
         let lock = format!("redlock:{name}");
-        let keys = [
-            lock.clone(),
-            format!("{{{lock}}}:state"),
-            format!("{{{lock}}}:meta"),
-            "{redlock:}:index".into(),
-        ];
-        let mut words = vec!["EVAL", script, "4"];
+        let siblings = ["state", "meta", "holders", "queue", "waiters"];
+        let keys = siblings.map(|sibling| format!("{{{lock}}}:{sibling}"));
+        let channels = format!("{{{lock}}}:");
+        let mut words = vec!["EVAL", script, "7", &lock];
         words.extend(keys.iter().map(String::as_str));
-        words.extend(["token", "600000", who, &name]);
+        words.extend(["{redlock:}:index", &name, &channels]);
+        words.extend(["token", "600000", "1", who, "", "", "0", "fifo", "0"]);
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
             write!(request, "${}\r\n{word}\r\n", word.len())?;
@@ -342,7 +343,7 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
         stream.write_all(request.as_bytes())?;
         let mut reply = [0; 256];
         let read = stream.read(&mut reply)?;
-        if !reply[..read].starts_with(b"*2\r\n:1") {
+        if !reply[..read].starts_with(b"*3\r\n:1") {
             return Err("a lock could not be made".into());
         }
     }

@@ -1,7 +1,7 @@
 # bash completion for redlock(1)                            -*- shell-script -*-
 
-# Offers the names of the locks that are held now, on the server that the command line names; one
-# that doesn't answer is not waited for. Names come from Redis, so they are data and never expanded
+# Offers the names of the locks that are held or waited for now, on the server that the command line
+# names; one that doesn't answer is not waited for. Names come from Redis, so they are data and never expanded
 # (compgen -W would run a $(command) in one).
 _redlock_names() {
     local name
@@ -56,7 +56,7 @@ _redlock() {
             server+=("${words[i]}")
             ;;
         --connect-timeout | --ttl | -w | --wait | -E | --conflict-exit-code | -t | --timeout | \
-            -k | --kill-after | --on-lost | --on-unreachable | --reason | -c | --shell | --token-file | --id)
+            -k | --kill-after | --slots | --priority | --on-lost | --on-unreachable | --reason | -c | --shell | --token-file | --id)
             ((++i))
             ;;
         -*) ;;
@@ -78,20 +78,23 @@ _redlock() {
     --ttl | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
-    --url | -u | --prefix | --reason | --id | -E | --conflict-exit-code | -c | --shell) ;;
+    --url | -u | --prefix | --slots | --priority | --reason | --id | -E | --conflict-exit-code | -c | --shell) ;;
     *)
         case $command:$cur in
         run:-*)
-            _redlock_words "--ttl --wait --no-wait --conflict-exit-code --timeout --kill-after
-                --on-lost --on-unreachable --reason --shell -- $common"
+            _redlock_words "--ttl --wait --no-wait --conflict-exit-code --shared --slots --priority
+                --lifo --supersede --timeout --kill-after --on-lost --on-unreachable --reason
+                --shell -- $common"
             ;;
+        wait:-*) _redlock_words "--wait --no-wait --conflict-exit-code $common" ;;
         status:-*) _redlock_words "--json --names-only --watch $common" ;;
         release:-*) _redlock_words "--token-file --force --id $common" ;;
-        :*) _redlock_words "run status release --version $common" ;;
+        :*) _redlock_words "run wait status release --version $common" ;;
         run:*)
-            if ((names)); then _redlock_words --; else _redlock_names "${server[@]}"; fi
+            ((names)) && COMPREPLY=(--)
+            _redlock_names "${server[@]}"
             ;;
-        status:*) _redlock_names "${server[@]}" ;;
+        wait:* | status:*) _redlock_names "${server[@]}" ;;
         release:*) ((names)) || _redlock_names "${server[@]}" ;;
         esac
         ;;

@@ -1,6 +1,6 @@
 # fish completion for redlock(1)
 
-# The names of the locks that are held now, on the server that the command line names; one that
+# The names of the locks that are held or waited for now, on the server that the command line names; one that
 # doesn't answer is not waited for.
 function __redlock_names
     set -l words (commandline -opc)
@@ -38,10 +38,11 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-complete -c redlock -n 'not __fish_seen_subcommand_from run status release' -a run -d 'Run a command while holding a lock'
-complete -c redlock -n 'not __fish_seen_subcommand_from run status release' -a status -d 'Show who holds which lock'
-complete -c redlock -n 'not __fish_seen_subcommand_from run status release' -a release -d 'Give a lock back, or take it from its holder'
-complete -c redlock -n 'not __fish_seen_subcommand_from run status release' -s V -l version -d 'Print the version'
+complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a run -d 'Run a command while holding a lock'
+complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a wait -d 'Wait until a lock is free'
+complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a status -d 'Show who holds which lock, and who waits'
+complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a release -d 'Give a lock back, or take it from its holder'
+complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -s V -l version -d 'Print the version'
 
 complete -c redlock -n 'not __redlock_after_dashes' -s u -l url -x -d 'Redis server'
 complete -c redlock -n 'not __redlock_after_dashes' -l prefix -x -d 'Text before each name'
@@ -58,12 +59,21 @@ complete -c redlock -n '__redlock_is run' -l ttl -x -d 'How long the lock outliv
 complete -c redlock -n '__redlock_is run' -s w -l wait -x -d 'Wait at most this long'
 complete -c redlock -n '__redlock_is run' -s n -l no-wait -d 'Give up at once if the lock is busy'
 complete -c redlock -n '__redlock_is run' -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
+complete -c redlock -n '__redlock_is run' -s s -l shared -d 'Share the lock with others that do'
+complete -c redlock -n '__redlock_is run' -l slots -x -d 'At most N hold it at a time'
+complete -c redlock -n '__redlock_is run' -l priority -x -d 'Go before lower ones in the queue'
+complete -c redlock -n '__redlock_is run' -l lifo -d 'Newest waiter first'
+complete -c redlock -n '__redlock_is run' -l supersede -d 'Have older waiters give up'
 complete -c redlock -n '__redlock_is run' -s t -l timeout -x -d 'Stop the command after this long'
 complete -c redlock -n '__redlock_is run' -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
 complete -c redlock -n '__redlock_is run' -l on-lost -x -a 'stop warn' -d 'When the lock is lost'
 complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 'When Redis is out of reach'
 complete -c redlock -n '__redlock_is run' -l reason -x -d 'Why, shown to others'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script in place of a command'
+
+complete -c redlock -n '__redlock_is wait' -s w -l wait -x -d 'Wait at most this long'
+complete -c redlock -n '__redlock_is wait' -s n -l no-wait -d 'Only say whether it is free'
+complete -c redlock -n '__redlock_is wait' -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is status' -l names-only -d 'Print names only'
@@ -73,4 +83,4 @@ complete -c redlock -n '__redlock_is release' -l token-file -r -F -d 'File that 
 complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock whoever holds it'
 complete -c redlock -n '__redlock_is release' -l id -x -d 'Only if the holder has this id'
 
-complete -c redlock -n '__redlock_is run status release' -a '(__redlock_names)' -d lock
+complete -c redlock -n '__redlock_is run wait status release' -a '(__redlock_names)' -d lock

@@ -30,14 +30,14 @@ pub enum Reaped {
 }
 
 impl Child {
-    /// Starts a command. Standard streams and the environment (with `environment` added) pass
-    /// through; the kernel kills the child when redlock dies.
+    /// Starts a command. Standard streams and the environment (with the variables of `environment`
+    /// set, or taken away) pass through; the kernel kills the child when redlock dies.
     ///
     /// # Errors
     /// `NotFound` or another kind when the command can't be executed.
     pub fn spawn(
         command: &[OsString],
-        environment: &[(&'static str, OsString)],
+        environment: &[(&'static str, Option<OsString>)],
         own_group: bool,
         sigchld_ignored: bool,
     ) -> io::Result<Self> {
@@ -170,15 +170,16 @@ fn candidates(program: &OsStr) -> io::Result<Vec<CString>> {
         .collect()
 }
 
-/// Our environment with more variables, as `NAME=value` texts.
-fn environment(added: &[(&'static str, OsString)]) -> io::Result<Vec<CString>> {
+/// Our environment with variables set or taken away, as `NAME=value` texts.
+fn environment(changed: &[(&'static str, Option<OsString>)]) -> io::Result<Vec<CString>> {
     let variable = |name: &OsStr, value: &OsStr| c_string([name, value].join(OsStr::new("=")));
-    let kept = std::env::vars_os().filter(|(name, _)| added.iter().all(|(other, _)| name != other));
+    let kept =
+        std::env::vars_os().filter(|(name, _)| changed.iter().all(|(other, _)| name != other));
     let kept = kept.map(|(name, value)| variable(&name, &value));
-    let added = added
+    let set = changed
         .iter()
-        .map(|(name, value)| variable(OsStr::new(name), value));
-    kept.chain(added).collect()
+        .filter_map(|(name, value)| Some(variable(OsStr::new(name), value.as_ref()?)));
+    kept.chain(set).collect()
 }
 
 fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {

@@ -1,7 +1,8 @@
 //! What a user may type, and nothing else. Help, man pages and completions follow from it.
 
-// The comments here are the help text that users read, not Markdown.
+// The comments here are the help text that users read, not Markdown; fields are called as options.
 #![allow(clippy::doc_markdown, rustdoc::bare_urls)]
+#![allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -80,6 +81,7 @@ pub struct Common {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Box<Run>),
+    Wait(Wait),
     Status(Status),
     Release(Release),
 }
@@ -88,15 +90,15 @@ pub enum Command {
 ///
 /// Takes the lock NAME, runs COMMAND while the lease is renewed in the background, and releases
 /// the lock when COMMAND ends. If the lock is lost, COMMAND is stopped before anybody else can
-/// get it. The exit status is COMMAND's.
+/// get it. The exit status is COMMAND's. With several names COMMAND runs when all are held.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "redlock run [OPTIONS] NAME -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME -c SCRIPT"
+    override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT"
 )]
 pub struct Run {
-    /// The lock's name
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    /// The lock's name; several are taken in one global order
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
 
     /// What to run, and its arguments
     #[arg(value_name = "COMMAND", last = true, required_unless_present = "shell")]
@@ -117,6 +119,27 @@ pub struct Run {
     /// Exit status when the lock stays busy
     #[arg(short = 'E', long, value_name = "STATUS", default_value_t = 75)]
     pub conflict_exit_code: u8,
+
+    /// Share the lock with all others that take it so (readers); excludes those that don't
+    #[arg(short, long, conflicts_with = "slots")]
+    pub shared: bool,
+
+    /// Share the lock with others: at most N hold it at a time [default: 1, nobody else]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9999))]
+    pub slots: Option<u32>,
+
+    /// Go before lower priorities in the queue (-1000 to 1000)
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(-1000..=1000))]
+    pub priority: i32,
+
+    /// Newest waiter first
+    #[arg(long)]
+    pub lifo: bool,
+
+    /// Have those give up that have waited longer: only the newest is worth doing
+    #[arg(long)]
+    pub supersede: bool,
 
     /// Stop COMMAND after this long; the status is then 124
     #[arg(short, long, value_name = "DURATION", value_parser = positive_duration)]
@@ -161,13 +184,36 @@ pub enum OnUnreachable {
     Run,
 }
 
-/// Show who holds which lock
+/// Wait until a lock is free, without taking it
 ///
-/// Without a NAME: all locks that redlock holds below the prefix. With names: those, also free
-/// ones and those of other clients.
+/// Ends with status 0 when nobody holds the lock; of several, when nobody holds any. Somebody may
+/// take it right after that: to do something while it is free, use `redlock run`.
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// The lock's name
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
+
+    /// Wait at most this long [default: for ever]
+    #[arg(short, long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
+    pub wait: Option<Duration>,
+
+    /// Don't wait: only say whether it is free
+    #[arg(short, long)]
+    pub no_wait: bool,
+
+    /// Exit status when the lock stays busy
+    #[arg(short = 'E', long, value_name = "STATUS", default_value_t = 75)]
+    pub conflict_exit_code: u8,
+}
+
+/// Show who holds which lock, and who waits
+///
+/// Without a NAME: all locks below the prefix that redlock holds or waits for. With names: those,
+/// also free ones and those of other clients.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Names of locks [default: all that are held]
+    /// Names of locks [default: all that are held or waited for]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 

@@ -27,6 +27,11 @@ impl Moment {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// The time since boot.
+    pub fn since_boot(self) -> Duration {
+        self.0
+    }
+
     /// This moment moved back by `by`, not before boot.
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by))

@@ -15,7 +15,13 @@ pub struct Lease {
     grace: Duration,
     valid_from: Moment,
     renew_at: Moment,
+    renewing: bool,
 }
+
+/// The first renewal comes soon: with it the server begins to tell us when the lock is taken away.
+/// A job that is shorter than this doesn't pay for it, and who takes a lock away is noticed within
+/// a tenth of a second in any case.
+const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 
 impl Lease {
     /// A lease of `ttl` by a request sent at `sent`. `kill_after` is the time COMMAND has between
@@ -25,7 +31,8 @@ impl Lease {
             ttl,
             grace: kill_after.min(ttl / 2),
             valid_from: sent,
-            renew_at: sent + ttl / 3,
+            renew_at: sent + (ttl / 3).min(FIRST_RENEWAL),
+            renewing: false,
         }
     }
 
@@ -40,9 +47,16 @@ impl Lease {
         self.deadline().before(self.grace)
     }
 
-    /// When the next renewal is due.
-    pub fn renew_at(&self) -> Moment {
-        self.renew_at
+    /// When the next renewal is due; `None` while one is under way.
+    pub fn renew_at(&self) -> Option<Moment> {
+        (!self.renewing).then_some(self.renew_at)
+    }
+
+    /// Whether to renew now; if so, it is taken to be under way until its result is told.
+    pub fn renew_now(&mut self, now: Moment) -> bool {
+        let due = !self.renewing && now >= self.renew_at;
+        self.renewing |= due;
+        due
     }
 
     /// The time between SIGTERM and SIGKILL.
@@ -53,6 +67,7 @@ impl Lease {
     /// A renewal sent at `sent` succeeded. The next is due a third of the TTL after this one was
     /// *due*, not after it was done: a slow server doesn't make the schedule drift.
     pub fn renewed(&mut self, sent: Moment) {
+        self.renewing = false;
         self.valid_from = self.valid_from.max(sent);
         let step = self.ttl / 3;
         self.renew_at = (self.renew_at + step).max(sent);
@@ -63,6 +78,7 @@ impl Lease {
 
     /// A renewal failed at `now`: when to try again.
     pub fn retry(&mut self, now: Moment) {
+        self.renewing = false;
         self.renew_at = now + retry_pause(self.ttl);
     }
 }
@@ -104,7 +120,7 @@ mod tests {
             lease.stop_at().since(START),
             Duration::from_millis(25_000 - 302)
         );
-        assert_eq!(lease.renew_at().since(START), Duration::from_secs(10));
+        assert_eq!(lease.renew_at(), Some(START + FIRST_RENEWAL));
     }
 
     #[test]
@@ -116,11 +132,16 @@ mod tests {
     #[test]
     fn renewals_keep_their_schedule_and_a_late_one_is_not_made_up_for() {
         let mut lease = lease(30, 5);
-        lease.renewed(START + SECOND * 10 + SECOND / 10);
-        assert_eq!(lease.renew_at(), START + SECOND * 20);
+        let first = START + FIRST_RENEWAL;
+        assert!(lease.renew_now(first));
+        assert!(!lease.renew_now(first), "one is under way");
+        assert_eq!(lease.renew_at(), None);
+        lease.renewed(first + SECOND / 10);
+        assert_eq!(lease.renew_at(), Some(first + SECOND * 10));
         lease.renewed(START + SECOND * 50);
-        assert!(lease.renew_at() >= START + SECOND * 50);
-        assert!(lease.renew_at() <= START + SECOND * 60);
+        let next = lease.renew_at().unwrap();
+        assert!(next >= START + SECOND * 50);
+        assert!(next <= START + SECOND * 60);
     }
 
     #[test]
@@ -136,7 +157,7 @@ mod tests {
     fn a_failed_renewal_is_tried_again_within_a_twentieth_of_the_ttl() {
         let mut lease = lease(10, 5);
         lease.retry(START + SECOND * 4);
-        assert_eq!(lease.renew_at(), START + SECOND * 4 + SECOND / 2);
+        assert_eq!(lease.renew_at(), Some(START + SECOND * 4 + SECOND / 2));
         assert_eq!(retry_pause(SECOND * 3600), SECOND);
         assert_eq!(try_timeout(SECOND * 3600), SECOND * 3);
     }

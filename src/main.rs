@@ -34,6 +34,7 @@ mod config;
 mod exit;
 mod lease;
 mod lock;
+mod process;
 mod renewer;
 mod report;
 mod session;
@@ -71,6 +72,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let settings = Settings::read(&cli.common)?;
     match command {
         Command::Run(options) => command::run(*options, &settings),
+        Command::Wait(options) => command::wait(&options, &settings),
         Command::Status(options) => command::status(&options, &settings),
         Command::Release(options) => command::release(&options, &settings),
     }

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::lock::{Holder, Name, Who};
+use crate::lock::{Busy, Holder, Name, Who};
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +27,16 @@ impl Voice {
         }
     }
 
+    /// Says how things stand, unless told to be quiet: on a terminal in a line that the next one
+    /// takes the place of.
+    pub fn progress(self, line: &str) {
+        if has_terminal() && self >= Self::Normal {
+            transient(Some(line));
+        } else {
+            self.note(line);
+        }
+    }
+
     /// Says a change of state, where all are wanted.
     pub fn detail(self, line: impl fmt::Display) {
         if self >= Self::Verbose {
@@ -37,8 +48,39 @@ impl Voice {
 /// Says what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
 /// changes nothing.
 pub fn error(line: impl fmt::Display) {
+    transient(None);
     let line = format!("redlock: {}\n", escaped(&line.to_string()));
     let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// Whether what we say is seen on a terminal.
+pub fn has_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Shows a line on the terminal that the next one takes the place of; `None` takes it away.
+pub fn transient(line: Option<&str>) {
+    static SHOWN: AtomicBool = AtomicBool::new(false);
+    let was_shown = SHOWN.swap(line.is_some(), Ordering::Relaxed);
+    if line.is_none() && !was_shown {
+        return;
+    }
+    let line = line.map_or(String::new(), |line| format!("redlock: {}", escaped(line)));
+    let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0.into());
+    // One less, so that no terminal breaks the line.
+    let line = cut(&line, width.unwrap_or(80_usize).saturating_sub(1));
+    let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
+}
+
+/// The text, cut to a width in characters.
+pub fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if text.chars().count() <= width {
+        return text.into();
+    }
+    text.chars()
+        .take(width.saturating_sub(1))
+        .chain(['…'])
+        .collect()
 }
 
 /// Writes a product to stdout; false when its reader has gone away (`| head`), which is no error.
@@ -104,16 +146,80 @@ pub fn by(who: &Who) -> String {
     }
 }
 
-/// `lock "deploy" is held by ci@ci-7 (pid 4121) for 24s more`.
-pub fn held(name: &Name, holder: Option<&Holder>, left: Option<Duration>) -> String {
-    let whom = holder.map_or("another client".into(), |holder| by(&holder.who));
-    let until = left.map_or("without an expiry".into(), |left| {
+/// A holder in a sentence; one that isn't known is another client.
+pub fn holder(holder: Option<&Holder>) -> String {
+    holder.map_or("another client".into(), |holder| by(&holder.who))
+}
+
+/// The rest of a lease: `for 24s more`.
+pub fn left(left: Option<Duration>) -> String {
+    left.map_or("without an expiry".into(), |left| {
         format!("for {} more", rough(left))
-    });
-    let why = holder
-        .and_then(|holder| holder.who.reason.as_ref())
-        .map_or(String::new(), |reason| format!(" ({reason})"));
-    format!("lock \"{name}\" is held by {whom} {until}{why}")
+    })
+}
+
+/// `lock "deploy" is held by ci@ci-7 (pid 4121) for 24s more`.
+pub fn held(name: &Name, busy: &Busy) -> String {
+    let until = left(busy.left);
+    let why = busy
+        .holder
+        .as_ref()
+        .and_then(|holder| holder.who.reason.as_ref());
+    let why = why.map_or(String::new(), |reason| format!(" ({reason})"));
+    match busy.holders {
+        0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
+        _ => format!("lock \"{name}\" is held by {} {until}{why}", holders(busy)),
+    }
+}
+
+/// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); 2 ahead`.
+/// What is known is `old`.
+pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
+    let mut line = format!("waiting for \"{name}\"");
+    match &busy.holder {
+        _ if busy.holders == 0 => line += ", which is being handed on",
+        None => {
+            let left = busy.left.map_or(" without an expiry".into(), |left| {
+                format!(", {} left", rough(left.saturating_sub(old)))
+            });
+            let _ = write!(line, ", held by {}{left}", holders(busy));
+        }
+        Some(holder) => {
+            let since = Duration::from_millis(busy.now_ms.saturating_sub(holder.since_ms));
+            let _ = write!(
+                line,
+                ", held by {} for {}: {}",
+                holders(busy),
+                rough(whole_seconds(since + old)),
+                command_line(&holder.who.command)
+            );
+            if let Some(reason) = &holder.who.reason {
+                let _ = write!(line, " ({reason})");
+            }
+        }
+    }
+    line + &ahead(busy)
+}
+
+fn ahead(busy: &Busy) -> String {
+    match busy.ahead {
+        0 => String::new(),
+        ahead => format!("; {ahead} ahead"),
+    }
+}
+
+/// The holder that is known, and how many there are beside it.
+fn holders(busy: &Busy) -> String {
+    let one = holder(busy.holder.as_ref());
+    match busy.holders {
+        0 | 1 => one,
+        2 => format!("{one} and another"),
+        many => format!("{one} and {} others", many - 1),
+    }
+}
+
+fn whole_seconds(duration: Duration) -> Duration {
+    Duration::from_secs(duration.as_secs())
 }
 
 /// A command line for people: quoted where a shell would need it.

@@ -39,6 +39,8 @@ pub enum Event {
     RenewalFailed,
     /// The lock is definitely not ours any more.
     Lost,
+    /// The job has given the lock back by itself.
+    Returned,
     /// COMMAND ended.
     Ended(ExitStatus),
     /// COMMAND and all its descendants ended.
@@ -78,12 +80,10 @@ pub enum Why {
 /// What protects COMMAND.
 #[derive(Clone, Copy, Debug)]
 enum Guard {
-    Held {
-        lease: Lease,
-        renewing: bool,
-    },
+    Held(Lease),
     Lost,
-    /// Redis couldn't be reached, and the user wanted to run all the same.
+    /// Nothing, and the user wanted it so: Redis couldn't be reached, or the job has given the lock
+    /// back.
     Without,
 }
 
@@ -125,10 +125,7 @@ impl Session {
     pub fn new(terms: Terms, lease: Option<Lease>) -> Self {
         Self {
             terms,
-            guard: lease.map_or(Guard::Without, |lease| Guard::Held {
-                lease,
-                renewing: false,
-            }),
+            guard: lease.map_or(Guard::Without, Guard::Held),
             phase: Phase::Running,
             ended: None,
         }
@@ -137,22 +134,15 @@ impl Session {
     /// When to look at the clock again.
     pub fn due(&self) -> Option<Moment> {
         let guard = match (self.guard, self.phase) {
-            (Guard::Held { lease, renewing }, Phase::Running | Phase::Interrupted { .. }) => {
-                let renew = (!renewing).then(|| lease.renew_at());
-                [
-                    Some(self.end_of_patience(&lease)),
-                    renew,
-                    self.terms.timeout_at,
-                ]
-            }
-            (Guard::Held { lease, renewing }, Phase::Stopping { .. }) => [
-                Some(lease.deadline()),
-                (!renewing).then(|| lease.renew_at()),
-                None,
+            (Guard::Held(lease), Phase::Running | Phase::Interrupted { .. }) => [
+                Some(self.end_of_patience(&lease)),
+                lease.renew_at(),
+                self.terms.timeout_at,
             ],
-            (Guard::Held { lease, renewing }, Phase::Killed { .. }) => {
-                [(!renewing).then(|| lease.renew_at()), None, None]
+            (Guard::Held(lease), Phase::Stopping { .. }) => {
+                [Some(lease.deadline()), lease.renew_at(), None]
             }
+            (Guard::Held(lease), Phase::Killed { .. }) => [lease.renew_at(), None, None],
             (Guard::Lost | Guard::Without, Phase::Running | Phase::Interrupted { .. }) => {
                 [self.terms.timeout_at, None, None]
             }
@@ -176,18 +166,21 @@ impl Session {
             Event::Tick => {}
             Event::Signal(arrived) => self.signalled(arrived, now, &mut actions),
             Event::Renewed(sent) => {
-                if let Guard::Held { lease, renewing } = &mut self.guard {
+                if let Guard::Held(lease) = &mut self.guard {
                     lease.renewed(sent);
-                    *renewing = false;
                 }
             }
             Event::RenewalFailed => {
-                if let Guard::Held { lease, renewing } = &mut self.guard {
+                if let Guard::Held(lease) = &mut self.guard {
                     lease.retry(now);
-                    *renewing = false;
                 }
             }
             Event::Lost => self.lost(now, &mut actions),
+            Event::Returned => {
+                if let Guard::Held(_) = self.guard {
+                    self.guard = Guard::Without;
+                }
+            }
             Event::Ended(status) => {
                 self.ended = Some(status);
                 match self.phase {
@@ -211,7 +204,7 @@ impl Session {
     }
 
     fn look_at_the_clock(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Guard::Held { lease, .. } = self.guard {
+        if let Guard::Held(lease) = self.guard {
             if now >= lease.deadline() && !self.terms.only_warn {
                 self.kill(Why::Lost, now, actions);
             } else if now >= self.end_of_patience(&lease) {
@@ -223,11 +216,9 @@ impl Session {
             }
         }
         // A COMMAND that is being stopped still needs its lock, so that goes on.
-        if let Guard::Held { lease, renewing } = &mut self.guard
-            && now >= lease.renew_at()
-            && !*renewing
+        if let Guard::Held(lease) = &mut self.guard
+            && lease.renew_now(now)
         {
-            *renewing = true;
             actions.push(Action::Renew);
         }
         if self.terms.timeout_at.is_some_and(|at| now >= at) {
@@ -296,7 +287,7 @@ impl Session {
     }
 
     fn lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let Guard::Held { lease, .. } = self.guard else {
+        let Guard::Held(lease) = self.guard else {
             return;
         };
         self.guard = Guard::Lost;
@@ -345,7 +336,7 @@ impl Session {
     /// The time between SIGTERM and SIGKILL.
     fn grace(&self) -> Duration {
         match self.guard {
-            Guard::Held { lease, .. } => lease.grace(),
+            Guard::Held(lease) => lease.grace(),
             Guard::Lost | Guard::Without => self.terms.kill_after,
         }
     }
@@ -386,11 +377,14 @@ mod tests {
         }
     }
 
+    /// A session that was renewed at START for the first time.
     fn session(terms: Terms) -> Session {
-        Session::new(
-            terms,
-            Some(Lease::new(START, Duration::from_secs(30), terms.kill_after)),
-        )
+        let acquired = START.before(Duration::from_millis(50));
+        let lease = Lease::new(acquired, Duration::from_secs(30), terms.kill_after);
+        let mut session = Session::new(terms, Some(lease));
+        assert_eq!(session.on_event(Event::Tick, START), [Action::Renew]);
+        session.on_event(Event::Renewed(START), START);
+        session
     }
 
     fn sent(signal: i32) -> Event {
@@ -422,6 +416,18 @@ mod tests {
         assert_eq!(session.on_event(Event::Tick, at(20_000)), [Action::Renew]);
         session.on_event(Event::RenewalFailed, at(23_000));
         assert_eq!(session.due(), Some(at(24_000)));
+    }
+
+    #[test]
+    fn a_lock_that_the_job_gave_back_is_neither_renewed_nor_missed() {
+        let mut session = session(terms());
+        assert_eq!(session.on_event(Event::Returned, at(100)), []);
+        assert_eq!(session.due(), None);
+        assert_eq!(session.on_event(Event::Lost, at(200)), []);
+        assert_eq!(
+            session.on_event(ended(7), at(60_000)),
+            [Action::Finish(Exit::Command(7))]
+        );
     }
 
     #[test]

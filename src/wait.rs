@@ -1,4 +1,5 @@
-//! Waiting for a lock: when to ask again, and when to give up. Pure.
+//! Waiting for a lock: our place in the queue, when to ask again, when to give up, and when to
+//! say something. Pure.
 
 use std::time::Duration;
 
@@ -12,38 +13,111 @@ pub enum Patience {
     Until(Moment),
 }
 
+impl Patience {
+    /// Whether it is over.
+    pub fn is_over(self, now: Moment) -> bool {
+        matches!(self, Self::Until(end) if now >= end)
+    }
+}
+
+/// How a waiter hears of its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ear {
+    /// A message comes.
+    Listens,
+    /// It has to look: no message can reach it.
+    Polls,
+}
+
 /// What to do about a busy lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask again at this moment, or when a release is announced.
+    /// Ask again at this moment, or when a message comes.
     AskAt(Moment),
     GiveUp,
 }
 
-/// How often one who hears of releases looks all the same: a plain client deletes its key without
-/// telling anybody, and a message can be lost with its connection.
-const LISTENING: Duration = Duration::from_secs(2);
+/// The heartbeat of one who waits, by how many are ahead: a message may be lost with its
+/// connection, a plain client deletes its key without telling anybody, and an entry in the queue
+/// lives for three of these (acquire.lua has the same rule). Those far behind have time.
+pub fn heartbeat(ahead: u32) -> Duration {
+    scaled(Duration::from_secs(2), ahead, Duration::from_secs(30))
+}
 
-/// How often one who can't listen looks.
-const DEAF: Duration = Duration::from_millis(250);
+/// How often one who can't be reached looks: within the time that a grant may be claimed.
+fn look(ahead: u32) -> Duration {
+    scaled(Duration::from_millis(250), ahead, Duration::from_secs(1))
+}
 
-/// The lock is busy for `left` more (`None`: for ever). `dice` in 0..1 spreads those who wait for
-/// the same moment.
+fn scaled(first: Duration, ahead: u32, last: Duration) -> Duration {
+    (first + (first / 4).saturating_mul(ahead)).min(last)
+}
+
+/// The lock is busy for `left` more (`None`: for ever), and `ahead` others come first. `dice` in
+/// 0..1 spreads those who look for the same moment.
 pub fn next(
     patience: Patience,
-    listening: bool,
+    ear: Ear,
+    ahead: u32,
     left: Option<Duration>,
     now: Moment,
     dice: f64,
 ) -> Next {
-    let look = if listening { LISTENING } else { DEAF }.mul_f64(0.75 + dice / 2.0);
-    // One millisecond more, as Redis rounds the remaining time down.
-    let expiry = left.map_or(look, |left| left + Duration::from_millis(1));
-    let ask_at = now + look.min(expiry);
+    let look = match ear {
+        Ear::Listens => heartbeat(ahead),
+        Ear::Polls => look(ahead).mul_f64(0.75 + dice / 2.0),
+    };
+    // One millisecond more, as Redis rounds the remaining time down. Only the first in the queue
+    // can do something about an expired lease.
+    let expiry = left.filter(|_| ahead == 0);
+    let ask_at = now + expiry.map_or(look, |left| look.min(left + Duration::from_millis(1)));
     match patience {
         Patience::ForEver => Next::AskAt(ask_at),
         Patience::Until(end) if now < end => Next::AskAt(ask_at.min(end)),
         Patience::Until(_) => Next::GiveUp,
+    }
+}
+
+/// When to tell a user what the wait is for.
+#[derive(Debug)]
+pub struct Telling {
+    /// There is a line that can be written anew.
+    in_place: bool,
+    due: Moment,
+    /// The holder that was told of last.
+    told: Option<String>,
+}
+
+/// Waits shorter than this are nobody's business.
+const FIRST: Duration = Duration::from_secs(1);
+
+impl Telling {
+    /// The wait began at this moment.
+    pub fn new(began: Moment, in_place: bool) -> Self {
+        Self {
+            in_place,
+            due: began + FIRST,
+            told: None,
+        }
+    }
+
+    /// When there will be something to say.
+    pub fn due(&self) -> Moment {
+        self.due
+    }
+
+    /// Whether to tell now that this holder has the lock.
+    pub fn tell(&mut self, holder: &str, now: Moment) -> bool {
+        let changed = self.told.as_deref().is_some_and(|told| told != holder);
+        // Between two holders there is nobody to tell of.
+        let news = changed && !holder.is_empty();
+        if now < self.due && !news {
+            return false;
+        }
+        let pause = if self.in_place { 1 } else { 60 };
+        self.due = now + Duration::from_secs(pause);
+        self.told = Some(holder.to_owned());
+        true
     }
 }
 
@@ -55,32 +129,59 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_listener_asks_again_when_the_lease_ends_or_after_about_two_seconds() {
-        let ask = |left| next(Patience::ForEver, true, left, START, 0.5);
-        assert_eq!(ask(Some(MS * 300)), Next::AskAt(START + MS * 301));
-        assert_eq!(ask(Some(MS * 30_000)), Next::AskAt(START + MS * 2_000));
-        assert_eq!(ask(None), Next::AskAt(START + MS * 2_000));
+    fn the_first_in_the_queue_asks_again_when_the_lease_ends_or_with_its_heartbeat() {
+        let ask = |left, ahead| next(Patience::ForEver, Ear::Listens, ahead, left, START, 0.5);
+        assert_eq!(ask(Some(MS * 300), 0), Next::AskAt(START + MS * 301));
+        assert_eq!(ask(Some(MS * 30_000), 0), Next::AskAt(START + MS * 2_000));
+        assert_eq!(ask(None, 0), Next::AskAt(START + MS * 2_000));
+        assert_eq!(ask(Some(MS * 300), 1), Next::AskAt(START + MS * 2_500));
+    }
+
+    #[test]
+    fn those_far_behind_are_rarely_heard_of() {
+        let beats: Duration = (0..100).map(heartbeat).sum();
+        assert_eq!(heartbeat(4), MS * 4_000);
+        assert_eq!(heartbeat(u32::MAX), MS * 30_000);
+        assert!(beats > Duration::from_secs(1_800));
+        let each_second: f64 = (0..100)
+            .map(|rank| 1.0 / heartbeat(rank).as_secs_f64())
+            .sum();
+        assert!(each_second < 8.0, "{each_second}");
     }
 
     #[test]
     fn the_last_look_is_at_the_end_of_the_patience() {
         let until = Patience::Until(START + MS * 500);
-        assert_eq!(
-            next(until, true, None, START, 0.0),
-            Next::AskAt(START + MS * 500)
-        );
-        assert_eq!(next(until, true, None, START + MS * 500, 0.0), Next::GiveUp);
-        assert_eq!(
-            next(Patience::Until(START), true, None, START, 0.0),
-            Next::GiveUp
-        );
+        let ask = |until, at| next(until, Ear::Listens, 3, None, at, 0.0);
+        assert_eq!(ask(until, START), Next::AskAt(START + MS * 500));
+        assert_eq!(ask(until, START + MS * 500), Next::GiveUp);
+        assert_eq!(ask(Patience::Until(START), START), Next::GiveUp);
     }
 
     #[test]
     fn those_who_cannot_listen_look_often_and_not_all_at_once() {
-        let early = next(Patience::ForEver, false, None, START, 0.0);
-        let late = next(Patience::ForEver, false, None, START, 1.0);
-        assert_ne!(early, late);
-        assert!(matches!(late, Next::AskAt(at) if at.since(START) < MS * 400));
+        let ask = |dice| next(Patience::ForEver, Ear::Polls, 0, None, START, dice);
+        assert_ne!(ask(0.0), ask(1.0));
+        assert!(matches!(ask(1.0), Next::AskAt(at) if at.since(START) < MS * 400));
+    }
+
+    #[test]
+    fn a_log_gets_a_line_at_the_start_at_each_change_of_holder_and_each_minute() {
+        let mut telling = Telling::new(START, false);
+        assert!(!telling.tell("a", START + MS * 999));
+        assert!(telling.tell("a", START + MS * 1_000));
+        assert!(!telling.tell("a", START + MS * 3_000));
+        assert!(!telling.tell("", START + MS * 3_100));
+        assert!(telling.tell("b", START + MS * 3_200));
+        assert!(!telling.tell("b", START + MS * 63_000));
+        assert!(telling.tell("b", START + MS * 63_200));
+    }
+
+    #[test]
+    fn a_terminal_shows_it_every_second() {
+        let mut telling = Telling::new(START, true);
+        assert!(telling.tell("a", START + MS * 1_000));
+        assert!(!telling.tell("a", START + MS * 1_900));
+        assert!(telling.tell("a", START + MS * 2_000));
     }
 }

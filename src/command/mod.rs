@@ -3,6 +3,7 @@
 mod release;
 mod run;
 mod status;
+mod wait;
 
 use std::fmt;
 
@@ -17,6 +18,7 @@ use crate::report;
 pub use self::release::release;
 pub use self::run::run;
 pub use self::status::status;
+pub use self::wait::wait;
 
 /// Something that was typed wrong, but that clap can't see; status 64.
 #[derive(Debug)]
@@ -70,7 +72,7 @@ fn mistake(text: &str, kind: ErrorKind) -> String {
         .collect();
     let command = command.join(" ");
     let hint = match (kind, command.as_str()) {
-        (ErrorKind::UnknownArgument, "redlock run") => "COMMAND comes after --; ",
+        (ErrorKind::MissingRequiredArgument, "redlock run") => "COMMAND comes after --; ",
         _ => "",
     };
     let what = what
@@ -82,7 +84,7 @@ fn mistake(text: &str, kind: ErrorKind) -> String {
 
 /// The mistake of giving no command at all.
 pub fn no_command() -> Result<Exit> {
-    Err(BadUsage("which command? run, status or release; see redlock --help".into()).into())
+    Err(BadUsage("which command? run, wait, status or release; see redlock --help".into()).into())
 }
 
 /// The version on stdout; at length how it was built.
@@ -117,6 +119,18 @@ fn name(text: &str) -> Result<Name> {
         .map_err(|why| BadUsage(format!("{why}: {text:?}")))?)
 }
 
+/// Names as they were typed, each once.
+fn distinct(texts: &[String]) -> Result<Vec<Name>> {
+    let mut names = Vec::new();
+    for text in texts {
+        let name = name(text)?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// Who we are, to others.
 fn ourselves() -> Who {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -149,11 +163,7 @@ mod tests {
         for (line, said) in [
             (
                 &["run", "a", "true"][..],
-                "unexpected argument 'true' found; COMMAND comes after --; see redlock run --help",
-            ),
-            (
-                &["run", "a"],
-                "the following required arguments were not provided: <COMMAND>...; see redlock run --help",
+                "the following required arguments were not provided: <COMMAND>...; COMMAND comes after --; see redlock run --help",
             ),
             (
                 &["run", "--ttl", "9", "a", "--", "b"],

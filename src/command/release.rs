@@ -62,12 +62,17 @@ fn give_back(lock: Lock, token: Vec<u8>, settings: &Settings) -> Result<Exit> {
     let within = settings.server.timeout;
     let mut link = Link::open(&settings.server)?;
     let claim = Claim::resume(lock, token, std::time::Duration::ZERO);
-    match claim.release(&mut link, within)? {
+    match claim.release(&mut link, true, within)? {
         Release::Released => {
             settings
                 .voice
                 .detail(format_args!("released lock \"{}\"", claim.lock().name()));
             Ok(Exit::Success)
+        }
+        Release::Returned => {
+            let name = claim.lock().name();
+            report::error(format_args!("lock \"{name}\" was given back before"));
+            Ok(Exit::Lost)
         }
         Release::NotOurs(loss) => {
             let name = claim.lock().name();
@@ -93,17 +98,26 @@ fn refuse(lock: &Lock, settings: &Settings) -> Result<Exit> {
         std::slice::from_ref(lock.name()),
     )?;
     let name = lock.name();
-    match found.first().map(|found| &found.key) {
-        Some(Key::Held { id, left, holder }) => report::error(format_args!(
-            "{}; without its token only --force frees it (--force --id {id} frees just this holder)",
-            report::held(name, holder.as_ref(), *left),
+    let Some(found) = found.first() else {
+        return Ok(Exit::Lost);
+    };
+    match (&found.key, found.holds()) {
+        (Key::NotALock(kind), _) => report::error(format_args!(
+            "\"{name}\" is no lock: the key holds a {kind}; it is left alone"
         )),
-        Some(Key::NotALock(kind)) => {
+        (_, []) => report::error(format_args!("lock \"{name}\" is not held")),
+        (_, [hold, others @ ..]) => {
+            let whom = report::holder(hold.holder.as_ref());
+            let beside = match others.len() {
+                0 => String::new(),
+                others => format!(" and {others} more"),
+            };
+            let until = report::left(hold.left);
+            let id = &hold.id;
             report::error(format_args!(
-                "\"{name}\" is no lock: the key holds a {kind}; it is left alone"
+                "lock \"{name}\" is held by {whom}{beside} {until}; without its token only --force frees it (--force --id {id} frees just this holder)"
             ));
         }
-        Some(Key::Free) | None => report::error(format_args!("lock \"{name}\" is not held")),
     }
     Ok(Exit::Lost)
 }
@@ -111,12 +125,17 @@ fn refuse(lock: &Lock, settings: &Settings) -> Result<Exit> {
 fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
     let mut link = Link::open(&settings.server)?;
     let name = lock.name();
-    match lock.force(&mut link, id, &ourselves(), settings.server.timeout)? {
-        Forced::Freed(holder) => {
-            let whose = holder.map_or("another client".into(), |holder| report::by(&holder.who));
-            settings.voice.note(format_args!(
-                "lock \"{name}\" taken from {whose}; it is free"
-            ));
+    let by = ourselves();
+    match lock.force(&mut link, id, Some(&by), settings.server.timeout)? {
+        Forced::Freed { holder, others } => {
+            let whose = report::holder(holder.as_ref());
+            let beside = match others {
+                0 => String::new(),
+                others => format!(" and {others} more"),
+            };
+            settings
+                .voice
+                .note(format_args!("lock \"{name}\" taken from {whose}{beside}"));
             Ok(Exit::Success)
         }
         Forced::WasFree => {
@@ -124,7 +143,7 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
             Ok(Exit::Lost)
         }
         Forced::Another(id, holder) => {
-            let whose = holder.map_or("another client".into(), |holder| report::by(&holder.who));
+            let whose = report::holder(holder.as_ref());
             report::error(format_args!(
                 "lock \"{name}\" is held by {whose} with id {id}, not by the one you named; nothing was changed"
             ));

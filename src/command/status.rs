@@ -1,6 +1,5 @@
-//! `redlock status`: who holds which lock, for people and (as JSON) for programs.
+//! `redlock status`: who holds which lock and who waits, for people and (as JSON) for programs.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::sync::mpsc;
@@ -13,8 +12,8 @@ use super::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Inspected, Key, Link, Name, forget, inspect, names};
-use crate::report::{command_line, escaped, escaped_json, product, rough};
+use crate::lock::{Hold, Inspected, Key, Limit, Link, Name, Waiting, Who, inspect, names};
+use crate::report::{command_line, cut, escaped, escaped_json, product, rough};
 use crate::signal;
 
 /// Shows locks, once or again and again.
@@ -87,20 +86,12 @@ fn view(
     Ok(table(&locks, width))
 }
 
-/// All locks that are in use; names whose holder died without releasing leave the index.
+/// All locks that are held or waited for.
 fn in_use(link: &mut Link, settings: &Settings) -> Result<Vec<Inspected>> {
     let all = names(link, &settings.prefix)?;
-    let (held, free): (Vec<_>, Vec<_>) = inspect(link, &settings.prefix, &all)?
-        .into_iter()
-        .partition(|lock| !matches!(lock.key, Key::Free));
-    if !free.is_empty() {
-        let free: Vec<Name> = free.into_iter().map(|lock| lock.name).collect();
-        // Somebody who may only read can look all the same.
-        if let Err(error) = forget(link, &settings.prefix, &free) {
-            settings.voice.detail(error);
-        }
-    }
-    Ok(held)
+    let mut found = inspect(link, &settings.prefix, &all)?;
+    found.retain(|lock| !lock.is_idle());
+    Ok(found)
 }
 
 /// A lock as JSON; the shape is part of the contract.
@@ -117,64 +108,114 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     not_a_lock: Option<&'a str>,
     holders: Vec<HolderEntry<'a>>,
-    waiters: [(); 0],
+    waiters: Vec<WaiterEntry<'a>>,
 }
 
 #[derive(Serialize)]
 struct HolderEntry<'a> {
     id: &'a str,
+    #[serde(flatten)]
+    who: WhoEntry<'a>,
+    since: Option<String>,
+    ttl_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<u32>,
+    foreign: bool,
+}
+
+#[derive(Serialize)]
+struct WaiterEntry<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    who: WhoEntry<'a>,
+    since: Option<String>,
+    position: usize,
+    priority: i32,
+    mode: &'static str,
+    slots: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct WhoEntry<'a> {
     host: Option<&'a str>,
     user: Option<&'a str>,
     pid: Option<u32>,
     command: Option<&'a [String]>,
-    since: Option<String>,
-    ttl_ms: Option<u64>,
     reason: Option<&'a str>,
     url: Option<&'a str>,
-    foreign: bool,
+}
+
+impl<'a> WhoEntry<'a> {
+    fn new(who: Option<&'a Who>) -> Self {
+        Self {
+            host: who.map(|who| who.host.as_str()),
+            user: who.map(|who| who.user.as_str()),
+            pid: who.map(|who| who.pid),
+            command: who.map(|who| who.command.as_slice()),
+            reason: who.and_then(|who| who.reason.as_deref()),
+            url: who.and_then(|who| who.url.as_deref()),
+        }
+    }
 }
 
 impl<'a> Entry<'a> {
     fn new(lock: &'a Inspected) -> Self {
-        let mut entry = Self {
+        let limit = lock.limit();
+        let last = lock.holds().iter().filter_map(|hold| hold.left).max();
+        Self {
             name: lock.name.as_str(),
             frozen: None,
-            mode: None,
-            held: false,
-            ttl_ms: None,
+            mode: limit.map(Limit::mode),
+            held: limit.is_some(),
+            ttl_ms: last.map(milliseconds),
             fence: lock.fence,
-            slots: None,
-            not_a_lock: None,
-            holders: Vec::new(),
-            waiters: [],
-        };
-        match &lock.key {
-            Key::Free => {}
-            Key::NotALock(kind) => entry.not_a_lock = Some(kind),
-            Key::Held { id, left, holder } => {
-                let ttl_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-                let who = holder.as_ref().map(|holder| &holder.who);
-                entry.mode = Some("exclusive");
-                entry.held = true;
-                entry.ttl_ms = ttl_ms;
-                entry.holders.push(HolderEntry {
-                    id,
-                    host: who.map(|who| who.host.as_str()),
-                    user: who.map(|who| who.user.as_str()),
-                    pid: who.map(|who| who.pid),
-                    command: who.map(|who| who.command.as_slice()),
-                    since: holder
-                        .as_ref()
-                        .and_then(|holder| timestamp(holder.since_ms)),
-                    ttl_ms,
-                    reason: who.and_then(|who| who.reason.as_deref()),
-                    url: who.and_then(|who| who.url.as_deref()),
-                    foreign: holder.is_none(),
-                });
-            }
+            slots: limit.and_then(Limit::as_slots),
+            not_a_lock: match &lock.key {
+                Key::NotALock(kind) => Some(kind),
+                Key::Free | Key::Held(_) => None,
+            },
+            holders: lock.holds().iter().map(HolderEntry::new).collect(),
+            waiters: (1..)
+                .zip(&lock.waiters)
+                .map(|(position, waiting)| WaiterEntry::new(position, waiting))
+                .collect(),
         }
-        entry
     }
+}
+
+impl<'a> HolderEntry<'a> {
+    fn new(hold: &'a Hold) -> Self {
+        let holder = hold.holder.as_ref();
+        Self {
+            id: &hold.id,
+            who: WhoEntry::new(holder.map(|holder| &holder.who)),
+            since: holder.and_then(|holder| timestamp(holder.since_ms)),
+            ttl_ms: hold.left.map(milliseconds),
+            slot: holder
+                .filter(|holder| holder.limit.as_slots().is_some())
+                .map(|holder| holder.slot),
+            foreign: holder.is_none(),
+        }
+    }
+}
+
+impl<'a> WaiterEntry<'a> {
+    fn new(position: usize, waiting: &'a Waiting) -> Self {
+        let waiter = &waiting.waiter;
+        Self {
+            id: &waiting.id,
+            who: WhoEntry::new(Some(&waiter.who)),
+            since: timestamp(waiter.since_ms),
+            position,
+            priority: waiter.priority,
+            mode: waiter.limit.mode(),
+            slots: waiter.limit.as_slots(),
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// RFC 3339 with milliseconds; `None` for a time that no calendar has.
@@ -185,103 +226,120 @@ fn timestamp(ms: u64) -> Option<String> {
     })
 }
 
-/// A table for people: one line a lock, columns as wide as they need to be; on a terminal what
-/// doesn't fit is cut off.
+/// The columns of the table but the last, which is the command and its reason.
+const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "FOR", "TTL LEFT", "ID"];
+
+type Row = ([String; 7], String);
+
+/// A table for people: a line for each holder and each waiter, columns as wide as they need to be;
+/// on a terminal what doesn't fit is cut off.
 fn table(locks: &[Inspected], width: Option<usize>) -> String {
     if locks.is_empty() {
         return "no lock is held\n".into();
     }
-    let mut rows = vec![
-        [
-            "NAME", "HOLDER", "PID", "HELD FOR", "TTL LEFT", "ID", "COMMAND",
-        ]
-        .map(str::to_owned),
-    ];
-    rows.extend(locks.iter().map(row));
-    let widths: Vec<usize> = (0..rows[0].len() - 1)
-        .map(|column| {
-            rows.iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
+    let mut rows = vec![(COLUMNS.map(str::to_owned), "COMMAND".to_owned())];
+    rows.extend(locks.iter().flat_map(rows_of));
+    let mut widths = [0; COLUMNS.len()];
+    for (cells, _) in &rows {
+        for (width, cell) in widths.iter_mut().zip(cells) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
     let mut text = String::new();
-    for row in &rows {
+    for (cells, last) in &rows {
         let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
+        for (cell, width) in cells.iter().zip(&widths) {
             let _ = write!(line, "{cell:<width$}  ");
         }
-        line += &row[row.len() - 1];
+        line += last;
         text += &cut(line.trim_end(), width.unwrap_or(usize::MAX));
         text.push('\n');
     }
     text
 }
 
-fn row(lock: &Inspected) -> [String; 7] {
-    let name = lock.name.as_str().to_owned();
-    let dash = || "-".to_owned();
-    match &lock.key {
-        Key::Free => [
-            name,
-            "free".into(),
-            dash(),
-            dash(),
-            dash(),
-            dash(),
-            String::new(),
-        ],
-        Key::NotALock(kind) => [
-            name,
-            format!("not a lock: a {kind}"),
-            dash(),
-            dash(),
-            dash(),
-            dash(),
-            String::new(),
-        ],
-        Key::Held { id, left, holder } => {
-            let left = left.map_or("never ends".into(), rough);
-            let Some(holder) = holder else {
-                return [
-                    name,
-                    "another client".into(),
-                    dash(),
-                    dash(),
-                    left,
-                    id.clone(),
-                    String::new(),
-                ];
-            };
-            let who = &holder.who;
-            let held_for = rough(Duration::from_millis(
-                lock.now_ms.saturating_sub(holder.since_ms),
-            ));
-            let mut what = escaped(&command_line(&who.command)).into_owned();
-            if let Some(reason) = &who.reason {
-                let _ = write!(what, "  ({})", escaped(reason));
-            }
-            [
-                name,
-                escaped(&format!("{}@{}", who.user, who.host)).into_owned(),
-                who.pid.to_string(),
-                held_for,
-                left,
-                id.clone(),
-                what,
-            ]
-        }
-    }
+/// The lines of one lock: its holders, then its waiters.
+fn rows_of(lock: &Inspected) -> Vec<Row> {
+    let mut rows: Vec<Row> = match &lock.key {
+        Key::Free => vec![single(lock, "-", "free")],
+        Key::NotALock(kind) => vec![single(lock, "-", &format!("not a lock: a {kind}"))],
+        Key::Held(holds) => holds.iter().map(|hold| holding(lock, hold)).collect(),
+    };
+    let waiting = (1..).zip(&lock.waiters);
+    rows.extend(waiting.map(|(position, waiting)| self::waiting(lock, position, waiting)));
+    rows
 }
 
-/// The text, cut to a width in characters.
-fn cut(text: &str, width: usize) -> Cow<'_, str> {
-    if text.chars().count() <= width {
-        return text.into();
+/// A line that tells of nobody.
+fn single(lock: &Inspected, mode: &str, what: &str) -> Row {
+    let dash = || "-".to_owned();
+    let name = lock.name.as_str().to_owned();
+    (
+        [
+            name,
+            mode.into(),
+            what.into(),
+            dash(),
+            dash(),
+            dash(),
+            dash(),
+        ],
+        String::new(),
+    )
+}
+
+fn holding(lock: &Inspected, hold: &Hold) -> Row {
+    let left = hold.left.map_or("never ends".into(), rough);
+    let Some(holder) = &hold.holder else {
+        let (mut cells, last) = single(lock, "exclusive", "another client");
+        cells[5] = left;
+        cells[6].clone_from(&hold.id);
+        return (cells, last);
+    };
+    let mode = match holder.limit.as_slots() {
+        Some(slots) => format!("slot {}/{slots}", holder.slot),
+        None => holder.limit.mode().into(),
+    };
+    let cells = [
+        lock.name.as_str().to_owned(),
+        mode,
+        user_at_host(&holder.who),
+        holder.who.pid.to_string(),
+        ago(lock, holder.since_ms),
+        left,
+        hold.id.clone(),
+    ];
+    (cells, what(&holder.who))
+}
+
+fn waiting(lock: &Inspected, position: usize, waiting: &Waiting) -> Row {
+    let waiter = &waiting.waiter;
+    let cells = [
+        lock.name.as_str().to_owned(),
+        format!("waits #{position}"),
+        user_at_host(&waiter.who),
+        waiter.who.pid.to_string(),
+        ago(lock, waiter.since_ms),
+        "-".into(),
+        waiting.id.clone(),
+    ];
+    (cells, what(&waiter.who))
+}
+
+fn user_at_host(who: &Who) -> String {
+    escaped(&format!("{}@{}", who.user, who.host)).into_owned()
+}
+
+/// How long it is since a moment of the server's clock.
+fn ago(lock: &Inspected, since_ms: u64) -> String {
+    rough(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
+}
+
+/// The command, and its reason in parentheses.
+fn what(who: &Who) -> String {
+    let mut what = escaped(&command_line(&who.command)).into_owned();
+    if let Some(reason) = &who.reason {
+        let _ = write!(what, "  ({})", escaped(reason));
     }
-    text.chars()
-        .take(width.saturating_sub(1))
-        .chain(['…'])
-        .collect()
+    what
 }

@@ -1,36 +1,99 @@
--- acquire: take the exclusive lock, or say who has it. Safe to repeat with the same token.
--- KEYS: 1 lock, 2 state, 3 meta, 4 index
--- ARGV: 1 token, 2 ttl (ms), 3 who (JSON), 4 name
--- Returns: {1, fence} when held; {0, ms left (-1: never), meta of the holder or nil} when busy
-local lock, state, meta, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, ttl, who, name = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local KEPT = 30 * 24 * 3600 * 1000
+-- acquire: take the lock, claim a grant, or take a place in the queue; also the heartbeat of one who waits.
+-- KEYS: see promote
+-- ARGV: 3 token, 4 ttl (ms), 5 limit, 6 who (JSON), 7 place ('' none, 'listen' or 'poll'), 8 ticket ('' for a new one), 9 priority, 10 order ('fifo' or 'lifo'), 11 supersede (1 or 0)
+-- Returns: {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil} when busy; {2, by (JSON)} when superseded
+local token, ttl, limit, who = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local place, ticket, priority, order, supersede = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local QUEUED = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 
-local holder = redis.call('GET', lock)
-if holder == token then
-  -- The reply to an earlier try was lost: it is ours already.
-  if redis.call('PTTL', lock) < ttl then redis.call('PEXPIRE', lock, ttl) end
-  return {1, redis.call('HGET', state, 'fence')}
+-- It is ours: for the first time (a grant to claim), or again (a reply was lost).
+local function claim(mark)
+  extend(token, mark, ttl)
+  local fence, slot = string.match(redis.call('HGET', meta, token) or '', '^(%d+) %d+ %d+ (%d+) ')
+  if not fence or fence == '0' then
+    fence, slot = next_fence(), slot or '0'
+    local entry = {fence, digits(now), digits(limit), slot, who}
+    redis.call('HSET', meta, token, table.concat(entry, ' '))
+  end
+  return {1, fence, tonumber(slot)}
 end
-if holder then
-  return {0, redis.call('PTTL', lock), redis.call('HGET', meta, holder)}
+
+local function busy(ahead, polls)
+  local mark = redis.call('GET', lock)
+  local holder, left, count = mark, 0, 1
+  if not mark then
+    count = 0
+  elseif GROUP[mark] then
+    local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+    holder, count = first[1], redis.call('ZCARD', holders)
+    left = math.max(0, tonumber(first[2] or 0) - now)
+  else
+    left = redis.call('PTTL', lock)
+  end
+  local entry = holder and redis.call('HGET', meta, holder)
+  return {0, digits(now), ahead, ticket, polls, left, count, holder and id(holder), entry}
 end
 
-redis.call('SET', lock, token, 'PX', ttl)
+local mark = redis.call('GET', lock)
+if is_held(token, mark) then return claim(mark) end
 
--- Grows also when the state was flushed: server time in microseconds, below 2^53 until 2255.
-local time = redis.call('TIME')
-local fence = time[1] * 1000000 + time[2]
-local last = tonumber(redis.call('HGET', state, 'fence') or 0)
-if fence <= last then fence = last + 1 end
-fence = string.format('%.0f', fence)
-redis.call('HSET', state, 'fence', fence)
-redis.call('PEXPIRE', state, KEPT)
+local queued = redis.call('EXISTS', queue) == 1
+if queued and place == '' then
+  -- Perhaps nobody in the queue is alive.
+  promote()
+  queued = redis.call('EXISTS', queue) == 1
+  mark = redis.call('GET', lock)
+end
+if not queued then
+  local slot = room(limit, mark)
+  if slot then
+    local fence = next_fence()
+    redis.call('ZREMRANGEBYSCORE', index, '-inf', digits(now))
+    hold(token, limit, slot, ttl, fence, who)
+    return {1, fence, slot}
+  end
+end
+if place == '' then return busy(redis.call('ZCARD', queue), 0) end
 
-local since = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-redis.call('DEL', meta)
-redis.call('HSET', meta, token, fence .. ' ' .. since .. ' ' .. who)
-redis.call('PEXPIRE', meta, KEPT)
-redis.call('ZADD', index, since, name)
-redis.call('PEXPIRE', index, KEPT)
-return {1, fence}
+-- From here on it is one who waits.
+local polls = place == 'poll'
+local last = redis.call('HMGET', state, 'ticket', 'superseded', 'superseded_by')
+if ticket ~= '' and tonumber(ticket) < tonumber(last[2] or 0) then
+  redis.call('ZREM', queue, token)
+  redis.call('HDEL', waiters, token)
+  promote()
+  unlist()
+  return {2, last[3]}
+end
+local since = string.match(redis.call('HGET', waiters, token) or '', '^%d+ %d+ (%d+) ')
+if not redis.call('ZSCORE', queue, token) then
+  local is_new = ticket == ''
+  if is_new then ticket = digits(tonumber(last[1] or 0) + 1) end
+  -- Whoever comes back with an old ticket gets its old place; no new ticket is smaller than that.
+  if tonumber(ticket) > tonumber(last[1] or 0) then redis.call('HSET', state, 'ticket', ticket) end
+  redis.call('PEXPIRE', state, KEPT)
+  local score = tonumber(ticket)
+  if order == 'lifo' then score = -score end
+  redis.call('ZADD', queue, digits(score - tonumber(priority) * 2 ^ 42), token)
+  if is_new and supersede == '1' then
+    for _, older in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+      if older ~= token then
+        redis.call('ZREM', queue, older)
+        redis.call('HDEL', waiters, older)
+        redis.pcall('PUBLISH', channels .. id(older), 'superseded')
+      end
+    end
+    redis.call('HSET', state, 'superseded', ticket, 'superseded_by', who)
+  end
+  -- Somebody whom no message can reach has to look by itself.
+  if not polls then polls = (tonumber(redis.pcall('PUBLISH', channels .. id(token), 'hello')) or 0) == 0 end
+end
+-- An entry lives for three heartbeats.
+local beat = math.min(2000 * (1 + redis.call('ZRANK', queue, token) / 4), 30000)
+local entry = {digits(now + 3 * beat), digits(limit), since or digits(now), priority, polls and '0' or '1', who}
+redis.call('HSET', waiters, token, table.concat(entry, ' '))
+redis.call('PEXPIRE', queue, QUEUED)
+redis.call('PEXPIRE', waiters, QUEUED)
+list(QUEUED)
+if promote(token) then return claim(redis.call('GET', lock)) end
+return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)

@@ -1,20 +1,39 @@
--- force: free the lock whoever holds it, or only the holder a person saw; its run is told by whom.
--- KEYS: 1 lock, 2 state, 3 meta, 4 index
--- ARGV: 1 id ('' for any), 2 by (JSON), 3 name, 4 channel
--- Returns: {1, meta of the holder or nil} when freed; {0} when free; {2, id, meta or nil} when another holds it
-local lock, state, meta, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, by, name, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local KEPT = 30 * 24 * 3600 * 1000
+-- force: free the lock whoever holds it, or take it from one holder only; a run that loses it is told by whom.
+-- KEYS: see promote
+-- ARGV: 3 id ('' for any), 4 by (JSON; '' when the holder's process is known to be dead)
+-- Returns: {1, entry of a holder or nil, how many} when freed; {0} when free; {2, id, entry or nil} when others hold it
+local only, by = ARGV[3], ARGV[4]
 
-local holder = redis.call('GET', lock)
-if not holder then return {0} end
-local who = redis.call('HGET', meta, holder)
-local holder_id = string.sub(redis.sha1hex(holder), 1, 12)
-if id ~= '' and id ~= holder_id then return {2, holder_id, who} end
+local mark = redis.call('GET', lock)
+if not mark then return {0} end
+local tokens = {mark}
+if GROUP[mark] then tokens = redis.call('ZRANGEBYSCORE', holders, '(' .. digits(now), '+inf') end
 
-redis.call('HSET', state, 'forced', holder, 'forced_by', by)
-redis.call('PEXPIRE', state, KEPT)
-redis.call('DEL', lock, meta)
-redis.call('ZREM', index, name)
-redis.pcall('PUBLISH', channel, 'released')
-return {1, who}
+local entry, count = false, 0
+for _, token in ipairs(tokens) do
+  if only == '' or only == id(token) then
+    count = count + 1
+    entry = redis.call('HGET', meta, token) or entry
+    -- Nobody would read it in another client's lock.
+    if entry and by ~= '' then
+      redis.call('HSET', state, 'forced:' .. id(token), by)
+      redis.call('PEXPIRE', state, KEPT)
+    end
+    redis.call('HDEL', meta, token)
+    redis.call('ZREM', holders, token)
+  end
+end
+if count == 0 then
+  local other = tokens[1]
+  if not other then return {0} end
+  return {2, id(other), redis.call('HGET', meta, other)}
+end
+if count == #tokens then
+  redis.call('DEL', lock, meta, holders)
+else
+  -- Written so that those who watch it look whether they were meant.
+  redis.call('SET', lock, mark, 'KEEPTTL')
+end
+promote()
+unlist()
+return {1, entry, count}

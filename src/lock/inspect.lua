@@ -1,16 +1,38 @@
--- inspect: what the key is, and who holds the lock. Read only; no token leaves the server.
--- KEYS: 1 lock, 2 state, 3 meta
+-- inspect: what the key is, who holds the lock, and who waits. Read only; no token leaves the server.
+-- KEYS: 1 lock, 2 state, 3 meta, 4 holders, 5 queue, 6 waiters
 -- ARGV: none
--- Returns: {type of the key, ms left (-1: never, -2: free), last fence or nil, server time (ms), id or nil, meta or nil}
-local lock, state, meta = KEYS[1], KEYS[2], KEYS[3]
+-- Returns: {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…}
+local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local queue, waiters = KEYS[5], KEYS[6]
+
+local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
 
 local kind = redis.call('TYPE', lock).ok
 local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local answer = {kind, redis.call('PTTL', lock), redis.call('HGET', state, 'fence'), now, false, false}
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local held = {}
 if kind == 'string' then
-  local holder = redis.call('GET', lock)
-  answer[5] = string.sub(redis.sha1hex(holder), 1, 12)
-  answer[6] = redis.call('HGET', meta, holder)
+  local mark = redis.call('GET', lock)
+  if mark == 'redlock:shared' or mark == 'redlock:slots' then
+    local all = redis.call('ZRANGE', holders, 0, -1, 'WITHSCORES')
+    for n = 1, #all, 2 do
+      local left = tonumber(all[n + 1]) - now
+      if left > 0 then
+        held[#held + 1] = {id(all[n]), left, redis.call('HGET', meta, all[n])}
+      end
+    end
+    if #held == 0 then kind = 'none' end
+  else
+    held[1] = {id(mark), redis.call('PTTL', lock), redis.call('HGET', meta, mark)}
+  end
 end
-return answer
+
+local waiting = {}
+for _, token in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+  local entry = redis.call('HGET', waiters, token) or ''
+  local till = tonumber(string.match(entry, '^%d+'))
+  if till and till > now then waiting[#waiting + 1] = {id(token), entry} end
+end
+local fence = redis.call('HGET', state, 'fence')
+return {kind, fence, string.format('%.0f', now), held, waiting}

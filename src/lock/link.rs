@@ -45,14 +45,19 @@ impl Call {
     }
 }
 
+/// What is said to a waiter only to see whether it can hear.
+fn is_hello(message: &[Value]) -> bool {
+    matches!(message.last(), Some(Value::BulkString(text)) if text == b"hello")
+}
+
 /// What an answer that is still to come belongs to.
 enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
     Call(Call),
     /// A command whose answer is wanted as it is.
     Plain,
-    /// The change to RESP3 before a subscription.
-    Hello,
+    /// What we can do without: the change to RESP3, tracking.
+    Optional,
     /// A subscription.
     Subscribed,
 }
@@ -68,6 +73,8 @@ pub enum Incoming {
     Deaf,
     /// A message on the channel we listen to.
     Notified,
+    /// A key that was read over this connection may have changed.
+    Invalidated,
 }
 
 /// A connection to one server.
@@ -76,6 +83,8 @@ pub struct Link {
     /// What was read of replies that aren't complete, or that nobody has asked for yet.
     unread: Vec<u8>,
     expected: VecDeque<Expected>,
+    /// An invalidation came while somebody waited for an answer.
+    invalidated: bool,
     server: Arc<Server>,
 }
 
@@ -89,6 +98,7 @@ impl Link {
             stream: server.open()?,
             unread: Vec::new(),
             expected: VecDeque::new(),
+            invalidated: false,
             server: Arc::clone(server),
         };
         link.introduce()?;
@@ -141,21 +151,51 @@ impl Link {
         cmd("SUBSCRIBE")
             .arg(channel)
             .write_packed_command(&mut bytes);
-        self.expected.push_back(Expected::Hello);
+        self.expected.push_back(Expected::Optional);
         self.expected.push_back(Expected::Subscribed);
         self.write(&bytes)
+    }
+
+    /// Has the server tell us when somebody else changes a key that a script of ours has read
+    /// (client tracking, RESP3). Where that doesn't exist, nobody tells.
+    pub fn watch_keys(&mut self) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        cmd("HELLO").arg(3).write_packed_command(&mut bytes);
+        cmd("CLIENT")
+            .arg("TRACKING")
+            .arg("ON")
+            .arg("NOLOOP")
+            .write_packed_command(&mut bytes);
+        self.expected.push_back(Expected::Optional);
+        self.expected.push_back(Expected::Optional);
+        self.write(&bytes)
+    }
+
+    /// The longest that each answer may take.
+    pub fn timeout(&self) -> Duration {
+        self.server.timeout
     }
 
     /// What came in, if anything has. Never blocks. Call until `None` before waiting for the
     /// descriptor: bytes may have been read ahead.
     pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
+        if std::mem::take(&mut self.invalidated) {
+            return Ok(Some(Incoming::Invalidated));
+        }
+        self.take_in()
+    }
+
+    fn take_in(&mut self) -> Result<Option<Incoming>, Error> {
         loop {
             let Some(value) = self.next_reply()? else {
                 return Ok(None);
             };
-            if let Value::Push { kind, .. } = value {
+            if let Value::Push { kind, data } = value {
                 match kind {
+                    // Somebody only wants to know whether we are there.
+                    PushKind::Message if is_hello(&data) => continue,
                     PushKind::Message => return Ok(Some(Incoming::Notified)),
+                    PushKind::Invalidate => return Ok(Some(Incoming::Invalidated)),
                     PushKind::Subscribe => {
                         self.expected.pop_front();
                         return Ok(Some(Incoming::Listening));
@@ -173,7 +213,7 @@ impl Link {
                     self.expected.push_back(Expected::Plain);
                     self.write(&bytes)?;
                 }
-                (Some(Expected::Hello), _) => {}
+                (Some(Expected::Optional), _) => {}
                 (Some(Expected::Subscribed), _) => return Ok(Some(Incoming::Deaf)),
                 // Also unasked, such as "max number of clients reached".
                 (_, Value::ServerError(error)) => {
@@ -231,21 +271,21 @@ impl Link {
         self.answer(until)
     }
 
-    /// Sends many calls at once and waits for all answers; each may take the server's timeout.
-    pub(super) fn ask_all(&mut self, calls: &[Call]) -> Result<Vec<Value>, Error> {
-        let Some(first) = calls.first() else {
+    /// Sends many calls of one script at once and waits for all answers, each at most `within`.
+    pub(super) fn ask_all(
+        &mut self,
+        calls: Vec<Call>,
+        within: Duration,
+    ) -> Result<Vec<Value>, Error> {
+        let mut calls = calls.into_iter();
+        let Some(first) = calls.next() else {
             return Ok(Vec::new());
         };
         // The first by itself makes sure that the server knows the script.
-        let within = self.server.timeout;
-        let first = Call {
-            script: first.script,
-            keys: first.keys.clone(),
-            args: first.args.clone(),
-        };
         let mut values = vec![self.ask(first, within)?];
+        let rest: Vec<Call> = calls.collect();
         // In parts, so that neither side's buffers fill while both write.
-        for part in calls[1..].chunks(100) {
+        for part in rest.chunks(100) {
             let mut bytes = Vec::new();
             for call in part {
                 call.command(true).write_packed_command(&mut bytes);
@@ -269,8 +309,9 @@ impl Link {
     /// Waits for the next answer, passing over notifications.
     fn answer(&mut self, until: Instant) -> Result<Value, Error> {
         loop {
-            match self.receive()? {
+            match self.take_in()? {
                 Some(Incoming::Answer(value)) => return Ok(value),
+                Some(Incoming::Invalidated) => self.invalidated = true,
                 Some(Incoming::Listening | Incoming::Deaf | Incoming::Notified) => {}
                 None => {
                     let left = until.saturating_duration_since(Instant::now());

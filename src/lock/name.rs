@@ -60,7 +60,11 @@ pub(super) struct Keys {
     pub(super) lock: Vec<u8>,
     pub(super) state: Vec<u8>,
     pub(super) meta: Vec<u8>,
-    pub(super) channel: Vec<u8>,
+    pub(super) holders: Vec<u8>,
+    pub(super) queue: Vec<u8>,
+    pub(super) waiters: Vec<u8>,
+    /// What the channel of each waiter begins with.
+    pub(super) channels: Vec<u8>,
     /// The names of the locks in use below this prefix.
     pub(super) index: Vec<u8>,
 }
@@ -75,7 +79,10 @@ impl Keys {
         Self {
             state: format!("{tag}:state").into(),
             meta: format!("{tag}:meta").into(),
-            channel: format!("{tag}:released").into(),
+            holders: format!("{tag}:holders").into(),
+            queue: format!("{tag}:queue").into(),
+            waiters: format!("{tag}:waiters").into(),
+            channels: format!("{tag}:").into(),
             index: index_key(prefix),
             lock: lock.into(),
         }
@@ -85,6 +92,11 @@ impl Keys {
 /// The key of the index of all names below a prefix.
 pub(super) fn index_key(prefix: &str) -> Vec<u8> {
     format!("{{{prefix}}}:index").into()
+}
+
+/// The key of the note that the job with this hold waits for something.
+pub(super) fn blocked_key(prefix: &str, hold: &str) -> Vec<u8> {
+    format!("{{{prefix}}}:blocked:{hold}").into()
 }
 
 /// What Redis Cluster hashes of a key: the text between the first `{` and the next `}`.

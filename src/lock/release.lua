@@ -1,21 +1,32 @@
--- release: give the lock back if it is still ours, and tell those who wait.
--- KEYS: 1 lock, 2 state, 3 meta, 4 index
--- ARGV: 1 token, 2 name, 3 channel
--- Returns: {1} when released; {0, who forced us out or nil, meta of the holder or nil} when it wasn't ours
-local lock, state, meta, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, name, channel = ARGV[1], ARGV[2], ARGV[3]
+-- release: give our lock or our place in the queue back, and let the next in.
+-- KEYS: see promote
+-- ARGV: 3 token, 4 early (1: its run goes on without it, 0: that was all)
+-- Returns: {1} when given back; {2} when it had been given back before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
+local token, early = ARGV[3], ARGV[4]
 
-local holder = redis.pcall('GET', lock)
-if holder ~= token then
-  local by = false
-  if redis.call('HGET', state, 'forced') == token then by = redis.call('HGET', state, 'forced_by') end
-  local other = false
-  if type(holder) == 'string' then other = redis.call('HGET', meta, holder) end
-  return {0, by, other}
+local mark = redis.pcall('GET', lock)
+if mark == token then
+  redis.call('DEL', lock, meta, holders)
+elseif is_held(token, mark) then
+  redis.call('ZREM', holders, token)
+  redis.call('HDEL', meta, token)
+  if redis.call('EXISTS', holders) == 0 then redis.call('DEL', lock) end
+elseif redis.call('ZREM', queue, token) == 1 then
+  redis.call('HDEL', waiters, token)
+else
+  local answer = not_held(token, mark)
+  redis.call('HDEL', state, 'forced:' .. id(token), 'returned:' .. id(token))
+  return answer
 end
-
-redis.call('DEL', lock, meta)
-redis.call('ZREM', index, name)
--- Where PUBLISH is forbidden the waiters find out by themselves.
-redis.pcall('PUBLISH', channel, 'released')
+if early == '1' then
+  redis.call('HSET', state, 'returned:' .. id(token), 1)
+  redis.call('PEXPIRE', state, KEPT)
+end
+if redis.call('EXISTS', queue) == 1 then
+  if type(mark) ~= 'table' then promote() end
+elseif mark == token then
+  redis.call('ZREM', index, name)
+  return {1}
+end
+if type(mark) ~= 'table' then unlist() end
 return {1}

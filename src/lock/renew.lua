@@ -1,22 +1,20 @@
 -- renew: lengthen our lease. Never shortens it, never creates a lock that is gone.
--- KEYS: 1 lock, 2 state, 3 meta, 4 index
--- ARGV: 1 token, 2 ttl (ms)
--- Returns: {1} when renewed; {0, who forced us out or nil, meta of the new holder or nil} when lost
-local lock, state, meta, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, ttl = ARGV[1], tonumber(ARGV[2])
-local KEPT = 30 * 24 * 3600 * 1000
+-- KEYS: see promote
+-- ARGV: 3 token, 4 ttl (ms), 5 reuse (1: another run uses this hold as well from now on, 0)
+-- Returns: {1, fence, limit, slot} when renewed; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
+local token, ttl, reuse = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
 -- A key that is no string any more isn't our lock either.
-local holder = redis.pcall('GET', lock)
-if holder == token then
-  if redis.call('PTTL', lock) < ttl then redis.call('PEXPIRE', lock, ttl) end
-  redis.call('PEXPIRE', meta, KEPT)
-  redis.call('PEXPIRE', index, KEPT)
-  return {1}
+local mark = redis.pcall('GET', lock)
+if not is_held(token, mark) then return not_held(token, mark) end
+extend(token, mark, ttl)
+local entry = redis.call('HGET', meta, token) or ''
+if reuse == '1' then
+  -- The end of the process that took the lock doesn't mean any more that nobody uses it.
+  entry = string.gsub(entry, ',"instance":"[^"]*"', '')
+  redis.call('HSET', meta, token, entry)
 end
-
-local by = false
-if redis.call('HGET', state, 'forced') == token then by = redis.call('HGET', state, 'forced_by') end
-local other = false
-if type(holder) == 'string' then other = redis.call('HGET', meta, holder) end
-return {0, by, other}
+local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
+-- Read last, so that the server tells us when the key is changed by others.
+redis.call('GET', lock)
+return {1, tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0)}

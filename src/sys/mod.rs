@@ -157,6 +157,39 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// A descriptor of a process, closed on exec; `None` when there is no such process.
+pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: the call touches no memory; the descriptor is new, and nobody else owns it.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if let Ok(fd) = i32::try_from(fd)
+        && fd >= 0
+    {
+        // SAFETY: as above.
+        return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        error => Err(error),
+    }
+}
+
+/// The inode of our pid namespace, which tells it from others; `None` before Linux 6.11.
+pub fn pid_namespace() -> Option<u64> {
+    const PIDFD_GET_PID_NAMESPACE: libc::Ioctl = 0xff05;
+    let pidfd = pidfd(Pid::this().as_raw()).ok()??;
+    // SAFETY: the request takes no argument and answers with a new descriptor, which nobody else
+    // owns.
+    let namespace = unsafe {
+        match libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_PID_NAMESPACE, 0) {
+            -1 => return None,
+            fd => OwnedFd::from_raw_fd(fd),
+        }
+    };
+    nix::sys::stat::fstat(namespace)
+        .ok()
+        .map(|stat| stat.st_ino)
+}
+
 /// Reaps any one child that has ended: its pid and status; `None` while all are alive.
 ///
 /// # Errors

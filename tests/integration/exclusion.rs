@@ -53,14 +53,14 @@ fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
         "echo $REDLOCK_WAITED_MS",
     ]));
     wait_until("it listens", || {
-        redis.cli(&["PUBSUB", "CHANNELS"]).contains("released")
+        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
     });
     // Long enough for the line that says what is waited for.
     std::thread::sleep(Duration::from_millis(1200));
     fs::write(redis.dir.path().join("go"), "").unwrap();
     let end = waiter.finish();
     end.assert_code(0)
-        .assert_says("waiting: lock \"a\" is held by")
+        .assert_says("waiting for \"a\", held by")
         .assert_says("(release 7)");
     assert!(end.stdout.trim().parse::<u64>().unwrap() >= 1000, "{end:?}");
     assert_eq!(redis.calls("publish"), 2, "one message a release");
@@ -134,7 +134,7 @@ fn a_plain_client_that_deletes_its_key_early_is_noticed_within_seconds() {
     redis.cli(&["SET", "redlock:a", "\\xff\\x00bytes", "NX", "PX", "600000"]);
     let waiter = Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
     wait_until("it listens", || {
-        redis.cli(&["PUBSUB", "CHANNELS"]).contains("released")
+        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
     });
     redis.cli(&["DEL", "redlock:a"]);
     waiter.finish().assert_code(0).assert_silent();

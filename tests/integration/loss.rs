@@ -137,7 +137,7 @@ fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
     run.expect_line("TERM");
     let end = run.finish();
     end.assert_code(79)
-        .assert_says("could not be renewed in time")
+        .assert_says("was not renewed in time")
         .assert_says("killing the command");
     let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
     assert!(last > 0.0);

@@ -141,7 +141,7 @@ fn a_forced_release_wakes_who_waits() {
     let (_run, _) = held(&redis);
     let waiter = Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
     crate::support::wait_until("it listens", || {
-        redis.cli(&["PUBSUB", "CHANNELS"]).contains("released")
+        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
     });
     outcome(&mut redis.redlock(&["release", "-q", "--force", "a"]))
         .assert_code(0)

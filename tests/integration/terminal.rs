@@ -323,7 +323,7 @@ fn ctrl_c_ends_the_wait_for_the_lock() {
     terminal.type_in(CTRL_C);
     assert_eq!(terminal.finish().code(), Some(130));
     assert!(!terminal.shown.contains("ran"));
-    assert_eq!(redis.keys(), ["redlock:a"]);
+    assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
 }
 
 #[test]

@@ -1,0 +1,225 @@
+//! The time while COMMAND runs: what happens is put to the session, and what it decides is done.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use anyhow::Result;
+
+use super::holds::Holds;
+use super::{Environment, Run, lost, sleep, suspend};
+use crate::child::{Child, Reaped};
+use crate::cli::OnLost;
+use crate::clock::{Timer, now};
+use crate::exit::Exit;
+use crate::lock::{self, Loss, Name};
+use crate::renewer::News;
+use crate::report;
+use crate::session::{Action, Event, Session, Terms, Why};
+use crate::signal::{SIGCHLD, SIGINT, SIGTERM, Signals};
+
+impl Run<'_> {
+    /// Starts COMMAND and does what the session decides until it has ended.
+    pub(super) fn supervise(
+        &self,
+        environment: &Environment,
+        holds: &mut Holds,
+        signals: &Signals,
+        timer: &mut Timer,
+    ) -> Result<Exit> {
+        let child = match Child::spawn(
+            &self.command,
+            environment,
+            !self.on_terminal,
+            signals.sigchld_ignored,
+        ) {
+            Ok(child) => child,
+            Err(error) => {
+                let program = self.command.first().cloned().unwrap_or_default();
+                report::error(format_args!("can't run {}: {error}", program.display()));
+                return Ok(match error.kind() {
+                    io::ErrorKind::NotFound => Exit::NotFound,
+                    _ => Exit::CannotExecute,
+                });
+            }
+        };
+        let terms = Terms {
+            on_terminal: self.on_terminal,
+            leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
+            only_warn: self.options.on_lost == OnLost::Warn,
+            kill_after: self.options.kill_after,
+            timeout_at: self.options.timeout.map(|timeout| now() + timeout),
+        };
+        let supervision = Supervision {
+            run: self,
+            session: Session::new(terms, holds.lease.take()),
+            child,
+            holds,
+            trouble: Trouble::None,
+            signals,
+            timer,
+        };
+        supervision.until_the_end()
+    }
+}
+
+/// What is known of a lock's trouble, for the messages.
+enum Trouble {
+    None,
+    Unreachable(lock::Error),
+    Lost(Name, Loss),
+}
+
+/// A COMMAND that runs.
+struct Supervision<'a> {
+    run: &'a Run<'a>,
+    session: Session,
+    child: Child,
+    holds: &'a mut Holds,
+    trouble: Trouble,
+    signals: &'a Signals,
+    timer: &'a mut Timer,
+}
+
+impl Supervision<'_> {
+    fn until_the_end(mut self) -> Result<Exit> {
+        loop {
+            if let Some(exit) = self.happened(Event::Tick)? {
+                return Ok(exit);
+            }
+            if let Some(exit) = self.reap()? {
+                return Ok(exit);
+            }
+            self.timer.set(self.session.due())?;
+            sleep([
+                Some(self.signals.as_fd()),
+                Some(self.timer.as_fd()),
+                self.holds.wake(),
+            ])?;
+            while let Some(arrived) = self.signals.next()? {
+                // SIGCHLD only wakes us: what ended is seen by reaping.
+                if arrived.signal != SIGCHLD
+                    && let Some(exit) = self.happened(Event::Signal(arrived))?
+                {
+                    return Ok(exit);
+                }
+            }
+            while let Some(news) = self.holds.news() {
+                let event = self.told(news);
+                if let Some(exit) = self.happened(event)? {
+                    return Ok(exit);
+                }
+            }
+        }
+    }
+
+    /// Takes the ended children in.
+    fn reap(&mut self) -> Result<Option<Exit>> {
+        while let Some(reaped) = self.child.reap()? {
+            let exit = match reaped {
+                Reaped::Child(status) => self.happened(Event::Ended(status))?,
+                Reaped::Tree => return self.happened(Event::TreeEnded),
+            };
+            if exit.is_some() {
+                return Ok(exit);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The renewer's news as an event; what only matters for messages is kept.
+    fn told(&mut self, news: News) -> Event {
+        match news {
+            News::Renewed(sent) => {
+                self.run.voice().detail("lease renewed");
+                self.trouble = Trouble::None;
+                Event::Renewed(sent)
+            }
+            News::Failed(error) => {
+                self.run
+                    .voice()
+                    .detail(format_args!("renewal failed: {error}"));
+                self.trouble = Trouble::Unreachable(error);
+                Event::RenewalFailed
+            }
+            News::Lost(name, loss) => {
+                self.holds.forget(&name);
+                self.trouble = Trouble::Lost(name, loss);
+                Event::Lost
+            }
+            News::Returned(name) => {
+                self.run.voice().detail(format_args!(
+                    "lock \"{name}\" was given back by the command"
+                ));
+                self.holds.forget(&name);
+                if self.holds.all.is_empty() {
+                    Event::Returned
+                } else {
+                    Event::Tick
+                }
+            }
+        }
+    }
+
+    /// Lets the session decide about an event, and does it.
+    fn happened(&mut self, event: Event) -> Result<Option<Exit>> {
+        for action in self.session.on_event(event, now()) {
+            match action {
+                Action::Forward(signal) => {
+                    if matches!(signal, SIGINT | SIGTERM) {
+                        Child::adopt_orphans();
+                    }
+                    self.child.forward(signal);
+                }
+                Action::Suspend => suspend()?,
+                Action::Renew => self.holds.renew()?,
+                Action::Warn => self.run.voice().note(format_args!(
+                    "{}; the command goes on without it",
+                    self.loss()
+                )),
+                Action::Stop(why) => {
+                    self.say_why(why, "stopping the command");
+                    Child::adopt_orphans();
+                    self.child.stop();
+                }
+                Action::Kill(why) => {
+                    self.say_why(why, "killing the command");
+                    Child::adopt_orphans();
+                    self.child.kill();
+                }
+                Action::Finish(exit) => return Ok(Some(exit)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn say_why(&self, why: Why, what: &str) {
+        match why {
+            Why::Lost => report::error(format_args!("{}; {what}", self.loss())),
+            Why::Timeout => {
+                let timeout = self.run.options.timeout.unwrap_or_default();
+                self.run.voice().note(format_args!(
+                    "timed out after {}; {what}",
+                    humantime::format_duration(timeout)
+                ));
+            }
+            Why::Signal => self.run.voice().detail(what),
+        }
+    }
+
+    /// What happened to the lock, in words.
+    fn loss(&self) -> String {
+        let what = match self.run.names.as_slice() {
+            [name] => format!("lock \"{name}\" was"),
+            _ => "the locks were".into(),
+        };
+        match &self.trouble {
+            Trouble::Lost(name, loss) => lost(name, loss),
+            Trouble::Unreachable(error) => {
+                format!("{what} not renewed in time: {error}")
+            }
+            Trouble::None => {
+                format!("{what} not renewed in time: redlock or this machine stood still")
+            }
+        }
+    }
+}

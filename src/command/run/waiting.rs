@@ -1,0 +1,593 @@
+//! The wait for a lock: from the first question to its being ours.
+//!
+//! Who finds a lock busy takes a place in its queue and sleeps until a message says that it has the
+//! lock; the heartbeats in between keep the place, and find out what no message says. Meanwhile the
+//! leases of locks that are held already are kept alive, a dead holder on this host is noticed, and
+//! so are jobs that wait for each other.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::holds::{Hold, Holds};
+use super::{GaveUp, Run, Taking, lost, sleep, suspend};
+use crate::clock::{Moment, Timer, now};
+use crate::lease::Lease;
+use crate::lock::{
+    self, Acquired, Blocked, Busy, Claim, Incoming, Kind, Link, Member, Order, Place, id,
+};
+use crate::process::{self, Fate, Pulse};
+use crate::renewer::News;
+use crate::report;
+use crate::signal::{SIGTSTP, Signals, ends_waiting};
+use crate::wait::{self, Ear, Next, Patience, Telling};
+
+/// One wait for one lock.
+pub(super) struct Attempt<'a> {
+    run: &'a Run<'a>,
+    claim: Claim,
+    holds: &'a mut Holds,
+    link: Option<Link>,
+    /// The server may know the claim: as a holder, or in its queue.
+    known: bool,
+    /// Our place in the queue; none before the lock was found to be busy.
+    place: Option<Place>,
+    /// This connection listens to our channel, or was asked to.
+    listening: bool,
+    /// When the server was last heard of; it may go away for a while once it has answered.
+    heard: Option<Moment>,
+    /// How often the lock came so late that its lease was as good as over.
+    too_late: u32,
+    /// A holder on this host, by its id, whose end we would see.
+    pulse: Option<(String, Pulse)>,
+    telling: Telling,
+    signals: &'a Signals,
+    timer: &'a mut Timer,
+}
+
+/// What a waiter woke up for.
+enum Woken {
+    /// Something came in on the connection.
+    Incoming(Incoming),
+    /// The moment it waited for.
+    Time,
+    /// The holder that it watches has ended.
+    HolderDied,
+    /// There is no point in waiting any more.
+    GaveUp(GaveUp),
+}
+
+/// What asking for the lock brought.
+enum Asked {
+    Held {
+        sent: Moment,
+        fence: u64,
+        slot: u32,
+    },
+    Busy(Busy),
+    GaveUp(GaveUp),
+    /// Nothing; it is worth asking again.
+    Nothing,
+}
+
+/// The pause before another try to reach a server that was reached before.
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// After how long a waiter looks whether it is part of a deadlock.
+const DEADLOCK_AFTER: Duration = Duration::from_secs(1);
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(
+        run: &'a Run<'a>,
+        claim: Claim,
+        holds: &'a mut Holds,
+        signals: &'a Signals,
+        timer: &'a mut Timer,
+    ) -> Self {
+        Self {
+            run,
+            claim,
+            link: holds.link.take(),
+            holds,
+            known: false,
+            place: None,
+            listening: false,
+            heard: None,
+            too_late: 0,
+            pulse: None,
+            telling: Telling::new(now(), report::has_terminal()),
+            signals,
+            timer,
+        }
+    }
+
+    /// Asks for the lock until it is ours, the patience is over, or a signal comes. `started` is
+    /// when the run began to wait for whatever lock.
+    pub(super) fn wait(mut self, started: Moment) -> Result<Taking> {
+        let patience = match (self.run.options.no_wait, self.run.options.wait) {
+            (true, _) => Patience::Until(started),
+            (false, Some(wait)) => Patience::Until(started + wait),
+            (false, None) => Patience::ForEver,
+        };
+        let mut deadlock = Deadlock::new(self.run, self.holds, now());
+        let taking = self.until_it_is_ours(patience, &mut deadlock);
+        report::transient(None);
+        deadlock.forget(&mut self);
+        // Whatever else ended the wait: our place must go, and a lock that a request has taken
+        // whose answer nobody read. The same connection, where it is good, keeps the order.
+        if self.known && !matches!(taking, Ok(Taking::Done)) {
+            let released = self.run.release(&self.claim, &mut self.link);
+            if let Err(error) = released {
+                self.run.voice().detail(error);
+            }
+        }
+        self.holds.link = self.link.take();
+        taking
+    }
+
+    fn until_it_is_ours(&mut self, patience: Patience, deadlock: &mut Deadlock) -> Result<Taking> {
+        loop {
+            let asked = now();
+            let answer = match deadlock.look(self, asked) {
+                Ok(Some(cycle)) => return Ok(Taking::GaveUp(GaveUp::Busy(cycle))),
+                Ok(None) => self.ask(),
+                Err(error) => Err(error),
+            };
+            let busy = match answer.or_else(|error| self.no_answer(error, asked, patience))? {
+                Asked::Held { sent, fence, slot } => match self.held(sent, fence, slot)? {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                },
+                Asked::Busy(busy) => busy,
+                Asked::GaveUp(why) => return Ok(Taking::GaveUp(why)),
+                Asked::Nothing => continue,
+            };
+            let heard = now();
+            self.heard = Some(heard);
+            if self.take_over_from_the_dead(&busy) {
+                continue;
+            }
+            let was_queued = self.place.is_some();
+            let place = self.queue_up(&busy);
+            let ear = if place.polls {
+                Ear::Polls
+            } else {
+                Ear::Listens
+            };
+            match wait::next(patience, ear, busy.ahead, busy.left, heard, dice()) {
+                Next::GiveUp => {
+                    let line = self.patience_is_over(&busy);
+                    return Ok(Taking::GaveUp(GaveUp::Busy(line)));
+                }
+                // At once, now with a place in the queue.
+                Next::AskAt(_) if !was_queued => self.place = Some(place),
+                Next::AskAt(at) => {
+                    self.place = Some(place);
+                    deadlock.lasting = wait::heartbeat(busy.ahead) * 3;
+                    let at = deadlock.due().map_or(at, |due| due.min(at));
+                    if let Some(why) = self.idle(&busy, heard, at)? {
+                        return Ok(Taking::GaveUp(why));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The lock is ours; `None` when so little is left of its lease that it has to be lengthened
+    /// first, if the server has become faster.
+    fn held(&mut self, sent: Moment, fence: u64, slot: u32) -> Result<Option<Taking>> {
+        let options = &self.run.options;
+        let lease = Lease::new(sent, options.ttl, options.kill_after);
+        if now() < lease.stop_at() {
+            self.run.voice().detail(format_args!(
+                "lock \"{}\" acquired, fence {fence}",
+                self.claim.lock().name(),
+            ));
+            let hold = Hold {
+                claim: self.claim.clone(),
+                fence,
+                slot,
+                reused: false,
+            };
+            self.holds.add(hold, lease);
+            return Ok(Some(Taking::Done));
+        }
+        self.too_late += 1;
+        if self.too_late < 3 {
+            return Ok(None);
+        }
+        let ttl = humantime::format_duration(options.ttl);
+        let line = format!(
+            "{} answers too slowly for --ttl {ttl}",
+            self.run.settings.server
+        );
+        Err(lock::Error::new(Kind::Unreachable, line).into())
+    }
+
+    /// The server was asked and didn't answer: whether to try again, after a pause.
+    fn no_answer(
+        &mut self,
+        error: lock::Error,
+        asked: Moment,
+        patience: Patience,
+    ) -> Result<Asked> {
+        let ttl = self.run.options.ttl;
+        let lasting = self.heard.is_none_or(|heard| asked.since(heard) > ttl);
+        if lasting || error.kind != Kind::Unreachable || patience.is_over(now()) {
+            return Err(error.into());
+        }
+        self.run.voice().detail(&error);
+        self.disconnect();
+        // Not all come back at the same moment.
+        let until = asked + RECONNECT.mul_f64(0.5 + dice() / 2.0);
+        loop {
+            match self.next(until)? {
+                Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
+                Woken::Time => return Ok(Asked::Nothing),
+                Woken::Incoming(_) | Woken::HolderDied => {}
+            }
+        }
+    }
+
+    /// Our place in the queue, as the server has it.
+    fn queue_up(&self, busy: &Busy) -> Place {
+        let options = &self.run.options;
+        let place = self.place.unwrap_or(Place {
+            order: Order {
+                priority: options.priority,
+                lifo: options.lifo,
+                supersede: options.supersede,
+            },
+            ticket: None,
+            polls: false,
+        });
+        Place {
+            ticket: busy.ticket.or(place.ticket),
+            polls: place.polls || busy.polls,
+            ..place
+        }
+    }
+
+    /// Waits until it is time to ask again: the moment has come, or there is a message. Meanwhile
+    /// the user is told what is known since `heard`.
+    fn idle(&mut self, busy: &Busy, heard: Moment, until: Moment) -> Result<Option<GaveUp>> {
+        loop {
+            let at = now();
+            if self.telling.tell(&busy.id, at) {
+                let name = self.claim.lock().name();
+                let line = report::waiting(name, busy, at.since(heard));
+                self.run.voice().progress(&line);
+            }
+            match self.next(until.min(self.telling.due())) {
+                Ok(Woken::Time) if now() < until => {}
+                Ok(Woken::Incoming(Incoming::Deaf)) => {
+                    self.poll_from_now_on();
+                    return Ok(None);
+                }
+                Ok(Woken::Time | Woken::HolderDied | Woken::Incoming(Incoming::Notified)) => {
+                    return Ok(None);
+                }
+                Ok(Woken::Incoming(
+                    Incoming::Listening | Incoming::Answer(_) | Incoming::Invalidated,
+                )) => {}
+                Ok(Woken::GaveUp(why)) => return Ok(Some(why)),
+                Err(error) => {
+                    self.run.voice().detail(&error);
+                    self.disconnect();
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// The subscription isn't permitted.
+    fn poll_from_now_on(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.polls = true;
+        }
+    }
+
+    /// Sends an acquire and waits for its answer.
+    fn ask(&mut self) -> Result<Asked, lock::Error> {
+        let link = match &mut self.link {
+            Some(link) => link,
+            None => {
+                self.listening = false;
+                self.link.insert(Link::open(&self.run.settings.server)?)
+            }
+        };
+        // In one go with the question: the subscription stands before the server looks at it, so no
+        // message can fall in between.
+        if let Some(Place { polls: false, .. }) = self.place
+            && !self.listening
+        {
+            link.listen(&self.claim.channel())?;
+            self.listening = true;
+        }
+        let sent = now();
+        self.known = true;
+        link.send(self.claim.acquire(self.place.as_ref()))?;
+        loop {
+            match self.next(sent + self.run.settings.server.timeout)? {
+                Woken::Incoming(Incoming::Answer(answer)) => {
+                    return Ok(match Claim::acquired(answer)? {
+                        Acquired::Held { fence, slot } => Asked::Held { sent, fence, slot },
+                        Acquired::Busy(busy) => {
+                            self.known = self.place.is_some();
+                            Asked::Busy(busy)
+                        }
+                        Acquired::Superseded(by) => {
+                            self.known = false;
+                            let why = format!("superseded by {}", report::by(&by));
+                            Asked::GaveUp(GaveUp::Busy(why))
+                        }
+                    });
+                }
+                Woken::Incoming(Incoming::Deaf) => self.poll_from_now_on(),
+                // A message that crosses the question is answered by it.
+                Woken::Incoming(
+                    Incoming::Listening | Incoming::Notified | Incoming::Invalidated,
+                )
+                | Woken::HolderDied => {}
+                Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
+                Woken::Time => {
+                    let error = io::Error::from(io::ErrorKind::TimedOut);
+                    return Err(self.run.settings.server.unreachable(&error));
+                }
+            }
+        }
+    }
+
+    /// Frees the lock if its holder is a process of this host that is dead, and else keeps an eye
+    /// on it. True when it was freed.
+    fn take_over_from_the_dead(&mut self, busy: &Busy) -> bool {
+        if self
+            .pulse
+            .as_ref()
+            .is_some_and(|(id, _)| *id == busy.id && busy.ahead == 0)
+        {
+            return false;
+        }
+        self.pulse = None;
+        let Some(holder) = &busy.holder else {
+            return false;
+        };
+        let Some(instance) = &holder.who.instance else {
+            return false;
+        };
+        if holder.who.host != self.run.who.host {
+            return false;
+        }
+        match process::fate(instance) {
+            Fate::Unknown => false,
+            // The others would only get in each other's way.
+            Fate::Alive(pulse) => {
+                if busy.ahead == 0 && self.place.is_some() {
+                    self.pulse = Some((busy.id.clone(), pulse));
+                }
+                false
+            }
+            Fate::Dead => {
+                let Some(link) = &mut self.link else {
+                    return false;
+                };
+                self.run.voice().detail(format_args!(
+                    "lock \"{}\" was held by {}, which is dead",
+                    self.claim.lock().name(),
+                    report::by(&holder.who)
+                ));
+                let within = self.run.settings.server.timeout;
+                match self.claim.lock().force(link, Some(&busy.id), None, within) {
+                    Ok(_) => true,
+                    Err(error) => {
+                        self.run.voice().detail(error);
+                        self.disconnect();
+                        false
+                    }
+                }
+            }
+        }
+    }
+
+    /// Why we give up, when the user's patience is over.
+    fn patience_is_over(&self, busy: &Busy) -> String {
+        let line = report::held(self.claim.lock().name(), busy);
+        if self.run.options.no_wait {
+            format!("{line}; --wait queues for it")
+        } else {
+            format!("gave up waiting: {line}")
+        }
+    }
+
+    /// Gives the connection up; the next acquire makes a new one.
+    fn disconnect(&mut self) {
+        self.link = None;
+        self.listening = false;
+    }
+
+    /// The next thing that happens, at the latest the moment. What we hold is kept alive meanwhile.
+    fn next(&mut self, until: Moment) -> Result<Woken, lock::Error> {
+        let internal =
+            |error: anyhow::Error| lock::Error::new(Kind::Internal, format!("can't wait: {error}"));
+        loop {
+            if let Some(link) = &mut self.link
+                && let Some(incoming) = link.receive()?
+            {
+                return Ok(Woken::Incoming(incoming));
+            }
+            if let Some(why) = self.meanwhile().map_err(internal)? {
+                return Ok(Woken::GaveUp(why));
+            }
+            if now() >= until {
+                return Ok(Woken::Time);
+            }
+            if self
+                .pulse
+                .as_ref()
+                .is_some_and(|(_, pulse)| pulse.has_stopped())
+            {
+                self.pulse = None;
+                return Ok(Woken::HolderDied);
+            }
+            let renewal = self.holds.lease.and_then(|lease| lease.renew_at());
+            let wake_at = renewal.map_or(until, |renewal| renewal.min(until));
+            let set = self.timer.set(Some(wake_at)).map_err(io::Error::from);
+            set.and_then(|()| {
+                sleep([
+                    Some(self.signals.as_fd()),
+                    Some(self.timer.as_fd()),
+                    self.link.as_ref().map(AsFd::as_fd),
+                    self.holds.wake(),
+                    self.pulse.as_ref().map(|(_, pulse)| pulse.as_fd()),
+                ])
+            })
+            .map_err(|error| internal(error.into()))?;
+        }
+    }
+
+    /// Looks after signals and what we hold.
+    fn meanwhile(&mut self) -> Result<Option<GaveUp>> {
+        while let Some(arrived) = self.signals.next()? {
+            if ends_waiting(arrived.signal) {
+                return Ok(Some(GaveUp::Signalled(arrived.signal)));
+            }
+            if arrived.signal == SIGTSTP {
+                suspend()?;
+            }
+        }
+        while let Some(news) = self.holds.news() {
+            match news {
+                News::Renewed(sent) => {
+                    if let Some(lease) = &mut self.holds.lease {
+                        lease.renewed(sent);
+                    }
+                }
+                News::Failed(error) => {
+                    self.run.voice().detail(error);
+                    if let Some(lease) = &mut self.holds.lease {
+                        lease.retry(now());
+                    }
+                }
+                News::Lost(name, loss) => {
+                    self.holds.forget(&name);
+                    return Ok(Some(self.without(&lost(&name, &loss))));
+                }
+                News::Returned(name) => {
+                    self.holds.forget(&name);
+                    return Ok(Some(
+                        self.without(&format!("lock \"{name}\" was given back")),
+                    ));
+                }
+            }
+        }
+        let at = now();
+        if let Some(lease) = &mut self.holds.lease {
+            if at >= lease.stop_at() {
+                return Ok(Some(
+                    self.without("the locks held so far were not renewed in time"),
+                ));
+            }
+            if lease.renew_now(at) {
+                self.holds.renew()?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Giving up, because something that we held is gone.
+    fn without(&self, what: &str) -> GaveUp {
+        let name = self.claim.lock().name();
+        GaveUp::Lost(format!("{what}, while waiting for lock \"{name}\""))
+    }
+}
+
+/// Whether this wait is part of a deadlock.
+struct Deadlock {
+    /// The ids of what the job holds; where it holds nothing, nobody waits for it.
+    holds: Vec<String>,
+    /// When to look for the first time.
+    first: Moment,
+    looked: bool,
+    /// For how long others may believe that we wait.
+    lasting: Duration,
+}
+
+impl Deadlock {
+    fn new(run: &Run, holds: &Holds, began: Moment) -> Self {
+        let inherited = run.inherited.iter().map(|(_, token)| id(token));
+        let own = holds.all.iter().map(|hold| hold.claim.id());
+        Self {
+            holds: inherited.chain(own).collect(),
+            first: began + DEADLOCK_AFTER,
+            looked: false,
+            lasting: Duration::ZERO,
+        }
+    }
+
+    /// When the first look is due, if it is still to come; after that each heartbeat looks.
+    fn due(&self) -> Option<Moment> {
+        (!self.looked && !self.holds.is_empty()).then_some(self.first)
+    }
+
+    fn blocked<'a>(&self, attempt: &'a Attempt) -> Blocked<'a> {
+        Blocked {
+            prefix: &attempt.run.settings.prefix,
+            holds: self.holds.clone(),
+            wants: attempt.claim.lock().name(),
+            id: attempt.claim.id(),
+        }
+    }
+
+    /// If this wait closes a cycle and has to break it: the cycle in words.
+    fn look(&mut self, attempt: &mut Attempt, at: Moment) -> Result<Option<String>, lock::Error> {
+        if self.holds.is_empty() || at < self.first {
+            return Ok(None);
+        }
+        let Some(mut link) = attempt.link.take() else {
+            return Ok(None);
+        };
+        self.looked = true;
+        let blocked = self.blocked(attempt);
+        blocked.note(&mut link, self.lasting)?;
+        let cycle = blocked.look(&mut link)?;
+        let name = blocked.wants.clone();
+        attempt.link = Some(link);
+        Ok(cycle.map(|members| in_words(&name, &members)))
+    }
+
+    /// The wait has ended.
+    fn forget(&self, attempt: &mut Attempt) {
+        if !self.looked {
+            return;
+        }
+        if let Some(mut link) = attempt.link.take()
+            && self.blocked(attempt).forget(&mut link).is_ok()
+        {
+            attempt.link = Some(link);
+        }
+    }
+}
+
+/// A deadlock for people: who holds what and waits for what.
+fn in_words(wants: &lock::Name, members: &[Member]) -> String {
+    let others = members.iter().map(|member| {
+        format!(
+            "{} holds \"{}\" and waits for \"{}\"",
+            report::by(&member.who),
+            member.holds,
+            member.wants
+        )
+    });
+    let ours = members.last().map_or(wants, |last| &last.wants);
+    format!(
+        "deadlock: {}; this job holds \"{ours}\" and waits for \"{wants}\", and gives up, as it began to wait last",
+        others.collect::<Vec<_>>().join("; ")
+    )
+}
+
+/// A number in 0..1.
+fn dice() -> f64 {
+    getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
+}

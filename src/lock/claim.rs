@@ -1,0 +1,326 @@
+//! One attempt to hold a lock, known to the server by its own token: acquire, renew, check, release.
+
+use std::time::Duration;
+
+use redis::Value;
+use sha1_smol::Sha1;
+
+use super::link::{Call, Link};
+use super::scripts::{
+    self, ACQUIRE, CHECK, RELEASE, RENEW, array, holder, milliseconds, number, odd, text,
+};
+use super::{Error, Holder, Kind, Limit, Lock, Who};
+
+/// One attempt to hold a lock.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    lock: Lock,
+    token: Vec<u8>,
+    ttl: Duration,
+    limit: Limit,
+    who: Vec<u8>,
+}
+
+/// How to wait in the queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Order {
+    /// Goes before lower ones.
+    pub priority: i32,
+    /// The newest goes first.
+    pub lifo: bool,
+    /// Older waiters give up.
+    pub supersede: bool,
+}
+
+/// A place in the queue, or the wish for one.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub order: Order,
+    /// The number that was given to us, which keeps our place when the entry is gone.
+    pub ticket: Option<u64>,
+    /// No message reaches us; we look by ourselves.
+    pub polls: bool,
+}
+
+/// The answer to [`Claim::acquire`].
+#[derive(Clone, Debug)]
+pub enum Acquired {
+    /// Ours.
+    Held {
+        fence: u64,
+        slot: u32,
+    },
+    Busy(Busy),
+    /// This newer waiter has told us to give up.
+    Superseded(Box<Who>),
+}
+
+/// Somebody else has the lock.
+#[derive(Clone, Debug)]
+pub struct Busy {
+    /// The server's clock, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// How many wait before us.
+    pub ahead: u32,
+    /// Our number, if we are in the queue.
+    pub ticket: Option<u64>,
+    /// No message reaches us.
+    pub polls: bool,
+    /// When a lease ends (`None`: never, the key has no expiry).
+    pub left: Option<Duration>,
+    /// How many hold it.
+    pub holders: u32,
+    /// The id of the holder whose lease ends first; empty when the lock is just being handed on.
+    pub id: String,
+    /// That holder; `None`: another client.
+    pub holder: Option<Holder>,
+}
+
+/// The answer to [`Claim::renew`]; that there was no answer is an [`Error`], a third thing.
+#[derive(Clone, Debug)]
+pub enum Renewal {
+    /// The lease is lengthened by the TTL.
+    Renewed { fence: u64, limit: Limit, slot: u32 },
+    /// Our own job has given it back.
+    Returned,
+    /// Definitely not ours any more.
+    Lost(Loss),
+}
+
+/// The answer to [`Claim::check`].
+#[derive(Clone, Debug)]
+pub enum Check {
+    Ours,
+    Returned,
+    Lost(Loss),
+}
+
+/// How a lock was lost, as far as Redis knows.
+#[derive(Clone, Debug, Default)]
+pub struct Loss {
+    /// Who freed it with `release --force`.
+    pub forced_by: Option<Who>,
+    /// Who holds it now.
+    pub holder: Option<Holder>,
+}
+
+/// The answer to [`Claim::release`].
+#[derive(Clone, Debug)]
+pub enum Release {
+    Released,
+    /// Our own job had given it back before.
+    Returned,
+    /// It wasn't ours (any more).
+    NotOurs(Loss),
+}
+
+impl Claim {
+    /// A claim with a fresh token: 128 random bits, then the host and process, so that
+    /// `redis-cli GET` names the owner.
+    pub fn new(lock: Lock, ttl: Duration, limit: Limit, who: &Who) -> Result<Self, Error> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)
+            .map_err(|error| Error::new(Kind::Internal, format!("no random numbers: {error}")))?;
+        let token = format!(
+            "{:032x}:{}:{}",
+            u128::from_be_bytes(random),
+            who.host,
+            who.pid
+        );
+        Ok(Self {
+            lock,
+            token: token.into(),
+            ttl,
+            limit,
+            who: serde_json::to_vec(who).unwrap_or_default(),
+        })
+    }
+
+    /// A claim that was made before, by its token; it can be renewed and released.
+    pub fn resume(lock: Lock, token: Vec<u8>, ttl: Duration) -> Self {
+        Self {
+            lock,
+            token,
+            ttl,
+            limit: Limit::EXCLUSIVE,
+            who: Vec::new(),
+        }
+    }
+
+    pub fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    /// The token; for the child's environment alone.
+    pub fn token(&self) -> &[u8] {
+        &self.token
+    }
+
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// The name that others have for the token.
+    pub fn id(&self) -> String {
+        id(&self.token)
+    }
+
+    /// The channel on which this claim hears of its turn.
+    pub fn channel(&self) -> Vec<u8> {
+        self.lock.channel_of(&self.id())
+    }
+
+    /// The call that takes the lock, or waits for it in the queue. Its answer goes to
+    /// [`Self::acquired`].
+    pub fn acquire(&self, place: Option<&Place>) -> Call {
+        let how = match place {
+            None => "",
+            Some(Place { polls: true, .. }) => "poll",
+            Some(Place { polls: false, .. }) => "listen",
+        };
+        let ticket = place.and_then(|place| place.ticket);
+        let order = place.map_or(Order::default(), |place| place.order);
+        let args = vec![
+            self.token.clone(),
+            self.ttl.as_millis().to_string().into(),
+            self.limit.number().to_string().into(),
+            self.who.clone(),
+            how.into(),
+            ticket
+                .map_or(String::new(), |ticket| ticket.to_string())
+                .into(),
+            order.priority.to_string().into(),
+            if order.lifo { "lifo" } else { "fifo" }.into(),
+            u8::from(order.supersede).to_string().into(),
+        ];
+        self.lock.call(&ACQUIRE, args)
+    }
+
+    /// Reads the answer to [`Self::acquire`].
+    pub fn acquired(answer: Value) -> Result<Acquired, Error> {
+        let fields = array(answer)?;
+        Ok(match fields.as_slice() {
+            [Value::Int(1), fence, slot] => Acquired::Held {
+                fence: number(fence)?,
+                slot: number(slot)?,
+            },
+            [
+                Value::Int(0),
+                now_ms,
+                ahead,
+                ticket,
+                polls,
+                left,
+                holders,
+                id,
+                entry,
+            ] => Acquired::Busy(Busy {
+                now_ms: number(now_ms)?,
+                ahead: number(ahead)?,
+                ticket: text(ticket).parse().ok(),
+                polls: matches!(polls, Value::Int(1)),
+                left: milliseconds(left)?,
+                holders: number(holders)?,
+                id: text(id),
+                holder: holder(entry),
+            }),
+            [Value::Int(2), by] => Acquired::Superseded(Box::new(
+                serde_json::from_str(&text(by)).unwrap_or_default(),
+            )),
+            _ => return Err(odd(&fields)),
+        })
+    }
+
+    /// The call that lengthens the lease. Its answer goes to [`Self::renewed`].
+    fn renewal(&self, reuse: bool) -> Call {
+        let args = vec![
+            self.token.clone(),
+            self.ttl.as_millis().to_string().into(),
+            u8::from(reuse).to_string().into(),
+        ];
+        self.lock.call(&RENEW, args)
+    }
+
+    fn renewed(answer: Value) -> Result<Renewal, Error> {
+        let fields = array(answer)?;
+        Ok(match fields.as_slice() {
+            [Value::Int(1), fence, limit, slot] => Renewal::Renewed {
+                fence: number(fence)?,
+                limit: Limit::of(number(limit)?),
+                slot: number(slot)?,
+            },
+            [Value::Int(2)] => Renewal::Returned,
+            [Value::Int(0), by, entry] => Renewal::Lost(loss(by, entry)),
+            _ => return Err(odd(&fields)),
+        })
+    }
+
+    /// Lengthens the leases of several claims in one round trip; waits at most `within` for each
+    /// answer.
+    pub fn renew_all(
+        claims: &[Self],
+        link: &mut Link,
+        within: Duration,
+    ) -> Result<Vec<Renewal>, Error> {
+        let calls: Vec<Call> = claims.iter().map(|claim| claim.renewal(false)).collect();
+        let answers = link.ask_all(calls, within)?;
+        answers.into_iter().map(Self::renewed).collect()
+    }
+
+    /// Renews what another run took, to use it as well.
+    pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Renewal, Error> {
+        Self::renewed(link.ask(self.renewal(true), within)?)
+    }
+
+    /// Whether several claims are still ours, in one round trip; changes nothing.
+    pub fn check_all(
+        claims: &[Self],
+        link: &mut Link,
+        within: Duration,
+    ) -> Result<Vec<Check>, Error> {
+        let call = |claim: &Self| claim.lock.call(&CHECK, vec![claim.token.clone()]);
+        let answers = link.ask_all(claims.iter().map(call).collect(), within)?;
+        let read = |answer| {
+            let fields = array(answer)?;
+            Ok(match fields.as_slice() {
+                [Value::Int(1)] => Check::Ours,
+                [Value::Int(2)] => Check::Returned,
+                [Value::Int(0), by, entry] => Check::Lost(loss(by, entry)),
+                _ => return Err(odd(&fields)),
+            })
+        };
+        answers.into_iter().map(read).collect()
+    }
+
+    /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer. Safe
+    /// to repeat. `early`: the run that holds it goes on without it, and is to know.
+    pub fn release(
+        &self,
+        link: &mut Link,
+        early: bool,
+        within: Duration,
+    ) -> Result<Release, Error> {
+        let args = vec![self.token.clone(), u8::from(early).to_string().into()];
+        let fields = array(link.ask(self.lock.call(&RELEASE, args), within)?)?;
+        Ok(match fields.as_slice() {
+            [Value::Int(1)] => Release::Released,
+            [Value::Int(2)] => Release::Returned,
+            [Value::Int(0), by, entry] => Release::NotOurs(loss(by, entry)),
+            _ => return Err(odd(&fields)),
+        })
+    }
+}
+
+/// What others call a token: the start of its SHA-1, which doesn't give it away.
+pub fn id(token: &[u8]) -> String {
+    let mut digits = Sha1::from(token).digest().to_string();
+    digits.truncate(12);
+    digits
+}
+
+fn loss(by: &Value, entry: &Value) -> Loss {
+    Loss {
+        forced_by: serde_json::from_str(&text(by)).ok(),
+        holder: scripts::holder(entry),
+    }
+}

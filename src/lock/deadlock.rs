@@ -1,0 +1,189 @@
+//! Jobs that wait for each other: finding a cycle across hosts.
+//!
+//! A job that holds something and has waited for something else notes that down, under the id of
+//! each of its holds. From the holders of the lock it wants, a waiter follows these notes: what do
+//! *they* wait for, and who holds that? If every way leads back to what its own job holds, nobody
+//! on it can go on.
+//!
+//! A note is only a hint; what counts is that the lock's own queue has that waiter. As ids are never
+//! used twice, a wait or a hold that is found again in a second look has lasted from the first to
+//! the second, so what is found twice was there all at once between the two.
+
+use std::time::Duration;
+
+use super::link::Link;
+use super::name::blocked_key;
+use super::scripts::text;
+use super::{Error, Inspected, Limit, Lock, Name, Waiting, Who, inspect};
+
+/// The one who looks.
+#[derive(Debug)]
+pub struct Blocked<'a> {
+    pub prefix: &'a str,
+    /// The ids of what its job holds.
+    pub holds: Vec<String>,
+    /// The lock it waits for.
+    pub wants: &'a Name,
+    /// Its id in that queue.
+    pub id: String,
+}
+
+/// A member of a cycle: it holds a lock and waits for another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub holds: Name,
+    pub wants: Name,
+    pub who: Who,
+    began: Began,
+}
+
+/// Since when somebody waits, by the server's clock, and its id: no two are equal.
+type Began = (u64, String);
+
+fn began(waiting: &Waiting) -> Began {
+    (waiting.waiter.since_ms, waiting.id.clone())
+}
+
+/// Longer chains than this are not followed.
+const MOST: usize = 100;
+
+impl Blocked<'_> {
+    /// Notes down that the job waits, for so long.
+    pub fn note(&self, link: &mut Link, lasting: Duration) -> Result<(), Error> {
+        for hold in &self.holds {
+            let mut set = redis::cmd("SET");
+            set.arg(blocked_key(self.prefix, hold))
+                .arg(format!("{} {}", self.id, self.wants))
+                .arg("PX")
+                .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
+            link.query(&set)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the note back.
+    pub fn forget(&self, link: &mut Link) -> Result<(), Error> {
+        let mut del = redis::cmd("DEL");
+        for hold in &self.holds {
+            del.arg(blocked_key(self.prefix, hold));
+        }
+        link.query(&del).map(drop)
+    }
+
+    /// The cycle that this job has to break, if there is one: it is the one that began to wait
+    /// last. The members follow each other: the first holds what this job wants.
+    pub fn look(&self, link: &mut Link) -> Result<Option<Vec<Member>>, Error> {
+        let Some(first) = self.search(link)? else {
+            return Ok(None);
+        };
+        let Some((members, me)) = self.search(link)?.filter(|second| *second == first) else {
+            return Ok(None);
+        };
+        let youngest = members.iter().all(|other| other.began < me);
+        Ok(youngest.then_some(members))
+    }
+
+    /// All members of a cycle through this job but itself, and when it began to wait.
+    fn search(&self, link: &mut Link) -> Result<Option<(Vec<Member>, Began)>, Error> {
+        let mut search = Search {
+            prefix: self.prefix,
+            ends: &self.holds,
+            link,
+            seen: vec![self.id.clone()],
+        };
+        let Some((lock, me)) = search.waiting(self.wants, &self.id)? else {
+            return Ok(None);
+        };
+        let members = search.ways_out(&lock, &me)?;
+        Ok(members.map(|members| (members, began(&me))))
+    }
+}
+
+struct Search<'a> {
+    prefix: &'a str,
+    /// What the job that looks holds.
+    ends: &'a [String],
+    link: &'a mut Link,
+    /// The waiters that were met.
+    seen: Vec<String>,
+}
+
+impl Search<'_> {
+    /// The lock, and the waiter in its queue, if it really is there, and alive.
+    fn waiting(&mut self, name: &Name, id: &str) -> Result<Option<(Inspected, Waiting)>, Error> {
+        let found = inspect(self.link, self.prefix, std::slice::from_ref(name))?;
+        let Some(lock) = found.into_iter().next() else {
+            return Ok(None);
+        };
+        let Some(waiting) = lock.waiters.iter().find(|other| other.id == id).cloned() else {
+            return Ok(None);
+        };
+        if waiting.waiter.hears {
+            let mut publish = redis::cmd("PUBLISH");
+            let channel = Lock::new(self.prefix, name.clone()).channel_of(id);
+            publish.arg(channel).arg("hello");
+            if self.link.query(&publish)? == redis::Value::Int(0) {
+                return Ok(None);
+            }
+        }
+        Ok(Some((lock, waiting)))
+    }
+
+    /// Those who stand between a waiter and its turn, if all of them wait for the job that looks;
+    /// `None` when somebody can go on.
+    fn ways_out(&mut self, lock: &Inspected, me: &Waiting) -> Result<Option<Vec<Member>>, Error> {
+        let before = lock.waiters.iter().take_while(|other| other.id != me.id);
+        let limits = before.chain([me]).map(|other| other.waiter.limit);
+        // Who wants the lock alone, or waits behind one who does, needs all holders to leave, so
+        // one that can't is enough. Who wants a slot needs any of them to.
+        let needs_all = limits.min() == Some(Limit::EXCLUSIVE)
+            || matches!(lock.limit(), Some(Limit::EXCLUSIVE | Limit::SHARED));
+        let mut members = Vec::new();
+        for hold in lock.holds() {
+            let stuck = if self.ends.contains(&hold.id) {
+                Some(Vec::new())
+            } else {
+                let who = hold.holder.as_ref().map(|holder| holder.who.clone());
+                self.stuck(&lock.name, &hold.id, &who.unwrap_or_default())?
+            };
+            match stuck {
+                Some(stuck) if needs_all => return Ok(Some(stuck)),
+                Some(stuck) => members.extend(stuck),
+                None if needs_all => {}
+                None => return Ok(None),
+            }
+        }
+        Ok((!needs_all && !lock.holds().is_empty()).then_some(members))
+    }
+
+    /// The holder and those it waits for, if all of that leads to the job that looks.
+    fn stuck(&mut self, holds: &Name, hold: &str, who: &Who) -> Result<Option<Vec<Member>>, Error> {
+        let mut get = redis::cmd("GET");
+        get.arg(blocked_key(self.prefix, hold));
+        let note = text(&self.link.query(&get)?);
+        let Some((id, wants)) = note.split_once(' ') else {
+            return Ok(None);
+        };
+        let Ok(wants) = wants.parse::<Name>() else {
+            return Ok(None);
+        };
+        if self.seen.iter().any(|seen| seen == id) || self.seen.len() > MOST {
+            return Ok(None);
+        }
+        self.seen.push(id.to_owned());
+        let Some((lock, waiting)) = self.waiting(&wants, id)? else {
+            return Ok(None);
+        };
+        let Some(rest) = self.ways_out(&lock, &waiting)? else {
+            return Ok(None);
+        };
+        let mut members = vec![Member {
+            holds: holds.clone(),
+            wants,
+            who: who.clone(),
+            began: began(&waiting),
+        }];
+        members.extend(rest);
+        Ok(Some(members))
+    }
+}

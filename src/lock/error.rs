@@ -1,0 +1,95 @@
+//! A conversation with Redis that failed, in the user's words.
+
+use std::fmt;
+
+use redis::{ServerError, ServerErrorKind};
+
+use super::Server;
+
+/// What went wrong with Redis, as far as the exit status needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No answer, or not yet (loading, failing over).
+    Unreachable,
+    /// Authentication or permissions.
+    Refused,
+    /// Our configuration: URL, certificates, or a key that belongs to another program.
+    Config,
+    /// What should not happen.
+    Internal,
+}
+
+/// A failed conversation with Redis. The message is for people: what happened, and what to do.
+#[derive(Clone, Debug)]
+pub struct Error {
+    pub kind: Kind,
+    message: String,
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: String) -> Self {
+        Self { kind, message }
+    }
+
+    pub(super) fn from_server(error: &ServerError, server: &Server) -> Self {
+        let details = error.details().unwrap_or_default();
+        let said = format!("{} {details}", error.code());
+        let (kind, message) = match (error.kind(), error.code()) {
+            _ if said.contains("WRONGTYPE") => (
+                Kind::Config,
+                "the key isn't a string, so it belongs to another program; choose another name or --prefix".to_owned(),
+            ),
+            _ if error.kind() == Some(ServerErrorKind::NoPerm)
+                || details.contains("user executing the script can't") =>
+            (
+                Kind::Refused,
+                format!("Redis at {server} doesn't permit it: {details}; see \"permissions\" in redlock-protocol(7)"),
+            ),
+            // It answers so to a request with more than ten parts.
+            _ if details.contains("unauthenticated") || error.code() == "NOAUTH" => (
+                Kind::Refused,
+                format!("Redis at {server} wants a password; give it in --password-file or in the URL"),
+            ),
+            (_, "WRONGPASS") => (
+                Kind::Refused,
+                format!("Redis at {server} refused the user name or password"),
+            ),
+            _ if details.contains("AUTH") && details.contains("without any password") => (
+                Kind::Refused,
+                format!("Redis at {server} has no password set, but one was given"),
+            ),
+            (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown), _)
+            | (_, "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS") => (
+                Kind::Unreachable,
+                format!("Redis at {server} can't do it now: {said}"),
+            ),
+            _ if details.contains("max number of clients") => (
+                Kind::Unreachable,
+                format!("Redis at {server} has too many clients"),
+            ),
+            _ if details.contains("DB index") => (
+                Kind::Config,
+                format!("Redis at {server} has no such database: {details}"),
+            ),
+            _ => (Kind::Internal, format!("Redis at {server} answered: {said}")),
+        };
+        Self { kind, message }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<redis::ParsingError> for Error {
+    fn from(error: redis::ParsingError) -> Self {
+        Self::new(
+            Kind::Internal,
+            format!("unexpected answer from a script: {error}"),
+        )
+    }
+}

@@ -1,0 +1,153 @@
+//! Looking at locks without changing them.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::link::{Call, Link};
+use super::name::index_key;
+use super::scripts::{INSPECT, array, holder, milliseconds, number, odd, text, waiter};
+use super::{Error, Holder, Limit, Lock, Name, Waiter};
+
+/// A lock as it was found.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    pub name: Name,
+    /// The last fence that was granted.
+    pub fence: Option<u64>,
+    /// The server's clock, in milliseconds since 1970.
+    pub now_ms: u64,
+    pub key: Key,
+    /// Who waits, in the order of their turns.
+    pub waiters: Vec<Waiting>,
+}
+
+/// What stands at a lock's key.
+#[derive(Clone, Debug)]
+pub enum Key {
+    /// Nothing: the lock is free.
+    Free,
+    /// The holders, those first whose leases end first; at least one.
+    Held(Vec<Hold>),
+    /// Another type of key, so not a lock; its type.
+    NotALock(String),
+}
+
+/// A hold of a lock.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// The start of its token's SHA-1, which names this hold without giving it away.
+    pub id: String,
+    /// `None`: the key has no expiry.
+    pub left: Option<Duration>,
+    /// `None`: another client's lock.
+    pub holder: Option<Holder>,
+}
+
+/// A place in the queue.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    pub id: String,
+    pub waiter: Waiter,
+}
+
+impl Inspected {
+    /// Who holds it.
+    pub fn holds(&self) -> &[Hold] {
+        match &self.key {
+            Key::Held(holds) => holds,
+            Key::Free | Key::NotALock(_) => &[],
+        }
+    }
+
+    /// With whom its holders share it: the smallest of their limits. `None` when it is free.
+    pub fn limit(&self) -> Option<Limit> {
+        let limit = |hold: &Hold| {
+            let holder = hold.holder.as_ref();
+            holder.map_or(Limit::EXCLUSIVE, |holder| holder.limit)
+        };
+        self.holds().iter().map(limit).min()
+    }
+
+    /// Nobody holds it and nobody waits for it.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.key, Key::Free) && self.waiters.is_empty()
+    }
+}
+
+/// Looks at locks. One round trip for a hundred names.
+pub fn inspect(link: &mut Link, prefix: &str, names: &[Name]) -> Result<Vec<Inspected>, Error> {
+    let calls: Vec<Call> = names
+        .iter()
+        .map(|name| {
+            let mut call = Lock::new(prefix, name.clone()).call(&INSPECT, Vec::new());
+            call.keys.pop();
+            call.args.clear();
+            call
+        })
+        .collect();
+    let within = link.timeout();
+    let answers = link.ask_all(calls, within)?;
+    names
+        .iter()
+        .zip(answers)
+        .map(|(name, answer)| inspected(name.clone(), answer))
+        .collect()
+}
+
+fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
+    let fields = array(answer)?;
+    let [kind, fence, now_ms, held, waiting] = fields.as_slice() else {
+        return Err(odd(&fields));
+    };
+    let key = match text(kind).as_str() {
+        "none" => Key::Free,
+        "string" => Key::Held(all(held, |fields| match fields {
+            [id, left, entry] => Ok(Some(Hold {
+                id: text(id),
+                left: milliseconds(left)?,
+                holder: holder(entry),
+            })),
+            _ => Err(odd(fields)),
+        })?),
+        other => Key::NotALock(other.to_owned()),
+    };
+    let waiters = all(waiting, |fields| match fields {
+        [id, entry] => Ok(waiter(entry).map(|waiter| Waiting {
+            id: text(id),
+            waiter,
+        })),
+        _ => Err(odd(fields)),
+    })?;
+    Ok(Inspected {
+        name,
+        fence: number(fence)?,
+        now_ms: number(now_ms)?,
+        key,
+        waiters,
+    })
+}
+
+/// Reads a list of lists.
+fn all<T>(
+    list: &Value,
+    read: impl Fn(&[Value]) -> Result<Option<T>, Error>,
+) -> Result<Vec<T>, Error> {
+    let mut found = Vec::new();
+    for item in array(list.clone())? {
+        found.extend(read(&array(item)?)?);
+    }
+    Ok(found)
+}
+
+/// The names of all locks in use below a prefix, sorted; some may have ended since.
+pub fn names(link: &mut Link, prefix: &str) -> Result<Vec<Name>, Error> {
+    let mut command = redis::cmd("ZRANGE");
+    command.arg(index_key(prefix)).arg(0).arg(-1);
+    let mut names: Vec<Name> = array(link.query(&command)?)?
+        .iter()
+        .filter_map(|value| text(value).parse().ok())
+        .collect();
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,150 @@
+//! The scripts, one Lua file an operation, and how their answers are read.
+
+use std::time::Duration;
+
+use redis::{FromRedisValue, Value};
+
+use super::link::Script;
+use super::{Error, Holder, Kind, Waiter};
+
+/// A script that begins with what `promote.lua` defines.
+macro_rules! with_promote {
+    ($file:literal) => {
+        concat!(include_str!("promote.lua"), include_str!($file))
+    };
+}
+
+pub(super) static ACQUIRE: Script = Script {
+    source: with_promote!("acquire.lua"),
+    hash: "facfbed88a50908ca0557155456757bcde6f2a61",
+};
+pub(super) static RENEW: Script = Script {
+    source: with_promote!("renew.lua"),
+    hash: "00266801eb8890bfdfedcc36724d1d183e1281cf",
+};
+pub(super) static CHECK: Script = Script {
+    source: with_promote!("check.lua"),
+    hash: "37dee38cc826dc2675c62637d3b2467ffc46e615",
+};
+pub(super) static RELEASE: Script = Script {
+    source: with_promote!("release.lua"),
+    hash: "681ac3cd72be1dce3e7293d2af7780dd63c5cc11",
+};
+pub(super) static FORCE: Script = Script {
+    source: with_promote!("force.lua"),
+    hash: "212e2f963e2f46d71434d11e562fb86a6acf5f76",
+};
+pub(super) static INSPECT: Script = Script {
+    source: include_str!("inspect.lua"),
+    hash: "a655438cd75cff6ce420de40f0ee7e3afeebb5a3",
+};
+
+pub(super) fn array(value: Value) -> Result<Vec<Value>, Error> {
+    match value {
+        Value::Array(fields) => Ok(fields),
+        other => Err(odd(&[other])),
+    }
+}
+
+/// The error for an answer of an unexpected form.
+pub(super) fn odd(fields: &[Value]) -> Error {
+    Error::new(
+        Kind::Internal,
+        format!("unexpected answer from a script: {fields:?}"),
+    )
+}
+
+/// A field's text; empty where there is none. Never fails: other clients' bytes may be anything.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// A whole number, whether it comes as one or as text.
+pub(super) fn number<T: FromRedisValue>(value: &Value) -> Result<T, Error> {
+    Ok(T::from_redis_value_ref(value)?)
+}
+
+/// A remaining time as PTTL gives it; `None` for a key without expiry.
+pub(super) fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
+    Ok(u64::try_from(number::<i64>(value)?)
+        .ok()
+        .map(Duration::from_millis))
+}
+
+pub(super) fn holder(value: &Value) -> Option<Holder> {
+    match value {
+        Value::BulkString(entry) => Holder::parse(entry),
+        _ => None,
+    }
+}
+
+pub(super) fn waiter(value: &Value) -> Option<Waiter> {
+    match value {
+        Value::BulkString(entry) => Waiter::parse(entry),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest n for which KIND[n] (or in a header, n) is spoken of.
+    fn last_of(kind: &str, text: &str, header: bool) -> usize {
+        if header {
+            let list = text
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("-- {kind}: ")))
+                .unwrap_or_else(|| panic!("no {kind} in the header of {text}"));
+            // Numbers in parentheses are values.
+            let outside = list.split('(').map(|part| part.rsplit(')').next().unwrap());
+            return outside
+                .flat_map(|part| part.split(|c: char| !c.is_ascii_digit()))
+                .filter_map(|n| n.parse().ok())
+                .max()
+                .unwrap_or(0);
+        }
+        (1..20)
+            .filter(|n| text.contains(&format!("{kind}[{n}]")))
+            .max()
+            .unwrap_or(0)
+    }
+
+    #[test]
+    fn every_script_says_what_it_takes_and_the_body_agrees() {
+        for (name, source) in [
+            ("promote", include_str!("promote.lua")),
+            ("acquire", include_str!("acquire.lua")),
+            ("renew", include_str!("renew.lua")),
+            ("check", include_str!("check.lua")),
+            ("release", include_str!("release.lua")),
+            ("force", include_str!("force.lua")),
+            ("inspect", include_str!("inspect.lua")),
+        ] {
+            assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
+            assert!(source.contains("-- Returns: "), "{name}");
+            for kind in ["KEYS", "ARGV"] {
+                assert_eq!(
+                    last_of(kind, source, true),
+                    last_of(kind, source, false),
+                    "{name}: {kind} in the header and in the body"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_hash_is_that_of_its_script() {
+        let scripts = [&ACQUIRE, &RENEW, &CHECK, &RELEASE, &FORCE, &INSPECT];
+        let right: Vec<String> = scripts
+            .iter()
+            .map(|script| redis::Script::new(script.source).get_hash().to_owned())
+            .collect();
+        let written: Vec<&str> = scripts.iter().map(|script| script.hash).collect();
+        assert_eq!(written, right, "write these hashes down");
+    }
+}
