@@ -11,8 +11,11 @@ use crate::clock::Moment;
 /// The time we may count on, and when to do what about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
+    /// How long it is by each renewal.
     ttl: Duration,
-    grace: Duration,
+    /// How long it is now.
+    length: Duration,
+    kill_after: Duration,
     valid_from: Moment,
     renew_at: Moment,
     renewing: bool,
@@ -29,22 +32,57 @@ impl Lease {
     pub fn new(sent: Moment, ttl: Duration, kill_after: Duration) -> Self {
         Self {
             ttl,
-            grace: kill_after.min(ttl / 2),
+            length: ttl,
+            kill_after,
             valid_from: sent,
             renew_at: sent + (ttl / 3).min(FIRST_RENEWAL),
             renewing: false,
         }
     }
 
+    /// A lease that the server gave us by itself, `length` long, and told us of in a message that
+    /// may have been under way for any time. `asked` is when we asked the server for the last time,
+    /// and `later` how much later than that question its clock says the lease began: so it began
+    /// at the earliest then. It has to be renewed at once.
+    pub fn granted(
+        asked: Moment,
+        later: Duration,
+        length: Duration,
+        ttl: Duration,
+        kill_after: Duration,
+    ) -> Self {
+        let valid_from = asked + later.saturating_sub(drift(later));
+        Self {
+            length,
+            valid_from,
+            renew_at: valid_from,
+            ..Self::new(asked, ttl, kill_after)
+        }
+    }
+
     /// From here on somebody else may hold the lock: COMMAND must be dead.
     pub fn deadline(&self) -> Moment {
-        let drift = self.ttl / 100 + Duration::from_millis(2);
-        self.valid_from + self.ttl.saturating_sub(drift)
+        self.valid_from + self.length.saturating_sub(drift(self.length))
     }
 
     /// When to ask COMMAND to stop, so that its grace ends at the deadline.
     pub fn stop_at(&self) -> Moment {
-        self.deadline().before(self.grace)
+        self.deadline().before(self.grace())
+    }
+
+    /// Two leases that are kept together: the one that ends first, and the renewal that is due first.
+    pub fn with(self, other: Self) -> Self {
+        let renew_at = self.renew_at.min(other.renew_at);
+        let first = if self.deadline() <= other.deadline() {
+            self
+        } else {
+            other
+        };
+        Self {
+            renew_at,
+            renewing: self.renewing || other.renewing,
+            ..first
+        }
     }
 
     /// When the next renewal is due; `None` while one is under way.
@@ -61,7 +99,7 @@ impl Lease {
 
     /// The time between SIGTERM and SIGKILL.
     pub fn grace(&self) -> Duration {
-        self.grace
+        self.kill_after.min(self.length / 2)
     }
 
     /// A renewal sent at `sent` succeeded. The next is due a third of the TTL after this one was
@@ -69,6 +107,11 @@ impl Lease {
     pub fn renewed(&mut self, sent: Moment) {
         self.renewing = false;
         self.valid_from = self.valid_from.max(sent);
+        if self.length != self.ttl {
+            // The claim of a grant: from here on it is as after an acquire.
+            *self = Self::new(self.valid_from, self.ttl, self.kill_after);
+            return;
+        }
         let step = self.ttl / 3;
         self.renew_at = (self.renew_at + step).max(sent);
         if self.renew_at > sent + step {
@@ -81,6 +124,11 @@ impl Lease {
         self.renewing = false;
         self.renew_at = now + retry_pause(self.ttl);
     }
+}
+
+/// What two clocks may drift apart within a time.
+fn drift(time: Duration) -> Duration {
+    time / 100 + Duration::from_millis(2)
 }
 
 /// The pause between two tries of a failing renewal: short against the TTL, at most a second.
@@ -145,12 +193,41 @@ mod tests {
     }
 
     #[test]
+    fn leases_that_are_kept_together_end_with_the_first_and_are_renewed_with_the_next() {
+        let mut old = lease(30, 5);
+        old.renew_now(START + FIRST_RENEWAL);
+        old.renewed(START + FIRST_RENEWAL);
+        let new = Lease::new(START + SECOND * 9, SECOND * 30, SECOND * 5);
+        for both in [old.with(new), new.with(old)] {
+            assert_eq!(both.deadline(), old.deadline());
+            assert_eq!(both.renew_at(), new.renew_at());
+        }
+    }
+
+    #[test]
     fn an_answer_that_comes_late_never_shortens_the_lease() {
         let mut lease = lease(30, 5);
         lease.renewed(START + SECOND * 10);
         let deadline = lease.deadline();
         lease.renewed(START + SECOND * 5);
         assert_eq!(lease.deadline(), deadline);
+    }
+
+    #[test]
+    fn a_granted_lease_counts_from_the_grant_however_late_the_message_comes() {
+        let claim = SECOND * 3 / 2;
+        let mut lease = Lease::granted(START, SECOND * 10, claim, SECOND * 30, SECOND * 5);
+        let began = START + Duration::from_millis(10_000 - 102);
+        assert_eq!(lease.deadline(), began + Duration::from_millis(1_500 - 17));
+        assert_eq!(lease.grace(), claim / 2);
+        assert!(lease.renew_now(began));
+        lease.renewed(START + SECOND * 11);
+        assert_eq!(
+            lease.deadline().since(START + SECOND * 11),
+            Duration::from_millis(30_000 - 302)
+        );
+        assert_eq!(lease.grace(), SECOND * 5);
+        assert_eq!(lease.renew_at(), Some(START + SECOND * 11 + FIRST_RENEWAL));
     }
 
     #[test]

@@ -1,26 +1,33 @@
-//! The background thread that keeps leases alive, and hears at once when a lock is taken away.
+//! The background thread that keeps leases alive.
 //!
-//! It renews when it is told to and reports what came of it; when that is, and what follows, is
-//! decided by the session. So a connection that hangs holds up this thread alone, never the one
-//! that watches the deadline. It starts with the first renewal: a short run never has it.
-//!
-//! Between renewals it listens: where the server can track keys, it says when somebody else writes
-//! a key of ours, and a check then tells whether the lock is still ours.
+//! It does what it is told, over the connection that it is given, and sends both back: what came of
+//! it, and the connection where that is still good. When that is done, and what follows, is decided
+//! by others. So a connection that hangs holds up this thread alone, never the one that watches the
+//! deadline; and between two orders that one has the connection, so that it hears what the server
+//! says by itself, and can release the lock without waking anybody. The thread starts with the
+//! first order: a short run never has it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
 use crate::lease::try_timeout;
-use crate::lock::{Check, Claim, Error, Incoming, Link, Loss, Name, Renewal, Server};
+use crate::lock::{Check, Claim, Error, Link, Loss, Name, Renewal, Server};
 
-/// What came of a renewal, or happened between two.
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Lengthen the leases.
+    Renew,
+    /// Look whether the locks are still ours.
+    Check,
+}
+
+/// What came of it.
 #[derive(Debug)]
 pub enum News {
     /// The leases of all that are still ours are lengthened; the request was sent at this moment.
@@ -33,68 +40,91 @@ pub enum News {
     Failed(Error),
 }
 
+/// An order with what is needed for it.
+struct Work {
+    order: Order,
+    link: Option<Link>,
+    claims: Vec<Claim>,
+}
+
+/// An order that was carried out.
+pub struct Done {
+    /// The connection, if it is still good.
+    pub link: Option<Link>,
+    pub news: Vec<News>,
+}
+
 /// A running renewer.
 pub struct Renewer {
-    orders: Sender<Vec<Claim>>,
-    order: Arc<EventFd>,
-    news: Receiver<News>,
+    orders: Sender<Work>,
+    done: Receiver<Done>,
     wake: Arc<EventFd>,
-    thread: JoinHandle<Option<Link>>,
+    /// An order is being carried out.
+    busy: bool,
 }
 
 impl Renewer {
-    /// Starts the thread, which takes the connection over, or makes its own.
-    pub fn start(link: Option<Link>, server: &Server, claims: &[Claim]) -> io::Result<Self> {
+    /// Starts the thread. It lives for as long as the process, or until this is dropped.
+    pub fn start(server: &Server, claims: &[Claim]) -> io::Result<Self> {
         let mut server = server.clone();
         let within = claims.iter().map(|claim| try_timeout(claim.ttl())).min();
         server.timeout = server.timeout.min(within.unwrap_or(server.timeout));
-        let eventfd = || {
-            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-            EventFd::from_flags(flags).map(Arc::new)
-        };
-        let (order, wake) = (eventfd()?, eventfd()?);
-        let (orders, ordered) = channel();
-        let (report, news) = channel();
-        let thread = Thread {
-            server: Arc::new(server),
-            claims: Vec::new(),
-            watched: false,
-            link,
-            order: Arc::clone(&order),
-            report,
-            wake: Arc::clone(&wake),
-        };
-        let thread = std::thread::Builder::new()
+        let server = Arc::new(server);
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wake = Arc::new(EventFd::from_flags(flags)?);
+        let (orders, ordered) = channel::<Work>();
+        let (report, done) = channel();
+        let waker = Arc::clone(&wake);
+        std::thread::Builder::new()
             .name("renewer".into())
-            .spawn(move || thread.work(&ordered))?;
+            .spawn(move || {
+                while let Ok(work) = ordered.recv() {
+                    let told = report.send(work.carry_out(&server));
+                    if told.is_err() || waker.write(1).is_err() {
+                        break;
+                    }
+                }
+            })?;
         Ok(Self {
             orders,
-            order,
-            news,
+            done,
             wake,
-            thread,
+            busy: false,
         })
     }
 
-    /// Asks for a renewal of these claims.
-    pub fn renew(&self, claims: Vec<Claim>) {
-        // A thread that is gone renews nothing; the deadline takes care of that.
-        let _ = self.orders.send(claims);
-        let _ = self.order.write(1);
+    /// Whether an order is being carried out; another has to wait for it.
+    pub fn is_busy(&self) -> bool {
+        self.busy
     }
 
-    /// The next news, if any.
-    pub fn news(&self) -> Option<News> {
+    /// Has something done with these claims, over the connection or a fresh one.
+    pub fn order(&mut self, order: Order, link: Option<Link>, claims: Vec<Claim>) {
+        // A thread that is gone does nothing; the deadline takes care of that.
+        self.busy = self
+            .orders
+            .send(Work {
+                order,
+                link,
+                claims,
+            })
+            .is_ok();
+    }
+
+    /// What was done, if it is.
+    pub fn done(&mut self) -> Option<Done> {
         let _ = self.wake.read();
-        self.news.try_recv().ok()
+        let done = self.done.try_recv().ok()?;
+        self.busy = false;
+        Some(done)
     }
 
-    /// Ends the thread and takes the connection back, if there still is a good one. Waits for a
-    /// renewal that is under way, so at most [`try_timeout`].
-    pub fn stop(self) -> Option<Link> {
-        drop(self.orders);
-        let _ = self.order.write(1);
-        self.thread.join().ok().flatten()
+    /// Waits for an order that is being carried out, so at most [`try_timeout`] and the time that
+    /// it takes to connect.
+    pub fn finish(&mut self) -> Option<Done> {
+        let done = self.busy.then(|| self.done.recv().ok()).flatten();
+        self.busy = false;
+        done
     }
 }
 
@@ -104,143 +134,68 @@ impl AsFd for Renewer {
     }
 }
 
-/// The thread's side.
-struct Thread {
-    server: Arc<Server>,
-    claims: Vec<Claim>,
-    link: Option<Link>,
-    /// Whether the server was asked to tell us of changed keys, over this connection.
-    watched: bool,
-    order: Arc<EventFd>,
-    report: Sender<News>,
-    wake: Arc<EventFd>,
+impl Work {
+    /// After a failure the answer may still come, so that connection is given up and the next try
+    /// makes a fresh one.
+    fn carry_out(self, server: &Arc<Server>) -> Done {
+        let sent = now();
+        let over_the_link = || -> Result<(Link, Vec<News>), Error> {
+            let mut link = match self.link {
+                Some(link) => link,
+                None => Link::open(server)?,
+            };
+            link.watch_keys()?;
+            let news = match self.order {
+                Order::Renew => renew(&self.claims, &mut link, server, sent)?,
+                Order::Check => check(&self.claims, &mut link, server)?,
+            };
+            Ok((link, news))
+        };
+        match over_the_link() {
+            Ok((link, news)) => Done {
+                link: Some(link),
+                news,
+            },
+            Err(error) => Done {
+                link: None,
+                news: vec![News::Failed(error)],
+            },
+        }
+    }
 }
 
-impl Thread {
-    fn work(mut self, ordered: &Receiver<Vec<Claim>>) -> Option<Link> {
-        loop {
-            let _ = self.order.read();
-            match ordered.try_recv() {
-                Ok(claims) => {
-                    self.claims = claims;
-                    for news in self.renew() {
-                        self.tell(news);
-                    }
-                }
-                Err(TryRecvError::Disconnected) => return self.link,
-                Err(TryRecvError::Empty) => {
-                    for news in self.listen() {
-                        self.tell(news);
-                    }
-                    self.sleep();
-                }
-            }
+fn renew(
+    claims: &[Claim],
+    link: &mut Link,
+    server: &Server,
+    sent: Moment,
+) -> Result<Vec<News>, Error> {
+    let renewals = Claim::renew_all(claims, link, server.timeout)?;
+    let mut news = Vec::new();
+    for (claim, renewal) in claims.iter().zip(renewals) {
+        let name = claim.lock().name().clone();
+        match renewal {
+            Renewal::Renewed { .. } => {}
+            Renewal::Returned => news.push(News::Returned(name)),
+            Renewal::Lost(loss) => news.push(News::Lost(name, loss)),
         }
     }
-
-    /// Tells the main thread; one that is gone needs no news.
-    fn tell(&self, news: News) {
-        let _ = self.report.send(news);
-        let _ = self.wake.write(1);
+    if news.len() < claims.len() {
+        news.push(News::Renewed(sent));
     }
+    Ok(news)
+}
 
-    /// One renewal. After a failure the answer may still come, so that connection is given up and
-    /// the next try makes a fresh one.
-    fn renew(&mut self) -> Vec<News> {
-        let sent = now();
-        let within = self.server.timeout;
-        let claims = self.claims.clone();
-        let renewals = match self.over_the_link(|link| Claim::renew_all(&claims, link, within)) {
-            Ok(renewals) => renewals,
-            Err(error) => return vec![News::Failed(error)],
-        };
-        let mut news = Vec::new();
-        for (claim, renewal) in claims.into_iter().zip(renewals) {
-            match renewal {
-                Renewal::Renewed { .. } => {}
-                Renewal::Returned => news.push(self.without(&claim, News::Returned)),
-                Renewal::Lost(loss) => {
-                    news.push(self.without(&claim, |name| News::Lost(name, loss)));
-                }
-            }
+fn check(claims: &[Claim], link: &mut Link, server: &Server) -> Result<Vec<News>, Error> {
+    let checks = Claim::check_all(claims, link, server.timeout)?;
+    let mut news = Vec::new();
+    for (claim, check) in claims.iter().zip(checks) {
+        let name = claim.lock().name().clone();
+        match check {
+            Check::Ours => {}
+            Check::Returned => news.push(News::Returned(name)),
+            Check::Lost(loss) => news.push(News::Lost(name, loss)),
         }
-        if !self.claims.is_empty() {
-            news.push(News::Renewed(sent));
-        }
-        news
     }
-
-    /// Forgets a claim that isn't ours any more, and says so.
-    fn without(&mut self, gone: &Claim, news: impl FnOnce(Name) -> News) -> News {
-        self.claims.retain(|claim| claim.token() != gone.token());
-        news(gone.lock().name().clone())
-    }
-
-    /// Takes in what the server says by itself.
-    fn listen(&mut self) -> Vec<News> {
-        let mut suspected = false;
-        while let Some(link) = &mut self.link {
-            match link.receive() {
-                Ok(Some(Incoming::Invalidated)) => suspected = true,
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                Err(error) => {
-                    self.link = None;
-                    return vec![News::Failed(error)];
-                }
-            }
-        }
-        if suspected { self.check() } else { Vec::new() }
-    }
-
-    /// Looks whether the locks are still ours.
-    fn check(&mut self) -> Vec<News> {
-        let within = self.server.timeout;
-        let claims = self.claims.clone();
-        let checks = match self.over_the_link(|link| Claim::check_all(&claims, link, within)) {
-            Ok(checks) => checks,
-            Err(error) => return vec![News::Failed(error)],
-        };
-        let mut news = Vec::new();
-        for (claim, check) in claims.into_iter().zip(checks) {
-            match check {
-                Check::Ours => {}
-                Check::Returned => news.push(self.without(&claim, News::Returned)),
-                Check::Lost(loss) => {
-                    news.push(self.without(&claim, |name| News::Lost(name, loss)));
-                }
-            }
-        }
-        news
-    }
-
-    /// Does something over the connection, or over a fresh one. One that fails is given up.
-    fn over_the_link<T>(
-        &mut self,
-        work: impl FnOnce(&mut Link) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let mut link = if let Some(link) = self.link.take() {
-            link
-        } else {
-            self.watched = false;
-            Link::open(&self.server)?
-        };
-        if !self.watched {
-            link.watch_keys()?;
-            self.watched = true;
-        }
-        let done = work(&mut link)?;
-        self.link = Some(link);
-        Ok(done)
-    }
-
-    /// Sleeps until there is an order, or the server says something.
-    fn sleep(&self) {
-        let mut fds = vec![PollFd::new(self.order.as_fd(), PollFlags::POLLIN)];
-        if let Some(link) = &self.link {
-            fds.push(PollFd::new(link.as_fd(), PollFlags::POLLIN));
-        }
-        // Whatever goes wrong here shows when the next order is tried.
-        let _ = poll(&mut fds, PollTimeout::NONE);
-    }
+    Ok(news)
 }

@@ -106,6 +106,11 @@ impl Telling {
         self.due
     }
 
+    /// When that will be for the first time.
+    pub fn first(&self) -> Option<Moment> {
+        self.told.is_none().then_some(self.due)
+    }
+
     /// Whether to tell now that this holder has the lock.
     pub fn tell(&mut self, holder: &str, now: Moment) -> bool {
         let changed = self.told.as_deref().is_some_and(|told| told != holder);

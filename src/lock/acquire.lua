@@ -6,16 +6,11 @@ local token, ttl, limit, who = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), AR
 local place, ticket, priority, order, supersede = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local QUEUED = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 
--- It is ours: for the first time (a grant to claim), or again (a reply was lost).
+-- It is ours: a grant to claim, or a reply was lost.
 local function claim(mark)
   extend(token, mark, ttl)
   local fence, slot = string.match(redis.call('HGET', meta, token) or '', '^(%d+) %d+ %d+ (%d+) ')
-  if not fence or fence == '0' then
-    fence, slot = next_fence(), slot or '0'
-    local entry = {fence, digits(now), digits(limit), slot, who}
-    redis.call('HSET', meta, token, table.concat(entry, ' '))
-  end
-  return {1, fence, tonumber(slot)}
+  return {1, fence or next_fence(), tonumber(slot or 0)}
 end
 
 local function busy(ahead, polls)
@@ -48,8 +43,11 @@ if not queued then
   local slot = room(limit, mark)
   if slot then
     local fence = next_fence()
+    -- What is left of holders that died.
     redis.call('ZREMRANGEBYSCORE', index, '-inf', digits(now))
     hold(token, limit, slot, ttl, fence, who)
+    redis.call('PEXPIRE', state, KEPT)
+    list(2 * ttl)
     return {1, fence, slot}
   end
 end

@@ -232,6 +232,10 @@ impl Claim {
     }
 
     /// The call that lengthens the lease. Its answer goes to [`Self::renewed`].
+    pub fn renew(&self) -> Call {
+        self.renewal(false)
+    }
+
     fn renewal(&self, reuse: bool) -> Call {
         let args = vec![
             self.token.clone(),
@@ -241,7 +245,8 @@ impl Claim {
         self.lock.call(&RENEW, args)
     }
 
-    fn renewed(answer: Value) -> Result<Renewal, Error> {
+    /// Reads the answer to [`Self::renew`].
+    pub fn renewed(answer: Value) -> Result<Renewal, Error> {
         let fields = array(answer)?;
         Ok(match fields.as_slice() {
             [Value::Int(1), fence, limit, slot] => Renewal::Renewed {
@@ -262,7 +267,7 @@ impl Claim {
         link: &mut Link,
         within: Duration,
     ) -> Result<Vec<Renewal>, Error> {
-        let calls: Vec<Call> = claims.iter().map(|claim| claim.renewal(false)).collect();
+        let calls: Vec<Call> = claims.iter().map(Self::renew).collect();
         let answers = link.ask_all(calls, within)?;
         answers.into_iter().map(Self::renewed).collect()
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
+use super::scripts::text;
 use super::server::{Server, Stream};
 use super::{Error, Kind, ready, resp};
 
@@ -45,11 +46,6 @@ impl Call {
     }
 }
 
-/// What is said to a waiter only to see whether it can hear.
-fn is_hello(message: &[Value]) -> bool {
-    matches!(message.last(), Some(Value::BulkString(text)) if text == b"hello")
-}
-
 /// What an answer that is still to come belongs to.
 enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
@@ -62,6 +58,30 @@ enum Expected {
     Subscribed,
 }
 
+/// A lease that the server gave us by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant {
+    pub fence: u64,
+    pub slot: u32,
+    /// When, by the server's clock, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// How long it lasts.
+    pub lasting: Duration,
+}
+
+impl Grant {
+    /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
+    fn parse(message: &str) -> Option<Self> {
+        let mut words = message.strip_prefix("granted ")?.split(' ');
+        Some(Self {
+            fence: words.next()?.parse().ok()?,
+            slot: words.next()?.parse().ok()?,
+            at_ms: words.next()?.parse().ok()?,
+            lasting: Duration::from_millis(words.next()?.parse().ok()?),
+        })
+    }
+}
+
 /// What came in.
 #[derive(Debug)]
 pub enum Incoming {
@@ -71,7 +91,9 @@ pub enum Incoming {
     Listening,
     /// The server doesn't let us subscribe; somebody who waits has to poll.
     Deaf,
-    /// A message on the channel we listen to.
+    /// The message that the lock is ours, for a short time in which to claim it.
+    Granted(Grant),
+    /// Another message on the channel we listen to.
     Notified,
     /// A key that was read over this connection may have changed.
     Invalidated,
@@ -85,6 +107,8 @@ pub struct Link {
     expected: VecDeque<Expected>,
     /// An invalidation came while somebody waited for an answer.
     invalidated: bool,
+    /// The server was asked to tell of changed keys.
+    watches_keys: bool,
     server: Arc<Server>,
 }
 
@@ -99,6 +123,7 @@ impl Link {
             unread: Vec::new(),
             expected: VecDeque::new(),
             invalidated: false,
+            watches_keys: false,
             server: Arc::clone(server),
         };
         link.introduce()?;
@@ -159,6 +184,9 @@ impl Link {
     /// Has the server tell us when somebody else changes a key that a script of ours has read
     /// (client tracking, RESP3). Where that doesn't exist, nobody tells.
     pub fn watch_keys(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.watches_keys, true) {
+            return Ok(());
+        }
         let mut bytes = Vec::new();
         cmd("HELLO").arg(3).write_packed_command(&mut bytes);
         cmd("CLIENT")
@@ -192,9 +220,15 @@ impl Link {
             };
             if let Value::Push { kind, data } = value {
                 match kind {
-                    // Somebody only wants to know whether we are there.
-                    PushKind::Message if is_hello(&data) => continue,
-                    PushKind::Message => return Ok(Some(Incoming::Notified)),
+                    PushKind::Message => match data.last().map(text).as_deref() {
+                        // Somebody only wants to know whether we are there.
+                        Some("hello") => continue,
+                        Some(message) => {
+                            let grant = Grant::parse(message);
+                            return Ok(Some(grant.map_or(Incoming::Notified, Incoming::Granted)));
+                        }
+                        None => return Ok(Some(Incoming::Notified)),
+                    },
                     PushKind::Invalidate => return Ok(Some(Incoming::Invalidated)),
                     PushKind::Subscribe => {
                         self.expected.pop_front();
@@ -312,7 +346,12 @@ impl Link {
             match self.take_in()? {
                 Some(Incoming::Answer(value)) => return Ok(value),
                 Some(Incoming::Invalidated) => self.invalidated = true,
-                Some(Incoming::Listening | Incoming::Deaf | Incoming::Notified) => {}
+                Some(
+                    Incoming::Listening
+                    | Incoming::Deaf
+                    | Incoming::Granted(_)
+                    | Incoming::Notified,
+                ) => {}
                 None => {
                     let left = until.saturating_duration_since(Instant::now());
                     let readable = ready::to_read(self.as_fd(), left)

@@ -52,7 +52,7 @@ pub use self::claim::{Acquired, Busy, Check, Claim, Loss, Order, Place, Release,
 pub use self::deadlock::{Blocked, Member};
 pub use self::error::{Error, Kind};
 pub use self::inspect::{Hold, Inspected, Key, Waiting, inspect, names};
-pub use self::link::{Call, Incoming, Link};
+pub use self::link::{Call, Grant, Incoming, Link};
 use self::name::Keys;
 pub use self::name::Name;
 use self::scripts::{FORCE, array, holder, odd, text};

@@ -43,14 +43,13 @@ local function unlist()
 end
 
 -- Grows with every grant, also when the state was flushed: server time in microseconds is below
--- 2^53 until 2255.
+-- 2^53 until 2255. The state's expiry is refreshed by who takes a ticket or the lock.
 local function next_fence()
   local fence = clock[1] * 1000000 + clock[2]
   local last = tonumber(redis.call('HGET', state, 'fence') or 0)
   if fence <= last then fence = last + 1 end
   fence = digits(fence)
   redis.call('HSET', state, 'fence', fence)
-  redis.call('PEXPIRE', state, KEPT)
   return fence
 end
 
@@ -84,8 +83,7 @@ local function room(limit, mark)
   return slot
 end
 
--- Makes a token a holder for so many milliseconds; room() has said that it may. A fence of 0
--- marks a grant that was not claimed yet.
+-- Makes a token a holder for so many milliseconds; room() has said that it may.
 local function hold(token, limit, slot, lease, fence, who)
   if limit == 1 then
     redis.call('SET', lock, token, 'PX', lease)
@@ -109,26 +107,29 @@ local function hold(token, limit, slot, lease, fence, who)
   local entry = {fence, digits(now), digits(limit), digits(slot), who}
   redis.call('HSET', meta, token, table.concat(entry, ' '))
   lengthen(meta, 2 * lease)
-  list(2 * lease)
 end
 
 -- Lets those at the head of the queue in, as long as there is room: each gets the lock for a short
--- time in which it has to claim it, and a message; who can't hear it is gone and is passed over.
--- Returns whether `me`, who needs no message, was among them.
+-- time in which it has to claim it, and a message with all it needs to know of its lease; who can't
+-- hear it is gone and is passed over. Between one command's end and the next one's start stands
+-- little but this, so it does nothing that the claim can do. Returns whether `me`, who needs no
+-- message, was among them, and whether anybody was.
 local function promote(me)
-  local mine = false
+  local mine, any = false, false
   for _ = 1, 1000 do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then break end
     local entry = redis.call('HGET', waiters, head) or ''
     local till, limit, hears, who = string.match(entry, '^(%d+) (%d+) %d+ %S+ ([01]) (.*)$')
     limit = tonumber(limit)
-    local slot = nil
+    local slot, fence = nil, nil
     if till and (head == me or tonumber(till) > now) then
       slot = room(limit, redis.call('GET', lock))
       if not slot then break end
+      fence = next_fence()
       if head ~= me and hears == '1' then
-        local heard = redis.pcall('PUBLISH', channels .. id(head), 'granted')
+        local grant = table.concat({'granted', fence, slot, digits(now), CLAIM}, ' ')
+        local heard = redis.pcall('PUBLISH', channels .. id(head), grant)
         -- Not permitted to this user: the waiters will look by themselves.
         if type(heard) ~= 'number' then break end
         if heard == 0 then slot = nil end
@@ -137,11 +138,13 @@ local function promote(me)
     redis.call('ZREM', queue, head)
     redis.call('HDEL', waiters, head)
     if slot then
-      hold(head, limit, slot, CLAIM, '0', who)
+      hold(head, limit, slot, CLAIM, fence, who)
+      any = true
       if head == me then mine = true end
+      if limit == 1 then break end
     end
   end
-  return mine
+  return mine, any
 end
 
 -- Whether the token holds the lock now. `mark` is what stands in the lock.
@@ -165,6 +168,7 @@ local function extend(token, mark, ttl)
     lengthen(holders, 2 * ttl)
   end
   lengthen(meta, 2 * ttl)
+  lengthen(state, KEPT / 2)
   list(2 * ttl)
 end
 

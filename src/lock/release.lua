@@ -22,11 +22,9 @@ if early == '1' then
   redis.call('HSET', state, 'returned:' .. id(token), 1)
   redis.call('PEXPIRE', state, KEPT)
 end
-if redis.call('EXISTS', queue) == 1 then
-  if type(mark) ~= 'table' then promote() end
-elseif mark == token then
-  redis.call('ZREM', index, name)
-  return {1}
+-- A key of another type isn't ours to look into.
+if type(mark) ~= 'table' then
+  local _, granted = promote()
+  if not granted then unlist() end
 end
-if type(mark) ~= 'table' then unlist() end
 return {1}

@@ -4,7 +4,7 @@
 //! before it reads its first byte, and on a virtual machine that takes longer than Redis does. So
 //! the few kinds of reply that our scripts make are read here, and all others given to the crate.
 
-use redis::{RedisResult, Value};
+use redis::{PushKind, RedisResult, Value};
 
 /// Cuts the first reply off the buffer; `None` while it isn't complete.
 pub(super) fn next(buffer: &mut Vec<u8>) -> RedisResult<Option<Value>> {
@@ -43,7 +43,8 @@ fn length(buffer: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Reads an integer, a text, an absent value or an array of these; `None` for all else.
+/// Reads an integer, a text, an absent value, an array of these, or what the server says by itself;
+/// `None` for all else.
 fn plain(buffer: &[u8], position: &mut usize) -> Option<Value> {
     let (line, end) = line(buffer, *position)?;
     let (kind, rest) = line.split_first()?;
@@ -60,6 +61,19 @@ fn plain(buffer: &[u8], position: &mut usize) -> Option<Value> {
             .map(|_| plain(buffer, position))
             .collect::<Option<_>>()
             .map(Value::Array),
+        (b'>', Some(count)) => {
+            let mut data = (0..count)
+                .map(|_| plain(buffer, position))
+                .collect::<Option<Vec<_>>>()?;
+            let kind = match data.first()? {
+                Value::BulkString(kind) if kind == b"message" => PushKind::Message,
+                Value::BulkString(kind) if kind == b"subscribe" => PushKind::Subscribe,
+                Value::BulkString(kind) if kind == b"invalidate" => PushKind::Invalidate,
+                _ => return None,
+            };
+            data.remove(0);
+            Some(Value::Push { kind, data })
+        }
         (b'_', None) if rest.is_empty() => Some(Value::Nil),
         _ => None,
     }
@@ -80,7 +94,7 @@ fn number(text: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const REPLIES: [&str; 16] = [
+    const REPLIES: [&str; 19] = [
         ":1\r\n",
         ":-42\r\n",
         "$5\r\nhello\r\n",
@@ -94,6 +108,9 @@ mod tests {
         "-NOSCRIPT No matching script.\r\n",
         "*2\r\n+string\r\n:3\r\n",
         "%1\r\n$1\r\na\r\n:1\r\n",
+        ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+        ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
+        ">2\r\n$5\r\nother\r\n$1\r\nm\r\n",
         ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
         "#t\r\n",
         ",1.5\r\n",

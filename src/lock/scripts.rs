@@ -16,23 +16,23 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "facfbed88a50908ca0557155456757bcde6f2a61",
+    hash: "39ab03616de42b870102d138127d88a991e1e1b1",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "00266801eb8890bfdfedcc36724d1d183e1281cf",
+    hash: "9323fce12cf9b19c0f19a96a65eeff48cfbe551b",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "37dee38cc826dc2675c62637d3b2467ffc46e615",
+    hash: "b01a7faf437c433ba78c1ba98d00f2a74fab070a",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "681ac3cd72be1dce3e7293d2af7780dd63c5cc11",
+    hash: "5587de40d81fc00c126f5912e01eee65b3b3b715",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "212e2f963e2f46d71434d11e562fb86a6acf5f76",
+    hash: "33c44fde6629e059b458da1c072653f340d6e346",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

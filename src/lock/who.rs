@@ -79,7 +79,6 @@ impl Limit {
 /// An entry in `meta`: a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// 0: it was granted the lock, and hasn't claimed it yet.
     pub fence: u64,
     /// When it got the lock, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,

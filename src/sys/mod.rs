@@ -204,6 +204,20 @@ pub fn reap() -> io::Result<Option<(i32, ExitStatus)>> {
     }
 }
 
+/// Lets others go first from now on: waking us doesn't take the processor from whoever has it.
+pub fn yield_to_others() {
+    // SAFETY: the structure is valid, and zero is the only priority that this policy has.
+    unsafe {
+        let parameters: libc::sched_param = std::mem::zeroed();
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_BATCH,
+            &raw const parameters,
+        );
+    }
+}
+
 /// The highest real-time signal.
 pub fn last_signal() -> i32 {
     libc::SIGRTMAX()

@@ -1,13 +1,15 @@
 //! What a run holds: its locks, the lease they have together, and who keeps it alive.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-use crate::lease::Lease;
-use crate::lock::{Claim, Link, Name, Server};
-use crate::renewer::{News, Renewer};
+use crate::clock::{Moment, now};
+use crate::lease::{Lease, try_timeout};
+use crate::lock::{Claim, Error, Incoming, Link, Name, Renewal, Server};
+use crate::renewer::{News, Order, Renewer};
 
 /// A lock that we hold.
 pub(super) struct Hold {
@@ -27,6 +29,20 @@ pub(super) struct Holds {
     pub(super) link: Option<Link>,
     server: Arc<Server>,
     renewer: Option<Renewer>,
+    /// How far the claim of a lock has come that the server gave us by itself.
+    claiming: Claiming,
+    /// The server has said that one of our keys was changed.
+    suspicious: bool,
+}
+
+/// A claim for whose answer nobody waits.
+#[derive(Clone, Copy)]
+enum Claiming {
+    No,
+    /// It is to be sent when there is time.
+    Due,
+    /// It was sent at this moment.
+    Sent(Moment),
 }
 
 impl Holds {
@@ -38,16 +54,24 @@ impl Holds {
             link: None,
             server: Arc::clone(server),
             renewer: None,
+            claiming: Claiming::No,
+            suspicious: false,
         }
     }
 
     /// A lock is ours.
     pub(super) fn add(&mut self, hold: Hold, lease: Lease) {
         self.all.push(hold);
-        self.lease = match self.lease {
-            Some(all) if all.deadline() <= lease.deadline() => Some(all),
-            Some(_) | None => Some(lease),
-        };
+        self.lease = Some(self.lease.map_or(lease, |all| all.with(lease)));
+    }
+
+    /// A lock is ours because the server gave it to us by itself; it has to be claimed yet, and
+    /// until that is done its lease is short.
+    pub(super) fn add_granted(&mut self, hold: Hold, mut lease: Lease, link: Link) {
+        lease.renew_now(now());
+        self.add(hold, lease);
+        self.link = Some(link);
+        self.claiming = Claiming::Due;
     }
 
     /// A lock is not ours any more.
@@ -55,35 +79,123 @@ impl Holds {
         self.all.retain(|hold| hold.claim.lock().name() != name);
     }
 
-    /// Has the leases renewed; the first time the renewer is started for it, with the connection
-    /// if that is free.
+    /// Sends a claim that is due. A connection that fails here is found out with the answer.
+    pub(super) fn claim(&mut self) {
+        if let Claiming::Due = self.claiming {
+            let sent = now();
+            if let (Some(link), Some(hold)) = (&mut self.link, self.all.first())
+                && link.send(hold.claim.renew()).is_err()
+            {
+                self.link = None;
+            }
+            self.claiming = Claiming::Sent(sent);
+        }
+    }
+
+    /// Has the leases renewed, in the background.
     pub(super) fn renew(&mut self) -> Result<()> {
+        self.order(Order::Renew)
+    }
+
+    fn order(&mut self, order: Order) -> Result<()> {
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
-        let renewer = match self.renewer.take() {
+        let renewer = match &mut self.renewer {
             Some(renewer) => renewer,
-            None => Renewer::start(self.link.take(), &self.server, &claims)
-                .context("can't start the renewing thread")?,
+            None => self.renewer.insert(
+                Renewer::start(&self.server, &claims).context("can't start the renewing thread")?,
+            ),
         };
-        renewer.renew(claims);
-        self.renewer = Some(renewer);
+        renewer.order(order, self.link.take(), claims);
         Ok(())
     }
 
-    /// What came of a renewal, or happened between two.
-    pub(super) fn news(&self) -> Option<News> {
-        self.renewer.as_ref()?.news()
+    /// What came of a renewal or a claim, or is found out between two.
+    pub(super) fn news(&mut self) -> Result<Vec<News>> {
+        if let Claiming::Sent(sent) = self.claiming {
+            return Ok(self.claimed(sent).into_iter().collect());
+        }
+        let Some(renewer) = &mut self.renewer else {
+            return Ok(Vec::new());
+        };
+        let mut news = Vec::new();
+        if let Some(done) = renewer.done() {
+            self.link = done.link;
+            news = done.news;
+        }
+        if !renewer.is_busy() {
+            if let Err(error) = self.listen() {
+                self.link = None;
+                news.push(News::Failed(error));
+            } else if std::mem::take(&mut self.suspicious) {
+                self.order(Order::Check)?;
+            }
+        }
+        Ok(news)
     }
 
-    /// Becomes readable when there is news.
-    pub(super) fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.renewer.as_ref().map(AsFd::as_fd)
+    /// Takes in what the server says by itself.
+    fn listen(&mut self) -> Result<(), Error> {
+        while let Some(link) = &mut self.link
+            && let Some(incoming) = link.receive()?
+        {
+            self.suspicious |= matches!(incoming, Incoming::Invalidated);
+        }
+        Ok(())
     }
 
-    /// Ends the renewing. Its connection serves on, where it is good and we have no other.
+    /// What came of a claim that was sent at this moment.
+    fn claimed(&mut self, sent: Moment) -> Option<News> {
+        let answer = loop {
+            match self.link.as_mut().map(Link::receive) {
+                Some(Ok(Some(Incoming::Answer(answer)))) => break Claim::renewed(answer),
+                Some(Ok(Some(_))) => {}
+                Some(Ok(None)) if now() < self.due()? => return None,
+                Some(Ok(None)) | None => {
+                    break Err(self.server.unreachable(&io::ErrorKind::TimedOut.into()));
+                }
+                Some(Err(error)) => break Err(error),
+            }
+        };
+        self.claiming = Claiming::No;
+        let name = self.all.first()?.claim.lock().name().clone();
+        Some(match answer {
+            Ok(Renewal::Renewed { .. }) => News::Renewed(sent),
+            Ok(Renewal::Returned) => News::Returned(name),
+            Ok(Renewal::Lost(loss)) => News::Lost(name, loss),
+            Err(error) => {
+                self.link = None;
+                News::Failed(error)
+            }
+        })
+    }
+
+    /// When the answer to a claim is overdue.
+    pub(super) fn due(&self) -> Option<Moment> {
+        match self.claiming {
+            Claiming::Sent(sent) => Some(sent + try_timeout(self.all.first()?.claim.ttl())),
+            Claiming::No | Claiming::Due => None,
+        }
+    }
+
+    /// One of these becomes readable when there may be news.
+    pub(super) fn wakes(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        // Before there is a renewer the server has nothing to say but the answer to a claim.
+        let listens = match self.claiming {
+            Claiming::Sent(_) => true,
+            Claiming::No | Claiming::Due => self.renewer.is_some(),
+        };
+        [
+            self.renewer.as_ref().map(AsFd::as_fd),
+            self.link.as_ref().filter(|_| listens).map(AsFd::as_fd),
+        ]
+    }
+
+    /// Has the connection back, where it is good: a renewal that is under way ends first.
     pub(super) fn rest(&mut self) {
-        if let Some(renewer) = self.renewer.take() {
-            let link = renewer.stop();
-            self.link = self.link.take().or(link);
+        if let Some(renewer) = &mut self.renewer
+            && let Some(done) = renewer.finish()
+        {
+            self.link = self.link.take().or(done.link);
         }
     }
 }

@@ -42,6 +42,7 @@ impl Run<'_> {
                 });
             }
         };
+        holds.claim();
         let terms = Terms {
             on_terminal: self.on_terminal,
             leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
@@ -89,11 +90,14 @@ impl Supervision<'_> {
             if let Some(exit) = self.reap()? {
                 return Ok(exit);
             }
-            self.timer.set(self.session.due())?;
+            let due = self.session.due().into_iter().chain(self.holds.due());
+            self.timer.set(due.min())?;
+            let [renewer, link] = self.holds.wakes();
             sleep([
                 Some(self.signals.as_fd()),
                 Some(self.timer.as_fd()),
-                self.holds.wake(),
+                renewer,
+                link,
             ])?;
             while let Some(arrived) = self.signals.next()? {
                 // SIGCHLD only wakes us: what ended is seen by reaping.
@@ -103,7 +107,7 @@ impl Supervision<'_> {
                     return Ok(exit);
                 }
             }
-            while let Some(news) = self.holds.news() {
+            for news in self.holds.news()? {
                 let event = self.told(news);
                 if let Some(exit) = self.happened(event)? {
                     return Ok(exit);

@@ -16,7 +16,7 @@ use super::{GaveUp, Run, Taking, lost, sleep, suspend};
 use crate::clock::{Moment, Timer, now};
 use crate::lease::Lease;
 use crate::lock::{
-    self, Acquired, Blocked, Busy, Claim, Incoming, Kind, Link, Member, Order, Place, id,
+    self, Acquired, Blocked, Busy, Claim, Grant, Incoming, Kind, Link, Member, Order, Place, id,
 };
 use crate::process::{self, Fate, Pulse};
 use crate::renewer::News;
@@ -38,6 +38,8 @@ pub(super) struct Attempt<'a> {
     listening: bool,
     /// When the server was last heard of; it may go away for a while once it has answered.
     heard: Option<Moment>,
+    /// When we asked last and were told to wait, and what the server's clock said then.
+    asked: Option<(Moment, u64)>,
     /// How often the lock came so late that its lease was as good as over.
     too_late: u32,
     /// A holder on this host, by its id, whose end we would see.
@@ -72,6 +74,13 @@ enum Asked {
     Nothing,
 }
 
+/// What ended an idle time.
+enum Idle {
+    Ask,
+    Granted(Grant),
+    GaveUp(GaveUp),
+}
+
 /// The pause before another try to reach a server that was reached before.
 const RECONNECT: Duration = Duration::from_millis(500);
 
@@ -95,6 +104,7 @@ impl<'a> Attempt<'a> {
             place: None,
             listening: false,
             heard: None,
+            asked: None,
             too_late: 0,
             pulse: None,
             telling: Telling::new(now(), report::has_terminal()),
@@ -123,7 +133,9 @@ impl<'a> Attempt<'a> {
                 self.run.voice().detail(error);
             }
         }
-        self.holds.link = self.link.take();
+        if let Some(link) = self.link.take() {
+            self.holds.link = Some(link);
+        }
         taking
     }
 
@@ -166,9 +178,15 @@ impl<'a> Attempt<'a> {
                 Next::AskAt(at) => {
                     self.place = Some(place);
                     deadlock.lasting = wait::heartbeat(busy.ahead) * 3;
-                    let at = deadlock.due().map_or(at, |due| due.min(at));
-                    if let Some(why) = self.idle(&busy, heard, at)? {
-                        return Ok(Taking::GaveUp(why));
+                    // What the user is told first is to be fresh.
+                    let looks = [deadlock.due(), self.telling.first()];
+                    let at = looks.into_iter().flatten().fold(at, Moment::min);
+                    match self.idle(&busy, heard, at)? {
+                        Idle::Granted(grant) if self.start_under(grant) => {
+                            return Ok(Taking::Done);
+                        }
+                        Idle::Ask | Idle::Granted(_) => {}
+                        Idle::GaveUp(why) => return Ok(Taking::GaveUp(why)),
                     }
                 }
             }
@@ -252,7 +270,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits until it is time to ask again: the moment has come, or there is a message. Meanwhile
     /// the user is told what is known since `heard`.
-    fn idle(&mut self, busy: &Busy, heard: Moment, until: Moment) -> Result<Option<GaveUp>> {
+    fn idle(&mut self, busy: &Busy, heard: Moment, until: Moment) -> Result<Idle> {
         loop {
             let at = now();
             if self.telling.tell(&busy.id, at) {
@@ -264,22 +282,54 @@ impl<'a> Attempt<'a> {
                 Ok(Woken::Time) if now() < until => {}
                 Ok(Woken::Incoming(Incoming::Deaf)) => {
                     self.poll_from_now_on();
-                    return Ok(None);
+                    return Ok(Idle::Ask);
                 }
+                Ok(Woken::Incoming(Incoming::Granted(grant))) => return Ok(Idle::Granted(grant)),
                 Ok(Woken::Time | Woken::HolderDied | Woken::Incoming(Incoming::Notified)) => {
-                    return Ok(None);
+                    return Ok(Idle::Ask);
                 }
                 Ok(Woken::Incoming(
                     Incoming::Listening | Incoming::Answer(_) | Incoming::Invalidated,
                 )) => {}
-                Ok(Woken::GaveUp(why)) => return Ok(Some(why)),
+                Ok(Woken::GaveUp(why)) => return Ok(Idle::GaveUp(why)),
                 Err(error) => {
                     self.run.voice().detail(&error);
                     self.disconnect();
-                    return Ok(None);
+                    return Ok(Idle::Ask);
                 }
             }
         }
+    }
+
+    /// Starts COMMAND on the server's word that the lock is ours, with the claim still under way, if
+    /// it can be known that enough is left of that short lease. With several locks the others come
+    /// into it, so there the claim comes first.
+    fn start_under(&mut self, grant: Grant) -> bool {
+        let options = &self.run.options;
+        let Some((asked, server_ms)) = self.asked.filter(|_| self.run.names.len() == 1) else {
+            return false;
+        };
+        // A server whose clock went back says nothing about how long ago that was.
+        let Some(later) = grant.at_ms.checked_sub(server_ms) else {
+            return false;
+        };
+        let later = Duration::from_millis(later);
+        let (ttl, kill_after) = (options.ttl, options.kill_after);
+        let lease = Lease::granted(asked, later, grant.lasting, ttl, kill_after);
+        if now() >= lease.stop_at() {
+            return false;
+        }
+        let Some(link) = self.link.take() else {
+            return false;
+        };
+        let hold = Hold {
+            claim: self.claim.clone(),
+            fence: grant.fence,
+            slot: grant.slot,
+            reused: false,
+        };
+        self.holds.add_granted(hold, lease, link);
+        true
     }
 
     /// The subscription isn't permitted.
@@ -291,12 +341,12 @@ impl<'a> Attempt<'a> {
 
     /// Sends an acquire and waits for its answer.
     fn ask(&mut self) -> Result<Asked, lock::Error> {
+        if self.link.is_none() {
+            self.listening = false;
+        }
         let link = match &mut self.link {
             Some(link) => link,
-            None => {
-                self.listening = false;
-                self.link.insert(Link::open(&self.run.settings.server)?)
-            }
+            None => self.link.insert(Link::open(&self.run.settings.server)?),
         };
         // In one go with the question: the subscription stands before the server looks at it, so no
         // message can fall in between.
@@ -315,6 +365,7 @@ impl<'a> Attempt<'a> {
                     return Ok(match Claim::acquired(answer)? {
                         Acquired::Held { fence, slot } => Asked::Held { sent, fence, slot },
                         Acquired::Busy(busy) => {
+                            self.asked = Some((sent, busy.now_ms));
                             self.known = self.place.is_some();
                             Asked::Busy(busy)
                         }
@@ -328,7 +379,10 @@ impl<'a> Attempt<'a> {
                 Woken::Incoming(Incoming::Deaf) => self.poll_from_now_on(),
                 // A message that crosses the question is answered by it.
                 Woken::Incoming(
-                    Incoming::Listening | Incoming::Notified | Incoming::Invalidated,
+                    Incoming::Listening
+                    | Incoming::Notified
+                    | Incoming::Granted(_)
+                    | Incoming::Invalidated,
                 )
                 | Woken::HolderDied => {}
                 Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
@@ -435,11 +489,13 @@ impl<'a> Attempt<'a> {
             let wake_at = renewal.map_or(until, |renewal| renewal.min(until));
             let set = self.timer.set(Some(wake_at)).map_err(io::Error::from);
             set.and_then(|()| {
+                let [renewer, renewing] = self.holds.wakes();
                 sleep([
                     Some(self.signals.as_fd()),
                     Some(self.timer.as_fd()),
                     self.link.as_ref().map(AsFd::as_fd),
-                    self.holds.wake(),
+                    renewer,
+                    renewing,
                     self.pulse.as_ref().map(|(_, pulse)| pulse.as_fd()),
                 ])
             })
@@ -457,7 +513,7 @@ impl<'a> Attempt<'a> {
                 suspend()?;
             }
         }
-        while let Some(news) = self.holds.news() {
+        for news in self.holds.news()? {
             match news {
                 News::Renewed(sent) => {
                     if let Some(lease) = &mut self.holds.lease {
