@@ -55,9 +55,10 @@ test:
 	$(CARGO) test --locked
 
 bench:
-	@scripts/setup demo
+	@scripts/setup bench
 	@$(MAKE) --no-print-directory build
 	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench whole_process
+	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench hand_off
 
 lint:
 	@scripts/setup lint

@@ -5,25 +5,26 @@
 //! Even the same bytes may differ by 7 % from one copy of a file to another, by how they lie in the
 //! page cache; to compare two builds, drop the cached pages of both and measure a second copy too.
 
+mod common;
+
 use std::collections::HashMap;
-use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write, stdout};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read, Write, stdout};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use crate::common::{
+    Redis, Result, command, compile, machine, median, percentile, redlock, run_for_text,
+};
 
 /// How often each command is measured.
 const ROUNDS: usize = 500;
 const WARM_UP: usize = 20;
 
 fn main() -> Result<()> {
-    let redlock =
-        std::env::var("REDLOCK_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_redlock").into());
+    let redlock = redlock();
     let directory = tempfile::tempdir()?;
     let redis = Redis::start(directory.path())?;
     let mut out = stdout();
@@ -44,7 +45,7 @@ fn main() -> Result<()> {
         out,
         "\nwhole process around `true`, {ROUNDS} interleaved rounds, µs"
     )?;
-    let peer = compile_peer(directory.path())?;
+    let peer = compile("peer", directory.path())?;
     let lock_file = directory.path().join("lock");
     let commands = [
         ("true", vec!["true".into()]),
@@ -125,115 +126,6 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A private Redis on loopback, gone when dropped.
-struct Redis {
-    process: Child,
-    port: u16,
-}
-
-impl Redis {
-    fn start(directory: &Path) -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let process = Command::new("redis-server")
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
-            .arg("--dir")
-            .arg(directory)
-            .stdout(Stdio::null())
-            .spawn()?;
-        let mut redis = Self { process, port };
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if let Some(status) = redis.process.try_wait()? {
-                return Err(format!("redis-server ended with {status}").into());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(redis)
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    /// Every command that a client sends while `work` goes on, by name. MONITOR tells these from
-    /// what scripts call, as INFO doesn't.
-    fn sent_during(&self, work: impl FnOnce() -> Result<()>) -> Result<Vec<String>> {
-        let mut monitor = TcpStream::connect(("127.0.0.1", self.port))?;
-        monitor.write_all(b"MONITOR\r\n")?;
-        let mut lines = BufReader::new(monitor).lines();
-        let confirmed = lines.next().transpose()?;
-        if confirmed.as_deref() != Some("+OK") {
-            return Err(format!("MONITOR was answered with {confirmed:?}").into());
-        }
-        work()?;
-        let mut end = TcpStream::connect(("127.0.0.1", self.port))?;
-        end.write_all(b"ECHO end-of-work\r\n")?;
-        // A line is `+<time> [<database> <client>] "<command>" "<argument>"…`.
-        let mut sent = Vec::new();
-        for line in lines {
-            let line = line?;
-            if line.ends_with("\"ECHO\" \"end-of-work\"") {
-                break;
-            }
-            let (client, words) = line.split_once("] \"").ok_or("MONITOR has a new format")?;
-            if !client.ends_with(" lua") {
-                sent.extend(words.split('"').next().map(str::to_lowercase));
-            }
-        }
-        Ok(sent)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The C program beside this file, linked statically.
-fn compile_peer(directory: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peer.c");
-    let peer = directory.join("peer");
-    let has_musl = Command::new("musl-gcc")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status()
-        .is_ok();
-    let compiler = if has_musl { "musl-gcc" } else { "cc" };
-    let status = Command::new(compiler)
-        .args(["-O2", "-static", "-o"])
-        .arg(&peer)
-        .arg(source)
-        .status()?;
-    if !status.success() {
-        return Err("peer.c doesn't compile".into());
-    }
-    Ok(peer)
-}
-
-/// An ordinary environment, and no more: how large it is counts in each process.
-fn command(words: &[String]) -> Command {
-    let mut command = Command::new(&words[0]);
-    command
-        .args(&words[1..])
-        .env_clear()
-        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-        .env("HOME", std::env::var_os("HOME").unwrap_or_default())
-        .env("USER", "bench")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    command
-}
-
 /// Times the commands in turns, so that all meet the same weather; µs.
 fn measure<'a>(commands: &[(&'a str, Vec<String>)]) -> Result<HashMap<&'a str, Vec<f64>>> {
     let mut times: HashMap<&str, Vec<f64>> = HashMap::new();
@@ -264,16 +156,6 @@ fn ratios(dividends: &[f64], divisors: &[f64]) -> Vec<f64> {
         .zip(divisors)
         .map(|(dividend, divisor)| dividend / divisor)
         .collect()
-}
-
-fn median(values: &[f64]) -> f64 {
-    percentile(values, 50)
-}
-
-fn percentile(values: &[f64], percent: usize) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[(sorted.len() - 1) * percent / 100]
 }
 
 /// What clients send for one run on a server that knows the scripts; each is a round trip.
@@ -359,27 +241,4 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
         }
     }
     Ok(median(&times))
-}
-
-fn machine() -> Result<String> {
-    let cores = std::thread::available_parallelism()?;
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let redis = run_for_text(Command::new("redis-server").arg("--version"))?;
-    let redis = redis
-        .split_whitespace()
-        .nth(2)
-        .unwrap_or_default()
-        .replace("v=", "");
-    Ok(format!(
-        "{cores} cores, Linux {}, redis-server {redis}",
-        kernel.trim()
-    ))
-}
-
-fn run_for_text(command: &mut Command) -> Result<String> {
-    let output = command.output()?;
-    if !output.status.success() {
-        return Err(format!("{command:?} ended with {}", output.status).into());
-    }
-    Ok(String::from_utf8(output.stdout)?.trim().replace('\n', ", "))
 }

@@ -32,6 +32,18 @@ end
 local mark = redis.call('GET', lock)
 if is_held(token, mark) then return claim(mark) end
 
+-- Somebody who came later has told the older ones to give up.
+if ticket ~= '' then
+  local newest = redis.call('HMGET', state, 'superseded', 'superseded_by')
+  if tonumber(ticket) < tonumber(newest[1] or 0) then
+    redis.call('ZREM', queue, token)
+    redis.call('HDEL', waiters, token)
+    promote()
+    unlist()
+    return {2, newest[2]}
+  end
+end
+
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
   -- Perhaps nobody in the queue is alive.
@@ -55,20 +67,13 @@ if place == '' then return busy(redis.call('ZCARD', queue), 0) end
 
 -- From here on it is one who waits.
 local polls = place == 'poll'
-local last = redis.call('HMGET', state, 'ticket', 'superseded', 'superseded_by')
-if ticket ~= '' and tonumber(ticket) < tonumber(last[2] or 0) then
-  redis.call('ZREM', queue, token)
-  redis.call('HDEL', waiters, token)
-  promote()
-  unlist()
-  return {2, last[3]}
-end
+local last = tonumber(redis.call('HGET', state, 'ticket') or 0)
 local since = string.match(redis.call('HGET', waiters, token) or '', '^%d+ %d+ (%d+) ')
 if not redis.call('ZSCORE', queue, token) then
   local is_new = ticket == ''
-  if is_new then ticket = digits(tonumber(last[1] or 0) + 1) end
+  if is_new then ticket = digits(last + 1) end
   -- Whoever comes back with an old ticket gets its old place; no new ticket is smaller than that.
-  if tonumber(ticket) > tonumber(last[1] or 0) then redis.call('HSET', state, 'ticket', ticket) end
+  if tonumber(ticket) > last then redis.call('HSET', state, 'ticket', ticket) end
   redis.call('PEXPIRE', state, KEPT)
   local score = tonumber(ticket)
   if order == 'lifo' then score = -score end

@@ -46,12 +46,15 @@ impl Call {
     }
 }
 
+/// The number of a request on its connection, by which its answer is known.
+type Number = u64;
+
 /// What an answer that is still to come belongs to.
 enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
-    Call(Call),
+    Call(Number, Call),
     /// A command whose answer is wanted as it is.
-    Plain,
+    Plain(Number),
     /// What we can do without: the change to RESP3, tracking.
     Optional,
     /// A subscription.
@@ -85,7 +88,7 @@ impl Grant {
 /// What came in.
 #[derive(Debug)]
 pub enum Incoming {
-    /// The answer to the oldest call.
+    /// The answer to a call.
     Answer(Value),
     /// The subscription is confirmed: no release can be missed any more.
     Listening,
@@ -105,6 +108,7 @@ pub struct Link {
     /// What was read of replies that aren't complete, or that nobody has asked for yet.
     unread: Vec<u8>,
     expected: VecDeque<Expected>,
+    sent: Number,
     /// An invalidation came while somebody waited for an answer.
     invalidated: bool,
     /// The server was asked to tell of changed keys.
@@ -122,6 +126,7 @@ impl Link {
             stream: server.open()?,
             unread: Vec::new(),
             expected: VecDeque::new(),
+            sent: 0,
             invalidated: false,
             watches_keys: false,
             server: Arc::clone(server),
@@ -151,22 +156,33 @@ impl Link {
         if answers == 0 {
             return Ok(());
         }
-        for _ in 0..answers {
-            self.expected.push_back(Expected::Plain);
-        }
+        let numbers: Vec<Number> = (0..answers).map(|_| self.expect_plain()).collect();
         self.write(&bytes)?;
         let until = Instant::now() + self.server.timeout;
-        for _ in 0..answers {
-            self.answer(until)?;
+        for number in numbers {
+            self.answer(number, until)?;
         }
         Ok(())
     }
 
     /// Sends a call; its answer comes in later.
     pub fn send(&mut self, call: Call) -> Result<(), Error> {
+        self.request(call).map(drop)
+    }
+
+    fn request(&mut self, call: Call) -> Result<Number, Error> {
         let bytes = call.command(true).get_packed_command();
-        self.expected.push_back(Expected::Call(call));
-        self.write(&bytes)
+        self.sent += 1;
+        self.expected.push_back(Expected::Call(self.sent, call));
+        self.write(&bytes)?;
+        Ok(self.sent)
+    }
+
+    /// Notes down that an answer will come that is wanted as it is.
+    fn expect_plain(&mut self) -> Number {
+        self.sent += 1;
+        self.expected.push_back(Expected::Plain(self.sent));
+        self.sent
     }
 
     /// Listens to a channel, on this same connection (RESP3, Redis 6 or later).
@@ -210,10 +226,12 @@ impl Link {
         if std::mem::take(&mut self.invalidated) {
             return Ok(Some(Incoming::Invalidated));
         }
-        self.take_in()
+        Ok(self.take_in()?.map(|(_, incoming)| incoming))
     }
 
-    fn take_in(&mut self) -> Result<Option<Incoming>, Error> {
+    /// What came in; with an answer the number of its request.
+    fn take_in(&mut self) -> Result<Option<(Number, Incoming)>, Error> {
+        let unasked = |incoming| Ok(Some((0, incoming)));
         loop {
             let Some(value) = self.next_reply()? else {
                 return Ok(None);
@@ -225,35 +243,39 @@ impl Link {
                         Some("hello") => continue,
                         Some(message) => {
                             let grant = Grant::parse(message);
-                            return Ok(Some(grant.map_or(Incoming::Notified, Incoming::Granted)));
+                            return unasked(grant.map_or(Incoming::Notified, Incoming::Granted));
                         }
-                        None => return Ok(Some(Incoming::Notified)),
+                        None => return unasked(Incoming::Notified),
                     },
-                    PushKind::Invalidate => return Ok(Some(Incoming::Invalidated)),
+                    PushKind::Invalidate => return unasked(Incoming::Invalidated),
                     PushKind::Subscribe => {
                         self.expected.pop_front();
-                        return Ok(Some(Incoming::Listening));
+                        return unasked(Incoming::Listening);
                     }
                     _ => continue,
                 }
             }
             match (self.expected.pop_front(), value) {
-                (Some(Expected::Call(call)), Value::ServerError(error))
+                (Some(Expected::Call(number, call)), Value::ServerError(error))
                     if error.kind() == Some(ServerErrorKind::NoScript) =>
                 {
-                    // The answers behind this one are for calls sent later; with one call under
-                    // way at a time there are none.
-                    let bytes = call.command(false).get_packed_command();
-                    self.expected.push_back(Expected::Plain);
-                    self.write(&bytes)?;
+                    // Nothing was done. Where something else was sent meanwhile, it must stay so:
+                    // now it would be done after that, a lock taken that was just given back.
+                    if self.expected.is_empty() {
+                        let bytes = call.command(false).get_packed_command();
+                        self.expected.push_back(Expected::Plain(number));
+                        self.write(&bytes)?;
+                    }
                 }
                 (Some(Expected::Optional), _) => {}
-                (Some(Expected::Subscribed), _) => return Ok(Some(Incoming::Deaf)),
+                (Some(Expected::Subscribed), _) => return unasked(Incoming::Deaf),
                 // Also unasked, such as "max number of clients reached".
                 (_, Value::ServerError(error)) => {
                     return Err(Error::from_server(&error, &self.server));
                 }
-                (Some(_), value) => return Ok(Some(Incoming::Answer(value))),
+                (Some(Expected::Call(number, _) | Expected::Plain(number)), value) => {
+                    return Ok(Some((number, Incoming::Answer(value))));
+                }
                 (None, _) => {
                     return Err(Error::new(
                         Kind::Internal,
@@ -296,13 +318,8 @@ impl Link {
     /// nobody has read are passed over.
     pub fn ask(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
-        self.send(call)?;
-        let is_call =
-            |expected: &&Expected| matches!(expected, Expected::Call(_) | Expected::Plain);
-        for _ in 1..self.expected.iter().filter(is_call).count() {
-            self.answer(until)?;
-        }
-        self.answer(until)
+        let number = self.request(call)?;
+        self.answer(number, until)
     }
 
     /// Sends many calls of one script at once and waits for all answers, each at most `within`.
@@ -321,13 +338,14 @@ impl Link {
         // In parts, so that neither side's buffers fill while both write.
         for part in rest.chunks(100) {
             let mut bytes = Vec::new();
+            let mut numbers = Vec::new();
             for call in part {
                 call.command(true).write_packed_command(&mut bytes);
-                self.expected.push_back(Expected::Plain);
+                numbers.push(self.expect_plain());
             }
             self.write(&bytes)?;
-            for _ in part {
-                values.push(self.answer(Instant::now() + within)?);
+            for number in numbers {
+                values.push(self.answer(number, Instant::now() + within)?);
             }
         }
         Ok(values)
@@ -335,23 +353,20 @@ impl Link {
 
     /// Sends a plain command and waits for its answer.
     pub(super) fn query(&mut self, command: &Cmd) -> Result<Value, Error> {
-        self.expected.push_back(Expected::Plain);
+        let number = self.expect_plain();
         self.write(&command.get_packed_command())?;
-        self.answer(Instant::now() + self.server.timeout)
+        self.answer(number, Instant::now() + self.server.timeout)
     }
 
-    /// Waits for the next answer, passing over notifications.
-    fn answer(&mut self, until: Instant) -> Result<Value, Error> {
+    /// Waits for the answer to a request, passing over all else.
+    fn answer(&mut self, number: Number, until: Instant) -> Result<Value, Error> {
         loop {
             match self.take_in()? {
-                Some(Incoming::Answer(value)) => return Ok(value),
-                Some(Incoming::Invalidated) => self.invalidated = true,
-                Some(
-                    Incoming::Listening
-                    | Incoming::Deaf
-                    | Incoming::Granted(_)
-                    | Incoming::Notified,
-                ) => {}
+                Some((answered, Incoming::Answer(value))) if answered == number => {
+                    return Ok(value);
+                }
+                Some((_, Incoming::Invalidated)) => self.invalidated = true,
+                Some(_) => {}
                 None => {
                     let left = until.saturating_duration_since(Instant::now());
                     let readable = ready::to_read(self.as_fd(), left)

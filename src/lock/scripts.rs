@@ -16,7 +16,7 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "39ab03616de42b870102d138127d88a991e1e1b1",
+    hash: "afce6707670523f11c40b0b08a572ca1b57a457e",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),

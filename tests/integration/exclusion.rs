@@ -151,43 +151,6 @@ fn a_lock_without_an_expiry_is_waited_for_and_called_so() {
 }
 
 #[test]
-fn where_subscribing_is_forbidden_a_waiter_looks_by_itself() {
-    let redis = Redis::start();
-    redis.cli(&[
-        "ACL",
-        "SETUSER",
-        "deaf",
-        "on",
-        ">secret",
-        "~*",
-        "+@all",
-        "-subscribe",
-    ]);
-    redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
-    let url = format!("redis://deaf:secret@127.0.0.1:{}", redis.port);
-    let waiter = Running::start(&mut redis.redlock(&["-u", &url, "run", "-q", "a", "--", "true"]));
-    let before = redis.calls("evalsha");
-    wait_until("it looks again and again", || {
-        redis.calls("evalsha") > before + 3
-    });
-    redis.cli(&["DEL", "redlock:a"]);
-    waiter.finish().assert_code(0).assert_silent();
-}
-
-#[test]
-fn where_publishing_is_forbidden_a_release_works_all_the_same() {
-    let redis = Redis::start();
-    redis.cli(&[
-        "ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-publish",
-    ]);
-    let url = format!("redis://mute:secret@127.0.0.1:{}", redis.port);
-    outcome(&mut redis.redlock(&["-u", &url, "run", "a", "--", "true"]))
-        .assert_code(0)
-        .assert_silent();
-    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
-}
-
-#[test]
 fn the_fence_grows_across_expiry_flushes_and_restarts() {
     let mut redis = Redis::start();
     let fence = |redis: &Redis| -> u64 {

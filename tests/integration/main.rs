@@ -10,6 +10,11 @@
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `exclusion` | two never run at once, whoever they are |
+//! | `queue` | waiting: the order of turns, and what disturbs it |
+//! | `groups` | shared locks and slots: who runs together, and who never does |
+//! | `nesting` | several names, runs within runs, deadlocks |
+//! | `waiting` | what is seen of a wait, and waiting without taking |
+//! | `takeover` | a holder on this host that is dead, and what is no proof of that |
 //! | `status` | who holds which lock, for people and for programs |
 //! | `release` | giving back by token, and by force |
 //! | `config` | settings, passwords, TLS |
@@ -23,12 +28,17 @@ mod config;
 mod exclusion;
 mod exit;
 mod generated;
+mod groups;
 mod loss;
+mod nesting;
 mod pty;
+mod queue;
 mod release;
 mod status;
 mod supervision;
 mod support;
 mod survival;
+mod takeover;
 mod terminal;
 mod tidy;
+mod waiting;

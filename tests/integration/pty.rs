@@ -129,6 +129,15 @@ impl Terminal {
         }
     }
 
+    /// Waits until what is shown fulfils a condition.
+    #[track_caller]
+    pub fn wait_until(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition(&self.shown) {
+            assert!(self.read(end), "{what} never came; shown: {:?}", self.shown);
+        }
+    }
+
     /// How often this line was shown; a shell may show a command line that contains it.
     pub fn count(&self, line: &str) -> usize {
         let lines = self.shown.lines();

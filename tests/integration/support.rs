@@ -13,8 +13,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -110,6 +111,18 @@ impl Redis {
         keys
     }
 
+    /// The pids of those who wait for a lock, in the order of their turns.
+    pub fn queue(&self, name: &str) -> Vec<i32> {
+        let key = format!("{{redlock:{name}}}:queue");
+        let tokens = self.cli(&["ZRANGE", &key, "0", "-1"]);
+        tokens.lines().filter_map(pid_of).collect()
+    }
+
+    /// The pid of the redlock whose token stands in the lock: of its exclusive holder.
+    pub fn holder(&self, name: &str) -> Option<i32> {
+        pid_of(&self.cli(&["GET", &format!("redlock:{name}")]))
+    }
+
     /// How often a command was called, by `INFO commandstats`.
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.cli(&["INFO", "commandstats"]);
@@ -178,6 +191,19 @@ impl Redis {
             self.keys()
         )
     }
+}
+
+/// The pid in a token: `<random>:<host>:<pid>`.
+pub fn pid_of(token: &str) -> Option<i32> {
+    token.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Nothing is left of any lock but its state.
+#[track_caller]
+pub fn assert_nothing_left(redis: &Redis) {
+    let mut left = redis.keys();
+    left.retain(|key| !key.ends_with("}:state"));
+    assert_eq!(left, [""; 0], "keys are left");
 }
 
 impl Drop for Redis {
@@ -384,6 +410,36 @@ impl Running {
         assert_eq!(self.line(), text);
     }
 
+    /// Waits until it stands in the queue of the lock "a".
+    #[track_caller]
+    pub fn await_place(&mut self, redis: &Redis) {
+        let pid = self.pid();
+        wait_until("it stands in the queue", || {
+            assert!(!self.has_ended(), "it has ended; {}", redis.view("a"));
+            redis.queue("a").contains(&pid)
+        });
+    }
+
+    /// Stops it as Ctrl-Z would, and waits until it stands still.
+    pub fn freeze(&self) {
+        self.signal(Signal::SIGSTOP);
+        let pid = self.pid();
+        wait_until("it is stopped", || {
+            crate::supervision::state(pid) == Some('T')
+        });
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Kills it, and waits until it is gone with its connections.
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
     /// Sends a signal to the process itself.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("the process lives");
@@ -434,6 +490,99 @@ impl Drop for Running {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// A run whose COMMAND says `ready` when it starts, and ends when it is told to.
+pub struct Gated {
+    pub run: Running,
+    gate: fs::File,
+}
+
+impl Gated {
+    /// Starts one; `arguments` are the options and names of the run.
+    pub fn start(redis: &Redis, arguments: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = redis.dir.path().join(format!("gate-{count}"));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Open for both, so that neither side waits for the other.
+        let mut both = fs::OpenOptions::new();
+        let gate = both.read(true).write(true).open(&path).unwrap();
+        // Its last line says when it ended, by its own clock.
+        let script = r#"echo ready; read go <"$0"; date +%s%N"#;
+        let command = ["--", "sh", "-c", script, path.to_str().unwrap()];
+        let arguments = [&["run"], arguments, &command].concat();
+        let run = Running::start(&mut redis.redlock(&arguments));
+        Self { run, gate }
+    }
+
+    /// Starts one that finds the lock "a" held, up to its place in the queue.
+    #[track_caller]
+    pub fn queued(redis: &Redis, arguments: &[&str]) -> Self {
+        let mut gated = Self::start(redis, arguments);
+        gated.run.await_place(redis);
+        gated
+    }
+
+    /// Waits until COMMAND runs.
+    #[track_caller]
+    pub fn ready(mut self) -> Self {
+        self.run.expect_line("ready");
+        self
+    }
+
+    /// Tells COMMAND to end, whenever it is there.
+    pub fn open(&mut self) {
+        self.gate.write_all(b"go\n").unwrap();
+    }
+
+    /// Tells COMMAND to end, and waits for the end of the run; when COMMAND ended.
+    #[track_caller]
+    pub fn end(mut self) -> Duration {
+        self.open();
+        let end = self.run.finish();
+        end.assert_code(0);
+        moment(end.stdout.lines().last().unwrap_or_default())
+    }
+}
+
+/// Starts a run, with all its arguments, that finds the lock "a" held, up to its place in the
+/// queue.
+#[track_caller]
+pub fn queued(redis: &Redis, arguments: &[&str]) -> Running {
+    let mut run = Running::start(&mut redis.redlock(arguments));
+    run.await_place(redis);
+    run
+}
+
+/// A moment by the clock of all processes, since 1970.
+pub fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+/// The moment that `date +%s%N` has printed.
+#[track_caller]
+pub fn moment(line: &str) -> Duration {
+    let nanoseconds = line.trim().parse();
+    Duration::from_nanos(nanoseconds.unwrap_or_else(|_| panic!("no moment: {line:?}")))
+}
+
+/// A promise about time was kept, in several independent rounds. The machine does other things as
+/// well, so that one of the rounds may be late; but not by a heartbeat.
+#[track_caller]
+pub fn assert_within(limit: Duration, mut times: Vec<Duration>) {
+    times.sort();
+    let median = times[times.len() / 2];
+    let most = *times.last().unwrap();
+    assert!(
+        median < limit && most < limit + Duration::from_secs(1),
+        "more than {limit:?}: {times:?}"
+    );
+}
+
+/// The name of this machine.
+pub fn host() -> String {
+    nix::unistd::gethostname().unwrap().into_string().unwrap()
 }
 
 /// Whether a process exists and isn't a zombie.

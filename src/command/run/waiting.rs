@@ -84,8 +84,9 @@ enum Idle {
 /// The pause before another try to reach a server that was reached before.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// After how long a waiter looks whether it is part of a deadlock.
-const DEADLOCK_AFTER: Duration = Duration::from_secs(1);
+/// After how long a waiter looks whether it is part of a deadlock. The second time is for those who
+/// began to wait in the same moment, and hadn't said so yet.
+const DEADLOCK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
@@ -182,7 +183,7 @@ impl<'a> Attempt<'a> {
                     let looks = [deadlock.due(), self.telling.first()];
                     let at = looks.into_iter().flatten().fold(at, Moment::min);
                     match self.idle(&busy, heard, at)? {
-                        Idle::Granted(grant) if self.start_under(grant) => {
+                        Idle::Granted(grant) if !deadlock.noted() && self.start_under(grant) => {
                             return Ok(Taking::Done);
                         }
                         Idle::Ask | Idle::Granted(_) => {}
@@ -561,11 +562,12 @@ impl<'a> Attempt<'a> {
 
 /// Whether this wait is part of a deadlock.
 struct Deadlock {
-    /// The ids of what the job holds; where it holds nothing, nobody waits for it.
+    /// The ids of what the job holds.
     holds: Vec<String>,
-    /// When to look for the first time.
-    first: Moment,
-    looked: bool,
+    /// When the wait began.
+    began: Moment,
+    /// How often it was looked.
+    looks: usize,
     /// For how long others may believe that we wait.
     lasting: Duration,
 }
@@ -576,15 +578,22 @@ impl Deadlock {
         let own = holds.all.iter().map(|hold| hold.claim.id());
         Self {
             holds: inherited.chain(own).collect(),
-            first: began + DEADLOCK_AFTER,
-            looked: false,
+            began,
+            looks: 0,
             lasting: Duration::ZERO,
         }
     }
 
-    /// When the first look is due, if it is still to come; after that each heartbeat looks.
+    /// When one of the first looks is due; after them each heartbeat looks. Where a job holds
+    /// nothing, nobody waits for it.
     fn due(&self) -> Option<Moment> {
-        (!self.looked && !self.holds.is_empty()).then_some(self.first)
+        let after = DEADLOCK_AFTER.get(self.looks)?;
+        (!self.holds.is_empty()).then_some(self.began + *after)
+    }
+
+    /// Whether others may have read that we wait.
+    fn noted(&self) -> bool {
+        self.looks > 0
     }
 
     fn blocked<'a>(&self, attempt: &'a Attempt) -> Blocked<'a> {
@@ -598,13 +607,13 @@ impl Deadlock {
 
     /// If this wait closes a cycle and has to break it: the cycle in words.
     fn look(&mut self, attempt: &mut Attempt, at: Moment) -> Result<Option<String>, lock::Error> {
-        if self.holds.is_empty() || at < self.first {
+        if self.holds.is_empty() || at < self.began + DEADLOCK_AFTER[0] {
             return Ok(None);
         }
         let Some(mut link) = attempt.link.take() else {
             return Ok(None);
         };
-        self.looked = true;
+        self.looks += 1;
         let blocked = self.blocked(attempt);
         blocked.note(&mut link, self.lasting)?;
         let cycle = blocked.look(&mut link)?;
@@ -615,7 +624,7 @@ impl Deadlock {
 
     /// The wait has ended.
     fn forget(&self, attempt: &mut Attempt) {
-        if !self.looked {
+        if !self.noted() {
             return;
         }
         if let Some(mut link) = attempt.link.take()

@@ -1,0 +1,357 @@
+//! Shared locks and slots: who runs together, and who never does.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::supervision::directly;
+use crate::support::{
+    Gated, Redis, Running, assert_nothing_left, assert_within, moment, now, outcome, pid_of,
+    queued, redlock, wait_until,
+};
+
+/// Runs a shell script several times at once, each in a loop until the file `stop` exists or it
+/// has been round so often.
+fn loops(redis: &Redis, count: usize, rounds: u32, script: &str) -> Vec<Running> {
+    let script = format!(
+        r#"for round in $(seq {rounds}); do [ ! -e "$HOME/stop" ] || break; {script}; done"#
+    );
+    (0..count)
+        .map(|_| Running::start(&mut directly(redis, &["sh", "-c", &script])))
+        .collect()
+}
+
+fn stop(redis: &Redis) {
+    fs::write(redis.dir.path().join("stop"), "").unwrap();
+}
+
+/// What all of them printed.
+fn printed(runs: Vec<Running>) -> String {
+    let ends = runs.into_iter().map(Running::finish);
+    ends.map(|end| end.stdout).collect()
+}
+
+#[test]
+fn readers_run_together() {
+    let redis = Redis::start();
+    let readers = [(); 5].map(|()| Gated::start(&redis, &["--shared", "a"]));
+    // All are ready before any is told to end.
+    let readers = readers.map(Gated::ready);
+    for reader in readers {
+        reader.end();
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn readers_and_a_writer_never_run_together() {
+    let redis = Redis::start();
+    fs::create_dir(redis.dir.path().join("readers")).unwrap();
+    // Each leaves its mark first and looks for the other's then.
+    let reader = r#"redlock run -q --shared a -c '
+        mkdir "$HOME/readers/$$"
+        [ ! -e "$HOME/writer" ] || echo "a reader beside a writer"
+        sleep 0.01
+        rmdir "$HOME/readers/$$"
+    '"#;
+    let writer = r#"redlock run -q a -c '
+        mkdir "$HOME/writer" || echo "two writers"
+        [ -z "$(ls "$HOME/readers")" ] || echo "a writer beside readers"
+        rmdir "$HOME/writer"
+        echo written
+    '"#;
+    let mut all = loops(&redis, 4, 20, reader);
+    all.extend(loops(&redis, 2, 20, writer));
+    assert_eq!(printed(all), "written\n".repeat(40));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_writer_waits_for_the_readers_before_it_and_those_after_it_wait_for_the_writer() {
+    let redis = Redis::start();
+    let before = [(); 2].map(|()| Gated::start(&redis, &["--shared", "a"]).ready());
+    let writer = Gated::queued(&redis, &["a"]);
+    let after = [(); 2].map(|()| Gated::queued(&redis, &["--shared", "a"]));
+    let [first, second] = before;
+    first.end();
+    assert_eq!(redis.queue("a").len(), 3, "one reader is left");
+    second.end();
+    let writer = writer.ready();
+    assert_eq!(redis.queue("a").len(), 2);
+    assert_eq!(redis.holder("a"), Some(writer.run.pid()));
+    writer.end();
+    // Both at once.
+    for reader in after.map(Gated::ready) {
+        reader.end();
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_stream_of_readers_does_not_keep_a_writer_out() {
+    let redis = Redis::start();
+    let reader = "redlock run -q --shared a -c 'echo read; sleep 0.05'";
+    let mut readers = loops(&redis, 3, 10_000, reader);
+    for reader in &mut readers {
+        reader.expect_line("read");
+    }
+    for _ in 0..3 {
+        outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
+    }
+    stop(&redis);
+    printed(readers);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_stream_of_writers_does_not_keep_a_reader_out() {
+    let redis = Redis::start();
+    let writer = "redlock run -q a -c 'echo written; sleep 0.02'";
+    let mut writers = loops(&redis, 3, 10_000, writer);
+    for writer in &mut writers {
+        writer.expect_line("written");
+    }
+    for _ in 0..3 {
+        outcome(&mut redis.redlock(&["run", "-q", "--shared", "a", "--", "true"])).assert_code(0);
+    }
+    stop(&redis);
+    printed(writers);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_slots_of_holders_are_the_numbers_from_1_on() {
+    let redis = Redis::start();
+    let script = r#"echo "slot $REDLOCK_SLOT"; exec sleep 60"#;
+    let run = |redis: &Redis| {
+        let arguments = ["run", "-q", "--slots", "3", "a", "-c", script];
+        Running::start(&mut redis.redlock(&arguments))
+    };
+    let mut holders = [(); 3].map(|()| run(&redis));
+    let mut slots = holders.each_mut().map(Running::line);
+    let second = slots.iter().position(|slot| slot == "slot 2");
+    slots.sort();
+    assert_eq!(slots, ["slot 1", "slot 2", "slot 3"]);
+    // The next one gets the number that is free.
+    let arguments = ["run", "-q", "--slots", "3", "a", "-c", script];
+    let mut next = queued(&redis, &arguments);
+    let mut holders = Vec::from(holders);
+    let end = |run: Running| {
+        run.signal(Signal::SIGTERM);
+        run.finish().assert_code(143);
+    };
+    end(holders.swap_remove(second.unwrap()));
+    next.expect_line("slot 2");
+    holders.into_iter().chain([next]).for_each(end);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number() {
+    let redis = Redis::start();
+    // A mark with the pid of the redlock that has the slot. One that is found is an overlap, unless
+    // that redlock was killed.
+    let script = r#"redlock run -q --slots 3 --ttl 2s -k 100ms a -c '
+        case $REDLOCK_SLOT in [123]) ;; *) echo "a slot $REDLOCK_SLOT";; esac
+        mark=$HOME/slot-$REDLOCK_SLOT
+        if ! ln -sT $PPID "$mark" 2>/dev/null; then
+            other=$(readlink "$mark")
+            case $(sed -n "s/^State:.//p" "/proc/$other/status" 2>/dev/null) in
+                [!ZX]*) echo "two in slot $REDLOCK_SLOT: $PPID and $other";;
+            esac
+            ln -sfnT $PPID "$mark"
+        fi
+        echo ran
+        sleep 0.0$(($$ % 5 + 2))
+        [ "$(readlink "$mark")" != $PPID ] || rm -f "$mark"
+    ' 2>/dev/null"#;
+    let runs = loops(&redis, 8, 25, script);
+    let mut killed = Vec::new();
+    let mut random = 7_u32;
+    while killed.len() < 20 {
+        let tokens = redis.cli(&["ZRANGE", "{redlock:a}:holders", "0", "-1"]);
+        let holders: Vec<i32> = tokens.lines().filter_map(pid_of).collect();
+        assert!(holders.len() <= 3, "{tokens}");
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let pick = usize::try_from(random >> 16).unwrap();
+        if let Some(&pid) = holders.get(pick % 4)
+            && !killed.contains(&pid)
+        {
+            // It may have ended by itself a moment ago.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            killed.push(pid);
+        }
+    }
+    let printed = printed(runs);
+    let wrong: Vec<&str> = printed.lines().filter(|line| *line != "ran").collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let ran = printed.lines().count();
+    assert!((180..=200).contains(&ran), "{ran} of 200, 20 were killed");
+    // Whoever was killed last may have left its entry to its TTL.
+    wait_until("only the state is left", || {
+        redis.keys().iter().all(|key| key.ends_with(":state"))
+    });
+}
+
+#[test]
+fn of_holders_with_different_numbers_of_slots_the_smallest_counts() {
+    let redis = Redis::start();
+    let five = |redis: &Redis| Gated::start(redis, &["--slots", "5", "a"]).ready();
+    let (first, second) = (five(&redis), five(&redis));
+    let pair = Gated::queued(&redis, &["--slots", "2", "a"]);
+    let behind = Gated::queued(&redis, &["--slots", "5", "a"]);
+    first.end();
+    let pair = pair.ready();
+    assert_eq!(
+        redis.queue("a"),
+        [behind.run.pid()],
+        "two are enough for it"
+    );
+    pair.end();
+    let behind = behind.ready();
+    second.end();
+    behind.end();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn one_slot_is_an_exclusive_lock() {
+    let redis = Redis::start();
+    let arguments = ["run", "--slots", "1", "a", "-c"];
+    let script = r#"
+        [ "$(redis-cli -s "$HOME/redis.sock" GET redlock:a)" = "$REDLOCK_TOKEN" ] && echo plain
+        REDLOCK_HELD= redlock run -q -n --shared a -- true || echo "shared $?"
+        REDLOCK_HELD= redlock run -q -n --slots 5 a -- true || echo "slots $?"
+        echo "slot $REDLOCK_SLOT"
+    "#;
+    let end = outcome(&mut redis.redlock(&[&arguments[..], &[script]].concat()));
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "plain\nshared 75\nslots 75\nslot 1\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn shared_and_slots_exclude_each_other_only_where_a_limit_is_reached() {
+    let redis = Redis::start();
+    let slot = Gated::start(&redis, &["--slots", "2", "a"]).ready();
+    let reader = Gated::start(&redis, &["--shared", "a"]).ready();
+    for mode in [&["--shared"][..], &["--slots", "2"], &["--slots", "9"], &[]] {
+        let arguments = [&["run", "-n"], mode, &["a", "--", "true"]].concat();
+        outcome(&mut redis.redlock(&arguments)).assert_code(75);
+    }
+    slot.end();
+    outcome(&mut redis.redlock(&["run", "-n", "--shared", "a", "--", "true"])).assert_code(0);
+    reader.end();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn plain_clients_and_groups_exclude_each_other() {
+    let redis = Redis::start();
+    let set = ["SET", "redlock:a", "theirs", "NX", "PX", "600000"];
+    for mode in [&["--shared"][..], &["--slots", "3"]] {
+        let group = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
+        assert_eq!(redis.cli(&set), "", "the group held it");
+        group.end();
+        assert_eq!(redis.cli(&set), "OK");
+        let waiter = Gated::queued(&redis, &[mode, &["a"]].concat());
+        outcome(&mut redis.redlock(&[&["run", "-n"], mode, &["a", "--", "true"]].concat()))
+            .assert_code(75);
+        redis.cli(&["DEL", "redlock:a"]);
+        waiter.ready().end();
+        assert_nothing_left(&redis);
+    }
+}
+
+/// How many clients are told of changes, and have looked at the key since they are.
+fn watching(redis: &Redis) -> usize {
+    let clients = redis.cli(&["CLIENT", "LIST"]);
+    let watches = |client: &&str| client.contains(" flags=t") && client.contains(" cmd=eval");
+    clients.lines().filter(watches).count()
+}
+
+#[test]
+fn a_member_of_a_group_whose_key_others_change_is_stopped_within_100_ms() {
+    let changes: [(&str, &[&str]); 2] = [
+        (
+            "overwritten",
+            &["SET", "redlock:a", "theirs", "PX", "600000"],
+        ),
+        ("deleted", &["DEL", "redlock:a"]),
+    ];
+    for (way, change) in changes {
+        let mut times = Vec::new();
+        for _ in 0..3 {
+            let redis = Redis::start();
+            let script = "trap 'date +%s%N; exit' TERM; echo ready; while :; do sleep 0.005; done";
+            let arguments = [
+                "run", "--ttl", "60s", "-k", "20s", "--shared", "a", "-c", script,
+            ];
+            let mut members = [(); 2].map(|()| Running::start(&mut redis.redlock(&arguments)));
+            for member in &mut members {
+                member.expect_line("ready");
+            }
+            wait_until("both watch the key", || watching(&redis) == 2);
+            let before = now();
+            redis.cli(change);
+            for member in members {
+                let end = member.finish();
+                assert_eq!(end.code(), Some(79), "{way}: {end:?}");
+                end.assert_says("lock \"a\" was lost");
+                let stopped = moment(end.stdout.lines().last().unwrap());
+                times.push(stopped.saturating_sub(before));
+            }
+        }
+        assert_within(Duration::from_millis(100), times);
+    }
+}
+
+#[test]
+fn a_member_that_is_forced_out_ends_and_the_others_stay() {
+    let redis = Redis::start();
+    for mode in [&["--shared"][..], &["--slots", "3"]] {
+        let arguments = [mode, &["a"]].concat();
+        let [out, other, third] = [(); 3].map(|()| Gated::start(&redis, &arguments).ready());
+        let writer = Gated::queued(&redis, &["a"]);
+        let status = outcome(&mut redis.redlock(&["status", "--json", "a"]));
+        let locks: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+        let holders = locks[0]["holders"].as_array().unwrap();
+        assert_eq!(holders.len(), 3);
+        let is_it = |holder: &&serde_json::Value| holder["pid"] == out.run.pid();
+        let id = holders.iter().find(is_it).unwrap()["id"].as_str().unwrap();
+        let mut force = redis.redlock(&["release", "--force", "--id", id, "a"]);
+        outcome(force.env("USER", "eve")).assert_code(0);
+        out.run
+            .finish()
+            .assert_code(79)
+            .assert_says("was taken by force by eve@");
+        for (mut member, left) in [(other, 1), (third, 0)] {
+            assert!(!member.run.has_ended());
+            assert_eq!(redis.queue("a"), [writer.run.pid()]);
+            member.end();
+            let card = redis.cli(&["ZCARD", "{redlock:a}:holders"]);
+            assert_eq!(card, left.to_string());
+        }
+        writer.ready().end();
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn wrong_numbers_of_slots_are_wrong_usage() {
+    for options in [
+        &["--slots", "0"][..],
+        &["--slots=-1"],
+        &["--slots", "many"],
+        &["--slots", ""],
+        &["--shared", "--slots", "2"],
+        &["--slots", "2", "-s"],
+    ] {
+        let arguments = [&["run"], options, &["a", "--", "true"]].concat();
+        outcome(&mut redlock(&arguments))
+            .assert_code(64)
+            .assert_says("--slots");
+    }
+}

@@ -1,0 +1,564 @@
+//! Waiting: the order of turns, and what disturbs it.
+//!
+//! The timed bounds are those that redlock promises; both ends are taken by the processes
+//! themselves, by one clock.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{
+    Gated, Redis, Running, assert_nothing_left, assert_within, moment, now, queued, wait_until,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// How long a waiter that was granted the lock has to claim it.
+const CLAIM: Duration = Duration::from_millis(1500);
+
+/// The heartbeat of the second in the queue.
+const HEARTBEAT: Duration = Duration::from_millis(2500);
+
+/// A waiter for the lock "a", in the queue, that writes its label to a file when its turn has come.
+fn labelled(redis: &Redis, options: &[&str], label: &str) -> Running {
+    let script = format!(r#"echo {label} >>"$HOME/order""#);
+    let arguments = [&["run", "-q"], options, &["a", "-c", &script]].concat();
+    queued(redis, &arguments)
+}
+
+/// The labels so far, in the order of their turns.
+fn order(redis: &Redis) -> Vec<String> {
+    let text = fs::read_to_string(redis.dir.path().join("order")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn all_succeed(runs: impl IntoIterator<Item = Running>) {
+    for run in runs {
+        run.finish().assert_code(0).assert_silent();
+    }
+}
+
+/// The lock "a" is a plain client's, for long.
+fn held_by_a_plain_client(redis: &Redis) {
+    let set = ["SET", "redlock:a", "theirs", "PX", "600000"];
+    assert_eq!(redis.cli(&set), "OK");
+}
+
+#[test]
+fn twenty_waiters_run_in_the_order_in_which_they_came_in_each_of_three_rounds() {
+    let redis = Redis::start();
+    let mut expected = Vec::new();
+    for round in 0..3 {
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let labels: Vec<String> = (0..20).map(|number| format!("{round}-{number}")).collect();
+        let waiters: Vec<Running> = labels
+            .iter()
+            .map(|label| labelled(&redis, &[], label))
+            .collect();
+        assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "20");
+        holder.end();
+        all_succeed(waiters);
+        expected.extend(labels);
+        assert_eq!(order(&redis), expected);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn those_who_come_again_line_up_behind_those_who_wait() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    // Each takes three turns, and is in the queue again before it comes to the next.
+    let mut loops: Vec<Running> = Vec::new();
+    for label in ["x", "y", "z"] {
+        let script = format!(
+            r#"for turn in 1 2 3; do redlock run -q a -c 'echo {label} >>"$HOME/order"; sleep 0.3'; done"#
+        );
+        let mut shell = crate::supervision::directly(&redis, &["sh", "-c", &script]);
+        let before = redis.queue("a").len();
+        loops.push(Running::start(&mut shell));
+        wait_until("it waits", || redis.queue("a").len() > before);
+    }
+    holder.end();
+    all_succeed(loops);
+    assert_eq!(order(&redis), ["x", "y", "z"].repeat(3));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn ten_killed_waiters_ahead_cost_a_live_one_less_than_100_ms() {
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let mut ahead: Vec<Running> = (0..10)
+            .map(|_| queued(&redis, &["run", "-q", "a", "--", "true"]))
+            .collect();
+        let live = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+        ahead.iter_mut().for_each(Running::kill);
+        assert_eq!(redis.queue("a").len(), 11, "they left without a word");
+        let released = holder.end();
+        let end = live.finish();
+        end.assert_code(0);
+        times.push(moment(&end.stdout).saturating_sub(released));
+        assert_nothing_left(&redis);
+    }
+    assert_within(MS * 100, times);
+}
+
+#[test]
+fn a_killed_waiter_behind_the_head_does_not_disturb_the_others() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let first = labelled(&redis, &[], "first");
+    let mut second = labelled(&redis, &[], "second");
+    let third = labelled(&redis, &[], "third");
+    second.kill();
+    holder.end();
+    all_succeed([first, third]);
+    assert_eq!(order(&redis), ["first", "third"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_stopped_head_costs_the_next_one_a_claim_and_a_heartbeat_and_comes_back_in_its_old_place() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let stopped = labelled(&redis, &[], "stopped");
+    let next = Gated::queued(&redis, &["a"]);
+    let last = labelled(&redis, &[], "last");
+    stopped.freeze();
+    let released = holder.end();
+    assert_eq!(
+        redis.holder("a"),
+        Some(stopped.pid()),
+        "{}",
+        redis.view("a")
+    );
+    let next = next.ready();
+    let waited = now().saturating_sub(released);
+    assert!(waited < CLAIM + HEARTBEAT + MS * 1000, "{waited:?}");
+    assert_eq!(redis.queue("a"), [last.pid()]);
+    stopped.thaw();
+    let pids = [stopped.pid(), last.pid()];
+    wait_until("it is back in its place", || redis.queue("a") == pids);
+    next.end();
+    all_succeed([stopped, last]);
+    assert_eq!(order(&redis), ["stopped", "last"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_runs() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let head = labelled(&redis, &[], "head");
+    let clients = redis.cli(&["CLIENT", "LIST"]);
+    let subscribed: Vec<&str> = clients
+        .lines()
+        .filter(|client| client.contains(" sub=1 "))
+        .filter_map(|client| client.split([' ', '=']).nth(1))
+        .collect();
+    let [id] = subscribed[..] else {
+        panic!("one should listen: {clients}");
+    };
+    head.freeze();
+    holder.end();
+    assert_eq!(redis.holder("a"), Some(head.pid()), "{}", redis.view("a"));
+    assert_eq!(redis.cli(&["CLIENT", "KILL", "ID", id]), "1");
+    head.thaw();
+    all_succeed([head]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_waiter_whose_connection_broke_unnoticed_is_passed_over_and_comes_back_in_its_old_place() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let head = labelled(&redis, &[], "head");
+    let next = Gated::queued(&redis, &["a"]);
+    let last = labelled(&redis, &[], "last");
+    // It can't notice, and Redis doesn't tell it.
+    head.freeze();
+    let channels = redis.cli(&["PUBSUB", "CHANNELS", "*"]);
+    assert_eq!(channels.lines().count(), 3, "{channels}");
+    let clients = redis.cli(&["CLIENT", "LIST"]);
+    let ids = clients.lines().filter(|client| client.contains(" sub=1 "));
+    // The oldest connection is that of the one who came first.
+    let first = ids
+        .filter_map(|client| client.split([' ', '=']).nth(1)?.parse::<u64>().ok())
+        .min();
+    redis.cli(&["CLIENT", "KILL", "ID", &first.unwrap().to_string()]);
+    holder.end();
+    let next = next.ready();
+    head.thaw();
+    let pids = [head.pid(), last.pid()];
+    wait_until("it is back in its place", || redis.queue("a") == pids);
+    next.end();
+    all_succeed([head, last]);
+    assert_eq!(order(&redis), ["head", "last"]);
+    assert_nothing_left(&redis);
+}
+
+/// A network between a waiter and Redis that can lose what Redis says.
+struct Network {
+    port: u16,
+    loses: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Network {
+    fn to(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let network = Self {
+            port: listener.local_addr().unwrap().port(),
+            loses: Arc::default(),
+            streams: Arc::default(),
+        };
+        let (loses, streams) = (Arc::clone(&network.loses), Arc::clone(&network.streams));
+        std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
+                    return;
+                };
+                let clone = |stream: &TcpStream| stream.try_clone().unwrap();
+                streams
+                    .lock()
+                    .unwrap()
+                    .extend([clone(&client), clone(&server)]);
+                forward(clone(&client), clone(&server), Arc::default());
+                forward(server, client, Arc::clone(&loses));
+            }
+        });
+        network
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on nothing that Redis says arrives.
+    fn lose(&self) {
+        self.loses.store(true, Ordering::SeqCst);
+    }
+
+    /// Cuts all connections; new ones lose nothing.
+    fn cut(&self) {
+        for stream in self.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.loses.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Takes bytes from one to the other, unless they are to be lost.
+fn forward(mut from: TcpStream, mut to: TcpStream, loses: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(read @ 1..) = from.read(&mut bytes) {
+            if !loses.load(Ordering::SeqCst) && to.write_all(&bytes[..read]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}
+
+#[test]
+fn a_lost_message_costs_no_more_than_a_new_connection() {
+    let redis = Redis::start();
+    let network = Network::to(redis.port);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let head = labelled(&redis, &["-u", &network.url()], "head");
+    network.lose();
+    holder.end();
+    assert_eq!(redis.holder("a"), Some(head.pid()), "{}", redis.view("a"));
+    network.cut();
+    all_succeed([head]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn when_the_holder_dies_the_head_of_the_queue_has_the_lock_within_100_ms_of_its_expiry() {
+    let redis = Redis::start();
+    let rounds: Vec<(Duration, Running)> = (0..5)
+        .map(|round| {
+            let name = format!("lock-{round}");
+            // Five moments that are no heartbeat of anybody.
+            let expiry = now() + MS * (1400 + 90 * round);
+            let key = format!("redlock:{name}");
+            let at = expiry.as_millis().to_string();
+            assert_eq!(redis.cli(&["SET", &key, "theirs", "PXAT", &at]), "OK");
+            let waiter = redis.redlock(&["run", "-q", &name, "--", "date", "+%s%N"]);
+            (expiry, Running::start(&mut { waiter }))
+        })
+        .collect();
+    let times = rounds.into_iter().map(|(expiry, waiter)| {
+        let end = waiter.finish();
+        end.assert_code(0).assert_silent();
+        moment(&end.stdout)
+            .checked_sub(Duration::from_millis(
+                expiry.as_millis().try_into().unwrap(),
+            ))
+            .expect("not before the lease was over")
+    });
+    let times = times.collect();
+    assert_within(MS * 100, times);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn higher_priorities_go_first_and_equal_ones_in_the_order_in_which_they_came() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiters = [
+        ("0", "zero"),
+        ("-5", "low"),
+        ("5", "high"),
+        ("0", "zero, later"),
+        ("5", "high, later"),
+    ]
+    .map(|(priority, label)| labelled(&redis, &["--priority", priority], label));
+    holder.end();
+    all_succeed(waiters);
+    let expected = ["high", "high, later", "zero", "zero, later", "low"];
+    assert_eq!(order(&redis), expected);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn with_lifo_the_newest_goes_first() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiters = ["1", "2", "3", "4"].map(|label| labelled(&redis, &["--lifo"], label));
+    holder.end();
+    all_succeed(waiters);
+    assert_eq!(order(&redis), ["4", "3", "2", "1"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn of_five_deploys_that_supersede_each_other_the_first_and_the_last_run() {
+    let redis = Redis::start();
+    let first = Gated::start(&redis, &["--supersede", "a"]).ready();
+    let mut waiting = Gated::queued(&redis, &["--supersede", "a"]);
+    for _ in 3..=5 {
+        let newer = Gated::queued(&redis, &["--supersede", "a"]);
+        let pid = newer.run.pid();
+        let end = waiting.run.finish();
+        end.assert_code(75)
+            .assert_says("superseded by ")
+            .assert_says(&format!("(pid {pid})"));
+        assert_eq!(end.stdout, "", "COMMAND was not started");
+        assert_eq!(redis.queue("a"), [pid]);
+        waiting = newer;
+    }
+    first.end();
+    waiting.ready().end();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_superseded_waiter_that_did_not_hear_of_it_learns_it_when_it_comes_back() {
+    let redis = Redis::start();
+    held_by_a_plain_client(&redis);
+    let old = queued(&redis, &["run", "a", "-c", r#"echo old >>"$HOME/order""#]);
+    old.freeze();
+    let new = labelled(&redis, &["--supersede"], "new");
+    redis.cli(&["DEL", "redlock:a"]);
+    all_succeed([new]);
+    old.thaw();
+    old.finish().assert_code(75).assert_says("superseded by ");
+    assert_eq!(order(&redis), ["new"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_waiter_that_gives_up_leaves_the_queue() {
+    let redis = Redis::start();
+    held_by_a_plain_client(&redis);
+    let waiter = queued(&redis, &["run", "-w", "1s", "a", "--", "echo", "ran"]);
+    let end = waiter.finish();
+    end.assert_code(75).assert_says("gave up waiting");
+    assert_eq!(end.stdout, "");
+    assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
+    assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
+}
+
+#[test]
+fn a_waiter_that_is_interrupted_leaves_the_queue_at_once() {
+    let redis = Redis::start();
+    held_by_a_plain_client(&redis);
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
+        waiter.signal(signal);
+        let end = waiter.finish();
+        end.assert_code(128 + signal as i32);
+        assert_eq!(end.stdout, "", "COMMAND was not started");
+        assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
+        assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
+    }
+}
+
+#[test]
+fn a_waiter_that_is_interrupted_when_it_has_just_been_granted_the_lock_hands_it_on() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let interrupted = queued(&redis, &["run", "-q", "a", "--", "echo", "ran"]);
+        let next = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+        interrupted.freeze();
+        holder.end();
+        assert_eq!(redis.holder("a"), Some(interrupted.pid()));
+        interrupted.signal(signal);
+        let gone_on = now();
+        interrupted.thaw();
+        let end = interrupted.finish();
+        end.assert_code(128 + signal as i32).assert_silent();
+        assert_eq!(end.stdout, "", "COMMAND was not started");
+        let next = next.finish();
+        next.assert_code(0);
+        // Long before the grant would have run out and a heartbeat would have found that.
+        let took = moment(&next.stdout).saturating_sub(gone_on);
+        assert!(took < MS * 1000, "{signal}: {took:?}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_cancelled_writer_at_the_head_lets_the_readers_behind_it_in_at_once() {
+    let redis = Redis::start();
+    let reader = Gated::start(&redis, &["--shared", "a"]).ready();
+    let writer = queued(&redis, &["run", "-q", "a", "--", "echo", "ran"]);
+    let behind = [(); 2].map(|()| Gated::queued(&redis, &["-q", "--shared", "a"]));
+    writer.signal(Signal::SIGTERM);
+    writer.finish().assert_code(143);
+    // While the first reader still holds it.
+    for reader in behind.map(Gated::ready) {
+        reader.end();
+    }
+    reader.end();
+    assert_nothing_left(&redis);
+}
+
+/// A user of the server who may do all but what these rules take away; its URL.
+fn user(redis: &Redis, name: &str, rules: &[&str]) -> String {
+    let all = ["on", ">secret", "~*", "&*", "+@all"];
+    let setting = [&["ACL", "SETUSER", name], &all[..], rules].concat();
+    assert_eq!(redis.cli(&setting), "OK");
+    format!("redis://{name}:secret@127.0.0.1:{}", redis.port)
+}
+
+/// What forbids that messages are heard, or sent.
+const WITHOUT_MESSAGES: [(&str, &[&str]); 3] = [
+    ("deaf", &["-subscribe"]),
+    ("mute", &["-publish"]),
+    ("cut-off", &["resetchannels"]),
+];
+
+#[test]
+fn where_messages_are_forbidden_a_waiter_looks_by_itself() {
+    for (name, rules) in WITHOUT_MESSAGES {
+        let redis = Redis::start();
+        held_by_a_plain_client(&redis);
+        let url = user(&redis, name, rules);
+        let waiter = labelled(&redis, &["-u", &url], name);
+        if name != "mute" {
+            let before = redis.calls("evalsha");
+            wait_until("it looks again and again", || {
+                redis.calls("evalsha") > before + 3
+            });
+        }
+        redis.cli(&["DEL", "redlock:a"]);
+        all_succeed([waiter]);
+        assert_eq!(order(&redis), [name]);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn where_messages_are_forbidden_the_order_of_turns_is_the_same() {
+    for (name, rules) in WITHOUT_MESSAGES {
+        let redis = Redis::start();
+        let url = user(&redis, name, rules);
+        let holder = Gated::start(&redis, &["-u", &url, "a"]).ready();
+        let waiters = ["1", "2", "3"].map(|label| labelled(&redis, &["-u", &url], label));
+        holder.end();
+        all_succeed(waiters);
+        assert_eq!(order(&redis), ["1", "2", "3"], "{name}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn one_who_may_not_listen_waits_among_others_who_do() {
+    let redis = Redis::start();
+    let deaf = user(&redis, "deaf", &["-subscribe"]);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiters = [
+        labelled(&redis, &[], "1"),
+        labelled(&redis, &["-u", &deaf], "2"),
+        labelled(&redis, &[], "3"),
+    ];
+    holder.end();
+    all_succeed(waiters);
+    assert_eq!(order(&redis), ["1", "2", "3"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn one_who_may_not_publish_releases_to_others_all_the_same() {
+    let redis = Redis::start();
+    let mute = user(&redis, "mute", &["-publish"]);
+    let holder = Gated::start(&redis, &["-u", &mute, "a"]).ready();
+    let waiters = ["1", "2"].map(|label| labelled(&redis, &[], label));
+    holder.end();
+    all_succeed(waiters);
+    assert_eq!(order(&redis), ["1", "2"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn waiters_survive_a_restart_of_redis_and_keep_their_turns() {
+    let mut redis = Redis::start();
+    held_by_a_plain_client(&redis);
+    let first = labelled(&redis, &[], "first");
+    let second = labelled(&redis, &[], "second");
+    // So that none is back before the lock is held again.
+    first.freeze();
+    second.freeze();
+    redis.kill();
+    redis.start_again();
+    held_by_a_plain_client(&redis);
+    second.thaw();
+    wait_until("the second is back", || redis.queue("a") == [second.pid()]);
+    first.thaw();
+    let pids = [first.pid(), second.pid()];
+    wait_until("the first is back, before it", || redis.queue("a") == pids);
+    redis.cli(&["DEL", "redlock:a"]);
+    all_succeed([first, second]);
+    assert_eq!(order(&redis), ["first", "second"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn waiters_survive_a_flush_and_keep_their_turns() {
+    let redis = Redis::start();
+    held_by_a_plain_client(&redis);
+    let first = labelled(&redis, &[], "first");
+    let second = labelled(&redis, &[], "second");
+    // In one go, so that the lock is never free.
+    let script = "redis.call('FLUSHALL') return redis.call('SET', KEYS[1], 'theirs')";
+    assert_eq!(redis.cli(&["EVAL", script, "1", "redlock:a"]), "OK");
+    let pids = [first.pid(), second.pid()];
+    wait_until("both are back", || redis.queue("a") == pids);
+    redis.cli(&["DEL", "redlock:a"]);
+    all_succeed([first, second]);
+    assert_eq!(order(&redis), ["first", "second"]);
+    assert_nothing_left(&redis);
+}

@@ -1,0 +1,252 @@
+//! A holder on this host that is dead, and what is no proof of that.
+//!
+//! Where pid namespaces may not be made, the test that makes one checks nothing; another one writes
+//! a namespace into what the holder left.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, is_alive, moment, now,
+    outcome, queued, wait_until,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A waiter that says when its turn came.
+const STAMP: [&str; 4] = ["a", "--", "date", "+%s%N"];
+
+/// A holder, at its ready line, that is killed by and by.
+fn holder(redis: &Redis, options: &[&str]) -> Running {
+    let command = ["a", "--", "sh", "-c", "echo ready; exec sleep 60"];
+    let mut run = Running::start(&mut redis.redlock(&[&["run"], options, &command].concat()));
+    run.expect_line("ready");
+    run
+}
+
+/// When the turn of a waiter came.
+fn turn(waiter: Running) -> Duration {
+    let end = waiter.finish();
+    end.assert_code(0);
+    moment(&end.stdout)
+}
+
+#[test]
+fn the_lock_of_a_killed_holder_is_taken_over_within_100_ms() {
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let redis = Redis::start();
+        let mut holder = holder(&redis, &["--ttl", "60s"]);
+        let waiter = queued(&redis, &[&["run", "-q"], &STAMP[..]].concat());
+        let killed = now();
+        holder.kill();
+        times.push(turn(waiter).saturating_sub(killed));
+        assert_nothing_left(&redis);
+    }
+    assert_within(MS * 100, times);
+}
+
+#[test]
+fn the_place_of_a_killed_member_of_a_group_is_taken_over() {
+    for mode in [&["--slots", "2"][..], &["--shared"]] {
+        let redis = Redis::start();
+        let mut killed = holder(&redis, &[mode, &["--ttl", "60s"]].concat());
+        let stays = Gated::start(&redis, &[mode, &["--ttl", "60s", "a"]].concat()).ready();
+        let slot = queued(&redis, &["run", "-q", "--slots", "2", "a", "--", "true"]);
+        killed.kill();
+        // Or this would be after a minute.
+        slot.finish().assert_code(0);
+        stays.end();
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn one_who_comes_after_the_holder_was_killed_gets_the_lock_at_once() {
+    let redis = Redis::start();
+    let mut holder = holder(&redis, &["--ttl", "60s"]);
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    holder.kill();
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_queue_keeps_its_order_when_the_holder_is_killed() {
+    let redis = Redis::start();
+    let mut holder = holder(&redis, &["--ttl", "60s"]);
+    let waiters: Vec<Running> = (0..5)
+        .map(|label| {
+            let script = format!(r#"echo {label} >>"$HOME/order""#);
+            queued(&redis, &["run", "-q", "a", "-c", &script])
+        })
+        .collect();
+    holder.kill();
+    // Somebody without a place in the queue finds it dead, too.
+    let late = Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    for waiter in waiters.into_iter().chain([late]) {
+        waiter.finish().assert_code(0).assert_silent();
+    }
+    let order = fs::read_to_string(redis.dir.path().join("order")).unwrap();
+    assert_eq!(order, "0\n1\n2\n3\n4\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_holder_that_is_stopped_is_not_dead() {
+    let redis = Redis::start();
+    let holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
+    holder.freeze();
+    assert_waits_for_the_expiry(&redis);
+    // It finds out by itself.
+    holder.thaw();
+    holder.finish().assert_code(79);
+}
+
+#[test]
+fn a_lock_that_an_inner_run_uses_outlives_the_outer_one_by_its_ttl() {
+    let redis = Redis::start();
+    // The inner one lives in a session of its own, where the end of the outer one doesn't reach it.
+    let script = "setsid redlock run --ttl 3s a -c 'echo ready; exec sleep 60' & wait";
+    let arguments = ["run", "--ttl", "3s", "-k", "100ms", "a", "-c", script];
+    let mut outer = Running::start(&mut redis.redlock(&arguments));
+    outer.expect_line("ready");
+    outer.kill();
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    redis.cli(&["DEL", "redlock:a"]);
+}
+
+/// The lock is given to nobody before its lease is over, and then to the one who waits.
+#[track_caller]
+fn assert_waits_for_the_expiry(redis: &Redis) {
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    assert!((200..=3000).contains(&left), "{}", redis.view("a"));
+    let end = outcome(&mut redis.redlock(&[&["run", "-q"], &STAMP[..]].concat()));
+    end.assert_code(0);
+    let waited = moment(&end.stdout).saturating_sub(asked);
+    // Redis rounds what is left, by half a millisecond.
+    assert!(
+        waited + MS >= MS * u32::try_from(left).unwrap(),
+        "{waited:?} of {left} ms"
+    );
+}
+
+/// Rewrites what the holder said about itself: `change` gets the parts of its instance (boot,
+/// namespace, pid, a time) and its host.
+fn disguise(redis: &Redis, change: impl Fn(&mut [String], &mut String)) {
+    let token = redis.cli(&["GET", "redlock:a"]);
+    let meta = "{redlock:a}:meta";
+    let entry = redis.cli(&["HGET", meta, &token]);
+    let start = entry.find('{').expect("an entry");
+    let mut who: Value = serde_json::from_str(&entry[start..]).unwrap();
+    let instance = who["instance"].as_str().expect("an instance");
+    let mut parts: Vec<String> = instance.split(':').map(str::to_owned).collect();
+    assert_eq!(parts.len(), 4, "{instance}");
+    let mut host = who["host"].as_str().unwrap().to_owned();
+    change(&mut parts, &mut host);
+    who["instance"] = parts.join(":").into();
+    who["host"] = host.into();
+    let entry = format!("{}{who}", &entry[..start]);
+    assert_eq!(redis.cli(&["HSET", meta, &token, &entry]), "0");
+}
+
+/// Nobody takes the lock of a killed holder over that looked like this.
+#[track_caller]
+fn assert_not_taken_over(change: impl Fn(&mut [String], &mut String)) {
+    let redis = Redis::start();
+    let mut holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
+    disguise(&redis, change);
+    holder.kill();
+    assert_waits_for_the_expiry(&redis);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_disguise_that_changes_nothing_is_no_obstacle() {
+    let redis = Redis::start();
+    let mut holder = holder(&redis, &["--ttl", "60s"]);
+    disguise(&redis, |_, _| {});
+    holder.kill();
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_holder_of_another_boot_is_not_known_to_be_dead() {
+    assert_not_taken_over(|parts, _| parts[0] = "01234567-89ab-cdef-0123-456789abcdef".into());
+}
+
+#[test]
+fn a_holder_in_another_pid_namespace_is_not_known_to_be_dead() {
+    assert_not_taken_over(|parts, _| parts[1] = "4026530000".into());
+}
+
+#[test]
+fn a_holder_on_another_host_is_not_known_to_be_dead() {
+    assert_not_taken_over(|_, host| *host = "elsewhere".into());
+}
+
+#[test]
+fn a_holder_whose_pid_is_another_process_now_is_not_known_to_be_dead() {
+    // That of the tests, which started later than a moment after the boot.
+    assert_not_taken_over(|parts, _| {
+        parts[2] = std::process::id().to_string();
+        parts[3] = "1".into();
+    });
+}
+
+#[test]
+fn a_holder_of_which_nothing_is_known_is_not_known_to_be_dead() {
+    assert_not_taken_over(|parts, _| parts.iter_mut().for_each(String::clear));
+    assert_not_taken_over(|parts, _| parts[2] = "-1".into());
+    assert_not_taken_over(|parts, _| parts[2] = "0".into());
+}
+
+/// A holder that is the first process of a pid namespace of its own, and its pid outside of that;
+/// `None` where that isn't permitted.
+fn holder_in_a_namespace(redis: &Redis) -> Option<(Running, i32)> {
+    let unshare = ["--pid", "--fork", "--mount-proc"];
+    let permitted = Command::new("unshare").args(unshare).arg("true").output();
+    if !permitted.is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let run = ["run", "--ttl", "3s", "-k", "100ms", "a", "-c"];
+    let script = "echo ready; exec sleep 60";
+    let command = [&["unshare"], &unshare[..], &[REDLOCK], &run, &[script]].concat();
+    let mut holder = Running::start(&mut crate::supervision::directly(redis, &command));
+    holder.expect_line("ready");
+    let pid = holder.pid();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    Some((holder, children.trim().parse().unwrap()))
+}
+
+#[test]
+fn a_holder_that_was_killed_in_its_own_pid_namespace_is_not_taken_over() {
+    let redis = Redis::start();
+    let Some((holder, pid)) = holder_in_a_namespace(&redis) else {
+        return;
+    };
+    crate::supervision::send(pid, libc::SIGKILL);
+    wait_until("it is dead", || !is_alive(pid));
+    assert_waits_for_the_expiry(&redis);
+    drop(holder);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_holder_that_lives_in_its_own_pid_namespace_is_left_alone() {
+    let redis = Redis::start();
+    let Some((mut holder, pid)) = holder_in_a_namespace(&redis) else {
+        return;
+    };
+    // Its pid there, 1, is alive here as well, and may be anybody's.
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    assert!(!holder.has_ended());
+    crate::supervision::send(pid, libc::SIGTERM);
+    holder.finish();
+    assert_nothing_left(&redis);
+}
