@@ -16,6 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use redis::Commands;
 use sha1_smol::Sha1;
 
@@ -42,6 +44,8 @@ struct Tool {
     waiting: Box<dyn Fn() -> Result<usize>>,
     /// How often it is measured with so many waiters.
     rounds: fn(usize) -> usize,
+    /// Its server, which stands still while others are measured.
+    server: Option<Pid>,
 }
 
 /// How many runs wait at the same time.
@@ -52,6 +56,9 @@ fn hand_off(redis: &Redis, directory: &Path) -> Result<()> {
     let stamp = compile("stamp", directory)?;
     let etcd = Etcd::start(directory);
     let tools = tools(redis, directory, etcd.as_ref().ok());
+    for tool in &tools {
+        signal(tool, Signal::SIGSTOP)?;
+    }
     writeln!(
         out,
         "\nfrom the end of one command to the start of the next, µs (in parentheses: until the last of all, ms)"
@@ -65,7 +72,9 @@ fn hand_off(redis: &Redis, directory: &Path) -> Result<()> {
         for round in 0..(tools[0].rounds)(waiters) {
             for (which, tool) in tools.iter().enumerate() {
                 if round < (tool.rounds)(waiters) {
+                    signal(tool, Signal::SIGCONT)?;
                     let times = one_round(tool, waiters, &stamp, directory)?;
+                    signal(tool, Signal::SIGSTOP)?;
                     gaps[which].extend(times.windows(2).map(|two| two[1].0 - two[0].1));
                     drains[which].push((times[waiters].0 - times[0].1) / 1e3);
                 }
@@ -86,6 +95,11 @@ fn hand_off(redis: &Redis, directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Lets a tool's own server go on, or stops it.
+fn signal(tool: &Tool, signal: Signal) -> Result<()> {
+    Ok(tool.server.map_or(Ok(()), |server| kill(server, signal))?)
+}
+
 fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
     let often = |waiters| [100, 20, 6][WAITERS.iter().position(|&w| w == waiters).unwrap_or(2)];
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
@@ -97,6 +111,7 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
             words: words(&["flock", &lock.display().to_string()]),
             waiting: Box::new(|| Ok(fs::read_to_string("/proc/locks")?.matches("->").count())),
             rounds: often,
+            server: None,
         },
         Tool {
             name: "redlock",
@@ -106,11 +121,19 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
                 Ok(redis.zcard("{redlock:bench}:queue")?)
             }),
             rounds: often,
+            server: None,
         },
     ];
     if let Some(etcd) = etcd {
         let endpoint = etcd.endpoint.clone();
-        let arguments = ["etcdctl", "--endpoints", &etcd.endpoint, "lock", "bench"];
+        let arguments = [
+            "etcdctl",
+            "--endpoints",
+            &etcd.endpoint,
+            "lock",
+            "bench",
+            "--",
+        ];
         tools.push(Tool {
             name: "etcdctl",
             words: words(&arguments),
@@ -133,6 +156,7 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
                 Ok(keys.saturating_sub(1))
             }),
             rounds: |waiters| if waiters == 1 { 20 } else { 2 },
+            server: i32::try_from(etcd.process.id()).ok().map(Pid::from_raw),
         });
     }
     tools
@@ -432,6 +456,7 @@ impl Etcd {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
+        // A stopped process ends as well.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

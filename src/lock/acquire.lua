@@ -31,6 +31,8 @@ end
 
 local mark = redis.call('GET', lock)
 if is_held(token, mark) then return claim(mark) end
+-- What is left of holders that died, or whose lock somebody deleted.
+if not mark then redis.call('DEL', meta, holders) end
 
 -- Somebody who came later has told the older ones to give up.
 if ticket ~= '' then
@@ -38,7 +40,7 @@ if ticket ~= '' then
   if tonumber(ticket) < tonumber(newest[1] or 0) then
     redis.call('ZREM', queue, token)
     redis.call('HDEL', waiters, token)
-    promote()
+    if promote(mark) then lengthen(meta, 2 * CLAIM) end
     unlist()
     return {2, newest[2]}
   end
@@ -47,7 +49,7 @@ end
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
   -- Perhaps nobody in the queue is alive.
-  promote()
+  if promote(mark) then lengthen(meta, 2 * CLAIM) end
   queued = redis.call('EXISTS', queue) == 1
   mark = redis.call('GET', lock)
 end
@@ -55,10 +57,10 @@ if not queued then
   local slot = room(limit, mark)
   if slot then
     local fence = next_fence()
-    -- What is left of holders that died.
     redis.call('ZREMRANGEBYSCORE', index, '-inf', digits(now))
     hold(token, limit, slot, ttl, fence, who)
     redis.call('PEXPIRE', state, KEPT)
+    lengthen(meta, 2 * ttl)
     list(2 * ttl)
     return {1, fence, slot}
   end
@@ -98,5 +100,7 @@ redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUED)
 redis.call('PEXPIRE', waiters, QUEUED)
 list(QUEUED)
-if promote(token) then return claim(redis.call('GET', lock)) end
+local granted, mine = promote(mark, token)
+if mine then return claim(redis.call('GET', lock)) end
+if granted then lengthen(meta, 2 * CLAIM) end
 return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)

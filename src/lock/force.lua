@@ -30,10 +30,11 @@ if count == 0 then
 end
 if count == #tokens then
   redis.call('DEL', lock, meta, holders)
+  mark = false
 else
   -- Written so that those who watch it look whether they were meant.
   redis.call('SET', lock, mark, 'KEEPTTL')
 end
-promote()
+if promote(mark) then lengthen(meta, 2 * CLAIM) end
 unlist()
 return {1, entry, count}

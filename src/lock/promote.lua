@@ -87,35 +87,33 @@ end
 local function hold(token, limit, slot, lease, fence, who)
   if limit == 1 then
     redis.call('SET', lock, token, 'PX', lease)
-    redis.call('DEL', meta, holders)
   else
     local mark = limit < SHARED and 'redlock:slots' or 'redlock:shared'
     -- A third longer than any member's lease, so that it isn't written with each renewal of each
     -- member: all of them watch this key.
-    local long = digits(lease + lease / 3)
-    if redis.call('SET', lock, mark, 'PX', long, 'NX') then
-      redis.call('DEL', meta, holders)
+    local long = lease + lease / 3
+    local there = redis.call('GET', lock)
+    if GROUP[there] then
+      lengthen(lock, long)
+      if limit < SHARED and there ~= mark then redis.call('SET', lock, mark, 'KEEPTTL') end
     else
-      lengthen(lock, tonumber(long))
-      if limit < SHARED and redis.call('GET', lock) ~= mark then
-        redis.call('SET', lock, mark, 'KEEPTTL')
-      end
+      redis.call('SET', lock, mark, 'PX', digits(long))
     end
     redis.call('ZADD', holders, digits(now + lease), token)
     lengthen(holders, 2 * lease)
   end
   local entry = {fence, digits(now), digits(limit), digits(slot), who}
   redis.call('HSET', meta, token, table.concat(entry, ' '))
-  lengthen(meta, 2 * lease)
 end
 
 -- Lets those at the head of the queue in, as long as there is room: each gets the lock for a short
 -- time in which it has to claim it, and a message with all it needs to know of its lease; who can't
 -- hear it is gone and is passed over. Between one command's end and the next one's start stands
--- little but this, so it does nothing that the claim can do. Returns whether `me`, who needs no
--- message, was among them, and whether anybody was.
-local function promote(me)
-  local mine, any = false, false
+-- little but this, so it does nothing that the claim can do. `mark` is what stands in the lock.
+-- Returns whether anybody was let in, and whether `me` was, who needs no message. How long `meta`
+-- is kept is for the caller to say.
+local function promote(mark, me)
+  local any, mine = false, false
   for _ = 1, 1000 do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then break end
@@ -124,7 +122,7 @@ local function promote(me)
     limit = tonumber(limit)
     local slot, fence = nil, nil
     if till and (head == me or tonumber(till) > now) then
-      slot = room(limit, redis.call('GET', lock))
+      slot = room(limit, mark)
       if not slot then break end
       fence = next_fence()
       if head ~= me and hears == '1' then
@@ -142,9 +140,10 @@ local function promote(me)
       any = true
       if head == me then mine = true end
       if limit == 1 then break end
+      mark = redis.call('GET', lock)
     end
   end
-  return mine, any
+  return any, mine
 end
 
 -- Whether the token holds the lock now. `mark` is what stands in the lock.

@@ -16,23 +16,23 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "afce6707670523f11c40b0b08a572ca1b57a457e",
+    hash: "4948cba2a10af128b9080cadd0926c2ad7be7d73",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "9323fce12cf9b19c0f19a96a65eeff48cfbe551b",
+    hash: "d4dc7b085840ee741a5ca0a5ef8a50ee4c075299",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "b01a7faf437c433ba78c1ba98d00f2a74fab070a",
+    hash: "89bf5cd099e77a5485cc9d8d3d0af75e135b11cb",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "5587de40d81fc00c126f5912e01eee65b3b3b715",
+    hash: "83a90f1b3a09e78255e66e24717f16c231f695e6",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "33c44fde6629e059b458da1c072653f340d6e346",
+    hash: "d24f10d64795fa081493c46c9e380e44c6c8297b",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

@@ -99,13 +99,19 @@ impl Supervision<'_> {
                 renewer,
                 link,
             ])?;
+            let mut ended = false;
             while let Some(arrived) = self.signals.next()? {
-                // SIGCHLD only wakes us: what ended is seen by reaping.
+                // It only wakes us: what ended is seen by reaping.
+                ended |= arrived.signal == SIGCHLD;
                 if arrived.signal != SIGCHLD
                     && let Some(exit) = self.happened(Event::Signal(arrived))?
                 {
                     return Ok(exit);
                 }
+            }
+            // Somebody may wait for what we hold; all else has time.
+            if ended {
+                continue;
             }
             for news in self.holds.news()? {
                 let event = self.told(news);
