@@ -57,7 +57,6 @@ if not queued then
   local slot = room(limit, mark)
   if slot then
     local fence = next_fence()
-    redis.call('ZREMRANGEBYSCORE', index, '-inf', digits(now))
     hold(token, limit, slot, ttl, fence, who)
     redis.call('PEXPIRE', state, KEPT)
     lengthen(meta, 2 * ttl)

@@ -8,6 +8,8 @@ local token, ttl, reuse = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local mark = redis.pcall('GET', lock)
 if not is_held(token, mark) then return not_held(token, mark) end
 extend(token, mark, ttl)
+-- The names of locks whose holders died.
+redis.call('ZREMRANGEBYSCORE', index, '-inf', digits(now))
 local entry = redis.call('HGET', meta, token) or ''
 if reuse == '1' then
   -- The end of the process that took the lock doesn't mean any more that nobody uses it.

@@ -16,11 +16,11 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "4948cba2a10af128b9080cadd0926c2ad7be7d73",
+    hash: "2c14cb8d0f3ea61bd4e878757be32c7d0bafb121",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "d4dc7b085840ee741a5ca0a5ef8a50ee4c075299",
+    hash: "390a51231a4472a3a4a29583550874a13223ffc7",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),

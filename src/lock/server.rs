@@ -5,11 +5,11 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
@@ -109,7 +109,7 @@ impl Server {
                 Stream::Unix(UnixStream::connect(path).map_err(|error| self.unreachable(&error))?)
             }
             Address::Tcp { host, port, tls } => {
-                let tcp = self.open_tcp(host, *port)?;
+                let tcp = self.open_tcp(host, *port, started)?;
                 if *tls {
                     Stream::Tls(Box::new(self.encrypt(tcp, host, started)?))
                 } else {
@@ -123,13 +123,17 @@ impl Server {
         Ok(stream)
     }
 
-    fn open_tcp(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
-        let addresses = (host, port)
-            .to_socket_addrs()
+    fn open_tcp(&self, host: &str, port: u16, started: Instant) -> Result<TcpStream, Error> {
+        let addresses = self
+            .resolve(host, port)
             .map_err(|error| self.unreachable(&error))?;
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
-            match TcpStream::connect_timeout(&address, self.timeout) {
+            let left = self.timeout.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(self.unreachable(&io::ErrorKind::TimedOut.into()));
+            }
+            match TcpStream::connect_timeout(&address, left) {
                 Ok(tcp) => {
                     // Our messages are small and each waits for its answer.
                     tcp.set_nodelay(true)
@@ -140,6 +144,22 @@ impl Server {
             }
         }
         Err(self.unreachable(&failure))
+    }
+
+    /// The addresses of a host, within the timeout. The C library's look-up knows none, so it is
+    /// left to a thread that nobody waits for any longer; what isn't a name needs none.
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![(address, port).into()]);
+        }
+        let (answer, answered) = mpsc::channel();
+        let name = (host.to_owned(), port);
+        std::thread::Builder::new().spawn(move || {
+            let _ = answer.send(name.to_socket_addrs().map(Iterator::collect));
+        })?;
+        answered
+            .recv_timeout(self.timeout)
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn encrypt(

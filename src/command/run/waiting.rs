@@ -180,7 +180,8 @@ impl<'a> Attempt<'a> {
                     self.place = Some(place);
                     deadlock.lasting = wait::heartbeat(busy.ahead) * 3;
                     // What the user is told first is to be fresh.
-                    let looks = [deadlock.due(), self.telling.first()];
+                    let first = self.telling.first().filter(|&first| first > heard);
+                    let looks = [deadlock.due(), first];
                     let at = looks.into_iter().flatten().fold(at, Moment::min);
                     match self.idle(&busy, heard, at)? {
                         Idle::Granted(grant) if !deadlock.noted() && self.start_under(grant) => {
@@ -566,7 +567,7 @@ struct Deadlock {
     holds: Vec<String>,
     /// When the wait began.
     began: Moment,
-    /// How often it was looked.
+    /// How many of the first looks are behind us.
     looks: usize,
     /// For how long others may believe that we wait.
     lasting: Duration,
@@ -613,7 +614,8 @@ impl Deadlock {
         let Some(mut link) = attempt.link.take() else {
             return Ok(None);
         };
-        self.looks += 1;
+        let passed = |after: &&Duration| at >= self.began + **after;
+        self.looks = DEADLOCK_AFTER.iter().filter(passed).count();
         let blocked = self.blocked(attempt);
         blocked.note(&mut link, self.lasting)?;
         let cycle = blocked.look(&mut link)?;
