@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::lock::{Busy, Holder, Name, Who};
 
+/// What each of our lines on stderr begins with.
+const PREFIX: &str = "redlock: ";
+
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Voice {
@@ -49,7 +52,7 @@ impl Voice {
 /// changes nothing.
 pub fn error(line: impl fmt::Display) {
     transient(None);
-    let line = format!("redlock: {}\n", escaped(&line.to_string()));
+    let line = format!("{PREFIX}{}\n", escaped(&line.to_string()));
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
@@ -65,10 +68,8 @@ pub fn transient(line: Option<&str>) {
     if line.is_none() && !was_shown {
         return;
     }
-    let line = line.map_or(String::new(), |line| format!("redlock: {}", escaped(line)));
-    let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0.into());
-    // One less, so that no terminal breaks the line.
-    let line = cut(&line, width.unwrap_or(80_usize).saturating_sub(1));
+    let line = line.map_or(String::new(), |line| format!("{PREFIX}{}", escaped(line)));
+    let line = cut(&line, line_width());
     let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
 }
 
@@ -173,32 +174,42 @@ pub fn held(name: &Name, busy: &Busy) -> String {
 }
 
 /// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); 2 ahead`.
-/// What is known is `old`.
+/// What is known is `old`. On a terminal what doesn't fit is taken off the command.
 pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
-    let mut line = format!("waiting for \"{name}\"");
-    match &busy.holder {
-        _ if busy.holders == 0 => line += ", which is being handed on",
+    let start = format!("waiting for \"{name}\"");
+    let end = ahead(busy);
+    let (whom, what) = match &busy.holder {
+        _ if busy.holders == 0 => (", which is being handed on".into(), String::new()),
         None => {
             let left = busy.left.map_or(" without an expiry".into(), |left| {
                 format!(", {} left", rough(left.saturating_sub(old)))
             });
-            let _ = write!(line, ", held by {}{left}", holders(busy));
+            (format!(", held by {}{left}", holders(busy)), String::new())
         }
-        Some(holder) => {
-            let since = Duration::from_millis(busy.now_ms.saturating_sub(holder.since_ms));
-            let _ = write!(
-                line,
-                ", held by {} for {}: {}",
-                holders(busy),
-                rough(whole_seconds(since + old)),
-                command_line(&holder.who.command)
-            );
-            if let Some(reason) = &holder.who.reason {
-                let _ = write!(line, " ({reason})");
-            }
+        Some(Holder { since_ms, who, .. }) => {
+            let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
+            let held = rough(Duration::from_secs(held.as_secs()));
+            let why = who.reason.as_ref();
+            let why = why.map_or(String::new(), |reason| format!(" ({reason})"));
+            (
+                format!(", held by {} for {held}: ", holders(busy)),
+                escaped(&(command_line(&who.command) + &why)).into_owned(),
+            )
         }
+    };
+    let rest = [PREFIX, &start, &whom, &end].map(|part| part.chars().count());
+    let room = line_width().saturating_sub(rest.iter().sum());
+    start + &whom + &cut(&what, room) + &end
+}
+
+/// How much fits in a line of the terminal; without one, anything.
+fn line_width() -> usize {
+    if !has_terminal() {
+        return usize::MAX;
     }
-    line + &ahead(busy)
+    let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0.into());
+    // One less, so that no terminal breaks the line.
+    width.unwrap_or(80_usize).saturating_sub(1)
 }
 
 fn ahead(busy: &Busy) -> String {
@@ -216,10 +227,6 @@ fn holders(busy: &Busy) -> String {
         2 => format!("{one} and another"),
         many => format!("{one} and {} others", many - 1),
     }
-}
-
-fn whole_seconds(duration: Duration) -> Duration {
-    Duration::from_secs(duration.as_secs())
 }
 
 /// A command line for people: quoted where a shell would need it.
