@@ -24,8 +24,10 @@ pub struct Redis {
 impl Redis {
     pub fn start(directory: &Path) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let process = Command::new("redis-server")
+        // In a session of its own, as a service has: the kernel's scheduler looks at that.
+        let process = Command::new("setsid")
             .args([
+                "redis-server",
                 "--port",
                 &port.to_string(),
                 "--bind",
