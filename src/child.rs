@@ -20,6 +20,34 @@ pub struct Child {
     killed: bool,
 }
 
+/// A command that is ready to be started, without delay when its time comes.
+pub struct Prepared {
+    candidates: Vec<CString>,
+    arguments: Vec<CString>,
+    /// Our environment as `NAME=value` texts.
+    environment: Vec<CString>,
+}
+
+impl Prepared {
+    /// A command and its arguments; it gets our environment without the variables of these names.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no command.
+    pub fn new(words: &[OsString], without: &[&str]) -> io::Result<Self> {
+        let program = words.first().filter(|program| !program.is_empty());
+        let program = program.ok_or(io::ErrorKind::NotFound)?;
+        let kept =
+            std::env::vars_os().filter(|(name, _)| without.iter().all(|other| name != other));
+        Ok(Self {
+            candidates: candidates(program)?,
+            arguments: words.iter().map(c_string).collect::<io::Result<_>>()?,
+            environment: kept
+                .map(|(name, value)| variable(&name, &value))
+                .collect::<io::Result<_>>()?,
+        })
+    }
+}
+
 /// What reaping found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaped {
@@ -30,21 +58,21 @@ pub enum Reaped {
 }
 
 impl Child {
-    /// Starts a command. Standard streams and the environment (with the variables of `environment`
-    /// set, or taken away) pass through; the kernel kills the child when redlock dies.
+    /// Starts a command. Standard streams and the environment (with `variables` set) pass through;
+    /// the kernel kills the child when redlock dies.
     ///
     /// # Errors
     /// `NotFound` or another kind when the command can't be executed.
     pub fn spawn(
-        command: &[OsString],
-        environment: &[(&'static str, Option<OsString>)],
+        command: &Prepared,
+        variables: &[(&'static str, OsString)],
         own_group: bool,
         sigchld_ignored: bool,
     ) -> io::Result<Self> {
-        let Some(program) = command.first().filter(|program| !program.is_empty()) else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        let environment = self::environment(environment)?;
+        let mut environment = command.environment.clone();
+        for (name, value) in variables {
+            environment.push(variable(OsStr::new(name), value)?);
+        }
         let spawn = |candidates: &[CString], arguments: &[CString]| {
             sys::spawn(&Execution {
                 candidates,
@@ -54,16 +82,17 @@ impl Child {
                 sigchld_ignored,
             })
         };
-        let candidates = candidates(program)?;
-        let mut arguments = command
-            .iter()
-            .map(c_string)
-            .collect::<io::Result<Vec<_>>>()?;
-        let pid = match spawn(&candidates, &arguments) {
+        let Prepared {
+            candidates,
+            arguments,
+            ..
+        } = command;
+        let pid = match spawn(candidates, arguments) {
             // A script without a #! line is the shell's, as execvp(3) has it.
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
-                let script = candidates.iter().find(|path| is_file(path)).cloned();
-                arguments[0] = script.unwrap_or_else(|| arguments[0].clone());
+                let script = candidates.iter().find(|path| is_file(path));
+                let mut arguments = arguments.clone();
+                arguments[0] = script.unwrap_or(&arguments[0]).clone();
                 arguments.insert(0, c"sh".into());
                 spawn(&[c"/bin/sh".into()], &arguments)?
             }
@@ -170,16 +199,8 @@ fn candidates(program: &OsStr) -> io::Result<Vec<CString>> {
         .collect()
 }
 
-/// Our environment with variables set or taken away, as `NAME=value` texts.
-fn environment(changed: &[(&'static str, Option<OsString>)]) -> io::Result<Vec<CString>> {
-    let variable = |name: &OsStr, value: &OsStr| c_string([name, value].join(OsStr::new("=")));
-    let kept =
-        std::env::vars_os().filter(|(name, _)| changed.iter().all(|(other, _)| name != other));
-    let kept = kept.map(|(name, value)| variable(&name, &value));
-    let set = changed
-        .iter()
-        .filter_map(|(name, value)| Some(variable(OsStr::new(name), value.as_ref()?)));
-    kept.chain(set).collect()
+fn variable(name: &OsStr, value: &OsStr) -> io::Result<CString> {
+    c_string([name, value].join(OsStr::new("=")))
 }
 
 fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {

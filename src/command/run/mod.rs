@@ -20,6 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use self::holds::{Hold, Holds};
 use self::waiting::Attempt;
 use super::{BadUsage, distinct, ourselves};
+use crate::child;
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
@@ -44,6 +45,10 @@ pub fn run(options: cli::Run, settings: &Settings) -> Result<Exit> {
         instance: process::instance(),
         ..ourselves()
     };
+    let prepared = match child::Prepared::new(&command, &VARIABLES) {
+        Ok(prepared) => prepared,
+        Err(error) => return Ok(cannot_run(&command, &error)),
+    };
     let run = Run {
         limit: match (options.shared, options.slots) {
             (true, _) => Limit::SHARED,
@@ -56,6 +61,7 @@ pub fn run(options: cli::Run, settings: &Settings) -> Result<Exit> {
         options,
         settings,
         command,
+        prepared,
         on_terminal: on_terminal(),
     };
     run.take_the_locks_and_run()
@@ -72,7 +78,18 @@ struct Run<'a> {
     inherited: Vec<(Name, Vec<u8>)>,
     who: Who,
     command: Vec<OsString>,
+    prepared: child::Prepared,
     on_terminal: bool,
+}
+
+/// Says that COMMAND can't be started.
+fn cannot_run(command: &[OsString], error: &io::Error) -> Exit {
+    let program = command.first().cloned().unwrap_or_default();
+    report::error(format_args!("can't run {}: {error}", program.display()));
+    match error.kind() {
+        io::ErrorKind::NotFound => Exit::NotFound,
+        _ => Exit::CannotExecute,
+    }
 }
 
 /// How taking one lock, or all, ended.
@@ -256,35 +273,30 @@ impl Run<'_> {
         for hold in holds.all.iter().filter(|hold| !hold.reused) {
             held.push(pair(hold.claim.lock().name(), hold.claim.token()));
         }
-        let slot = self
-            .options
-            .slots
-            .map(|_| of_each(&|hold| hold.slot.to_string().into()));
-        vec![
-            ("REDLOCK_NAME", Some(self.all_names())),
-            ("REDLOCK_TOKEN", Some(of_each(&token))),
+        let mut environment = vec![
+            ("REDLOCK_NAME", self.all_names()),
+            ("REDLOCK_TOKEN", of_each(&token)),
             (
                 "REDLOCK_FENCE",
-                Some(of_each(&|hold| hold.fence.to_string().into())),
+                of_each(&|hold| hold.fence.to_string().into()),
             ),
-            ("REDLOCK_SLOT", slot),
-            (
-                "REDLOCK_WAITED_MS",
-                Some(waited.as_millis().to_string().into()),
-            ),
-            ("REDLOCK_HELD", Some(held.join(OsStr::new(" ")))),
-        ]
+            ("REDLOCK_WAITED_MS", waited.as_millis().to_string().into()),
+            ("REDLOCK_HELD", held.join(OsStr::new(" "))),
+        ];
+        if self.options.slots.is_some() {
+            let slot = of_each(&|hold| hold.slot.to_string().into());
+            environment.push(("REDLOCK_SLOT", slot));
+        }
+        environment
     }
 
     /// The same where Redis couldn't be reached. What the runs around this one hold stays true.
     fn environment_without_a_lock(&self) -> Environment {
-        vec![
-            ("REDLOCK_NAME", Some(self.all_names())),
-            ("REDLOCK_TOKEN", None),
-            ("REDLOCK_FENCE", None),
-            ("REDLOCK_SLOT", None),
-            ("REDLOCK_WAITED_MS", None),
-        ]
+        let held = std::env::var_os("REDLOCK_HELD").map(|held| ("REDLOCK_HELD", held));
+        [("REDLOCK_NAME", self.all_names())]
+            .into_iter()
+            .chain(held)
+            .collect()
     }
 
     fn all_names(&self) -> OsString {
@@ -342,8 +354,18 @@ impl Run<'_> {
     }
 }
 
-/// Variables to set, or to take away.
-type Environment = Vec<(&'static str, Option<OsString>)>;
+/// Variables for COMMAND.
+type Environment = Vec<(&'static str, OsString)>;
+
+/// All that COMMAND may find of ours. What a run around this one has set doesn't count.
+const VARIABLES: [&str; 6] = [
+    "REDLOCK_NAME",
+    "REDLOCK_TOKEN",
+    "REDLOCK_FENCE",
+    "REDLOCK_SLOT",
+    "REDLOCK_WAITED_MS",
+    "REDLOCK_HELD",
+];
 
 /// `NAME=TOKEN`, as `REDLOCK_HELD` has them.
 fn pair(name: &Name, token: &[u8]) -> OsString {

@@ -1,12 +1,11 @@
 //! The time while COMMAND runs: what happens is put to the session, and what it decides is done.
 
-use std::io;
 use std::os::fd::AsFd;
 
 use anyhow::Result;
 
 use super::holds::Holds;
-use super::{Environment, Run, lost, sleep, suspend};
+use super::{Environment, Run, cannot_run, lost, sleep, suspend};
 use crate::child::{Child, Reaped};
 use crate::cli::OnLost;
 use crate::clock::{Timer, now};
@@ -26,21 +25,10 @@ impl Run<'_> {
         signals: &Signals,
         timer: &mut Timer,
     ) -> Result<Exit> {
-        let child = match Child::spawn(
-            &self.command,
-            environment,
-            !self.on_terminal,
-            signals.sigchld_ignored,
-        ) {
+        let (own_group, ignored) = (!self.on_terminal, signals.sigchld_ignored);
+        let child = match Child::spawn(&self.prepared, environment, own_group, ignored) {
             Ok(child) => child,
-            Err(error) => {
-                let program = self.command.first().cloned().unwrap_or_default();
-                report::error(format_args!("can't run {}: {error}", program.display()));
-                return Ok(match error.kind() {
-                    io::ErrorKind::NotFound => Exit::NotFound,
-                    _ => Exit::CannotExecute,
-                });
-            }
+            Err(error) => return Ok(cannot_run(&self.command, &error)),
         };
         holds.claim();
         let terms = Terms {
