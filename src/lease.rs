@@ -122,7 +122,7 @@ impl Lease {
     /// A renewal failed at `now`: when to try again.
     pub fn retry(&mut self, now: Moment) {
         self.renewing = false;
-        self.renew_at = now + retry_pause(self.ttl);
+        self.renew_at = now + retry_pause(self.length);
     }
 }
 
@@ -131,9 +131,9 @@ fn drift(time: Duration) -> Duration {
     time / 100 + Duration::from_millis(2)
 }
 
-/// The pause between two tries of a failing renewal: short against the TTL, at most a second.
-fn retry_pause(ttl: Duration) -> Duration {
-    (ttl / 20).min(Duration::from_secs(1))
+/// The pause between two tries of a failing renewal: short against the lease, at most a second.
+fn retry_pause(length: Duration) -> Duration {
+    (length / 20).min(Duration::from_secs(1))
 }
 
 /// How long one try of a renewal may take. At most three seconds, so that the end of a run never

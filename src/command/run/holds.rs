@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::clock::{Moment, now};
-use crate::lease::{Lease, try_timeout};
+use crate::lease::Lease;
 use crate::lock::{Claim, Error, Incoming, Link, Name, Renewal, Server};
 use crate::renewer::{News, Order, Renewer};
 
@@ -34,6 +35,10 @@ pub(super) struct Holds {
     /// The server has said that one of our keys was changed.
     suspicious: bool,
 }
+
+/// How long the answer to a claim may take, before it is tried over a fresh connection. That must be
+/// done before the short lease of a grant ends.
+const CLAIM_WITHIN: Duration = Duration::from_millis(300);
 
 /// A claim for whose answer nobody waits.
 #[derive(Clone, Copy)]
@@ -172,7 +177,9 @@ impl Holds {
     /// When the answer to a claim is overdue.
     pub(super) fn due(&self) -> Option<Moment> {
         match self.claiming {
-            Claiming::Sent(sent) => Some(sent + try_timeout(self.all.first()?.claim.ttl())),
+            // Without a connection there is nothing to wait for.
+            Claiming::Sent(sent) if self.link.is_none() => Some(sent),
+            Claiming::Sent(sent) => Some(sent + CLAIM_WITHIN),
             Claiming::No | Claiming::Due => None,
         }
     }

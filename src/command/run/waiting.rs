@@ -330,6 +330,11 @@ impl<'a> Attempt<'a> {
             slot: grant.slot,
             reused: false,
         };
+        self.run.voice().detail(format_args!(
+            "lock \"{}\" handed over, fence {}",
+            self.claim.lock().name(),
+            grant.fence
+        ));
         self.holds.add_granted(hold, lease, link);
         true
     }
