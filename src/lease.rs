@@ -102,8 +102,15 @@ impl Lease {
         self.kill_after.min(self.length / 2)
     }
 
-    /// A renewal sent at `sent` succeeded. The next is due a third of the TTL after this one was
-    /// *due*, not after it was done: a slow server doesn't make the schedule drift.
+    /// The time between two renewals: a third of the TTL, or half the time until COMMAND would be
+    /// asked to stop where that is less, so that a renewal may always be late by as much.
+    fn step(&self) -> Duration {
+        let patience = self.stop_at().since(self.valid_from);
+        (self.ttl / 3).min(patience / 2)
+    }
+
+    /// A renewal sent at `sent` succeeded. The next is due a step after this one was *due*, not
+    /// after it was done: a slow server doesn't make the schedule drift.
     pub fn renewed(&mut self, sent: Moment) {
         self.renewing = false;
         self.valid_from = self.valid_from.max(sent);
@@ -112,7 +119,7 @@ impl Lease {
             *self = Self::new(self.valid_from, self.ttl, self.kill_after);
             return;
         }
-        let step = self.ttl / 3;
+        let step = self.step();
         self.renew_at = (self.renew_at + step).max(sent);
         if self.renew_at > sent + step {
             self.renew_at = sent + step;
@@ -190,6 +197,16 @@ mod tests {
         let next = lease.renew_at().unwrap();
         assert!(next >= START + SECOND * 50);
         assert!(next <= START + SECOND * 60);
+    }
+
+    #[test]
+    fn a_long_grace_makes_renewals_come_sooner() {
+        let mut lease = lease(6, 5);
+        lease.renewed(START + FIRST_RENEWAL);
+        let patience = lease.stop_at().since(START + FIRST_RENEWAL);
+        let next = lease.renew_at().unwrap().since(START + FIRST_RENEWAL);
+        assert_eq!(next, patience / 2);
+        assert!(next < SECOND * 2);
     }
 
     #[test]
