@@ -7,7 +7,7 @@ local queue, waiters, index = KEYS[5], KEYS[6], KEYS[7]
 local name, channels = ARGV[1], ARGV[2]
 
 local KEPT = 30 * 24 * 3600 * 1000 -- how long the state outlives its last use, ms
-local CLAIM = 1500 -- how long a granted waiter has to claim, ms
+local CLAIM = 2000 -- how long a granted waiter has to claim, ms
 local SHARED = 1000000000 -- the limit of a shared request: none
 -- What stands in the lock when it is held by a group, so that plain clients stay out.
 local GROUP = {['redlock:shared'] = true, ['redlock:slots'] = true}

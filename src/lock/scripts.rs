@@ -16,23 +16,23 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "2c14cb8d0f3ea61bd4e878757be32c7d0bafb121",
+    hash: "5ee847ca66ad58b7b86eb42fe9b0d5454b4168e3",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "390a51231a4472a3a4a29583550874a13223ffc7",
+    hash: "98dc5b5a8c195f4943111caa4c2cc4a999c07d83",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "89bf5cd099e77a5485cc9d8d3d0af75e135b11cb",
+    hash: "cdff715cfa7a05106ba8131e961260807ba25dc9",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "83a90f1b3a09e78255e66e24717f16c231f695e6",
+    hash: "3247855531a1025d8178743ee2db3f9c70f98005",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "d24f10d64795fa081493c46c9e380e44c6c8297b",
+    hash: "238af92da56044b786c008a7c2c6af8b98b19492",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

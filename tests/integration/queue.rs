@@ -19,7 +19,7 @@ use crate::support::{
 const MS: Duration = Duration::from_millis(1);
 
 /// How long a waiter that was granted the lock has to claim it.
-const CLAIM: Duration = Duration::from_millis(1500);
+const CLAIM: Duration = Duration::from_secs(2);
 
 /// The heartbeat of the second in the queue.
 const HEARTBEAT: Duration = Duration::from_millis(2500);
