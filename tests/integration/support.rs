@@ -568,14 +568,14 @@ pub fn moment(line: &str) -> Duration {
 }
 
 /// A promise about time was kept, in several independent rounds. The machine does other things as
-/// well, so that one of the rounds may be late; but not by a heartbeat.
+/// well (its disk alone may hold a process up for seconds), so that one of the rounds may be late.
 #[track_caller]
 pub fn assert_within(limit: Duration, mut times: Vec<Duration>) {
     times.sort();
     let median = times[times.len() / 2];
     let most = *times.last().unwrap();
     assert!(
-        median < limit && most < limit + Duration::from_secs(1),
+        median < limit && most < limit + Duration::from_secs(4),
         "more than {limit:?}: {times:?}"
     );
 }
