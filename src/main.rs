@@ -4,16 +4,19 @@
 //!
 //! ```text
 //! main → cli, config, command          what was typed, what is set, what to do
-//! command/run → lock, session, wait,   the event loop of a run
-//!               renewer, child, signal
+//! command/run → lock, session, wait,   a run: waiting for its locks, supervising its command,
+//!               renewer, child, signal and what it holds all the while
 //! renewer → lock                       the background thread that renews
-//! session → lease, exit                decisions about a run; pure
+//! session → lease, exit                decisions about a running command; pure
+//! wait                                 decisions about waiting; pure
+//! process                              which process holds a lock, and whether it is dead
 //! lock                                 the lock protocol; one Lua script an operation
 //! ```
 //!
 //! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
-//! the child's end, the renewer's news, a moment) and asks the [`session`] what to do. The renewer
-//! only does what it is told, so a connection that hangs never holds up who watches the deadline.
+//! the child's end, the renewer's news, what the server says, a moment) and asks the [`session`]
+//! what to do. The renewer only does what it is told, so a connection that hangs never holds up who
+//! watches the deadline.
 //!
 //! # Invariants
 //!
