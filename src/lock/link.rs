@@ -11,16 +11,9 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
-use super::scripts::text;
+use super::scripts::{Script, text};
 use super::server::{Server, Stream};
 use super::{Error, Kind, ready, resp};
-
-/// A Lua script and its SHA-1, by which it is called. The hash is written down, and checked by a
-/// test, because computing it takes a fiftieth of a short run.
-pub(super) struct Script {
-    pub(super) source: &'static str,
-    pub(super) hash: &'static str,
-}
 
 /// One call of a script.
 pub struct Call {

@@ -55,7 +55,7 @@ pub use self::inspect::{Hold, Inspected, Key, Waiting, inspect, names};
 pub use self::link::{Call, Grant, Incoming, Link};
 use self::name::Keys;
 pub use self::name::Name;
-use self::scripts::{FORCE, array, holder, odd, text};
+use self::scripts::{FORCE, Script, array, holder, odd, text};
 pub use self::server::{Server, TlsFiles};
 pub use self::who::{Holder, Limit, Waiter, Who};
 
@@ -107,7 +107,7 @@ impl Lock {
     }
 
     /// A call with all keys of this lock; the name and the channels come before the arguments.
-    fn call(&self, script: &'static link::Script, args: Vec<Vec<u8>>) -> Call {
+    fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
         let keys = &self.keys;
         let common = [self.name.as_str().into(), keys.channels.clone()];
         Call {

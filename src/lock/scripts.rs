@@ -4,8 +4,14 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use super::link::Script;
 use super::{Error, Holder, Kind, Waiter};
+
+/// A Lua script and its SHA-1, by which it is called. The hash is written down, and checked by a
+/// test, because computing it takes a fiftieth of a short run.
+pub(super) struct Script {
+    pub(super) source: &'static str,
+    pub(super) hash: &'static str,
+}
 
 /// A script that begins with what `promote.lua` defines.
 macro_rules! with_promote {
