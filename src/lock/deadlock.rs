@@ -23,7 +23,7 @@ pub struct Blocked<'a> {
     /// The ids of what its job holds.
     pub holds: Vec<String>,
     /// The lock it waits for.
-    pub wants: &'a Name,
+    pub wants: Name,
     /// Its id in that queue.
     pub id: String,
 }
@@ -91,7 +91,7 @@ impl Blocked<'_> {
             link,
             seen: vec![self.id.clone()],
         };
-        let Some((lock, me)) = search.waiting(self.wants, &self.id)? else {
+        let Some((lock, me)) = search.waiting(&self.wants, &self.id)? else {
             return Ok(None);
         };
         let members = search.ways_out(&lock, &me)?;

@@ -83,6 +83,7 @@ fn decisions_read_no_clock_and_do_no_io() {
         "wait.rs",
         "exit.rs",
         "lock/name.rs",
+        "lock/who.rs",
     ];
     let impure = [
         "now()",

@@ -3,6 +3,7 @@
 //! This file is the way of a run from its options to its status; `waiting` is the wait for a lock,
 //! `supervise` the time while COMMAND runs, `holds` what is held all the while.
 
+mod deadlock;
 mod holds;
 mod supervise;
 mod waiting;

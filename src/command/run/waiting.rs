@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::deadlock::Deadlock;
 use super::holds::{Hold, Holds};
 use super::{GaveUp, Run, Taking, lost, sleep, suspend};
 use crate::clock::{Moment, Timer, now};
 use crate::lease::Lease;
-use crate::lock::{
-    self, Acquired, Blocked, Busy, Claim, Grant, Incoming, Kind, Link, Member, Order, Place, id,
-};
+use crate::lock::{self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Order, Place};
 use crate::process::{self, Fate, Pulse};
 use crate::renewer::News;
 use crate::report;
@@ -84,10 +83,6 @@ enum Idle {
 /// The pause before another try to reach a server that was reached before.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// After how long a waiter looks whether it is part of a deadlock. The second time is for those who
-/// began to wait in the same moment, and hadn't said so yet.
-const DEADLOCK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
-
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         run: &'a Run<'a>,
@@ -122,10 +117,10 @@ impl<'a> Attempt<'a> {
             (false, Some(wait)) => Patience::Until(started + wait),
             (false, None) => Patience::ForEver,
         };
-        let mut deadlock = Deadlock::new(self.run, self.holds, now());
+        let mut deadlock = Deadlock::new(self.run, self.holds, &self.claim, now());
         let taking = self.until_it_is_ours(patience, &mut deadlock);
         report::transient(None);
-        deadlock.forget(&mut self);
+        deadlock.forget(&mut self.link);
         // Whatever else ended the wait: our place must go, and a lock that a request has taken
         // whose answer nobody read. The same connection, where it is good, keeps the order.
         if self.known && !matches!(taking, Ok(Taking::Done)) {
@@ -143,7 +138,7 @@ impl<'a> Attempt<'a> {
     fn until_it_is_ours(&mut self, patience: Patience, deadlock: &mut Deadlock) -> Result<Taking> {
         loop {
             let asked = now();
-            let answer = match deadlock.look(self, asked) {
+            let answer = match deadlock.look(&mut self.link, asked) {
                 Ok(Some(cycle)) => return Ok(Taking::GaveUp(GaveUp::Busy(cycle))),
                 Ok(None) => self.ask(),
                 Err(error) => Err(error),
@@ -564,99 +559,6 @@ impl<'a> Attempt<'a> {
         let name = self.claim.lock().name();
         GaveUp::Lost(format!("{what}, while waiting for lock \"{name}\""))
     }
-}
-
-/// Whether this wait is part of a deadlock.
-struct Deadlock {
-    /// The ids of what the job holds.
-    holds: Vec<String>,
-    /// When the wait began.
-    began: Moment,
-    /// How many of the first looks are behind us.
-    looks: usize,
-    /// For how long others may believe that we wait.
-    lasting: Duration,
-}
-
-impl Deadlock {
-    fn new(run: &Run, holds: &Holds, began: Moment) -> Self {
-        let inherited = run.inherited.iter().map(|(_, token)| id(token));
-        let own = holds.all.iter().map(|hold| hold.claim.id());
-        Self {
-            holds: inherited.chain(own).collect(),
-            began,
-            looks: 0,
-            lasting: Duration::ZERO,
-        }
-    }
-
-    /// When one of the first looks is due; after them each heartbeat looks. Where a job holds
-    /// nothing, nobody waits for it.
-    fn due(&self) -> Option<Moment> {
-        let after = DEADLOCK_AFTER.get(self.looks)?;
-        (!self.holds.is_empty()).then_some(self.began + *after)
-    }
-
-    /// Whether others may have read that we wait.
-    fn noted(&self) -> bool {
-        self.looks > 0
-    }
-
-    fn blocked<'a>(&self, attempt: &'a Attempt) -> Blocked<'a> {
-        Blocked {
-            prefix: &attempt.run.settings.prefix,
-            holds: self.holds.clone(),
-            wants: attempt.claim.lock().name(),
-            id: attempt.claim.id(),
-        }
-    }
-
-    /// If this wait closes a cycle and has to break it: the cycle in words.
-    fn look(&mut self, attempt: &mut Attempt, at: Moment) -> Result<Option<String>, lock::Error> {
-        if self.holds.is_empty() || at < self.began + DEADLOCK_AFTER[0] {
-            return Ok(None);
-        }
-        let Some(mut link) = attempt.link.take() else {
-            return Ok(None);
-        };
-        let passed = |after: &&Duration| at >= self.began + **after;
-        self.looks = DEADLOCK_AFTER.iter().filter(passed).count();
-        let blocked = self.blocked(attempt);
-        blocked.note(&mut link, self.lasting)?;
-        let cycle = blocked.look(&mut link)?;
-        let name = blocked.wants.clone();
-        attempt.link = Some(link);
-        Ok(cycle.map(|members| in_words(&name, &members)))
-    }
-
-    /// The wait has ended.
-    fn forget(&self, attempt: &mut Attempt) {
-        if !self.noted() {
-            return;
-        }
-        if let Some(mut link) = attempt.link.take()
-            && self.blocked(attempt).forget(&mut link).is_ok()
-        {
-            attempt.link = Some(link);
-        }
-    }
-}
-
-/// A deadlock for people: who holds what and waits for what.
-fn in_words(wants: &lock::Name, members: &[Member]) -> String {
-    let others = members.iter().map(|member| {
-        format!(
-            "{} holds \"{}\" and waits for \"{}\"",
-            report::by(&member.who),
-            member.holds,
-            member.wants
-        )
-    });
-    let ours = members.last().map_or(wants, |last| &last.wants);
-    format!(
-        "deadlock: {}; this job holds \"{ours}\" and waits for \"{wants}\", and gives up, as it began to wait last",
-        others.collect::<Vec<_>>().join("; ")
-    )
 }
 
 /// A number in 0..1.

@@ -1,0 +1,103 @@
+//! Whether a wait is part of a deadlock: when to look, and how to say it.
+
+use std::time::Duration;
+
+use super::Run;
+use super::holds::Holds;
+use crate::clock::Moment;
+use crate::lock::{self, Blocked, Claim, Link, Member, Name, id};
+use crate::report;
+
+/// After how long a waiter looks whether it is part of a deadlock. The second time is for those who
+/// began to wait in the same moment, and hadn't said so yet.
+const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
+
+/// One wait, as a part of a deadlock.
+pub(super) struct Deadlock<'a> {
+    blocked: Blocked<'a>,
+    /// When the wait began.
+    began: Moment,
+    /// How many of the first looks are behind us.
+    looks: usize,
+    /// For how long others may believe that we wait.
+    pub(super) lasting: Duration,
+}
+
+impl<'a> Deadlock<'a> {
+    /// The wait for what `claim` wants begins.
+    pub(super) fn new(run: &'a Run, holds: &Holds, claim: &Claim, began: Moment) -> Self {
+        let inherited = run.inherited.iter().map(|(_, token)| id(token));
+        let own = holds.all.iter().map(|hold| hold.claim.id());
+        Self {
+            blocked: Blocked {
+                prefix: &run.settings.prefix,
+                holds: inherited.chain(own).collect(),
+                wants: claim.lock().name().clone(),
+                id: claim.id(),
+            },
+            began,
+            looks: 0,
+            lasting: Duration::ZERO,
+        }
+    }
+
+    /// When one of the first looks is due; after them each heartbeat looks. Where a job holds
+    /// nothing, nobody waits for it.
+    pub(super) fn due(&self) -> Option<Moment> {
+        let after = AFTER.get(self.looks)?;
+        (!self.blocked.holds.is_empty()).then_some(self.began + *after)
+    }
+
+    /// Whether others may have read that we wait.
+    pub(super) fn noted(&self) -> bool {
+        self.looks > 0
+    }
+
+    /// If this wait closes a cycle and has to break it: the cycle in words. A connection that fails
+    /// is given up.
+    pub(super) fn look(
+        &mut self,
+        connection: &mut Option<Link>,
+        at: Moment,
+    ) -> Result<Option<String>, lock::Error> {
+        if self.blocked.holds.is_empty() || at < self.began + AFTER[0] {
+            return Ok(None);
+        }
+        let Some(mut link) = connection.take() else {
+            return Ok(None);
+        };
+        let passed = |after: &&Duration| at >= self.began + **after;
+        self.looks = AFTER.iter().filter(passed).count();
+        self.blocked.note(&mut link, self.lasting)?;
+        let cycle = self.blocked.look(&mut link)?;
+        *connection = Some(link);
+        Ok(cycle.map(|members| in_words(&self.blocked.wants, &members)))
+    }
+
+    /// The wait has ended.
+    pub(super) fn forget(&self, connection: &mut Option<Link>) {
+        if self.noted()
+            && let Some(mut link) = connection.take()
+            && self.blocked.forget(&mut link).is_ok()
+        {
+            *connection = Some(link);
+        }
+    }
+}
+
+/// A deadlock for people: who holds what and waits for what.
+fn in_words(wants: &Name, members: &[Member]) -> String {
+    let others = members.iter().map(|member| {
+        format!(
+            "{} holds \"{}\" and waits for \"{}\"",
+            report::by(&member.who),
+            member.holds,
+            member.wants
+        )
+    });
+    let ours = members.last().map_or(wants, |last| &last.wants);
+    format!(
+        "deadlock: {}; this job holds \"{ours}\" and waits for \"{wants}\", and gives up, as it began to wait last",
+        others.collect::<Vec<_>>().join("; ")
+    )
+}
