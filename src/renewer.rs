@@ -144,11 +144,15 @@ impl Work {
                 Some(link) => link,
                 None => Link::open(server)?,
             };
-            link.watch_keys()?;
-            let news = match self.order {
+            let mut news = match self.order {
                 Order::Renew => renew(&self.claims, &mut link, server, sent)?,
-                Order::Check => check(&self.claims, &mut link, server)?,
+                Order::Check => Vec::new(),
             };
+            // A renewal, too, changes the key, after which the server has to be asked anew to tell
+            // of changes; and what happened before it was asked, it doesn't tell.
+            if !news.iter().any(|news| matches!(news, News::Lost(..))) {
+                news.extend(check(&self.claims, &mut link, server)?);
+            }
             Ok((link, news))
         };
         match over_the_link() {

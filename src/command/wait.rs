@@ -11,7 +11,7 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Inspected, Kind, Link, Name, inspect};
+use crate::lock::{Busy, Inspected, Kind, Link, Name, inspect, watch};
 use crate::report;
 use crate::wait::{Patience, Telling};
 
@@ -29,7 +29,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         (false, None) => Patience::ForEver,
     };
     let mut telling = Telling::new(began, report::has_terminal());
-    let mut link = Some(open(settings)?);
+    let mut link = Some(Link::open(&settings.server)?);
     loop {
         let looked = now();
         let found = match look(&mut link, settings, &names) {
@@ -74,13 +74,6 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     }
 }
 
-/// A connection over which the server tells of changes.
-fn open(settings: &Settings) -> Result<Link, crate::lock::Error> {
-    let mut link = Link::open(&settings.server)?;
-    link.watch_keys()?;
-    Ok(link)
-}
-
 /// The first of the locks that is held, and by whom; `None` when all are free.
 fn look(
     link: &mut Option<Link>,
@@ -89,10 +82,11 @@ fn look(
 ) -> Result<Option<(Name, Busy)>, crate::lock::Error> {
     let mut open = match link.take() {
         Some(open) => open,
-        None => self::open(settings)?,
+        None => Link::open(&settings.server)?,
     };
     // What was said before this look is answered by it.
     while open.receive()?.is_some() {}
+    watch(&mut open, &settings.prefix, names)?;
     let found = inspect(&mut open, &settings.prefix, names)?;
     *link = Some(open);
     Ok(found

@@ -277,12 +277,14 @@ impl Claim {
         Self::renewed(link.ask(self.renewal(true), within)?)
     }
 
-    /// Whether several claims are still ours, in one round trip; changes nothing.
+    /// Whether several claims are still ours, in one round trip; changes nothing. From then on the
+    /// server tells of changes, where it can.
     pub fn check_all(
         claims: &[Self],
         link: &mut Link,
         within: Duration,
     ) -> Result<Vec<Check>, Error> {
+        link.watch(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
         let call = |claim: &Self| claim.lock.call(&CHECK, vec![claim.token.clone()]);
         let answers = link.ask_all(claims.iter().map(call).collect(), within)?;
         let read = |answer| {

@@ -95,6 +95,15 @@ pub fn inspect(link: &mut Link, prefix: &str, names: &[Name]) -> Result<Vec<Insp
         .collect()
 }
 
+/// Has the server tell when one of these locks changes for the next time, where it can.
+pub fn watch(link: &mut Link, prefix: &str, names: &[Name]) -> Result<(), Error> {
+    let locks: Vec<Lock> = names
+        .iter()
+        .map(|name| Lock::new(prefix, name.clone()))
+        .collect();
+    link.watch(locks.iter().map(|lock| lock.keys.lock.as_slice()))
+}
+
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     let fields = array(answer)?;
     let [kind, fence, now_ms, held, waiting] = fields.as_slice() else {

@@ -104,8 +104,8 @@ pub struct Link {
     sent: Number,
     /// An invalidation came while somebody waited for an answer.
     invalidated: bool,
-    /// The server was asked to tell of changed keys.
-    watches_keys: bool,
+    /// The server was asked to tell of keys that change.
+    tracks: bool,
     server: Arc<Server>,
 }
 
@@ -121,7 +121,7 @@ impl Link {
             expected: VecDeque::new(),
             sent: 0,
             invalidated: false,
-            watches_keys: false,
+            tracks: false,
             server: Arc::clone(server),
         };
         link.introduce()?;
@@ -190,21 +190,29 @@ impl Link {
         self.write(&bytes)
     }
 
-    /// Has the server tell us when somebody else changes a key that a script of ours has read
-    /// (client tracking, RESP3). Where that doesn't exist, nobody tells.
-    pub fn watch_keys(&mut self) -> Result<(), Error> {
-        if std::mem::replace(&mut self.watches_keys, true) {
-            return Ok(());
-        }
+    /// Has the server tell us when somebody else changes one of these keys for the next time (client
+    /// tracking, RESP3). Where that doesn't exist, nobody tells. Only what is read here counts: of a
+    /// script's keys most are written all the time.
+    pub(super) fn watch<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         let mut bytes = Vec::new();
-        cmd("HELLO").arg(3).write_packed_command(&mut bytes);
-        cmd("CLIENT")
-            .arg("TRACKING")
-            .arg("ON")
-            .arg("NOLOOP")
-            .write_packed_command(&mut bytes);
-        self.expected.push_back(Expected::Optional);
-        self.expected.push_back(Expected::Optional);
+        let mut optional = |command: &Cmd| {
+            command.write_packed_command(&mut bytes);
+            self.expected.push_back(Expected::Optional);
+        };
+        if !std::mem::replace(&mut self.tracks, true) {
+            optional(cmd("HELLO").arg(3));
+            optional(
+                cmd("CLIENT")
+                    .arg("TRACKING")
+                    .arg("ON")
+                    .arg("OPTIN")
+                    .arg("NOLOOP"),
+            );
+        }
+        for key in keys {
+            optional(cmd("CLIENT").arg("CACHING").arg("YES"));
+            optional(cmd("GET").arg(key));
+        }
         self.write(&bytes)
     }
 

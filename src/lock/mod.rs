@@ -51,7 +51,7 @@ use redis::Value;
 pub use self::claim::{Acquired, Busy, Check, Claim, Loss, Order, Place, Release, Renewal, id};
 pub use self::deadlock::{Blocked, Member};
 pub use self::error::{Error, Kind};
-pub use self::inspect::{Hold, Inspected, Key, Waiting, inspect, names};
+pub use self::inspect::{Hold, Inspected, Key, Waiting, inspect, names, watch};
 pub use self::link::{Call, Grant, Incoming, Link};
 use self::name::Keys;
 pub use self::name::Name;

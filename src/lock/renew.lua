@@ -17,6 +17,4 @@ if reuse == '1' then
   redis.call('HSET', meta, token, entry)
 end
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
--- Read last, so that the server tells us when the key is changed by others.
-redis.call('GET', lock)
 return {1, tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0)}

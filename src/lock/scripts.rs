@@ -26,7 +26,7 @@ pub(super) static ACQUIRE: Script = Script {
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "98dc5b5a8c195f4943111caa4c2cc4a999c07d83",
+    hash: "680b49dbeb404761d8cd1d6b7d0751cda5089ea1",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),

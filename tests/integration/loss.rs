@@ -158,3 +158,22 @@ fn when_redis_stalls_a_stuck_connection_does_not_keep_command_alive() {
     assert_dies_within_the_lease(&mut redis, |redis| redis.stall());
     redis.resume();
 }
+
+#[test]
+fn what_happens_to_other_locks_is_nothing_to_a_holder() {
+    let redis = Redis::start();
+    let mut holder = Running::start(&mut redis.redlock(&["run", "a", "-c", IDLE]));
+    holder.expect_line("ready");
+    wait_until("it watches its key", || {
+        let clients = redis.cli(&["CLIENT", "LIST"]);
+        clients.contains(" flags=t") && clients.contains(" cmd=eval")
+    });
+    let before = redis.calls("evalsha");
+    for _ in 0..10 {
+        outcome(&mut redis.redlock(&["run", "b", "--", "true"])).assert_code(0);
+    }
+    // Two for each run, and on a busy machine perhaps a renewal; a holder that looked at each
+    // change would add as many.
+    let calls = redis.calls("evalsha") - before;
+    assert!((20..30).contains(&calls), "{calls}");
+}
