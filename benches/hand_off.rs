@@ -11,6 +11,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write, stdout};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -70,7 +71,9 @@ fn hand_off(redis: &Redis, directory: &Path) -> Result<()> {
         let mut gaps = vec![Vec::new(); tools.len()];
         let mut drains = vec![Vec::new(); tools.len()];
         for round in 0..(tools[0].rounds)(waiters) {
-            for (which, tool) in tools.iter().enumerate() {
+            for turn in 0..tools.len() {
+                let which = (turn + round) % tools.len();
+                let tool = &tools[which];
                 if round < (tool.rounds)(waiters) {
                     signal(tool, Signal::SIGCONT)?;
                     let times = one_round(tool, waiters, &stamp, directory)?;
@@ -109,7 +112,13 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
         Tool {
             name: "flock",
             words: words(&["flock", &lock.display().to_string()]),
-            waiting: Box::new(|| Ok(fs::read_to_string("/proc/locks")?.matches("->").count())),
+            waiting: Box::new(move || {
+                // Others on this machine may wait for files of theirs.
+                let file = format!(":{} ", fs::metadata(&lock)?.ino());
+                let locks = fs::read_to_string("/proc/locks")?;
+                let waits = |line: &&str| line.contains("->") && line.contains(&file);
+                Ok(locks.lines().filter(waits).count())
+            }),
             rounds: often,
             server: None,
         },
@@ -225,34 +234,70 @@ fn one_round(
     Ok(stamps)
 }
 
-/// What a hundred waiters of one lock send while nothing happens.
+/// What a hundred waiters of one lock send while nothing happens. A holder that is a redlock sends
+/// something as well; a key of a plain client doesn't.
 fn load_of_waiters(redis: &Redis) -> Result<()> {
-    const SECONDS: u64 = 20;
+    let mut out = stdout();
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    let _: () = connection.set_ex("redlock:load", "somebody", 600)?;
+    let _: () = connection.set_ex("redlock:plain", "somebody", 600)?;
+    writeln!(
+        out,
+        "\n100 waiters, commands a second (in parentheses: with those that scripts call)"
+    )?;
+    let (sent, all) = load(redis, &mut connection, "plain")?;
+    writeln!(out, "held by a plain client  {sent:>5.1} ({all:.0})")?;
+    let _: () = connection.del("redlock:plain")?;
+
     let url = redis.url();
-    let words =
-        [&redlock(), "-q", "-u", &url, "run", "load", "--", "true"].map(ToString::to_string);
+    let words = [&redlock(), "-q", "-u", &url, "run", "load", "--", "sleep"];
+    let words: Vec<String> = words
+        .iter()
+        .chain(&["600"])
+        .map(ToString::to_string)
+        .collect();
+    let mut holder = command(&words).spawn()?;
+    wait_until("it is held", || Ok(connection.exists("redlock:load")?))?;
+    let measured = load(redis, &mut connection, "load");
+    kill(Pid::from_raw(i32::try_from(holder.id())?), Signal::SIGTERM)?;
+    holder.wait()?;
+    let (sent, all) = measured?;
+    writeln!(out, "held by a redlock       {sent:>5.1} ({all:.0})")?;
+    Ok(())
+}
+
+/// The commands a second of all clients while a hundred wait for the lock: what they send, and what
+/// `INFO commandstats` counts, which is the scripts' calls too.
+fn load(redis: &Redis, connection: &mut redis::Connection, name: &str) -> Result<(f64, f64)> {
+    // The longest heartbeat. Those far behind beat together when they came together, so that less
+    // would leave them out.
+    const SECONDS: u64 = 30;
+    let url = redis.url();
+    let words = [&redlock(), "-q", "-u", &url, "run", name, "--", "true"].map(ToString::to_string);
     let mut all = (0..100)
         .map(|_| Ok(command(&words).spawn()?))
         .collect::<Result<Vec<Child>>>()?;
     wait_until("all wait", || {
-        Ok(connection.zcard::<_, usize>("{redlock:load}:queue")? == 100)
+        let queue = format!("{{redlock:{name}}}:queue");
+        Ok(connection.zcard::<_, usize>(queue)? == 100)
     })?;
-    // The first heartbeats come when each is told how many are ahead.
+    // Whatever else they do at the start is to be over.
     std::thread::sleep(Duration::from_secs(3));
+    let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(connection)?;
     let sent = redis.sent_during(|| {
         std::thread::sleep(Duration::from_secs(SECONDS));
         Ok(())
     })?;
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
     for process in &mut all {
         process.kill()?;
         process.wait()?;
     }
-    let _: () = connection.del("redlock:load")?;
-    let rate = sent.len() as f64 / SECONDS as f64;
-    writeln!(stdout(), "\n100 waiters send {rate:.1} commands a second")?;
-    Ok(())
+    let calls = stats
+        .lines()
+        .filter_map(|line| line.split_once("calls=")?.1.split(',').next())
+        .map(str::parse::<f64>)
+        .sum::<std::result::Result<f64, _>>()?;
+    Ok((sent.len() as f64 / SECONDS as f64, calls / SECONDS as f64))
 }
 
 /// Ten that run in a loop on one name, against one alone: runs a second.
@@ -261,24 +306,30 @@ fn loops(redis: &Redis) -> Result<()> {
     let words =
         [&redlock(), "-q", "-u", &url, "run", "loop", "--", "true"].map(ToString::to_string);
     let rate = |threads: usize| -> Result<f64> {
-        let (count, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (count, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let stop = AtomicBool::new(false);
         let started = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        if command(&words)
-                            .status()
-                            .is_ok_and(|status| status.success())
-                        {
-                            count.fetch_add(1, Ordering::Relaxed);
-                        }
+                        let done = command(&words).status();
+                        let counter = if done.is_ok_and(|status| status.success()) {
+                            &count
+                        } else {
+                            &failed
+                        };
+                        counter.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
             std::thread::sleep(Duration::from_secs(2));
             stop.store(true, Ordering::Relaxed);
         });
+        match failed.load(Ordering::Relaxed) {
+            0 => {}
+            failed => return Err(format!("{failed} runs failed").into()),
+        }
         Ok(count.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
     };
     let (mut alone, mut together) = (Vec::new(), Vec::new());
@@ -408,8 +459,9 @@ impl Etcd {
         let clients = url().map_err(|error| error.to_string())?;
         let peers = url().map_err(|error| error.to_string())?;
         let data: PathBuf = directory.join("etcd");
-        let mut process = Command::new("etcd")
-            .arg("--data-dir")
+        // In a session of its own, as the Redis.
+        let mut process = Command::new("setsid")
+            .args(["etcd", "--data-dir"])
             .arg(&data)
             .args([
                 "--listen-client-urls",
@@ -431,6 +483,9 @@ impl Etcd {
             .map_err(|error| format!("etcd: {error}"))?;
         let healthy = ["--endpoints", &clients, "endpoint", "health"];
         let up = wait_until("etcd answers", || {
+            if let Some(status) = process.try_wait()? {
+                return Err(format!("etcd ended with {status}").into());
+            }
             let health = Command::new("etcdctl")
                 .args(healthy)
                 .env("ETCDCTL_API", "3")

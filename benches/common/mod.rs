@@ -148,8 +148,10 @@ pub fn machine() -> Result<String> {
         .nth(2)
         .unwrap_or_default()
         .replace("v=", "");
+    let load = fs::read_to_string("/proc/loadavg")?;
+    let load = load.split(' ').next().unwrap_or_default();
     Ok(format!(
-        "{cores} cores, Linux {}, redis-server {redis}",
+        "{cores} cores (load {load}), Linux {}, redis-server {redis}",
         kernel.trim()
     ))
 }

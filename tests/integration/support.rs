@@ -264,12 +264,16 @@ pub fn path() -> String {
     )
 }
 
-/// Gives a command a session of its own, so that it has no controlling terminal.
+/// Gives a command a session of its own, so that it has no controlling terminal, and the signals
+/// back that whoever started the tests in the background had ignored.
 pub fn without_terminal(command: &mut Command) {
-    // SAFETY: setsid is one system call, allowed between fork and exec.
+    // SAFETY: setsid and signal are system calls, allowed between fork and exec.
     unsafe {
         command.pre_exec(|| {
             nix::unistd::setsid()?;
+            for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
+                nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl)?;
+            }
             Ok(())
         });
     }
