@@ -14,6 +14,15 @@ pub enum Patience {
 }
 
 impl Patience {
+    /// From when the wait began: not at all with `no_wait`, else as long as `wait` says.
+    pub fn since(began: Moment, no_wait: bool, wait: Option<Duration>) -> Self {
+        match (no_wait, wait) {
+            (true, _) => Self::Until(began),
+            (false, Some(wait)) => Self::Until(began + wait),
+            (false, None) => Self::ForEver,
+        }
+    }
+
     /// Whether it is over.
     pub fn is_over(self, now: Moment) -> bool {
         matches!(self, Self::Until(end) if now >= end)

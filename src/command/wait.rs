@@ -23,11 +23,7 @@ const LOOK: Duration = Duration::from_secs(2);
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let names = distinct(&options.names)?;
     let began = now();
-    let patience = match (options.no_wait, options.wait) {
-        (true, _) => Patience::Until(began),
-        (false, Some(wait)) => Patience::Until(began + wait),
-        (false, None) => Patience::ForEver,
-    };
+    let patience = Patience::since(began, options.no_wait, options.wait);
     let mut telling = Telling::new(began, report::has_terminal());
     let mut link = Some(Link::open(&settings.server)?);
     loop {

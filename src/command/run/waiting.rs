@@ -112,11 +112,8 @@ impl<'a> Attempt<'a> {
     /// Asks for the lock until it is ours, the patience is over, or a signal comes. `started` is
     /// when the run began to wait for whatever lock.
     pub(super) fn wait(mut self, started: Moment) -> Result<Taking> {
-        let patience = match (self.run.options.no_wait, self.run.options.wait) {
-            (true, _) => Patience::Until(started),
-            (false, Some(wait)) => Patience::Until(started + wait),
-            (false, None) => Patience::ForEver,
-        };
+        let options = &self.run.options;
+        let patience = Patience::since(started, options.no_wait, options.wait);
         let mut deadlock = Deadlock::new(self.run, self.holds, &self.claim, now());
         let taking = self.until_it_is_ours(patience, &mut deadlock);
         report::transient(None);
