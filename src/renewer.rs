@@ -16,7 +16,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
 use crate::lease::try_timeout;
-use crate::lock::{Check, Claim, Error, Link, Loss, Name, Renewal, Server};
+use crate::lock::{Claim, Error, Link, Loss, Name, Server, Standing};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,14 +144,21 @@ impl Work {
                 Some(link) => link,
                 None => Link::open(server)?,
             };
-            let mut news = match self.order {
-                Order::Renew => renew(&self.claims, &mut link, server, sent)?,
-                Order::Check => Vec::new(),
-            };
+            let mut news = Vec::new();
+            if self.order == Order::Renew {
+                news = told(
+                    &self.claims,
+                    Claim::renew_all(&self.claims, &mut link, server.timeout)?,
+                );
+                if news.len() < self.claims.len() {
+                    news.push(News::Renewed(sent));
+                }
+            }
             // A renewal, too, changes the key, after which the server has to be asked anew to tell
             // of changes; and what happened before it was asked, it doesn't tell.
             if !news.iter().any(|news| matches!(news, News::Lost(..))) {
-                news.extend(check(&self.claims, &mut link, server)?);
+                let checks = Claim::check_all(&self.claims, &mut link, server.timeout)?;
+                news.extend(told(&self.claims, checks));
             }
             Ok((link, news))
         };
@@ -168,38 +175,16 @@ impl Work {
     }
 }
 
-fn renew(
-    claims: &[Claim],
-    link: &mut Link,
-    server: &Server,
-    sent: Moment,
-) -> Result<Vec<News>, Error> {
-    let renewals = Claim::renew_all(claims, link, server.timeout)?;
-    let mut news = Vec::new();
-    for (claim, renewal) in claims.iter().zip(renewals) {
+/// The claims that aren't ours any more.
+fn told(claims: &[Claim], standings: Vec<Standing>) -> Vec<News> {
+    let each = claims.iter().zip(standings);
+    each.filter_map(|(claim, standing)| {
         let name = claim.lock().name().clone();
-        match renewal {
-            Renewal::Renewed { .. } => {}
-            Renewal::Returned => news.push(News::Returned(name)),
-            Renewal::Lost(loss) => news.push(News::Lost(name, loss)),
+        match standing {
+            Standing::Ours => None,
+            Standing::Returned => Some(News::Returned(name)),
+            Standing::Lost(loss) => Some(News::Lost(name, loss)),
         }
-    }
-    if news.len() < claims.len() {
-        news.push(News::Renewed(sent));
-    }
-    Ok(news)
-}
-
-fn check(claims: &[Claim], link: &mut Link, server: &Server) -> Result<Vec<News>, Error> {
-    let checks = Claim::check_all(claims, link, server.timeout)?;
-    let mut news = Vec::new();
-    for (claim, check) in claims.iter().zip(checks) {
-        let name = claim.lock().name().clone();
-        match check {
-            Check::Ours => {}
-            Check::Returned => news.push(News::Returned(name)),
-            Check::Lost(loss) => news.push(News::Lost(name, loss)),
-        }
-    }
-    Ok(news)
+    })
+    .collect()
 }

@@ -76,23 +76,24 @@ pub struct Busy {
     pub holder: Option<Holder>,
 }
 
-/// The answer to [`Claim::renew`]; that there was no answer is an [`Error`], a third thing.
+/// The answer to [`Claim::renew`] and [`Claim::check_all`]; that there was no answer is an
+/// [`Error`], a third thing.
 #[derive(Clone, Debug)]
-pub enum Renewal {
-    /// The lease is lengthened by the TTL.
-    Renewed { fence: u64, limit: Limit, slot: u32 },
+pub enum Standing {
+    /// Still ours; by a renewal, for another TTL.
+    Ours,
     /// Our own job has given it back.
     Returned,
     /// Definitely not ours any more.
     Lost(Loss),
 }
 
-/// The answer to [`Claim::check`].
-#[derive(Clone, Debug)]
-pub enum Check {
-    Ours,
-    Returned,
-    Lost(Loss),
+/// What [`Claim::reuse`] found.
+#[derive(Clone, Copy, Debug)]
+pub struct Reused {
+    pub fence: u64,
+    pub limit: Limit,
+    pub slot: u32,
 }
 
 /// How a lock was lost, as far as Redis knows.
@@ -231,7 +232,7 @@ impl Claim {
         })
     }
 
-    /// The call that lengthens the lease. Its answer goes to [`Self::renewed`].
+    /// The call that lengthens the lease. Its answer goes to [`Self::standing`].
     pub fn renew(&self) -> Call {
         self.renewal(false)
     }
@@ -245,17 +246,13 @@ impl Claim {
         self.lock.call(&RENEW, args)
     }
 
-    /// Reads the answer to [`Self::renew`].
-    pub fn renewed(answer: Value) -> Result<Renewal, Error> {
+    /// Reads the answer to [`Self::renew`] and to a check.
+    pub fn standing(answer: Value) -> Result<Standing, Error> {
         let fields = array(answer)?;
         Ok(match fields.as_slice() {
-            [Value::Int(1), fence, limit, slot] => Renewal::Renewed {
-                fence: number(fence)?,
-                limit: Limit::of(number(limit)?),
-                slot: number(slot)?,
-            },
-            [Value::Int(2)] => Renewal::Returned,
-            [Value::Int(0), by, entry] => Renewal::Lost(loss(by, entry)),
+            [Value::Int(1), ..] => Standing::Ours,
+            [Value::Int(2)] => Standing::Returned,
+            [Value::Int(0), by, entry] => Standing::Lost(loss(by, entry)),
             _ => return Err(odd(&fields)),
         })
     }
@@ -266,15 +263,23 @@ impl Claim {
         claims: &[Self],
         link: &mut Link,
         within: Duration,
-    ) -> Result<Vec<Renewal>, Error> {
-        let calls: Vec<Call> = claims.iter().map(Self::renew).collect();
+    ) -> Result<Vec<Standing>, Error> {
+        let calls = claims.iter().map(Self::renew).collect();
         let answers = link.ask_all(calls, within)?;
-        answers.into_iter().map(Self::renewed).collect()
+        answers.into_iter().map(Self::standing).collect()
     }
 
-    /// Renews what another run took, to use it as well.
-    pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Renewal, Error> {
-        Self::renewed(link.ask(self.renewal(true), within)?)
+    /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
+    pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Option<Reused>, Error> {
+        let fields = array(link.ask(self.renewal(true), within)?)?;
+        Ok(match fields.as_slice() {
+            [Value::Int(1), fence, limit, slot] => Some(Reused {
+                fence: number(fence)?,
+                limit: Limit::of(number(limit)?),
+                slot: number(slot)?,
+            }),
+            _ => None,
+        })
     }
 
     /// Whether several claims are still ours, in one round trip; changes nothing. From then on the
@@ -283,20 +288,11 @@ impl Claim {
         claims: &[Self],
         link: &mut Link,
         within: Duration,
-    ) -> Result<Vec<Check>, Error> {
+    ) -> Result<Vec<Standing>, Error> {
         link.watch(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
         let call = |claim: &Self| claim.lock.call(&CHECK, vec![claim.token.clone()]);
         let answers = link.ask_all(claims.iter().map(call).collect(), within)?;
-        let read = |answer| {
-            let fields = array(answer)?;
-            Ok(match fields.as_slice() {
-                [Value::Int(1)] => Check::Ours,
-                [Value::Int(2)] => Check::Returned,
-                [Value::Int(0), by, entry] => Check::Lost(loss(by, entry)),
-                _ => return Err(odd(&fields)),
-            })
-        };
-        answers.into_iter().map(read).collect()
+        answers.into_iter().map(Self::standing).collect()
     }
 
     /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer. Safe

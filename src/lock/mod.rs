@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-pub use self::claim::{Acquired, Busy, Check, Claim, Loss, Order, Place, Release, Renewal, id};
+pub use self::claim::{Acquired, Busy, Claim, Loss, Order, Place, Release, Reused, Standing, id};
 pub use self::deadlock::{Blocked, Member};
 pub use self::error::{Error, Kind};
 pub use self::inspect::{Hold, Inspected, Key, Waiting, inspect, names, watch};

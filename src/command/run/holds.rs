@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::clock::{Moment, now};
 use crate::lease::Lease;
-use crate::lock::{Claim, Error, Incoming, Link, Name, Renewal, Server};
+use crate::lock::{Claim, Error, Incoming, Link, Name, Server, Standing};
 use crate::renewer::{News, Order, Renewer};
 
 /// A lock that we hold.
@@ -152,7 +152,7 @@ impl Holds {
     fn claimed(&mut self, sent: Moment) -> Option<News> {
         let answer = loop {
             match self.link.as_mut().map(Link::receive) {
-                Some(Ok(Some(Incoming::Answer(answer)))) => break Claim::renewed(answer),
+                Some(Ok(Some(Incoming::Answer(answer)))) => break Claim::standing(answer),
                 Some(Ok(Some(_))) => {}
                 Some(Ok(None)) if now() < self.due()? => return None,
                 Some(Ok(None)) | None => {
@@ -164,9 +164,9 @@ impl Holds {
         self.claiming = Claiming::No;
         let name = self.all.first()?.claim.lock().name().clone();
         Some(match answer {
-            Ok(Renewal::Renewed { .. }) => News::Renewed(sent),
-            Ok(Renewal::Returned) => News::Returned(name),
-            Ok(Renewal::Lost(loss)) => News::Lost(name, loss),
+            Ok(Standing::Ours) => News::Renewed(sent),
+            Ok(Standing::Returned) => News::Returned(name),
+            Ok(Standing::Lost(loss)) => News::Lost(name, loss),
             Err(error) => {
                 self.link = None;
                 News::Failed(error)

@@ -27,7 +27,7 @@ use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
-use crate::lock::{self, Claim, Kind, Limit, Link, Lock, Loss, Name, Release, Renewal, Who};
+use crate::lock::{self, Claim, Kind, Limit, Link, Lock, Loss, Name, Release, Reused, Who};
 use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{SIGSTOP, Signals, ends_waiting};
@@ -204,10 +204,10 @@ impl Run<'_> {
             None => Link::open(&self.settings.server)?,
         };
         let sent = now();
-        let renewal = claim.reuse(&mut link, self.settings.server.timeout)?;
+        let reused = claim.reuse(&mut link, self.settings.server.timeout)?;
         holds.link = Some(link);
         // Where it isn't held (any more), that was another server, or a job that has ended.
-        let Renewal::Renewed { fence, limit, slot } = renewal else {
+        let Some(Reused { fence, limit, slot }) = reused else {
             return Ok(false);
         };
         if limit > self.limit {
