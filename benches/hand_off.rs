@@ -386,6 +386,9 @@ fn work_of_the_server(redis: &Redis) -> Result<()> {
                 "0",
                 "fifo",
                 "0",
+                "",
+                "0",
+                "0",
             ];
             let _: redis::Value = call(&acquire, &arguments).invoke(&mut connection)?;
             Ok(())
@@ -400,7 +403,7 @@ fn work_of_the_server(redis: &Redis) -> Result<()> {
         let hand_offs = HAND_OFFS.min(waiters);
         for number in 0..hand_offs {
             let released: Vec<i64> =
-                call(&release, &[&token(number), "0"]).invoke(&mut connection)?;
+                call(&release, &[&token(number), "0", "status:0", "0"]).invoke(&mut connection)?;
             let next = token(number + 1);
             let renewed: Vec<i64> = call(&renew, &[&next, "30000", "0"]).invoke(&mut connection)?;
             if released != [1] || renewed.first() != Some(&1) {
@@ -432,12 +435,13 @@ fn work_of_the_server(redis: &Redis) -> Result<()> {
 fn call<'a>(script: &'a redis::Script, arguments: &[&str]) -> redis::ScriptInvocation<'a> {
     let mut call = script.prepare_invoke();
     call.key("redlock:work");
-    for sibling in ["state", "meta", "holders", "queue", "waiters"] {
+    for sibling in ["state", "meta", "holders", "queue", "waiters", "history"] {
         call.key(format!("{{redlock:work}}:{sibling}"));
     }
     call.key("{redlock:}:index")
         .arg("work")
-        .arg("{redlock:work}:");
+        .arg("{redlock:work}:")
+        .arg("200");
     for argument in arguments {
         call.arg(*argument);
     }

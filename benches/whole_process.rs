@@ -106,13 +106,19 @@ fn main() -> Result<()> {
         "ratio of the medians (median of the ratios within a round)"
     )?;
 
+    other_figures(&redis, &redlock)
+}
+
+/// What isn't the time of a whole process.
+fn other_figures(redis: &Redis, redlock: &str) -> Result<()> {
+    let mut out = stdout();
     writeln!(
         out,
         "\none uncontended run sends: {}",
-        commands_of_a_run(&redis, &redlock)?
+        commands_of_a_run(redis, redlock)?
     )?;
     for (what, seconds) in [("short run", "0.2"), ("run with three renewals", "1.2")] {
-        let (memory, threads) = footprint(&redis, &redlock, seconds)?;
+        let (memory, threads) = footprint(redis, redlock, seconds)?;
         writeln!(
             out,
             "{what}: {memory} KiB resident at the most, {threads} thread(s)"
@@ -120,8 +126,18 @@ fn main() -> Result<()> {
     }
     writeln!(
         out,
+        "acquire and release by hand: {:.3} of a run of true",
+        by_hand(redis, redlock)?
+    )?;
+    writeln!(
+        out,
+        "a keeper: {} KiB resident",
+        keeper_memory(redis, redlock)?
+    )?;
+    writeln!(
+        out,
         "status of 1000 held locks: {:.1} ms",
-        status_of_a_thousand(&redis, &redlock)?
+        status_of_a_thousand(redis, redlock)?
     )?;
     Ok(())
 }
@@ -200,6 +216,78 @@ fn footprint(redis: &Redis, redlock: &str, seconds: &str) -> Result<(u64, u64)> 
     Ok(last)
 }
 
+/// How much longer than a run of `true` it takes to acquire a lock and to release it, as two
+/// processes; the ratio of the medians of interleaved rounds.
+fn by_hand(redis: &Redis, redlock: &str) -> Result<f64> {
+    let url = redis.url();
+    let base = [redlock, "-u", &url];
+    let words = |rest: &[&str]| -> Vec<String> {
+        let words = base.iter().chain(rest);
+        words.map(|&word| word.to_owned()).collect()
+    };
+    let run = words(&["run", "bench", "--", "true"]);
+    let acquire = words(&["acquire", "bench", "--format", "token"]);
+    let release = words(&["release", "bench"]);
+    let (mut runs, mut pairs) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + ROUNDS {
+        let started = Instant::now();
+        command(&run).status()?;
+        let ran = started.elapsed();
+        let started = Instant::now();
+        let output = command(&acquire).stdout(Stdio::piped()).output()?;
+        let token = String::from_utf8(output.stdout)?;
+        let mut release = command(&release);
+        let status = release.env("REDLOCK_TOKEN", token.trim()).status()?;
+        let both = started.elapsed();
+        if !status.success() {
+            return Err("what was acquired could not be released".into());
+        }
+        if round >= WARM_UP {
+            runs.push(ran.as_secs_f64());
+            pairs.push(both.as_secs_f64());
+        }
+    }
+    Ok(median(&pairs) / median(&runs))
+}
+
+/// The resident memory (KiB) of a keeper that has renewed several times.
+fn keeper_memory(redis: &Redis, redlock: &str) -> Result<u64> {
+    let url = redis.url();
+    let pid = std::process::id().to_string();
+    let acquire = [
+        redlock,
+        "-u",
+        &url,
+        "acquire",
+        "kept",
+        "--ttl",
+        "1s",
+        "--format",
+        "token",
+        "--while-pid",
+        &pid,
+    ]
+    .map(str::to_owned);
+    let output = command(&acquire).stdout(Stdio::piped()).output()?;
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut memory = None;
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let mut words = words.split(|&byte| byte == 0);
+        if words.any(|word| word == b"--while-pid") && words.next() == Some(pid.as_bytes()) {
+            let status = fs::read_to_string(entry.path().join("status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            memory = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        }
+    }
+    let release = [redlock, "-u", &url, "release", "kept"].map(str::to_owned);
+    let token = String::from_utf8(output.stdout)?;
+    command(&release)
+        .env("REDLOCK_TOKEN", token.trim())
+        .status()?;
+    memory.ok_or_else(|| "there is no keeper".into())
+}
+
 /// How long `redlock status` takes for a thousand locks, ms; the median of 20.
 fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port))?;
@@ -211,13 +299,15 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
     for number in 0..1000 {
         let name = format!("lock-{number}");
         let lock = format!("redlock:{name}");
-        let siblings = ["state", "meta", "holders", "queue", "waiters"];
+        let siblings = ["state", "meta", "holders", "queue", "waiters", "history"];
         let keys = siblings.map(|sibling| format!("{{{lock}}}:{sibling}"));
         let channels = format!("{{{lock}}}:");
-        let mut words = vec!["EVAL", script, "7", &lock];
+        let mut words = vec!["EVAL", script, "8", &lock];
         words.extend(keys.iter().map(String::as_str));
-        words.extend(["{redlock:}:index", &name, &channels]);
-        words.extend(["token", "600000", "1", who, "", "", "0", "fifo", "0"]);
+        words.extend(["{redlock:}:index", &name, &channels, "200"]);
+        words.extend([
+            "token", "600000", "1", who, "", "", "0", "fifo", "0", "", "0", "0",
+        ]);
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
             write!(request, "${}\r\n{word}\r\n", word.len())?;
@@ -225,7 +315,7 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
         stream.write_all(request.as_bytes())?;
         let mut reply = [0; 256];
         let read = stream.read(&mut reply)?;
-        if !reply[..read].starts_with(b"*3\r\n:1") {
+        if !reply[..read].starts_with(b"*4\r\n:1") {
             return Err("a lock could not be made".into());
         }
     }

@@ -55,8 +55,10 @@ _redlock() {
         --url=* | --prefix=* | --password-file=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
             server+=("${words[i]}")
             ;;
-        --connect-timeout | --ttl | -w | --wait | -E | --conflict-exit-code | -t | --timeout | \
-            -k | --kill-after | --slots | --priority | --on-lost | --on-unreachable | --reason | -c | --shell | --token-file | --id)
+        --connect-timeout | --history-size | --ttl | -w | --wait | -E | --conflict-exit-code | \
+            --slots | --priority | --order | --reason | -t | --timeout | -k | --kill-after | --on-lost | \
+            --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | -c | --shell | \
+            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg)
             ((++i))
             ;;
         -*) ;;
@@ -70,32 +72,51 @@ _redlock() {
     fi
 
     local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout
-        --quiet --verbose --help'
+        --history-size --quiet --verbose --help'
+    local patience='--wait --no-wait --conflict-exit-code'
+    local taking="--ttl $patience --shared --slots --priority --lifo --supersede --order
+        --cancel-running --repair-ttl --reason --kill-after --on-lost"
     case $prev in
     --on-lost) _redlock_words 'stop warn' ;;
     --on-unreachable) _redlock_words 'fail run' ;;
-    --password-file | --token-file | --tls-ca | --tls-cert | --tls-key) _redlock_files ;;
-    --ttl | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout)
+    --format) _redlock_words 'env json token github' ;;
+    --password-file | --token-file | --tls-ca | --tls-cert | --tls-key | --svg) _redlock_files ;;
+    --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
+    --ttl | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
+        --once-per | --jitter | --for | --since)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
-    --url | -u | --prefix | --slots | --priority | --reason | --id | -E | --conflict-exit-code | -c | --shell) ;;
+    --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --id | -E | \
+        --conflict-exit-code | -c | --shell | --unless | --last) ;;
     *)
         case $command:$cur in
         run:-*)
-            _redlock_words "--ttl --wait --no-wait --conflict-exit-code --shared --slots --priority
-                --lifo --supersede --timeout --kill-after --on-lost --on-unreachable --reason
-                --shell -- $common"
+            _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once-per --unless
+                --join --jitter --shell -- $common"
             ;;
-        wait:-*) _redlock_words "--wait --no-wait --conflict-exit-code $common" ;;
+        acquire:-*) _redlock_words "$taking --format --while-pid $common" ;;
+        extend:-*) _redlock_words "--token-file $common" ;;
+        check:-*) _redlock_words "--token-file --for $common" ;;
+        wait:-*) _redlock_words "$patience $common" ;;
         status:-*) _redlock_words "--json --names-only --watch $common" ;;
+        history:-*) _redlock_words "--last --since --json --follow --timeline --svg $common" ;;
         release:-*) _redlock_words "--token-file --force --id $common" ;;
-        :*) _redlock_words "run wait status release --version $common" ;;
+        freeze:-*) _redlock_words "--reason --for $common" ;;
+        thaw:-* | fence:-*) _redlock_words "$common" ;;
+        :*)
+            _redlock_words "run acquire extend check release wait status history freeze thaw fence
+                --version $common"
+            ;;
         run:*)
             ((names)) && COMPREPLY=(--)
             _redlock_names "${server[@]}"
             ;;
-        wait:* | status:*) _redlock_names "${server[@]}" ;;
-        release:*) ((names)) || _redlock_names "${server[@]}" ;;
+        wait:* | status:* | history:*) _redlock_names "${server[@]}" ;;
+        acquire:* | check:* | release:* | freeze:* | thaw:*) ((names)) || _redlock_names "${server[@]}" ;;
+        extend:*)
+            if ((names)); then _redlock_words '1m 10m 1h'; else _redlock_names "${server[@]}"; fi
+            ;;
+        fence:*) ((names)) || _redlock_files ;;
         esac
         ;;
     esac

@@ -38,11 +38,24 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a run -d 'Run a command while holding a lock'
-complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a wait -d 'Wait until a lock is free'
-complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a status -d 'Show who holds which lock, and who waits'
-complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -a release -d 'Give a lock back, or take it from its holder'
-complete -c redlock -n 'not __fish_seen_subcommand_from run wait status release' -s V -l version -d 'Print the version'
+set -g __redlock_commands run acquire extend check release wait status history freeze thaw fence
+
+function __redlock_no_command
+    not __fish_seen_subcommand_from $__redlock_commands
+end
+
+complete -c redlock -n __redlock_no_command -a run -d 'Run a command while holding a lock'
+complete -c redlock -n __redlock_no_command -a acquire -d 'Take a lock for a script that goes on'
+complete -c redlock -n __redlock_no_command -a extend -d 'Hold a lock for longer, from within the work'
+complete -c redlock -n __redlock_no_command -a check -d 'Ask whether a lock is still ours'
+complete -c redlock -n __redlock_no_command -a release -d 'Give a lock back, or take it from its holder'
+complete -c redlock -n __redlock_no_command -a wait -d 'Wait until a lock is free'
+complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
+complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock, how long, and how it ended'
+complete -c redlock -n __redlock_no_command -a freeze -d 'Let the holder finish, and nobody new in'
+complete -c redlock -n __redlock_no_command -a thaw -d 'Let others in again'
+complete -c redlock -n __redlock_no_command -a fence -d 'Refuse a late writer'
+complete -c redlock -n __redlock_no_command -s V -l version -d 'Print the version'
 
 complete -c redlock -n 'not __redlock_after_dashes' -s u -l url -x -d 'Redis server'
 complete -c redlock -n 'not __redlock_after_dashes' -l prefix -x -d 'Text before each name'
@@ -51,36 +64,62 @@ complete -c redlock -n 'not __redlock_after_dashes' -l tls-ca -r -F -d 'Trusted 
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-cert -r -F -d 'Our certificate'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-key -r -F -d 'The key of our certificate'
 complete -c redlock -n 'not __redlock_after_dashes' -l connect-timeout -x -d 'Longest time to connect'
+complete -c redlock -n 'not __redlock_after_dashes' -l history-size -x -d 'How many past holders are kept'
 complete -c redlock -n 'not __redlock_after_dashes' -s q -l quiet -d 'Say nothing but errors'
 complete -c redlock -n 'not __redlock_after_dashes' -s v -l verbose -d 'Say each change of state'
 complete -c redlock -n 'not __redlock_after_dashes' -s h -l help -d 'Show help'
 
-complete -c redlock -n '__redlock_is run' -l ttl -x -d 'How long the lock outlives a killed redlock'
-complete -c redlock -n '__redlock_is run' -s w -l wait -x -d 'Wait at most this long'
-complete -c redlock -n '__redlock_is run' -s n -l no-wait -d 'Give up at once if the lock is busy'
-complete -c redlock -n '__redlock_is run' -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
-complete -c redlock -n '__redlock_is run' -s s -l shared -d 'Share the lock with others that do'
-complete -c redlock -n '__redlock_is run' -l slots -x -d 'At most N hold it at a time'
-complete -c redlock -n '__redlock_is run' -l priority -x -d 'Go before lower ones in the queue'
-complete -c redlock -n '__redlock_is run' -l lifo -d 'Newest waiter first'
-complete -c redlock -n '__redlock_is run' -l supersede -d 'Have older waiters give up'
+for command in run acquire wait
+    complete -c redlock -n "__redlock_is $command" -s w -l wait -x -d 'Wait at most this long'
+    complete -c redlock -n "__redlock_is $command" -s n -l no-wait -d 'Give up at once if the lock is busy'
+    complete -c redlock -n "__redlock_is $command" -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
+end
+
+for command in run acquire
+    complete -c redlock -n "__redlock_is $command" -l ttl -x -d 'How long the lock outlives a dead holder'
+    complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Share the lock with others that do'
+    complete -c redlock -n "__redlock_is $command" -l slots -x -d 'At most N hold it at a time'
+    complete -c redlock -n "__redlock_is $command" -l priority -x -d 'Go before lower ones in the queue'
+    complete -c redlock -n "__redlock_is $command" -l lifo -d 'Newest waiter first'
+    complete -c redlock -n "__redlock_is $command" -l supersede -d 'Have older waiters give up'
+    complete -c redlock -n "__redlock_is $command" -l order -x -d 'What counts as newer'
+    complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Stop the run that holds the lock'
+    complete -c redlock -n "__redlock_is $command" -l repair-ttl -d 'Give a lock without an expiry one'
+    complete -c redlock -n "__redlock_is $command" -l reason -x -d 'Why, shown to others'
+    complete -c redlock -n "__redlock_is $command" -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
+    complete -c redlock -n "__redlock_is $command" -l on-lost -x -a 'stop warn' -d 'When the lock is lost'
+end
+
 complete -c redlock -n '__redlock_is run' -s t -l timeout -x -d 'Stop the command after this long'
-complete -c redlock -n '__redlock_is run' -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
-complete -c redlock -n '__redlock_is run' -l on-lost -x -a 'stop warn' -d 'When the lock is lost'
 complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 'When Redis is out of reach'
-complete -c redlock -n '__redlock_is run' -l reason -x -d 'Why, shown to others'
+complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock at least this long'
+complete -c redlock -n '__redlock_is run' -l once-per -x -d 'Skip if a run has succeeded within this time'
+complete -c redlock -n '__redlock_is run' -l unless -x -d 'Skip if this script succeeds'
+complete -c redlock -n '__redlock_is run' -l join -d 'End with the run that is going on'
+complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Wait a random time first'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script in place of a command'
 
-complete -c redlock -n '__redlock_is wait' -s w -l wait -x -d 'Wait at most this long'
-complete -c redlock -n '__redlock_is wait' -s n -l no-wait -d 'Only say whether it is free'
-complete -c redlock -n '__redlock_is wait' -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
+complete -c redlock -n '__redlock_is acquire' -l format -x -a 'env json token github' -d 'What to print'
+complete -c redlock -n '__redlock_is acquire' -l while-pid -x -a '(__fish_complete_pids)' -d 'Keep it while this process lives'
+
+complete -c redlock -n '__redlock_is extend check release' -l token-file -r -F -d 'File that holds the token'
+complete -c redlock -n '__redlock_is check' -l for -x -d 'For at least this long'
+complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock whoever holds it'
+complete -c redlock -n '__redlock_is release' -l id -x -d 'Only if the holder has this id'
 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is status' -l names-only -d 'Print names only'
 complete -c redlock -n '__redlock_is status' -l watch -d 'Show it again every so often'
 
-complete -c redlock -n '__redlock_is release' -l token-file -r -F -d 'File that holds the token'
-complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock whoever holds it'
-complete -c redlock -n '__redlock_is release' -l id -x -d 'Only if the holder has this id'
+complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Only the last N'
+complete -c redlock -n '__redlock_is history' -l since -x -d 'Only those within this time'
+complete -c redlock -n '__redlock_is history' -l json -d 'Print JSON'
+complete -c redlock -n '__redlock_is history' -s f -l follow -d 'Show each when it ends'
+complete -c redlock -n '__redlock_is history' -l timeline -d 'Draw a chart'
+complete -c redlock -n '__redlock_is history' -l svg -r -F -d 'Write the chart to a file'
 
-complete -c redlock -n '__redlock_is run wait status release' -a '(__redlock_names)' -d lock
+complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Why, shown to all who want the lock'
+complete -c redlock -n '__redlock_is freeze' -l for -x -d 'How long'
+
+complete -c redlock -n '__redlock_is fence' -F
+complete -c redlock -n '__redlock_is run acquire extend check release wait status history freeze thaw' -a '(__redlock_names)' -d lock

@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 
 use nix::unistd::Pid;
 
+use crate::process::descendants;
 use crate::sys::{self, Execution};
 
 /// A child that was spawned, and may have been reaped.
@@ -155,7 +156,9 @@ impl Child {
     /// Signals the child and all descendants that can be found.
     fn signal_tree(&self, signal: i32) {
         let child = (!self.reaped).then_some(self.pid);
-        let rest = descendants().into_iter().filter(|&pid| Some(pid) != child);
+        let rest = descendants(Pid::this())
+            .into_iter()
+            .filter(|&pid| Some(pid) != child);
         for pid in child.into_iter().chain(rest) {
             let _ = sys::kill(pid.as_raw(), signal);
         }
@@ -209,37 +212,4 @@ fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {
 
 fn is_file(path: &CStr) -> bool {
     fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|metadata| metadata.is_file())
-}
-
-/// All our descendants, parents before children. Each was alive when it was listed; none can be
-/// mistaken for another process, as only we reap our children, and a parent that reaps its own
-/// in between does so within the microseconds until the signal is sent.
-fn descendants() -> Vec<Pid> {
-    let mut found = children(Pid::this());
-    let mut next = 0;
-    while let Some(&pid) = found.get(next) {
-        next += 1;
-        for child in children(pid) {
-            if !found.contains(&child) {
-                found.push(child);
-            }
-        }
-    }
-    found
-}
-
-/// The children of a process, of all its threads.
-fn children(pid: Pid) -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|list| {
-            list.split_ascii_whitespace()
-                .filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
-                .collect::<Vec<_>>()
-        })
-        .collect()
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::cli::{Common, duration};
-use crate::lock::{Server, TlsFiles};
+use crate::lock::{Namespace, Server, TlsFiles};
 use crate::report::Voice;
 
 /// What every command needs to know.
 #[derive(Debug)]
 pub struct Settings {
     pub server: Arc<Server>,
-    pub prefix: String,
+    pub namespace: Namespace,
     pub voice: Voice,
 }
 
@@ -34,11 +34,12 @@ impl std::error::Error for BadConfig {}
 
 const URL: &str = "redis://127.0.0.1:6379";
 const PREFIX: &str = "redlock:";
+const HISTORY: u32 = 200;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const SYSTEM_FILE: &str = "/etc/redlock.env";
 
 /// The names a file may set.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
@@ -46,6 +47,7 @@ const NAMES: [&str; 9] = [
     "REDLOCK_TLS_CERT",
     "REDLOCK_TLS_KEY",
     "REDLOCK_CONNECT_TIMEOUT",
+    "REDLOCK_HISTORY",
     "REDLOCK_QUIET",
     "REDLOCK_VERBOSE",
 ];
@@ -88,16 +90,28 @@ impl Settings {
         if let Some(file) = path(&options.password_file, "REDLOCK_PASSWORD_FILE") {
             server.set_password(password(&file)?);
         }
+        let history = match (options.history_size, sources.get("REDLOCK_HISTORY")) {
+            (Some(size), _) => size,
+            (None, Some(text)) => text
+                .parse()
+                .ok()
+                .filter(|size| (1..=10_000).contains(size))
+                .ok_or_else(|| BadConfig("REDLOCK_HISTORY must be 1 to 10000".into()))?,
+            (None, None) => HISTORY,
+        };
         let quiet = sources.switch("REDLOCK_QUIET")?;
         let verbose = sources.switch("REDLOCK_VERBOSE")?;
         Ok(Self {
             server: Arc::new(server),
-            prefix: options
-                .prefix
-                .as_deref()
-                .or(sources.get("REDLOCK_PREFIX"))
-                .unwrap_or(PREFIX)
-                .to_owned(),
+            namespace: Namespace {
+                prefix: options
+                    .prefix
+                    .as_deref()
+                    .or(sources.get("REDLOCK_PREFIX"))
+                    .unwrap_or(PREFIX)
+                    .to_owned(),
+                history,
+            },
             voice: match (options.quiet, options.verbose) {
                 (true, _) => Voice::Quiet,
                 (_, true) => Voice::Verbose,

@@ -12,6 +12,8 @@ pub enum Exit {
     Command(u8),
     /// COMMAND was killed by this signal, or redlock was stopped by it while waiting.
     Signal(i32),
+    /// `redlock fence`: a later holder has been here.
+    Outdated,
     /// Wrong usage: options, names, durations.
     Usage,
     /// Redis can't be reached.
@@ -24,6 +26,8 @@ pub enum Exit {
     Config,
     /// The lock was lost while COMMAND ran, or isn't ours to release.
     Lost,
+    /// A newer run had COMMAND stopped.
+    Cancelled,
     /// `--timeout` stopped COMMAND.
     Timeout,
     /// redlock itself failed.
@@ -39,13 +43,14 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
+            Self::Outdated => 1,
             Self::Command(status) | Self::Busy(status) => status,
             Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
             Self::Usage => 64,
             Self::Unreachable => 69,
             Self::Refused => 77,
             Self::Config => 78,
-            Self::Lost => 79,
+            Self::Lost | Self::Cancelled => 79,
             Self::Timeout => 124,
             Self::Internal => 125,
             Self::CannotExecute => 126,

@@ -106,7 +106,7 @@ impl Lease {
         // A COMMAND that runs under a mere grant is younger than that, and what it needs most is
         // time for the claim to succeed.
         let share = if self.is_grant { 20 } else { 2 };
-        self.kill_after.min(self.length / share)
+        self.kill_after.min(self.length.min(self.ttl) / share)
     }
 
     /// The time between two renewals: a third of the TTL, or half the time until COMMAND would be
@@ -120,10 +120,10 @@ impl Lease {
     /// after it was done: a slow server doesn't make the schedule drift.
     pub fn renewed(&mut self, sent: Moment) {
         self.renewing = false;
-        self.valid_from = self.valid_from.max(sent);
+        self.confirmed(sent, self.ttl);
         if self.is_grant {
             // The claim of a grant: from here on it is as after an acquire.
-            *self = Self::new(self.valid_from, self.ttl, self.kill_after);
+            *self = Self::new(sent, self.ttl, self.kill_after);
             return;
         }
         let step = self.step();
@@ -133,10 +133,19 @@ impl Lease {
         }
     }
 
+    /// The server said, asked at `sent`, that the lock is ours for `left` more. That may be longer than
+    /// any renewal of ours made it: the work itself can extend it.
+    pub fn confirmed(&mut self, sent: Moment, left: Duration) {
+        if sent + left.saturating_sub(drift(left)) > self.deadline() {
+            self.valid_from = sent;
+            self.length = left;
+        }
+    }
+
     /// A renewal failed at `now`: when to try again.
     pub fn retry(&mut self, now: Moment) {
         self.renewing = false;
-        self.renew_at = now + retry_pause(self.length);
+        self.renew_at = now + retry_pause(self.ttl);
     }
 }
 
@@ -235,6 +244,21 @@ mod tests {
         let deadline = lease.deadline();
         lease.renewed(START + SECOND * 5);
         assert_eq!(lease.deadline(), deadline);
+    }
+
+    #[test]
+    fn what_the_work_has_extended_is_not_shortened_by_a_renewal() {
+        let mut lease = lease(30, 5);
+        lease.confirmed(START + SECOND, SECOND * 600);
+        let deadline = START + SECOND + Duration::from_millis(600_000 - 6_002);
+        assert_eq!(lease.deadline(), deadline);
+        assert_eq!(lease.grace(), SECOND * 5);
+        lease.renewed(START + SECOND * 10);
+        assert_eq!(lease.deadline(), deadline);
+        lease.confirmed(START + SECOND * 11, SECOND * 29);
+        assert_eq!(lease.deadline(), deadline);
+        lease.renewed(START + SECOND * 590);
+        assert!(lease.deadline() > deadline);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //!
 //! ```text
 //! main → cli, config, command          what was typed, what is set, what to do
-//! command/run → lock, session, wait,   a run: waiting for its locks, supervising its command,
-//!               renewer, child, signal and what it holds all the while
+//! command/run → take, session, child   a run: its locks, and supervising its command
+//! command/acquire → take, session,     a lock for a script, and the keeper that stays behind
+//!                   process
+//! command/take → lock, wait, renewer   taking locks, and what is held all the while
 //! renewer → lock                       the background thread that renews
 //! session → lease, exit                decisions about a running command; pure
 //! wait                                 decisions about waiting; pure
@@ -22,7 +24,8 @@
 //!
 //! 1. `lock` alone names the redis crate; `child` alone spawns what is supervised; `sys` alone is
 //!    unsafe.
-//! 2. `session`, `lease`, `wait` and `exit` never read a clock, do I/O or start a thread.
+//! 2. `session`, `lease`, `wait`, `exit`, `ci` and what draws the history never read a clock, do I/O
+//!    or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
 //! 4. Nothing is signalled after it was reaped; nothing is released before its child was.
 //! 5. A lock is changed only by a script that checks the token first.
@@ -30,6 +33,7 @@
 //! 7. redlock writes to stderr, prefixed, except where its output is the product.
 
 mod child;
+mod ci;
 mod cli;
 mod clock;
 mod command;
@@ -49,19 +53,19 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Chosen, Cli, Command};
 use crate::config::Settings;
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return command::usage(&error).code().into(),
+    let exit = match Cli::try_parse() {
+        Ok(cli) => dispatch(cli).unwrap_or_else(|error| {
+            report::error(format_args!("{error:#}"));
+            command::status_of(&error)
+        }),
+        Err(error) => command::usage(&error),
     };
-    let exit = dispatch(cli).unwrap_or_else(|error| {
-        report::error(format_args!("{error:#}"));
-        command::status_of(&error)
-    });
+    command::refuse_eval(exit);
     exit.code().into()
 }
 
@@ -69,14 +73,21 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }
-    let Some(command) = cli.command else {
+    let Some(Chosen { command, common }) = cli.chosen else {
         return command::no_command();
     };
-    let settings = Settings::read(&cli.common)?;
+    let settings = || Settings::read(&common.or(cli.common));
     match command {
-        Command::Run(options) => command::run(*options, &settings),
-        Command::Wait(options) => command::wait(&options, &settings),
-        Command::Status(options) => command::status(&options, &settings),
-        Command::Release(options) => command::release(&options, &settings),
+        Command::Run(options) => command::run(&options, &settings()?),
+        Command::Acquire(options) => command::acquire(&options, &settings()?),
+        Command::Extend(options) => command::extend(&options, &settings()?),
+        Command::Check(options) => command::check(&options, &settings()?),
+        Command::Release(options) => command::release(&options, &settings()?),
+        Command::Wait(options) => command::wait(&options, &settings()?),
+        Command::Status(options) => command::status(&options, &settings()?),
+        Command::History(options) => command::history(&options, &settings()?),
+        Command::Freeze(options) => command::freeze(&options, &settings()?),
+        Command::Thaw(options) => command::thaw(&options, &settings()?),
+        Command::Fence(options) => command::fence(&options),
     }
 }

@@ -6,13 +6,15 @@
 //! one that the kernel itself declares dead counts as such: the namespace has no such pid, or the
 //! very process has ended. All else may still live.
 
+use std::fmt;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 
 use crate::clock::now;
 use crate::sys;
@@ -20,8 +22,56 @@ use crate::sys;
 /// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`; `None` where the kernel
 /// doesn't say.
 pub fn instance() -> Option<String> {
+    identity(process::id())
+}
+
+/// The same for another process, which is alive.
+fn identity(pid: impl fmt::Display) -> Option<String> {
     let alive = now().since_boot().as_millis();
-    Some(format!("{}:{}:{alive}", home()?, process::id()))
+    Some(format!("{}:{pid}:{alive}", home()?))
+}
+
+/// The command line of a process; empty where it can't be known.
+pub fn command_line(pid: i32) -> Vec<String> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = words.strip_suffix(b"\0").unwrap_or(&words);
+    let texts = words.split(|&byte| byte == 0);
+    texts
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+/// All descendants of a process, parents before children. Each was alive when it was listed. None of
+/// our own can be mistaken for another process, as only we reap our children, and a parent that
+/// reaps its own in between does so within the microseconds until the signal is sent.
+pub fn descendants(of: Pid) -> Vec<Pid> {
+    let mut found = children(of);
+    let mut next = 0;
+    while let Some(&pid) = found.get(next) {
+        next += 1;
+        for child in children(pid) {
+            if !found.contains(&child) {
+                found.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// The children of a process, of all its threads.
+fn children(pid: Pid) -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// Where pids mean the same: this boot, this pid namespace.
@@ -60,10 +110,28 @@ pub enum Fate {
     Unknown,
 }
 
-/// A process that lives.
+/// A process that lives, or has lived: it can't be mistaken for another one.
 pub struct Pulse(OwnedFd);
 
 impl Pulse {
+    /// The process that has this pid now; `None` when there is none.
+    pub fn of(pid: i32) -> io::Result<Option<Self>> {
+        let pulse = sys::pidfd(pid)?.map(Self);
+        Ok(pulse.filter(|pulse| !pulse.has_stopped()))
+    }
+
+    /// Which process it is, for others; `pid` is its own.
+    pub fn instance(&self, pid: i32) -> Option<String> {
+        let identity = identity(pid)?;
+        // It had that pid all the while.
+        (!self.has_stopped()).then_some(identity)
+    }
+
+    /// Sends it a signal; 0 only asks whether we may.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        sys::signal(self.0.as_fd(), signal)
+    }
+
     /// Whether the process has ended (it may still have to be reaped).
     pub fn has_stopped(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];

@@ -11,12 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
 use crate::lease::try_timeout;
-use crate::lock::{Claim, Error, Link, Loss, Name, Server, Standing};
+use crate::lock::{Claim, Error, Link, Loss, Name, Server, Standing, Who};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,10 @@ pub enum Order {
 pub enum News {
     /// The leases of all that are still ours are lengthened; the request was sent at this moment.
     Renewed(Moment),
+    /// The server said, asked at this moment, that all that are still ours are so for this much more.
+    Confirmed(Moment, Duration),
+    /// Somebody wants the run to end.
+    Cancelled(Name, Box<Who>),
     /// This lock is not ours any more.
     Lost(Name, Loss),
     /// Our job has given this lock back.
@@ -146,19 +151,20 @@ impl Work {
             };
             let mut news = Vec::new();
             if self.order == Order::Renew {
-                news = told(
-                    &self.claims,
-                    Claim::renew_all(&self.claims, &mut link, server.timeout)?,
-                );
-                if news.len() < self.claims.len() {
+                let standings = Claim::renew_all(&self.claims, &mut link, server.timeout)?;
+                if shortest(&standings).is_some() {
                     news.push(News::Renewed(sent));
                 }
+                news.extend(told(&self.claims, standings));
             }
             // A renewal, too, changes the key, after which the server has to be asked anew to tell
             // of changes; and what happened before it was asked, it doesn't tell.
             if !news.iter().any(|news| matches!(news, News::Lost(..))) {
-                let checks = Claim::check_all(&self.claims, &mut link, server.timeout)?;
-                news.extend(told(&self.claims, checks));
+                let asked = now();
+                let standings = Claim::check_all(&self.claims, &mut link, server.timeout)?;
+                let left = shortest(&standings);
+                news.extend(left.map(|left| News::Confirmed(asked, left)));
+                news.extend(told(&self.claims, standings));
             }
             Ok((link, news))
         };
@@ -175,13 +181,22 @@ impl Work {
     }
 }
 
-/// The claims that aren't ours any more.
+/// The end of the first lease among those that are still ours.
+fn shortest(standings: &[Standing]) -> Option<Duration> {
+    let left = |standing: &Standing| match standing {
+        Standing::Ours { left, .. } => Some(*left),
+        Standing::Returned | Standing::Lost(_) => None,
+    };
+    standings.iter().filter_map(left).min()
+}
+
+/// What there is to tell of each claim.
 fn told(claims: &[Claim], standings: Vec<Standing>) -> Vec<News> {
     let each = claims.iter().zip(standings);
     each.filter_map(|(claim, standing)| {
         let name = claim.lock().name().clone();
         match standing {
-            Standing::Ours => None,
+            Standing::Ours { cancelled_by, .. } => Some(News::Cancelled(name, cancelled_by?)),
             Standing::Returned => Some(News::Returned(name)),
             Standing::Lost(loss) => Some(News::Lost(name, loss)),
         }

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use crate::lock::{Busy, Holder, Name, Who};
+use crate::lock::{Busy, Frozen, Holder, Name, Who};
 
 /// What each of our lines on stderr begins with.
 const PREFIX: &str = "redlock: ";
@@ -139,6 +139,54 @@ pub fn rough(duration: Duration) -> String {
     humantime::format_duration(rounded).to_string()
 }
 
+/// RFC 3339 with milliseconds; `None` for a time that no calendar has.
+pub fn timestamp(ms: u64) -> Option<String> {
+    let last = 253_402_300_799_000; // the end of the year 9999
+    (ms <= last).then(|| {
+        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string()
+    })
+}
+
+/// The command, its reason in parentheses, and the link to the job.
+pub fn what(who: &Who) -> String {
+    let mut what = escaped(&command_line(&who.command)).into_owned();
+    if let Some(reason) = &who.reason {
+        let _ = write!(what, "  ({})", escaped(reason));
+    }
+    if let Some(url) = &who.url {
+        let _ = write!(what, "  {}", escaped(url));
+    }
+    what.trim_start().to_owned()
+}
+
+/// How many columns a terminal at standard output has; `None` without one.
+pub fn width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
+}
+
+/// A table: columns as wide as they need to be, but for the last; what doesn't fit is cut off.
+pub fn table<R: AsRef<[String]>>(rows: &[R], width: Option<usize>) -> String {
+    let mut widths = Vec::new();
+    for row in rows {
+        for (column, cell) in row.as_ref().iter().enumerate() {
+            if column == widths.len() {
+                widths.push(0);
+            }
+            widths[column] = cell.chars().count().max(widths[column]);
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.as_ref().iter().zip(&widths) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        text += &cut(line.trim_end(), width.unwrap_or(usize::MAX));
+        text.push('\n');
+    }
+    text
+}
+
 /// A holder in a sentence: `ci-7 (deploy, pid 4121)`.
 pub fn by(who: &Who) -> String {
     match (who.user.as_str(), who.host.as_str()) {
@@ -159,14 +207,37 @@ pub fn left(left: Option<Duration>) -> String {
     })
 }
 
+/// Somebody and the reason: `ann@desk (pid 7): release night`.
+pub fn by_for_reason(who: &Who) -> String {
+    match &who.reason {
+        Some(reason) => format!("{}: {reason}", by(who)),
+        None => by(who),
+    }
+}
+
+/// Why, and where to read on: ` (release-1.2, https://ci/7)`.
+fn why(who: &Who) -> String {
+    let parts: Vec<&str> = [&who.reason, &who.url]
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    match parts.as_slice() {
+        [] => String::new(),
+        parts => format!(" ({})", parts.join(", ")),
+    }
+}
+
 /// `lock "deploy" is held by ci@ci-7 (pid 4121) for 24s more`.
 pub fn held(name: &Name, busy: &Busy) -> String {
+    if let Some(Frozen { till_ms, who, .. }) = &busy.frozen {
+        let left = Duration::from_millis(till_ms.saturating_sub(busy.now_ms));
+        let (by, left) = (by_for_reason(who), rough(left));
+        return format!("lock \"{name}\" is frozen for {left} more by {by}");
+    }
     let until = left(busy.left);
-    let why = busy
-        .holder
-        .as_ref()
-        .and_then(|holder| holder.who.reason.as_ref());
-    let why = why.map_or(String::new(), |reason| format!(" ({reason})"));
+    let why = busy.holder.as_ref().map(|holder| why(&holder.who));
+    let why = why.unwrap_or_default();
     match busy.holders {
         0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
         _ => format!("lock \"{name}\" is held by {} {until}{why}", holders(busy)),
@@ -178,22 +249,37 @@ pub fn held(name: &Name, busy: &Busy) -> String {
 pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
     let start = format!("waiting for \"{name}\"");
     let end = ahead(busy);
-    let (whom, what) = match &busy.holder {
+    let (whom, what) = match (&busy.frozen, &busy.holder) {
+        (Some(frozen), _) => {
+            let still = match busy.holders {
+                0 => String::new(),
+                _ => format!(", still held by {}", holders(busy)),
+            };
+            let reason = escaped(&by_for_reason(&frozen.who)).into_owned();
+            (format!("{still}, frozen by "), reason)
+        }
         _ if busy.holders == 0 => (", which is being handed on".into(), String::new()),
-        None => {
-            let left = busy.left.map_or(" without an expiry".into(), |left| {
-                format!(", {} left", rough(left.saturating_sub(old)))
-            });
+        (None, None) => {
+            let left = busy.left.map_or(
+                " without an expiry (--repair-ttl gives it one)".into(),
+                |left| format!(", {} left", rough(left.saturating_sub(old))),
+            );
             (format!(", held by {}{left}", holders(busy)), String::new())
         }
-        Some(Holder { since_ms, who, .. }) => {
+        (None, Some(Holder { kept: true, .. })) => {
+            let left = busy.left.unwrap_or_default().saturating_sub(old);
+            let whom = holders(busy);
+            (
+                format!(", kept for {} more after {whom} has ended", rough(left)),
+                String::new(),
+            )
+        }
+        (None, Some(Holder { since_ms, who, .. })) => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
             let held = rough(Duration::from_secs(held.as_secs()));
-            let why = who.reason.as_ref();
-            let why = why.map_or(String::new(), |reason| format!(" ({reason})"));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
-                escaped(&(command_line(&who.command) + &why)).into_owned(),
+                escaped(&(command_line(&who.command) + &why(who))).into_owned(),
             )
         }
     };
@@ -221,8 +307,13 @@ fn ahead(busy: &Busy) -> String {
 
 /// The holder that is known, and how many there are beside it.
 fn holders(busy: &Busy) -> String {
-    let one = holder(busy.holder.as_ref());
-    match busy.holders {
+    one_of(busy.holder.as_ref(), busy.holders)
+}
+
+/// A holder, and how many there are beside it.
+pub fn one_of(known: Option<&Holder>, holders: u32) -> String {
+    let one = holder(known);
+    match holders {
         0 | 1 => one,
         2 => format!("{one} and another"),
         many => format!("{one} and {} others", many - 1),

@@ -35,10 +35,14 @@ pub enum Event {
     Signal(Arrived),
     /// The renewal that was asked for succeeded; it was sent at this moment.
     Renewed(Moment),
+    /// The server said, asked at this moment, that the lock is ours for so much more.
+    Confirmed(Moment, Duration),
     /// It failed, and nobody knows whether the lock is still ours.
     RenewalFailed,
     /// The lock is definitely not ours any more.
     Lost,
+    /// A newer run wants this one to end.
+    Cancelled,
     /// The job has given the lock back by itself.
     Returned,
     /// COMMAND ended.
@@ -71,6 +75,8 @@ pub enum Action {
 pub enum Why {
     /// The lock is lost, or is about to be.
     Lost,
+    /// A newer run wants the lock.
+    Cancelled,
     /// `--timeout` is over.
     Timeout,
     /// Somebody sent a signal.
@@ -175,6 +181,12 @@ impl Session {
                     lease.retry(now);
                 }
             }
+            Event::Confirmed(sent, left) => {
+                if let Guard::Held(lease) = &mut self.guard {
+                    lease.confirmed(sent, left);
+                }
+            }
+            Event::Cancelled => self.stop(Why::Cancelled, now + self.grace(), &mut actions),
             Event::Lost => self.lost(now, &mut actions),
             Event::Returned => {
                 if let Guard::Held(_) = self.guard {
@@ -348,6 +360,7 @@ impl Session {
         };
         match (self.guard, why) {
             (Guard::Lost, _) | (_, Why::Lost) => Exit::Lost,
+            (_, Why::Cancelled) => Exit::Cancelled,
             (_, Why::Timeout) => Exit::Timeout,
             (_, Why::Signal) => self.ended.map_or(Exit::Internal, Exit::from),
         }
@@ -416,6 +429,22 @@ mod tests {
         assert_eq!(session.on_event(Event::Tick, at(20_000)), [Action::Renew]);
         session.on_event(Event::RenewalFailed, at(23_000));
         assert_eq!(session.due(), Some(at(24_000)));
+    }
+
+    #[test]
+    fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
+        let mut session = session(terms());
+        let stop = [Action::Stop(Why::Cancelled)];
+        assert_eq!(session.on_event(Event::Cancelled, at(1_000)), stop);
+        assert_eq!(session.on_event(Event::Cancelled, at(2_000)), []);
+        let kill = [Action::Kill(Why::Cancelled)];
+        assert_eq!(session.on_event(Event::Tick, at(6_000)), kill);
+        session.on_event(Event::Ended(ExitStatus::from_raw(9)), at(6_001));
+        assert_eq!(session.due(), Some(at(7_000)));
+        assert_eq!(
+            session.on_event(Event::TreeEnded, at(6_002)),
+            [Action::Finish(Exit::Cancelled)]
+        );
     }
 
     #[test]

@@ -1,20 +1,34 @@
 //! The commands, one file each, and what they share: usage errors and the status of an error.
 
+mod acquire;
+mod extend;
+mod fence;
+mod freeze;
+mod history;
+mod job;
 mod release;
 mod run;
 mod status;
+mod take;
 mod wait;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
 
+use crate::ci;
 use crate::config::BadConfig;
 use crate::exit::Exit;
 use crate::lock::{self, Kind, Name, Who};
 use crate::report;
 
+pub use self::acquire::{acquire, refuse_eval};
+pub use self::extend::{check, extend};
+pub use self::fence::fence;
+pub use self::freeze::{freeze, thaw};
+pub use self::history::history;
 pub use self::release::release;
 pub use self::run::run;
 pub use self::status::status;
@@ -68,7 +82,7 @@ fn mistake(text: &str, kind: ErrorKind) -> String {
     let what = what.join(" ");
     let command: Vec<&str> = usage
         .split_whitespace()
-        .take_while(|word| !word.starts_with(['[', 'N']))
+        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
         .collect();
     let command = command.join(" ");
     let hint = match (kind, command.as_str()) {
@@ -84,7 +98,7 @@ fn mistake(text: &str, kind: ErrorKind) -> String {
 
 /// The mistake of giving no command at all.
 pub fn no_command() -> Result<Exit> {
-    Err(BadUsage("which command? run, wait, status or release; see redlock --help".into()).into())
+    Err(BadUsage("which command? run, acquire, status, release…; see redlock --help".into()).into())
 }
 
 /// The version on stdout; at length how it was built.
@@ -133,7 +147,7 @@ fn distinct(texts: &[String]) -> Result<Vec<Name>> {
 
 /// Who we are, to others.
 fn ourselves() -> Who {
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     Who {
         host: nix::unistd::gethostname()
             .map(|name| name.to_string_lossy().into_owned())
@@ -147,8 +161,32 @@ fn ourselves() -> Who {
             })
             .unwrap_or_else(|| nix::unistd::getuid().to_string()),
         pid: std::process::id(),
+        url: ci::link(variable),
         ..Who::default()
     }
+}
+
+/// Whether we have a terminal: then the shell's job control sees us and COMMAND as one job.
+fn on_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// The most of a command line that is stored for others to see, in bytes.
+const SHOWN: usize = 2000;
+
+/// The command for others to see: not endless.
+fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
+    let mut room = SHOWN;
+    let mut words = Vec::new();
+    for word in command {
+        if word.len() > room {
+            words.push(word.chars().take(room / 4).chain(['…']).collect());
+            break;
+        }
+        room -= word.len();
+        words.push(word.into_owned());
+    }
+    words
 }
 
 #[cfg(test)]

@@ -1,68 +1,45 @@
 //! `redlock release`: give a lock back by its token, or take it from its holder by force.
 
-use std::io::Read;
-use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use super::job::{self, Held};
 use super::{BadUsage, name, ourselves};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Claim, Forced, Key, Link, Lock, Release, inspect};
+use crate::lock::{Claim, Forced, Key, Link, Lock, Name, Parting, Release, inspect};
 use crate::report;
 
 /// Releases a lock.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
-    let inherited = std::env::var("REDLOCK_NAME").ok();
-    let Some(text) = options.name.as_ref().or(inherited.as_ref()) else {
-        return Err(BadUsage("which lock? give its NAME".into()).into());
-    };
-    let lock = Lock::new(&settings.prefix, name(text)?);
     if options.force {
+        let names = std::env::var("REDLOCK_NAME").ok();
+        let Some(text) = options.ours.name.as_ref().or(names.as_ref()) else {
+            return Err(BadUsage("which lock? give its NAME".into()).into());
+        };
+        let lock = Lock::new(&settings.namespace, name(text)?);
         return force(&lock, options.id.as_deref(), settings);
     }
-    let token = match &options.token_file {
-        Some(path) => Some(token_from(path)?),
-        None => std::env::var_os("REDLOCK_TOKEN")
-            .filter(|token| !token.is_empty())
-            .map(std::os::unix::ffi::OsStringExt::into_vec),
-    };
-    match token {
-        Some(token) => give_back(lock, token, settings),
-        None => refuse(&lock, settings),
+    match job::held(&options.ours, settings, Duration::ZERO)? {
+        Held::Unknown(name) => refuse(&name, settings),
+        Held::Claims(claims) => {
+            let mut link = Link::open(&settings.server)?;
+            let mut exit = Exit::Success;
+            for claim in claims {
+                if give_back(&claim, &mut link, settings)? != Exit::Success {
+                    exit = Exit::Lost;
+                }
+            }
+            Ok(exit)
+        }
     }
 }
 
-/// The token that a file holds, without the newline at its end.
-fn token_from(path: &Path) -> Result<Vec<u8>> {
-    let mut token = Vec::new();
-    if path == Path::new("-") {
-        std::io::stdin()
-            .read_to_end(&mut token)
-            .context("can't read the token")?;
-    } else {
-        token = std::fs::read(path).map_err(|error| {
-            BadUsage(format!(
-                "can't read the token file {}: {error}",
-                path.display()
-            ))
-        })?;
-    }
-    while token.last().is_some_and(u8::is_ascii_whitespace) {
-        token.pop();
-    }
-    if token.is_empty() {
-        return Err(BadUsage("the token file is empty".into()).into());
-    }
-    Ok(token)
-}
-
-fn give_back(lock: Lock, token: Vec<u8>, settings: &Settings) -> Result<Exit> {
-    let within = settings.server.timeout;
-    let mut link = Link::open(&settings.server)?;
-    let claim = Claim::resume(lock, token, std::time::Duration::ZERO);
-    match claim.release(&mut link, true, within)? {
+fn give_back(claim: &Claim, link: &mut Link, settings: &Settings) -> Result<Exit> {
+    match claim.release(link, &Parting::Early, settings.server.timeout)? {
+        Release::Kept(_) => Ok(Exit::Success),
         Release::Released => {
             settings
                 .voice
@@ -90,14 +67,9 @@ fn give_back(lock: Lock, token: Vec<u8>, settings: &Settings) -> Result<Exit> {
 }
 
 /// Without a token: says who holds the lock, and changes nothing.
-fn refuse(lock: &Lock, settings: &Settings) -> Result<Exit> {
+fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
     let mut link = Link::open(&settings.server)?;
-    let found = inspect(
-        &mut link,
-        &settings.prefix,
-        std::slice::from_ref(lock.name()),
-    )?;
-    let name = lock.name();
+    let found = inspect(&mut link, &settings.namespace, std::slice::from_ref(name))?;
     let Some(found) = found.first() else {
         return Ok(Exit::Lost);
     };

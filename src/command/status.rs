@@ -1,9 +1,8 @@
 //! `redlock status`: who holds which lock and who waits, for people and (as JSON) for programs.
 
-use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::sync::mpsc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -12,8 +11,10 @@ use super::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Hold, Inspected, Key, Limit, Link, Name, Waiting, Who, inspect, names};
-use crate::report::{command_line, cut, escaped, escaped_json, product, rough};
+use crate::lock::{
+    Frozen, Hold, Inspected, Key, Limit, Link, Name, Waiting, Which, Who, inspect, names,
+};
+use crate::report::{self, escaped, escaped_json, product, rough, timestamp, what, width};
 use crate::signal;
 
 /// Shows locks, once or again and again.
@@ -70,7 +71,7 @@ fn view(
     let locks = if asked.is_empty() {
         in_use(link, settings)?
     } else {
-        inspect(link, &settings.prefix, asked)?
+        inspect(link, &settings.namespace, asked)?
     };
     if options.names_only {
         return Ok(locks
@@ -82,14 +83,13 @@ fn view(
         let json = serde_json::to_string(&entries)?;
         return Ok(escaped_json(&json).into_owned() + "\n");
     }
-    let width = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| width.0.into());
-    Ok(table(&locks, width))
+    Ok(table(&locks, width()))
 }
 
 /// All locks that are held or waited for.
 fn in_use(link: &mut Link, settings: &Settings) -> Result<Vec<Inspected>> {
-    let all = names(link, &settings.prefix)?;
-    let mut found = inspect(link, &settings.prefix, &all)?;
+    let all = names(link, &settings.namespace, Which::InUse)?;
+    let mut found = inspect(link, &settings.namespace, &all)?;
     found.retain(|lock| !lock.is_idle());
     Ok(found)
 }
@@ -98,7 +98,7 @@ fn in_use(link: &mut Link, settings: &Settings) -> Result<Vec<Inspected>> {
 #[derive(Serialize)]
 struct Entry<'a> {
     name: &'a str,
-    frozen: Option<()>,
+    frozen: Option<FrozenEntry<'a>>,
     mode: Option<&'static str>,
     held: bool,
     ttl_ms: Option<u64>,
@@ -112,6 +112,32 @@ struct Entry<'a> {
 }
 
 #[derive(Serialize)]
+struct FrozenEntry<'a> {
+    host: &'a str,
+    user: &'a str,
+    pid: u32,
+    reason: Option<&'a str>,
+    url: Option<&'a str>,
+    since: Option<String>,
+    until: Option<String>,
+}
+
+impl<'a> FrozenEntry<'a> {
+    fn new(frozen: &'a Frozen) -> Self {
+        let who = &frozen.who;
+        Self {
+            host: &who.host,
+            user: &who.user,
+            pid: who.pid,
+            reason: who.reason.as_deref(),
+            url: who.url.as_deref(),
+            since: timestamp(frozen.since_ms),
+            until: timestamp(frozen.till_ms),
+        }
+    }
+}
+
+#[derive(Serialize)]
 struct HolderEntry<'a> {
     id: &'a str,
     #[serde(flatten)]
@@ -120,6 +146,8 @@ struct HolderEntry<'a> {
     ttl_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<u32>,
+    /// Its run is over (`--hold-at-least`).
+    kept: bool,
     foreign: bool,
 }
 
@@ -164,7 +192,7 @@ impl<'a> Entry<'a> {
         let last = lock.holds().iter().filter_map(|hold| hold.left).max();
         Self {
             name: lock.name.as_str(),
-            frozen: None,
+            frozen: lock.frozen.as_ref().map(FrozenEntry::new),
             mode: limit.map(Limit::mode),
             held: limit.is_some(),
             ttl_ms: last.map(milliseconds),
@@ -194,6 +222,7 @@ impl<'a> HolderEntry<'a> {
             slot: holder
                 .filter(|holder| holder.limit.as_slots().is_some())
                 .map(|holder| holder.slot),
+            kept: holder.is_some_and(|holder| holder.kept),
             foreign: holder.is_none(),
         }
     }
@@ -218,53 +247,32 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// RFC 3339 with milliseconds; `None` for a time that no calendar has.
-fn timestamp(ms: u64) -> Option<String> {
-    let last = 253_402_300_799_000; // the end of the year 9999
-    (ms <= last).then(|| {
-        humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string()
-    })
-}
+const COLUMNS: [&str; 8] = [
+    "NAME", "MODE", "WHO", "PID", "FOR", "TTL LEFT", "ID", "COMMAND",
+];
 
-/// The columns of the table but the last, which is the command and its reason.
-const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "FOR", "TTL LEFT", "ID"];
+/// A line of the table: what is in each column.
+type Row = [String; 8];
 
-type Row = ([String; 7], String);
-
-/// A table for people: a line for each holder and each waiter, columns as wide as they need to be;
-/// on a terminal what doesn't fit is cut off.
+/// A table for people: a line for each holder and each waiter.
 fn table(locks: &[Inspected], width: Option<usize>) -> String {
     if locks.is_empty() {
         return "no lock is held\n".into();
     }
-    let mut rows = vec![(COLUMNS.map(str::to_owned), "COMMAND".to_owned())];
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(locks.iter().flat_map(rows_of));
-    let mut widths = [0; COLUMNS.len()];
-    for (cells, _) in &rows {
-        for (width, cell) in widths.iter_mut().zip(cells) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for (cells, last) in &rows {
-        let mut line = String::new();
-        for (cell, width) in cells.iter().zip(&widths) {
-            let _ = write!(line, "{cell:<width$}  ");
-        }
-        line += last;
-        text += &cut(line.trim_end(), width.unwrap_or(usize::MAX));
-        text.push('\n');
-    }
-    text
+    report::table(&rows, width)
 }
 
 /// The lines of one lock: its holders, then its waiters.
 fn rows_of(lock: &Inspected) -> Vec<Row> {
-    let mut rows: Vec<Row> = match &lock.key {
-        Key::Free => vec![single(lock, "-", "free")],
-        Key::NotALock(kind) => vec![single(lock, "-", &format!("not a lock: a {kind}"))],
-        Key::Held(holds) => holds.iter().map(|hold| holding(lock, hold)).collect(),
-    };
+    let mut rows: Vec<Row> = lock.frozen.iter().map(|by| frozen(lock, by)).collect();
+    match &lock.key {
+        Key::Free if lock.frozen.is_some() => {}
+        Key::Free => rows.push(single(lock, "-", "free")),
+        Key::NotALock(kind) => rows.push(single(lock, "-", &format!("not a lock: a {kind}"))),
+        Key::Held(holds) => rows.extend(holds.iter().map(|hold| holding(lock, hold))),
+    }
     let waiting = (1..).zip(&lock.waiters);
     rows.extend(waiting.map(|(position, waiting)| self::waiting(lock, position, waiting)));
     rows
@@ -274,33 +282,51 @@ fn rows_of(lock: &Inspected) -> Vec<Row> {
 fn single(lock: &Inspected, mode: &str, what: &str) -> Row {
     let dash = || "-".to_owned();
     let name = lock.name.as_str().to_owned();
-    (
-        [
-            name,
-            mode.into(),
-            what.into(),
-            dash(),
-            dash(),
-            dash(),
-            dash(),
-        ],
-        String::new(),
-    )
+    let nothing = String::new();
+    [
+        name,
+        mode.into(),
+        what.into(),
+        dash(),
+        dash(),
+        dash(),
+        dash(),
+        nothing,
+    ]
+}
+
+/// A line that tells who has frozen the lock, until when, and why.
+fn frozen(lock: &Inspected, by: &Frozen) -> Row {
+    let left = Duration::from_millis(by.till_ms.saturating_sub(lock.now_ms));
+    [
+        lock.name.as_str().to_owned(),
+        "frozen".into(),
+        user_at_host(&by.who),
+        by.who.pid.to_string(),
+        ago(lock, by.since_ms),
+        rough(left),
+        "-".into(),
+        what(&by.who),
+    ]
 }
 
 fn holding(lock: &Inspected, hold: &Hold) -> Row {
     let left = hold.left.map_or("never ends".into(), rough);
     let Some(holder) = &hold.holder else {
-        let (mut cells, last) = single(lock, "exclusive", "another client");
+        let mut cells = single(lock, "exclusive", "another client");
         cells[5] = left;
         cells[6].clone_from(&hold.id);
-        return (cells, last);
+        if hold.left.is_none() {
+            cells[7] = "(no expiry; `redlock run --repair-ttl` gives it one)".into();
+        }
+        return cells;
     };
     let mode = match holder.limit.as_slots() {
+        _ if holder.kept => "kept".into(),
         Some(slots) => format!("slot {}/{slots}", holder.slot),
         None => holder.limit.mode().into(),
     };
-    let cells = [
+    [
         lock.name.as_str().to_owned(),
         mode,
         user_at_host(&holder.who),
@@ -308,13 +334,13 @@ fn holding(lock: &Inspected, hold: &Hold) -> Row {
         ago(lock, holder.since_ms),
         left,
         hold.id.clone(),
-    ];
-    (cells, what(&holder.who))
+        what(&holder.who),
+    ]
 }
 
 fn waiting(lock: &Inspected, position: usize, waiting: &Waiting) -> Row {
     let waiter = &waiting.waiter;
-    let cells = [
+    [
         lock.name.as_str().to_owned(),
         format!("waits #{position}"),
         user_at_host(&waiter.who),
@@ -322,8 +348,8 @@ fn waiting(lock: &Inspected, position: usize, waiting: &Waiting) -> Row {
         ago(lock, waiter.since_ms),
         "-".into(),
         waiting.id.clone(),
-    ];
-    (cells, what(&waiter.who))
+        what(&waiter.who),
+    ]
 }
 
 fn user_at_host(who: &Who) -> String {
@@ -333,13 +359,4 @@ fn user_at_host(who: &Who) -> String {
 /// How long it is since a moment of the server's clock.
 fn ago(lock: &Inspected, since_ms: u64) -> String {
     rough(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
-}
-
-/// The command, and its reason in parentheses.
-fn what(who: &Who) -> String {
-    let mut what = escaped(&command_line(&who.command)).into_owned();
-    if let Some(reason) = &who.reason {
-        let _ = write!(what, "  ({})", escaped(reason));
-    }
-    what
 }

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(2);
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let names = distinct(&options.names)?;
     let began = now();
-    let patience = Patience::since(began, options.no_wait, options.wait);
+    let patience = Patience::since(began, options.patience.no_wait, options.patience.wait);
     let mut telling = Telling::new(began, report::has_terminal());
     let mut link = Some(Link::open(&settings.server)?);
     loop {
@@ -50,7 +50,9 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             if looked >= end {
                 report::transient(None);
                 settings.voice.note(report::held(&held, &busy));
-                return Ok(Exit::Busy(options.conflict_exit_code));
+                return Ok(Exit::Busy(
+                    options.patience.conflict_exit_code.unwrap_or(cli::BUSY),
+                ));
             }
             look_at = look_at.min(end);
         }
@@ -82,8 +84,8 @@ fn look(
     };
     // What was said before this look is answered by it.
     while open.receive()?.is_some() {}
-    watch(&mut open, &settings.prefix, names)?;
-    let found = inspect(&mut open, &settings.prefix, names)?;
+    watch(&mut open, &settings.namespace, names)?;
+    let found = inspect(&mut open, &settings.namespace, names)?;
     *link = Some(open);
     Ok(found
         .into_iter()
@@ -102,6 +104,8 @@ fn busy(lock: &Inspected) -> Option<Busy> {
         holders: u32::try_from(lock.holds().len()).unwrap_or(u32::MAX),
         id: first.id.clone(),
         holder: first.holder.clone(),
+        frozen: lock.frozen.clone(),
+        repaired: false,
     })
 }
 

@@ -7,18 +7,29 @@ use sha1_smol::Sha1;
 
 use super::link::{Call, Link};
 use super::scripts::{
-    self, ACQUIRE, CHECK, RELEASE, RENEW, array, holder, milliseconds, number, odd, text,
+    self, ACQUIRE, CHECK, RELEASE, RENEW, array, frozen, holder, milliseconds, number, odd, text,
 };
-use super::{Error, Holder, Kind, Limit, Lock, Who};
+use super::{End, Error, Frozen, Holder, Kind, Limit, Lock, Who};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
 pub struct Claim {
     lock: Lock,
     token: Vec<u8>,
-    ttl: Duration,
-    limit: Limit,
+    request: Request,
     who: Vec<u8>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub ttl: Duration,
+    pub limit: Limit,
+    pub order: Order,
+    /// A success of another run that is younger than this is enough.
+    pub once_per: Duration,
+    /// A lock without an expiry gets one.
+    pub repair_ttl: bool,
 }
 
 /// How to wait in the queue.
@@ -28,14 +39,25 @@ pub struct Order {
     pub priority: i32,
     /// The newest goes first.
     pub lifo: bool,
-    /// Older waiters give up.
-    pub supersede: bool,
+    pub supersede: Supersede,
+    /// Its place in an order from outside: it goes neither before nor after a higher one.
+    pub number: Option<u64>,
+}
+
+/// Whom a new waiter has give up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Supersede {
+    #[default]
+    Nobody,
+    /// Those who have waited longer.
+    Waiters,
+    /// And those who hold the lock.
+    HoldersToo,
 }
 
 /// A place in the queue, or the wish for one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
-    pub order: Order,
     /// The number that was given to us, which keeps our place when the entry is gone.
     pub ticket: Option<u64>,
     /// No message reaches us; we look by ourselves.
@@ -49,10 +71,14 @@ pub enum Acquired {
     Held {
         fence: u64,
         slot: u32,
+        /// How long ago a run succeeded under this name; `None`: never, or too long ago.
+        success: Option<Duration>,
     },
     Busy(Busy),
-    /// This newer waiter has told us to give up.
+    /// This newer run has told us to give up.
     Superseded(Box<Who>),
+    /// A run succeeded so long ago, which is enough.
+    Done(Duration),
 }
 
 /// Somebody else has the lock.
@@ -74,14 +100,23 @@ pub struct Busy {
     pub id: String,
     /// That holder; `None`: another client.
     pub holder: Option<Holder>,
+    /// Nobody new is let in.
+    pub frozen: Option<Frozen>,
+    /// The lock had no expiry, and has got one.
+    pub repaired: bool,
 }
 
 /// The answer to [`Claim::renew`] and [`Claim::check_all`]; that there was no answer is an
 /// [`Error`], a third thing.
 #[derive(Clone, Debug)]
 pub enum Standing {
-    /// Still ours; by a renewal, for another TTL.
-    Ours,
+    /// Still ours.
+    Ours {
+        /// For so long, from when the question was sent.
+        left: Duration,
+        /// Who wants the run to end.
+        cancelled_by: Option<Box<Who>>,
+    },
     /// Our own job has given it back.
     Returned,
     /// Definitely not ours any more.
@@ -105,10 +140,27 @@ pub struct Loss {
     pub holder: Option<Holder>,
 }
 
+/// How a lock, or a place in its queue, is given back.
+#[derive(Clone, Debug)]
+pub enum Parting {
+    /// Nothing was done under it.
+    Unused,
+    /// By its own job; a run that watches over it is to know.
+    Early,
+    /// The run is over.
+    Over {
+        end: End,
+        /// The lock stays ours for so long from when we got it.
+        keep: Duration,
+    },
+}
+
 /// The answer to [`Claim::release`].
 #[derive(Clone, Debug)]
 pub enum Release {
     Released,
+    /// It stays ours for so long.
+    Kept(Duration),
     /// Our own job had given it back before.
     Returned,
     /// It wasn't ours (any more).
@@ -118,7 +170,7 @@ pub enum Release {
 impl Claim {
     /// A claim with a fresh token: 128 random bits, then the host and process, so that
     /// `redis-cli GET` names the owner.
-    pub fn new(lock: Lock, ttl: Duration, limit: Limit, who: &Who) -> Result<Self, Error> {
+    pub fn new(lock: Lock, request: Request, who: &Who) -> Result<Self, Error> {
         let mut random = [0; 16];
         getrandom::fill(&mut random)
             .map_err(|error| Error::new(Kind::Internal, format!("no random numbers: {error}")))?;
@@ -131,8 +183,7 @@ impl Claim {
         Ok(Self {
             lock,
             token: token.into(),
-            ttl,
-            limit,
+            request,
             who: serde_json::to_vec(who).unwrap_or_default(),
         })
     }
@@ -142,8 +193,13 @@ impl Claim {
         Self {
             lock,
             token,
-            ttl,
-            limit: Limit::EXCLUSIVE,
+            request: Request {
+                ttl,
+                limit: Limit::EXCLUSIVE,
+                order: Order::default(),
+                once_per: Duration::ZERO,
+                repair_ttl: false,
+            },
             who: Vec::new(),
         }
     }
@@ -158,7 +214,7 @@ impl Claim {
     }
 
     pub fn ttl(&self) -> Duration {
-        self.ttl
+        self.request.ttl
     }
 
     /// The name that others have for the token.
@@ -180,19 +236,32 @@ impl Claim {
             Some(Place { polls: false, .. }) => "listen",
         };
         let ticket = place.and_then(|place| place.ticket);
-        let order = place.map_or(Order::default(), |place| place.order);
+        let Request {
+            ttl,
+            limit,
+            order,
+            once_per,
+            repair_ttl,
+        } = self.request;
+        let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
+        let supersede = match order.supersede {
+            Supersede::Nobody => "0",
+            Supersede::Waiters => "1",
+            Supersede::HoldersToo => "2",
+        };
         let args = vec![
             self.token.clone(),
-            self.ttl.as_millis().to_string().into(),
-            self.limit.number().to_string().into(),
+            ttl.as_millis().to_string().into(),
+            limit.number().to_string().into(),
             self.who.clone(),
             how.into(),
-            ticket
-                .map_or(String::new(), |ticket| ticket.to_string())
-                .into(),
+            or_empty(ticket).into(),
             order.priority.to_string().into(),
             if order.lifo { "lifo" } else { "fifo" }.into(),
-            u8::from(order.supersede).to_string().into(),
+            supersede.into(),
+            or_empty(order.number).into(),
+            once_per.as_millis().to_string().into(),
+            u8::from(repair_ttl).to_string().into(),
         ];
         self.lock.call(&ACQUIRE, args)
     }
@@ -201,9 +270,10 @@ impl Claim {
     pub fn acquired(answer: Value) -> Result<Acquired, Error> {
         let fields = array(answer)?;
         Ok(match fields.as_slice() {
-            [Value::Int(1), fence, slot] => Acquired::Held {
+            [Value::Int(1), fence, slot, success] => Acquired::Held {
                 fence: number(fence)?,
                 slot: number(slot)?,
+                success: milliseconds(success)?,
             },
             [
                 Value::Int(0),
@@ -215,6 +285,8 @@ impl Claim {
                 holders,
                 id,
                 entry,
+                freeze,
+                repaired,
             ] => Acquired::Busy(Busy {
                 now_ms: number(now_ms)?,
                 ahead: number(ahead)?,
@@ -224,7 +296,10 @@ impl Claim {
                 holders: number(holders)?,
                 id: text(id),
                 holder: holder(entry),
+                frozen: frozen(freeze),
+                repaired: matches!(repaired, Value::Int(1)),
             }),
+            [Value::Int(3), ago] => Acquired::Done(milliseconds(ago)?.unwrap_or_default()),
             [Value::Int(2), by] => Acquired::Superseded(Box::new(
                 serde_json::from_str(&text(by)).unwrap_or_default(),
             )),
@@ -240,7 +315,7 @@ impl Claim {
     fn renewal(&self, reuse: bool) -> Call {
         let args = vec![
             self.token.clone(),
-            self.ttl.as_millis().to_string().into(),
+            self.request.ttl.as_millis().to_string().into(),
             u8::from(reuse).to_string().into(),
         ];
         self.lock.call(&RENEW, args)
@@ -250,7 +325,12 @@ impl Claim {
     pub fn standing(answer: Value) -> Result<Standing, Error> {
         let fields = array(answer)?;
         Ok(match fields.as_slice() {
-            [Value::Int(1), ..] => Standing::Ours,
+            [Value::Int(1), left, more @ ..] => Standing::Ours {
+                left: milliseconds(left)?.unwrap_or_default(),
+                cancelled_by: more
+                    .first()
+                    .and_then(|by| serde_json::from_str(&text(by)).ok()),
+            },
             [Value::Int(2)] => Standing::Returned,
             [Value::Int(0), by, entry] => Standing::Lost(loss(by, entry)),
             _ => return Err(odd(&fields)),
@@ -273,7 +353,7 @@ impl Claim {
     pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Option<Reused>, Error> {
         let fields = array(link.ask(self.renewal(true), within)?)?;
         Ok(match fields.as_slice() {
-            [Value::Int(1), fence, limit, slot] => Some(Reused {
+            [Value::Int(1), _, fence, limit, slot] => Some(Reused {
                 fence: number(fence)?,
                 limit: Limit::of(number(limit)?),
                 slot: number(slot)?,
@@ -296,17 +376,28 @@ impl Claim {
     }
 
     /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer. Safe
-    /// to repeat. `early`: the run that holds it goes on without it, and is to know.
+    /// to repeat.
     pub fn release(
         &self,
         link: &mut Link,
-        early: bool,
+        parting: &Parting,
         within: Duration,
     ) -> Result<Release, Error> {
-        let args = vec![self.token.clone(), u8::from(early).to_string().into()];
+        let (early, how, keep) = match parting {
+            Parting::Unused => ("0", String::new(), Duration::ZERO),
+            Parting::Early => ("1", End::Released.to_text(), Duration::ZERO),
+            Parting::Over { end, keep } => ("0", end.to_text(), *keep),
+        };
+        let args = vec![
+            self.token.clone(),
+            early.into(),
+            how.into(),
+            keep.as_millis().to_string().into(),
+        ];
         let fields = array(link.ask(self.lock.call(&RELEASE, args), within)?)?;
         Ok(match fields.as_slice() {
             [Value::Int(1)] => Release::Released,
+            [Value::Int(3), left] => Release::Kept(milliseconds(left)?.unwrap_or_default()),
             [Value::Int(2)] => Release::Returned,
             [Value::Int(0), by, entry] => Release::NotOurs(loss(by, entry)),
             _ => return Err(odd(&fields)),

@@ -14,12 +14,12 @@ use std::time::Duration;
 use super::link::Link;
 use super::name::blocked_key;
 use super::scripts::text;
-use super::{Error, Inspected, Limit, Lock, Name, Waiting, Who, inspect};
+use super::{Error, Inspected, Limit, Lock, Name, Namespace, Waiting, Who, inspect};
 
 /// The one who looks.
 #[derive(Debug)]
 pub struct Blocked<'a> {
-    pub prefix: &'a str,
+    pub namespace: &'a Namespace,
     /// The ids of what its job holds.
     pub holds: Vec<String>,
     /// The lock it waits for.
@@ -52,7 +52,7 @@ impl Blocked<'_> {
     pub fn note(&self, link: &mut Link, lasting: Duration) -> Result<(), Error> {
         for hold in &self.holds {
             let mut set = redis::cmd("SET");
-            set.arg(blocked_key(self.prefix, hold))
+            set.arg(blocked_key(&self.namespace.prefix, hold))
                 .arg(format!("{} {}", self.id, self.wants))
                 .arg("PX")
                 .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
@@ -65,7 +65,7 @@ impl Blocked<'_> {
     pub fn forget(&self, link: &mut Link) -> Result<(), Error> {
         let mut del = redis::cmd("DEL");
         for hold in &self.holds {
-            del.arg(blocked_key(self.prefix, hold));
+            del.arg(blocked_key(&self.namespace.prefix, hold));
         }
         link.query(&del).map(drop)
     }
@@ -86,7 +86,7 @@ impl Blocked<'_> {
     /// All members of a cycle through this job but itself, and when it began to wait.
     fn search(&self, link: &mut Link) -> Result<Option<(Vec<Member>, Began)>, Error> {
         let mut search = Search {
-            prefix: self.prefix,
+            namespace: self.namespace,
             ends: &self.holds,
             link,
             seen: vec![self.id.clone()],
@@ -100,7 +100,7 @@ impl Blocked<'_> {
 }
 
 struct Search<'a> {
-    prefix: &'a str,
+    namespace: &'a Namespace,
     /// What the job that looks holds.
     ends: &'a [String],
     link: &'a mut Link,
@@ -111,7 +111,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// The lock, and the waiter in its queue, if it really is there, and alive.
     fn waiting(&mut self, name: &Name, id: &str) -> Result<Option<(Inspected, Waiting)>, Error> {
-        let found = inspect(self.link, self.prefix, std::slice::from_ref(name))?;
+        let found = inspect(self.link, self.namespace, std::slice::from_ref(name))?;
         let Some(lock) = found.into_iter().next() else {
             return Ok(None);
         };
@@ -120,7 +120,7 @@ impl Search<'_> {
         };
         if waiting.waiter.hears {
             let mut publish = redis::cmd("PUBLISH");
-            let channel = Lock::new(self.prefix, name.clone()).channel_of(id);
+            let channel = Lock::new(self.namespace, name.clone()).channel_of(id);
             publish.arg(channel).arg("hello");
             if self.link.query(&publish)? == redis::Value::Int(0) {
                 return Ok(None);
@@ -159,7 +159,7 @@ impl Search<'_> {
     /// The holder and those it waits for, if all of that leads to the job that looks.
     fn stuck(&mut self, holds: &Name, hold: &str, who: &Who) -> Result<Option<Vec<Member>>, Error> {
         let mut get = redis::cmd("GET");
-        get.arg(blocked_key(self.prefix, hold));
+        get.arg(blocked_key(&self.namespace.prefix, hold));
         let note = text(&self.link.query(&get)?);
         let Some((id, wants)) = note.split_once(' ') else {
             return Ok(None);

@@ -1,7 +1,7 @@
 -- inspect: what the key is, who holds the lock, and who waits. Read only; no token leaves the server.
 -- KEYS: 1 lock, 2 state, 3 meta, 4 holders, 5 queue, 6 waiters
 -- ARGV: none
--- Returns: {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…}
+-- Returns: {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters = KEYS[5], KEYS[6]
 
@@ -23,6 +23,8 @@ if kind == 'string' then
       end
     end
     if #held == 0 then kind = 'none' end
+  elseif mark == 'redlock:frozen' then
+    kind = 'none'
   else
     held[1] = {id(mark), redis.call('PTTL', lock), redis.call('HGET', meta, mark)}
   end
@@ -34,5 +36,6 @@ for _, token in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
   local till = tonumber(string.match(entry, '^%d+'))
   if till and till > now then waiting[#waiting + 1] = {id(token), entry} end
 end
-local fence = redis.call('HGET', state, 'fence')
-return {kind, fence, string.format('%.0f', now), held, waiting}
+local fence, freeze = unpack(redis.call('HMGET', state, 'fence', 'frozen'))
+local till = tonumber(string.match(freeze or '', '^%d+') or 0)
+return {kind, fence, string.format('%.0f', now), held, waiting, till > now and freeze}

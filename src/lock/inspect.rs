@@ -6,8 +6,8 @@ use redis::Value;
 
 use super::link::{Call, Link};
 use super::name::index_key;
-use super::scripts::{INSPECT, array, holder, milliseconds, number, odd, text, waiter};
-use super::{Error, Holder, Limit, Lock, Name, Waiter};
+use super::scripts::{INSPECT, array, frozen, holder, milliseconds, number, odd, text, waiter};
+use super::{Error, Frozen, Holder, Limit, Lock, Name, Namespace, Waiter};
 
 /// A lock as it was found.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct Inspected {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
     pub key: Key,
+    /// Nobody new is let in.
+    pub frozen: Option<Frozen>,
     /// Who waits, in the order of their turns.
     pub waiters: Vec<Waiting>,
 }
@@ -69,19 +71,23 @@ impl Inspected {
         self.holds().iter().map(limit).min()
     }
 
-    /// Nobody holds it and nobody waits for it.
+    /// Nobody holds it, nobody waits for it, and it isn't frozen.
     pub fn is_idle(&self) -> bool {
-        matches!(self.key, Key::Free) && self.waiters.is_empty()
+        matches!(self.key, Key::Free) && self.waiters.is_empty() && self.frozen.is_none()
     }
 }
 
 /// Looks at locks. One round trip for a hundred names.
-pub fn inspect(link: &mut Link, prefix: &str, names: &[Name]) -> Result<Vec<Inspected>, Error> {
+pub fn inspect(
+    link: &mut Link,
+    namespace: &Namespace,
+    names: &[Name],
+) -> Result<Vec<Inspected>, Error> {
     let calls: Vec<Call> = names
         .iter()
         .map(|name| {
-            let mut call = Lock::new(prefix, name.clone()).call(&INSPECT, Vec::new());
-            call.keys.pop();
+            let mut call = Lock::new(namespace, name.clone()).call(&INSPECT, Vec::new());
+            call.keys.truncate(6);
             call.args.clear();
             call
         })
@@ -96,17 +102,17 @@ pub fn inspect(link: &mut Link, prefix: &str, names: &[Name]) -> Result<Vec<Insp
 }
 
 /// Has the server tell when one of these locks changes for the next time, where it can.
-pub fn watch(link: &mut Link, prefix: &str, names: &[Name]) -> Result<(), Error> {
+pub fn watch(link: &mut Link, namespace: &Namespace, names: &[Name]) -> Result<(), Error> {
     let locks: Vec<Lock> = names
         .iter()
-        .map(|name| Lock::new(prefix, name.clone()))
+        .map(|name| Lock::new(namespace, name.clone()))
         .collect();
     link.watch(locks.iter().map(|lock| lock.keys.lock.as_slice()))
 }
 
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     let fields = array(answer)?;
-    let [kind, fence, now_ms, held, waiting] = fields.as_slice() else {
+    let [kind, fence, now_ms, held, waiting, freeze] = fields.as_slice() else {
         return Err(odd(&fields));
     };
     let key = match text(kind).as_str() {
@@ -133,6 +139,7 @@ fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
         fence: number(fence)?,
         now_ms: number(now_ms)?,
         key,
+        frozen: frozen(freeze),
         waiters,
     })
 }
@@ -149,10 +156,28 @@ fn all<T>(
     Ok(found)
 }
 
-/// The names of all locks in use below a prefix, sorted; some may have ended since.
-pub fn names(link: &mut Link, prefix: &str) -> Result<Vec<Name>, Error> {
-    let mut command = redis::cmd("ZRANGE");
-    command.arg(index_key(prefix)).arg(0).arg(-1);
+/// Which names of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those of locks in use; some may have ended since.
+    InUse,
+    /// Also those of locks that have a history.
+    All,
+}
+
+/// The names of locks, sorted.
+pub fn names(link: &mut Link, namespace: &Namespace, which: Which) -> Result<Vec<Name>, Error> {
+    let since = match which {
+        Which::InUse => {
+            let time = array(link.query(&redis::cmd("TIME"))?)?;
+            let seconds: u64 = number(time.first().unwrap_or(&Value::Nil))?;
+            (seconds * 1000).to_string()
+        }
+        Which::All => "-inf".to_owned(),
+    };
+    let mut command = redis::cmd("ZRANGEBYSCORE");
+    let key = index_key(&namespace.prefix);
+    command.arg(key).arg(since).arg("+inf");
     let mut names: Vec<Name> = array(link.query(&command)?)?
         .iter()
         .filter_map(|value| text(value).parse().ok())

@@ -4,10 +4,10 @@
 //! random text, fresh for every acquisition, with a TTL. Every client that does
 //! `SET key token NX PX ttl` on the same key excludes us and is excluded by us. Held by a group
 //! (shared, slots) it contains a mark that keeps such clients out, and the members are in `holders`.
-//! Beside these, in the same hash slot: `state` (the last fence and ticket), `meta` (who the holders
-//! are), `queue` and `waiters` (who waits, in the order of their turns), and a channel for each
-//! waiter; and for each prefix one `index` of the names in use, so that nobody has to walk the
-//! keyspace.
+//! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze, word for those
+//! who hold it), `meta` (who the holders are), `queue` and `waiters` (who waits, in the order of their
+//! turns), `history` (who held it before), and a channel for each waiter; and for each prefix one
+//! `index` of the names in use, so that nobody has to walk the keyspace.
 //!
 //! Each operation is one Lua script, in a file of its own, that checks the token before it changes
 //! anything; what they share is `promote.lua`:
@@ -18,7 +18,11 @@
 //! - `check.lua` says whether a lock is still ours.
 //! - `release.lua` gives our lock, or our place in the queue, back.
 //! - `force.lua` frees somebody else's lock, and leaves word of who did it.
-//! - `inspect.lua` looks, and changes nothing.
+//! - `freeze.lua` and `thaw.lua` keep everybody new out for a time.
+//! - `inspect.lua` and `history.lua` look, and change nothing.
+//!
+//! A hold that ends is written into the history by the script that ends it. One that ends without a
+//! word (its process died) leaves its entry in `meta`, until somebody comes by and writes it down.
 //!
 //! A lock that is given back is *handed on*: the same script writes the next waiter's token into it,
 //! with a short TTL, and sends that waiter alone a message. So nobody can get in between, and a lost
@@ -35,6 +39,7 @@
 mod claim;
 mod deadlock;
 mod error;
+mod history;
 mod inspect;
 mod link;
 mod name;
@@ -48,29 +53,48 @@ use std::time::Duration;
 
 use redis::Value;
 
-pub use self::claim::{Acquired, Busy, Claim, Loss, Order, Place, Release, Reused, Standing, id};
+pub use self::claim::{
+    Acquired, Busy, Claim, Loss, Order, Parting, Place, Release, Request, Reused, Standing,
+    Supersede, id,
+};
 pub use self::deadlock::{Blocked, Member};
 pub use self::error::{Error, Kind};
-pub use self::inspect::{Hold, Inspected, Key, Waiting, inspect, names, watch};
+pub use self::history::{End, Past, history};
+pub use self::inspect::{Hold, Inspected, Key, Waiting, Which, inspect, names, watch};
 pub use self::link::{Call, Grant, Incoming, Link};
 use self::name::Keys;
 pub use self::name::Name;
-use self::scripts::{FORCE, Script, array, holder, odd, text};
+use self::scripts::{FORCE, FREEZE, Script, THAW, array, holder, number, odd, text};
 pub use self::server::{Server, TlsFiles};
-pub use self::who::{Holder, Limit, Waiter, Who};
+pub use self::who::{Frozen, Holder, Limit, Waiter, Who};
+
+/// What the locks of one user have in common.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// What stands before each name to form the key.
+    pub prefix: String,
+    /// How many holds of each lock are remembered.
+    pub history: u32,
+}
 
 /// A lock on a server: its name and keys.
 #[derive(Clone, Debug)]
 pub struct Lock {
     name: Name,
     keys: Keys,
+    history: u32,
 }
 
 impl Lock {
-    /// The lock `name` below `prefix`.
-    pub fn new(prefix: &str, name: Name) -> Self {
-        let keys = Keys::new(prefix, &name);
-        Self { name, keys }
+    /// The lock `name` in a namespace.
+    pub fn new(namespace: &Namespace, name: Name) -> Self {
+        let keys = Keys::new(&namespace.prefix, &name);
+        let history = namespace.history;
+        Self {
+            name,
+            keys,
+            history,
+        }
     }
 
     /// Its name without the prefix.
@@ -106,10 +130,45 @@ impl Lock {
         })
     }
 
-    /// A call with all keys of this lock; the name and the channels come before the arguments.
+    /// Lets nobody new in for a time, by `who` and for its reason.
+    pub fn freeze(
+        &self,
+        link: &mut Link,
+        long: Duration,
+        who: &Who,
+        within: Duration,
+    ) -> Result<Freeze, Error> {
+        let who = serde_json::to_vec(who).unwrap_or_default();
+        let args = vec![long.as_millis().to_string().into(), who];
+        let fields = array(link.ask(self.call(&FREEZE, args), within)?)?;
+        match fields.as_slice() {
+            [holders, entry, before] => Ok(Freeze {
+                holders: number(holders)?,
+                holder: holder(entry),
+                before: serde_json::from_str(&text(before)).ok(),
+            }),
+            _ => Err(odd(&fields)),
+        }
+    }
+
+    /// Lets others in again; who had frozen it, if it was.
+    pub fn thaw(&self, link: &mut Link, within: Duration) -> Result<Option<Who>, Error> {
+        let fields = array(link.ask(self.call(&THAW, Vec::new()), within)?)?;
+        match fields.as_slice() {
+            [Value::Int(1), who] => Ok(Some(serde_json::from_str(&text(who)).unwrap_or_default())),
+            [Value::Int(0)] => Ok(None),
+            _ => Err(odd(&fields)),
+        }
+    }
+
+    /// A call with all keys of this lock; what all scripts need comes before the arguments.
     fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
         let keys = &self.keys;
-        let common = [self.name.as_str().into(), keys.channels.clone()];
+        let common = [
+            self.name.as_str().into(),
+            keys.channels.clone(),
+            self.history.to_string().into(),
+        ];
         Call {
             script,
             keys: vec![
@@ -119,6 +178,7 @@ impl Lock {
                 keys.holders.clone(),
                 keys.queue.clone(),
                 keys.waiters.clone(),
+                keys.history.clone(),
                 keys.index.clone(),
             ],
             args: common.into_iter().chain(args).collect(),
@@ -135,4 +195,15 @@ pub enum Forced {
     WasFree,
     /// Somebody else than the given id holds it: its id, and who.
     Another(String, Option<Holder>),
+}
+
+/// What `freeze` found.
+#[derive(Clone, Debug)]
+pub struct Freeze {
+    /// How many hold it still.
+    pub holders: u32,
+    /// One of them; `None` when none does, or for another client.
+    pub holder: Option<Holder>,
+    /// Who had frozen it before.
+    pub before: Option<Who>,
 }

@@ -63,6 +63,7 @@ pub(super) struct Keys {
     pub(super) holders: Vec<u8>,
     pub(super) queue: Vec<u8>,
     pub(super) waiters: Vec<u8>,
+    pub(super) history: Vec<u8>,
     /// What the channel of each waiter begins with.
     pub(super) channels: Vec<u8>,
     /// The names of the locks in use below this prefix.
@@ -82,6 +83,7 @@ impl Keys {
             holders: format!("{tag}:holders").into(),
             queue: format!("{tag}:queue").into(),
             waiters: format!("{tag}:waiters").into(),
+            history: format!("{tag}:history").into(),
             channels: format!("{tag}:").into(),
             index: index_key(prefix),
             lock: lock.into(),

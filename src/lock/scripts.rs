@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use super::{Error, Holder, Kind, Waiter};
+use super::{Error, Frozen, Holder, Kind, Waiter};
 
 /// A Lua script and its SHA-1, by which it is called. The hash is written down, and checked by a
 /// test, because computing it takes a fiftieth of a short run.
@@ -22,27 +22,39 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "5ee847ca66ad58b7b86eb42fe9b0d5454b4168e3",
+    hash: "df48c8008fd78a2947fa6a74c31f634964e58cba",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "680b49dbeb404761d8cd1d6b7d0751cda5089ea1",
+    hash: "53c0870a1c9eff55097bd6ae5bf2c9ab756d4039",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "cdff715cfa7a05106ba8131e961260807ba25dc9",
+    hash: "16f99b6722702012d917a3239cc8b4beab245314",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "3247855531a1025d8178743ee2db3f9c70f98005",
+    hash: "e698071d7b730eaf58fbea38a1d4c60902dafad6",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "238af92da56044b786c008a7c2c6af8b98b19492",
+    hash: "9b4e7d8ee0087be709ffe8298d25515568bd6aed",
+};
+pub(super) static FREEZE: Script = Script {
+    source: with_promote!("freeze.lua"),
+    hash: "128f77dd98e45e9a7efd89e24edf866f8780666d",
+};
+pub(super) static THAW: Script = Script {
+    source: with_promote!("thaw.lua"),
+    hash: "35387a6c1694e2844a44cfab99d4a518024dda79",
+};
+pub(super) static HISTORY: Script = Script {
+    source: with_promote!("history.lua"),
+    hash: "7a7b218d99b2b8ea3c4cab2b0a7d286aeec9221c",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),
-    hash: "a655438cd75cff6ce420de40f0ee7e3afeebb5a3",
+    hash: "57917dcd7b33b7c92a1bc30b084a79c2d553d3b7",
 };
 
 pub(super) fn array(value: Value) -> Result<Vec<Value>, Error> {
@@ -88,6 +100,13 @@ pub(super) fn holder(value: &Value) -> Option<Holder> {
     }
 }
 
+pub(super) fn frozen(value: &Value) -> Option<Frozen> {
+    match value {
+        Value::BulkString(entry) => Frozen::parse(entry),
+        _ => None,
+    }
+}
+
 pub(super) fn waiter(value: &Value) -> Option<Waiter> {
     match value {
         Value::BulkString(entry) => Waiter::parse(entry),
@@ -129,6 +148,9 @@ mod tests {
             ("check", include_str!("check.lua")),
             ("release", include_str!("release.lua")),
             ("force", include_str!("force.lua")),
+            ("freeze", include_str!("freeze.lua")),
+            ("thaw", include_str!("thaw.lua")),
+            ("history", include_str!("history.lua")),
             ("inspect", include_str!("inspect.lua")),
         ] {
             assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
@@ -145,7 +167,9 @@ mod tests {
 
     #[test]
     fn every_hash_is_that_of_its_script() {
-        let scripts = [&ACQUIRE, &RENEW, &CHECK, &RELEASE, &FORCE, &INSPECT];
+        let scripts = [
+            &ACQUIRE, &RENEW, &CHECK, &RELEASE, &FORCE, &FREEZE, &THAW, &HISTORY, &INSPECT,
+        ];
         let right: Vec<String> = scripts
             .iter()
             .map(|script| redis::Script::new(script.source).get_hash().to_owned())

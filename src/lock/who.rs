@@ -2,6 +2,8 @@
 //!
 //! All of it is read from Redis, so it may come from another client: whoever shows it escapes it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Who holds a lock, waits for it or acts on it.
@@ -85,18 +87,25 @@ pub struct Holder {
     pub limit: Limit,
     /// Its number among those that hold the lock; 0 for shared ones.
     pub slot: u32,
+    /// How long it had waited for the lock.
+    pub waited: Duration,
+    /// Its run is over; the lock is only kept for a while.
+    pub kept: bool,
     pub who: Who,
 }
 
 impl Holder {
-    /// Reads `"<fence> <since> <limit> <slot> <who as JSON>"`; `None` for anything else.
+    /// Reads `"<fence> <since> <limit> <slot> <waited> <phase> <who as JSON>"`; `None` for anything
+    /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let mut parts = std::str::from_utf8(entry).ok()?.splitn(5, ' ');
+        let mut parts = std::str::from_utf8(entry).ok()?.splitn(7, ' ');
         Some(Self {
             fence: parts.next()?.parse().ok()?,
             since_ms: parts.next()?.parse().ok()?,
             limit: Limit::parse(parts.next()?)?,
             slot: parts.next()?.parse().ok()?,
+            waited: Duration::from_millis(parts.next()?.parse().ok()?),
+            kept: parts.next()? == "kept",
             who: serde_json::from_str(parts.next()?).ok()?,
         })
     }
@@ -129,6 +138,28 @@ impl Waiter {
     }
 }
 
+/// Why nobody is let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    /// Until when, in milliseconds since 1970 by the server's clock.
+    pub till_ms: u64,
+    pub since_ms: u64,
+    /// Who froze it, and the reason.
+    pub who: Who,
+}
+
+impl Frozen {
+    /// Reads `"<till> <since> <who as JSON>"`; `None` for anything else.
+    pub(super) fn parse(entry: &[u8]) -> Option<Self> {
+        let mut parts = std::str::from_utf8(entry).ok()?.splitn(3, ' ');
+        Some(Self {
+            till_ms: parts.next()?.parse().ok()?,
+            since_ms: parts.next()?.parse().ok()?,
+            who: serde_json::from_str(parts.next()?).ok()?,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,9 +169,11 @@ mod tests {
         assert_eq!(Holder::parse(b"\xff\xfe"), None);
         assert_eq!(Holder::parse(b"1 2"), None);
         assert_eq!(Waiter::parse(b"1 2 3"), None);
-        let holder = Holder::parse(br#"7 8 3 2 {"host":"h","pid":3,"later":true}"#).unwrap();
+        let holder =
+            Holder::parse(br#"7 8 3 2 40 kept {"host":"h","pid":3,"later":true}"#).unwrap();
         assert_eq!((holder.fence, holder.since_ms, holder.who.pid), (7, 8, 3));
         assert_eq!((holder.limit.mode(), holder.slot), ("slots", 2));
+        assert_eq!((holder.waited.as_millis(), holder.kept), (40, true));
         let waiter = Waiter::parse(br#"9 1000000000 8 -5 1 {"host":"h h"}"#).unwrap();
         assert_eq!((waiter.limit, waiter.priority), (Limit::SHARED, -5));
         assert_eq!((waiter.hears, waiter.who.host.as_str()), (true, "h h"));

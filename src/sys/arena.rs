@@ -11,10 +11,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The size of the block; a short run uses a good half of it.
-const SIZE: usize = 256 * 1024;
+const SIZE: usize = 384 * 1024;
 
 /// What a short run uses, and gets mapped in one go rather than page by page.
-const USUAL: usize = 152 * 1024;
+const USUAL: usize = 196 * 1024;
 
 const PAGE: usize = 4096;
 

@@ -10,7 +10,7 @@ mod arena;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
@@ -171,6 +171,64 @@ pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
         error if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
         error => Err(error),
     }
+}
+
+/// Sends a signal to the process of a descriptor.
+pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let info = ptr::null::<libc::siginfo_t>();
+    // SAFETY: without further information the kernel makes its own, as for kill(2).
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            signal,
+            info,
+            0,
+        )
+    };
+    if sent == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Goes on twice: in this process (false), and in a new one (true) of a session of its own, with
+/// nothing open but these descriptors and `/dev/null` for the standard streams, in the root
+/// directory. No other thread may be running.
+///
+/// # Errors
+/// In this process only: no new one could be made.
+pub fn split_off(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
+    let mut kept: Vec<u32> = kept
+        .iter()
+        .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
+        .collect();
+    kept.sort_unstable();
+    // SAFETY: with a single thread the child's memory is as consistent as ours; descriptors that it
+    // closes are named by nobody but those who opened them, and none of these is used any more.
+    unsafe {
+        match libc::fork() {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => {}
+            _ => return Ok(false),
+        }
+        libc::setsid();
+        libc::chdir(c"/".as_ptr());
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for stream in 0..3 {
+            libc::dup2(null, stream);
+        }
+        let mut first = 3;
+        for fd in kept.into_iter().filter(|&fd| fd >= 3) {
+            if fd > first {
+                libc::syscall(libc::SYS_close_range, first, fd - 1, 0);
+            }
+            first = fd + 1;
+        }
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
+    }
+    Ok(true)
 }
 
 /// The inode of our pid namespace, which tells it from others; `None` before Linux 6.11.

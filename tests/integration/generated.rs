@@ -5,6 +5,7 @@
 //! so here it is checked that they know all commands and options, and that they work.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +38,67 @@ fn pages() -> Vec<(String, String)> {
     let subcommands = all
         .get_subcommands()
         .map(|command| page(command, &format!("redlock-{}", command.get_name())));
-    subcommands.chain([page(&all, "redlock")]).collect()
+    subcommands
+        .chain([page(&all, "redlock"), recipes_page()])
+        .collect()
+}
+
+/// The recipes of the README as a page of the manual.
+fn recipes_page() -> (String, String) {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut text = format!(
+        ".TH REDLOCK-RECIPES 7 \"\" \"redlock {version}\" \"redlock manual\"\n\
+         .SH NAME\nredlock\\-recipes \\- locks in scripts, in cron and in CI\n.SH DESCRIPTION\n"
+    );
+    let mut in_code = false;
+    for line in recipes().lines() {
+        let fence = line.starts_with("```");
+        in_code ^= fence;
+        if fence {
+            text += if in_code { ".PP\n.nf\n" } else { ".fi\n" };
+        } else if in_code {
+            writeln!(text, "{}", roff(line)).unwrap();
+        } else if let Some(heading) = line.strip_prefix("### ") {
+            writeln!(text, ".SH {}", roff(heading).to_uppercase()).unwrap();
+        } else if line.is_empty() {
+            text += ".PP\n";
+        } else {
+            // What stands between backquotes is bold.
+            let parts = roff(line);
+            let parts = parts.split('`').enumerate();
+            let bold = parts.map(|(n, part)| match n % 2 {
+                0 => part.to_owned(),
+                _ => format!("\\fB{part}\\fR"),
+            });
+            text += &(bold.collect::<String>() + "\n");
+        }
+    }
+    text += ".SH SEE ALSO\n.BR redlock (1),\n.BR redlock\\-run (1),\n.BR redlock\\-acquire (1)\n";
+    // An empty paragraph before a heading or another paragraph is none.
+    while text.contains(".PP\n.PP\n") || text.contains(".PP\n.SH") {
+        text = text
+            .replace(".PP\n.PP\n", ".PP\n")
+            .replace(".PP\n.SH", ".SH");
+    }
+    let text = text.replace("DESCRIPTION\n.PP\n", "DESCRIPTION\n");
+    ("redlock-recipes.7".into(), text)
+}
+
+/// A line of text in roff.
+fn roff(line: &str) -> String {
+    let line = line.replace('\\', "\\e").replace('-', "\\-");
+    if line.starts_with(['.', '\'']) {
+        format!("\\&{line}")
+    } else {
+        line
+    }
+}
+
+/// The README's section of recipes, without its heading.
+pub fn recipes() -> String {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("\n## Recipes\n").expect("the section");
+    rest.split_once("\n## ").expect("another").0.to_owned()
 }
 
 /// What `clap_mangen` begins each part of a page with.
@@ -399,6 +460,36 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
             .assert_code(0)
             .assert_says("lock \"a\" released");
         holder.finish().assert_code(79).assert_says("by force");
+
+        for arguments in [
+            &["freeze", "-q", "c", "--reason", "x"][..],
+            &["thaw", "c"],
+            &[
+                "run",
+                "--hold-at-least",
+                "1ms",
+                "--once-per",
+                "1h",
+                "c",
+                "--",
+                "true",
+            ],
+            &[
+                "run",
+                "c",
+                "-c",
+                "redlock extend 1m; redlock check; redlock release",
+            ],
+            &["acquire", "c", "--ttl", "1s", "--format", "token"],
+            &["run", "-q", "--join", "c", "--", "true"],
+            &["history"],
+        ] {
+            let mut command = redlock(arguments);
+            command
+                .env("REDLOCK_URL", &url)
+                .env("REDLOCK_PASSWORD_FILE", password);
+            outcome(&mut command).assert_code(0);
+        }
 
         let mut killed = Running::start(&mut redlock(&["run", "--ttl", "1s", "b", "-c", script]));
         killed.expect_line("ready");

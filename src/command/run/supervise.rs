@@ -4,31 +4,31 @@ use std::os::fd::AsFd;
 
 use anyhow::Result;
 
-use super::holds::Holds;
-use super::{Environment, Run, cannot_run, lost, sleep, suspend};
+use super::{Job, Run, Senses, cannot_run};
 use crate::child::{Child, Reaped};
 use crate::cli::OnLost;
 use crate::clock::{Timer, now};
+use crate::command::take::{Holds, cancelled, lost, sleep, suspend};
 use crate::exit::Exit;
-use crate::lock::{self, Loss, Name};
+use crate::lock::{self, Loss, Name, Who};
 use crate::renewer::News;
 use crate::report;
 use crate::session::{Action, Event, Session, Terms, Why};
 use crate::signal::{SIGCHLD, SIGINT, SIGTERM, Signals};
 
 impl Run<'_> {
-    /// Starts COMMAND and does what the session decides until it has ended.
+    /// Starts a job and does what the session decides until it has ended.
     pub(super) fn supervise(
         &self,
-        environment: &Environment,
+        job: &Job,
         holds: &mut Holds,
-        signals: &Signals,
-        timer: &mut Timer,
+        senses: &mut Senses,
     ) -> Result<Exit> {
+        let Senses { signals, timer } = senses;
         let (own_group, ignored) = (!self.on_terminal, signals.sigchld_ignored);
-        let child = match Child::spawn(&self.prepared, environment, own_group, ignored) {
+        let child = match Child::spawn(&job.prepared, &job.environment, own_group, ignored) {
             Ok(child) => child,
-            Err(error) => return Ok(cannot_run(&self.command, &error)),
+            Err(error) => return Ok(cannot_run(&job.words, &error)),
         };
         holds.claim();
         let terms = Terms {
@@ -36,10 +36,11 @@ impl Run<'_> {
             leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
             only_warn: self.options.on_lost == OnLost::Warn,
             kill_after: self.options.kill_after,
-            timeout_at: self.options.timeout.map(|timeout| now() + timeout),
+            timeout_at: job.timeout.map(|timeout| now() + timeout),
         };
         let supervision = Supervision {
             run: self,
+            job,
             session: Session::new(terms, holds.lease.take()),
             child,
             holds,
@@ -56,11 +57,13 @@ enum Trouble {
     None,
     Unreachable(lock::Error),
     Lost(Name, Loss),
+    Cancelled(Name, Box<Who>),
 }
 
 /// A COMMAND that runs.
 struct Supervision<'a> {
     run: &'a Run<'a>,
+    job: &'a Job,
     session: Session,
     child: Child,
     holds: &'a mut Holds,
@@ -139,6 +142,11 @@ impl Supervision<'_> {
                 self.trouble = Trouble::Unreachable(error);
                 Event::RenewalFailed
             }
+            News::Confirmed(sent, left) => Event::Confirmed(sent, left),
+            News::Cancelled(name, by) => {
+                self.trouble = Trouble::Cancelled(name, by);
+                Event::Cancelled
+            }
             News::Lost(name, loss) => {
                 self.holds.forget(&name);
                 self.trouble = Trouble::Lost(name, loss);
@@ -192,9 +200,9 @@ impl Supervision<'_> {
 
     fn say_why(&self, why: Why, what: &str) {
         match why {
-            Why::Lost => report::error(format_args!("{}; {what}", self.loss())),
+            Why::Lost | Why::Cancelled => report::error(format_args!("{}; {what}", self.loss())),
             Why::Timeout => {
-                let timeout = self.run.options.timeout.unwrap_or_default();
+                let timeout = self.job.timeout.unwrap_or_default();
                 self.run.voice().note(format_args!(
                     "timed out after {}; {what}",
                     humantime::format_duration(timeout)
@@ -206,12 +214,13 @@ impl Supervision<'_> {
 
     /// What happened to the lock, in words.
     fn loss(&self) -> String {
-        let what = match self.run.names.as_slice() {
+        let what = match self.run.taker.names.as_slice() {
             [name] => format!("lock \"{name}\" was"),
             _ => "the locks were".into(),
         };
         match &self.trouble {
             Trouble::Lost(name, loss) => lost(name, loss),
+            Trouble::Cancelled(name, by) => cancelled(name, by),
             Trouble::Unreachable(error) => {
                 format!("{what} not renewed in time: {error}")
             }

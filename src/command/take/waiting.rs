@@ -12,11 +12,11 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::deadlock::Deadlock;
-use super::holds::{Hold, Holds};
-use super::{GaveUp, Run, Taking, lost, sleep, suspend};
+use super::{GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, lost, sleep, suspend};
+use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::lease::Lease;
-use crate::lock::{self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Order, Place};
+use crate::lock::{self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Parting, Place};
 use crate::process::{self, Fate, Pulse};
 use crate::renewer::News;
 use crate::report;
@@ -24,11 +24,12 @@ use crate::signal::{SIGTSTP, Signals, ends_waiting};
 use crate::wait::{self, Ear, Next, Patience, Telling};
 
 /// One wait for one lock.
-pub(super) struct Attempt<'a> {
-    run: &'a Run<'a>,
-    claim: Claim,
+pub struct Attempt<'a> {
+    pub(super) taker: &'a Taker<'a>,
+    pub(super) claim: Claim,
     holds: &'a mut Holds,
-    link: Option<Link>,
+    pub(super) link: Option<Link>,
+    began: Moment,
     /// The server may know the claim: as a holder, or in its queue.
     known: bool,
     /// Our place in the queue; none before the lock was found to be busy.
@@ -36,13 +37,13 @@ pub(super) struct Attempt<'a> {
     /// This connection listens to our channel, or was asked to.
     listening: bool,
     /// When the server was last heard of; it may go away for a while once it has answered.
-    heard: Option<Moment>,
+    pub(super) heard: Option<Moment>,
     /// When we asked last and were told to wait, and what the server's clock said then.
     asked: Option<(Moment, u64)>,
     /// How often the lock came so late that its lease was as good as over.
     too_late: u32,
     /// A holder on this host, by its id, whose end we would see.
-    pulse: Option<(String, Pulse)>,
+    pub(super) pulse: Option<(String, Pulse)>,
     telling: Telling,
     signals: &'a Signals,
     timer: &'a mut Timer,
@@ -61,11 +62,10 @@ enum Woken {
 }
 
 /// What asking for the lock brought.
-enum Asked {
+pub(super) enum Asked {
     Held {
-        sent: Moment,
-        fence: u64,
-        slot: u32,
+        lease: Lease,
+        hold: Hold,
     },
     Busy(Busy),
     GaveUp(GaveUp),
@@ -74,7 +74,7 @@ enum Asked {
 }
 
 /// What ended an idle time.
-enum Idle {
+pub(super) enum Idle {
     Ask,
     Granted(Grant),
     GaveUp(GaveUp),
@@ -85,17 +85,18 @@ const RECONNECT: Duration = Duration::from_millis(500);
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
-        run: &'a Run<'a>,
+        taker: &'a Taker<'a>,
         claim: Claim,
         holds: &'a mut Holds,
         signals: &'a Signals,
         timer: &'a mut Timer,
     ) -> Self {
         Self {
-            run,
+            taker,
             claim,
             link: holds.link.take(),
             holds,
+            began: now(),
             known: false,
             place: None,
             listening: false,
@@ -112,18 +113,20 @@ impl<'a> Attempt<'a> {
     /// Asks for the lock until it is ours, the patience is over, or a signal comes. `started` is
     /// when the run began to wait for whatever lock.
     pub(super) fn wait(mut self, started: Moment) -> Result<Taking> {
-        let options = &self.run.options;
-        let patience = Patience::since(started, options.no_wait, options.wait);
-        let mut deadlock = Deadlock::new(self.run, self.holds, &self.claim, now());
+        let cli::Patience { wait, no_wait, .. } = *self.taker.patience;
+        let patience = Patience::since(started, no_wait, wait);
+        let mut deadlock = Deadlock::new(self.taker, self.holds, &self.claim, now());
         let taking = self.until_it_is_ours(patience, &mut deadlock);
         report::transient(None);
         deadlock.forget(&mut self.link);
         // Whatever else ended the wait: our place must go, and a lock that a request has taken
         // whose answer nobody read. The same connection, where it is good, keeps the order.
         if self.known && !matches!(taking, Ok(Taking::Done)) {
-            let released = self.run.release(&self.claim, &mut self.link);
+            let released = self
+                .taker
+                .release(&self.claim, &Parting::Unused, &mut self.link);
             if let Err(error) = released {
-                self.run.voice().detail(error);
+                self.taker.voice().detail(error);
             }
         }
         if let Some(link) = self.link.take() {
@@ -141,7 +144,7 @@ impl<'a> Attempt<'a> {
                 Err(error) => Err(error),
             };
             let busy = match answer.or_else(|error| self.no_answer(error, asked, patience))? {
-                Asked::Held { sent, fence, slot } => match self.held(sent, fence, slot)? {
+                Asked::Held { lease, hold } => match self.held(lease, hold)? {
                     Some(done) => return Ok(done),
                     None => continue,
                 },
@@ -153,6 +156,12 @@ impl<'a> Attempt<'a> {
             self.heard = Some(heard);
             if self.take_over_from_the_dead(&busy) {
                 continue;
+            }
+            if self.taker.joins {
+                match self.join(&busy, heard, patience)? {
+                    Some(why) => return Ok(Taking::GaveUp(why)),
+                    None => continue,
+                }
             }
             let was_queued = self.place.is_some();
             let place = self.queue_up(&busy);
@@ -187,22 +196,22 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// How long we have waited, if the lock was busy.
+    fn waited(&self) -> Duration {
+        let busy = self.heard.is_some();
+        let waited = now().since(self.began);
+        if busy { waited } else { Duration::ZERO }
+    }
+
     /// The lock is ours; `None` when so little is left of its lease that it has to be lengthened
     /// first, if the server has become faster.
-    fn held(&mut self, sent: Moment, fence: u64, slot: u32) -> Result<Option<Taking>> {
-        let options = &self.run.options;
-        let lease = Lease::new(sent, options.ttl, options.kill_after);
+    fn held(&mut self, lease: Lease, hold: Hold) -> Result<Option<Taking>> {
         if now() < lease.stop_at() {
-            self.run.voice().detail(format_args!(
-                "lock \"{}\" acquired, fence {fence}",
+            self.taker.voice().detail(format_args!(
+                "lock \"{}\" acquired, fence {}",
                 self.claim.lock().name(),
+                hold.fence
             ));
-            let hold = Hold {
-                claim: self.claim.clone(),
-                fence,
-                slot,
-                reused: false,
-            };
             self.holds.add(hold, lease);
             return Ok(Some(Taking::Done));
         }
@@ -210,27 +219,27 @@ impl<'a> Attempt<'a> {
         if self.too_late < 3 {
             return Ok(None);
         }
-        let ttl = humantime::format_duration(options.ttl);
+        let ttl = humantime::format_duration(self.claim.ttl());
         let line = format!(
             "{} answers too slowly for --ttl {ttl}",
-            self.run.settings.server
+            self.taker.settings.server
         );
         Err(lock::Error::new(Kind::Unreachable, line).into())
     }
 
     /// The server was asked and didn't answer: whether to try again, after a pause.
-    fn no_answer(
+    pub(super) fn no_answer(
         &mut self,
         error: lock::Error,
         asked: Moment,
         patience: Patience,
     ) -> Result<Asked> {
-        let ttl = self.run.options.ttl;
+        let ttl = self.claim.ttl();
         let lasting = self.heard.is_none_or(|heard| asked.since(heard) > ttl);
         if lasting || error.kind != Kind::Unreachable || patience.is_over(now()) {
             return Err(error.into());
         }
-        self.run.voice().detail(&error);
+        self.taker.voice().detail(&error);
         self.disconnect();
         // Not all come back at the same moment.
         let until = asked + RECONNECT.mul_f64(0.5 + dice() / 2.0);
@@ -245,32 +254,22 @@ impl<'a> Attempt<'a> {
 
     /// Our place in the queue, as the server has it.
     fn queue_up(&self, busy: &Busy) -> Place {
-        let options = &self.run.options;
-        let place = self.place.unwrap_or(Place {
-            order: Order {
-                priority: options.priority,
-                lifo: options.lifo,
-                supersede: options.supersede,
-            },
-            ticket: None,
-            polls: false,
-        });
+        let place = self.place.unwrap_or_default();
         Place {
             ticket: busy.ticket.or(place.ticket),
             polls: place.polls || busy.polls,
-            ..place
         }
     }
 
     /// Waits until it is time to ask again: the moment has come, or there is a message. Meanwhile
     /// the user is told what is known since `heard`.
-    fn idle(&mut self, busy: &Busy, heard: Moment, until: Moment) -> Result<Idle> {
+    pub(super) fn idle(&mut self, busy: &Busy, heard: Moment, until: Moment) -> Result<Idle> {
         loop {
             let at = now();
             if self.telling.tell(&busy.id, at) {
                 let name = self.claim.lock().name();
                 let line = report::waiting(name, busy, at.since(heard));
-                self.run.voice().progress(&line);
+                self.taker.voice().progress(&line);
             }
             match self.next(until.min(self.telling.due())) {
                 Ok(Woken::Time) if now() < until => {}
@@ -279,15 +278,16 @@ impl<'a> Attempt<'a> {
                     return Ok(Idle::Ask);
                 }
                 Ok(Woken::Incoming(Incoming::Granted(grant))) => return Ok(Idle::Granted(grant)),
-                Ok(Woken::Time | Woken::HolderDied | Woken::Incoming(Incoming::Notified)) => {
-                    return Ok(Idle::Ask);
-                }
-                Ok(Woken::Incoming(
-                    Incoming::Listening | Incoming::Answer(_) | Incoming::Invalidated,
-                )) => {}
+                // What we watch (the lock that we joined) has changed.
+                Ok(
+                    Woken::Incoming(Incoming::Notified | Incoming::Invalidated)
+                    | Woken::Time
+                    | Woken::HolderDied,
+                ) => return Ok(Idle::Ask),
+                Ok(Woken::Incoming(Incoming::Listening | Incoming::Answer(_))) => {}
                 Ok(Woken::GaveUp(why)) => return Ok(Idle::GaveUp(why)),
                 Err(error) => {
-                    self.run.voice().detail(&error);
+                    self.taker.voice().detail(&error);
                     self.disconnect();
                     return Ok(Idle::Ask);
                 }
@@ -296,11 +296,9 @@ impl<'a> Attempt<'a> {
     }
 
     /// Starts COMMAND on the server's word that the lock is ours, with the claim still under way, if
-    /// it can be known that enough is left of that short lease. With several locks the others come
-    /// into it, so there the claim comes first.
+    /// it can be known that enough is left of that short lease.
     fn start_under(&mut self, grant: Grant) -> bool {
-        let options = &self.run.options;
-        let Some((asked, server_ms)) = self.asked.filter(|_| self.run.names.len() == 1) else {
+        let Some((asked, server_ms)) = self.asked.filter(|_| self.taker.starts_on_word) else {
             return false;
         };
         // A server whose clock went back says nothing about how long ago that was.
@@ -308,7 +306,7 @@ impl<'a> Attempt<'a> {
             return false;
         };
         let later = Duration::from_millis(later);
-        let (ttl, kill_after) = (options.ttl, options.kill_after);
+        let (ttl, kill_after) = (self.claim.ttl(), self.taker.kill_after);
         let lease = Lease::granted(asked, later, grant.lasting, ttl, kill_after);
         if now() >= lease.stop_at() {
             return false;
@@ -321,8 +319,10 @@ impl<'a> Attempt<'a> {
             fence: grant.fence,
             slot: grant.slot,
             reused: false,
+            waited: self.waited(),
+            success: None,
         };
-        self.run.voice().detail(format_args!(
+        self.taker.voice().detail(format_args!(
             "lock \"{}\" handed over, fence {}",
             self.claim.lock().name(),
             grant.fence
@@ -345,7 +345,7 @@ impl<'a> Attempt<'a> {
         }
         let link = match &mut self.link {
             Some(link) => link,
-            None => self.link.insert(Link::open(&self.run.settings.server)?),
+            None => self.link.insert(Link::open(&self.taker.settings.server)?),
         };
         // In one go with the question: the subscription stands before the server looks at it, so no
         // message can fall in between.
@@ -359,11 +359,33 @@ impl<'a> Attempt<'a> {
         self.known = true;
         link.send(self.claim.acquire(self.place.as_ref()))?;
         loop {
-            match self.next(sent + self.run.settings.server.timeout)? {
+            match self.next(sent + self.taker.settings.server.timeout)? {
                 Woken::Incoming(Incoming::Answer(answer)) => {
                     return Ok(match Claim::acquired(answer)? {
-                        Acquired::Held { fence, slot } => Asked::Held { sent, fence, slot },
+                        Acquired::Held {
+                            fence,
+                            slot,
+                            success,
+                        } => Asked::Held {
+                            lease: Lease::new(sent, self.claim.ttl(), self.taker.kill_after),
+                            hold: Hold {
+                                claim: self.claim.clone(),
+                                fence,
+                                slot,
+                                reused: false,
+                                waited: self.waited(),
+                                success: success.map(|ago| now().before(ago)),
+                            },
+                        },
+                        Acquired::Done(ago) => Asked::GaveUp(GaveUp::Enough(ago)),
                         Acquired::Busy(busy) => {
+                            if busy.repaired {
+                                let ttl = report::rough(self.claim.ttl());
+                                let name = self.claim.lock().name();
+                                self.taker.voice().note(format_args!(
+                                    "lock \"{name}\" of another client had no expiry; it ends in {ttl} now"
+                                ));
+                            }
                             self.asked = Some((sent, busy.now_ms));
                             self.known = self.place.is_some();
                             Asked::Busy(busy)
@@ -387,7 +409,7 @@ impl<'a> Attempt<'a> {
                 Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
                 Woken::Time => {
                     let error = io::Error::from(io::ErrorKind::TimedOut);
-                    return Err(self.run.settings.server.unreachable(&error));
+                    return Err(self.taker.settings.server.unreachable(&error));
                 }
             }
         }
@@ -410,14 +432,14 @@ impl<'a> Attempt<'a> {
         let Some(instance) = &holder.who.instance else {
             return false;
         };
-        if holder.who.host != self.run.who.host {
+        if holder.who.host != self.taker.who.host {
             return false;
         }
         match process::fate(instance) {
             Fate::Unknown => false,
             // The others would only get in each other's way.
             Fate::Alive(pulse) => {
-                if busy.ahead == 0 && self.place.is_some() {
+                if busy.ahead == 0 && (self.place.is_some() || self.taker.joins) {
                     self.pulse = Some((busy.id.clone(), pulse));
                 }
                 false
@@ -426,16 +448,16 @@ impl<'a> Attempt<'a> {
                 let Some(link) = &mut self.link else {
                     return false;
                 };
-                self.run.voice().detail(format_args!(
+                self.taker.voice().detail(format_args!(
                     "lock \"{}\" was held by {}, which is dead",
                     self.claim.lock().name(),
                     report::by(&holder.who)
                 ));
-                let within = self.run.settings.server.timeout;
+                let within = self.taker.settings.server.timeout;
                 match self.claim.lock().force(link, Some(&busy.id), None, within) {
                     Ok(_) => true,
                     Err(error) => {
-                        self.run.voice().detail(error);
+                        self.taker.voice().detail(error);
                         self.disconnect();
                         false
                     }
@@ -445,9 +467,9 @@ impl<'a> Attempt<'a> {
     }
 
     /// Why we give up, when the user's patience is over.
-    fn patience_is_over(&self, busy: &Busy) -> String {
+    pub(super) fn patience_is_over(&self, busy: &Busy) -> String {
         let line = report::held(self.claim.lock().name(), busy);
-        if self.run.options.no_wait {
+        if self.taker.patience.no_wait {
             format!("{line}; --wait queues for it")
         } else {
             format!("gave up waiting: {line}")
@@ -520,7 +542,7 @@ impl<'a> Attempt<'a> {
                     }
                 }
                 News::Failed(error) => {
-                    self.run.voice().detail(error);
+                    self.taker.voice().detail(error);
                     if let Some(lease) = &mut self.holds.lease {
                         lease.retry(now());
                     }
@@ -528,6 +550,14 @@ impl<'a> Attempt<'a> {
                 News::Lost(name, loss) => {
                     self.holds.forget(&name);
                     return Ok(Some(self.without(&lost(&name, &loss))));
+                }
+                News::Confirmed(sent, left) => {
+                    if let Some(lease) = &mut self.holds.lease {
+                        lease.confirmed(sent, left);
+                    }
+                }
+                News::Cancelled(name, by) => {
+                    return Ok(Some(self.without(&cancelled(&name, &by))));
                 }
                 News::Returned(name) => {
                     self.holds.forget(&name);
@@ -556,9 +586,4 @@ impl<'a> Attempt<'a> {
         let name = self.claim.lock().name();
         GaveUp::Lost(format!("{what}, while waiting for lock \"{name}\""))
     }
-}
-
-/// A number in 0..1.
-fn dice() -> f64 {
-    getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
 }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::Run;
-use super::holds::Holds;
+use super::{Holds, Taker};
 use crate::clock::Moment;
 use crate::lock::{self, Blocked, Claim, Link, Member, Name, id};
 use crate::report;
@@ -13,7 +12,7 @@ use crate::report;
 const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
 
 /// One wait, as a part of a deadlock.
-pub(super) struct Deadlock<'a> {
+pub struct Deadlock<'a> {
     blocked: Blocked<'a>,
     /// When the wait began.
     began: Moment,
@@ -25,12 +24,12 @@ pub(super) struct Deadlock<'a> {
 
 impl<'a> Deadlock<'a> {
     /// The wait for what `claim` wants begins.
-    pub(super) fn new(run: &'a Run, holds: &Holds, claim: &Claim, began: Moment) -> Self {
-        let inherited = run.inherited.iter().map(|(_, token)| id(token));
+    pub(super) fn new(taker: &'a Taker, holds: &Holds, claim: &Claim, began: Moment) -> Self {
+        let inherited = taker.inherited.iter().map(|(_, token)| id(token));
         let own = holds.all.iter().map(|hold| hold.claim.id());
         Self {
             blocked: Blocked {
-                prefix: &run.settings.prefix,
+                namespace: &taker.settings.namespace,
                 holds: inherited.chain(own).collect(),
                 wants: claim.lock().name().clone(),
                 id: claim.id(),

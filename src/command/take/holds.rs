@@ -13,21 +13,25 @@ use crate::lock::{Claim, Error, Incoming, Link, Name, Server, Standing};
 use crate::renewer::{News, Order, Renewer};
 
 /// A lock that we hold.
-pub(super) struct Hold {
-    pub(super) claim: Claim,
-    pub(super) fence: u64,
-    pub(super) slot: u32,
+pub struct Hold {
+    pub claim: Claim,
+    pub fence: u64,
+    pub slot: u32,
     /// It was taken by a run around ours, which will release it.
-    pub(super) reused: bool,
+    pub reused: bool,
+    /// How long it was waited for; zero when it was free.
+    pub waited: Duration,
+    /// When a run last succeeded under it, as far as that was asked.
+    pub success: Option<Moment>,
 }
 
 /// All locks of a run, in the order in which they were taken.
-pub(super) struct Holds {
-    pub(super) all: Vec<Hold>,
+pub struct Holds {
+    pub all: Vec<Hold>,
     /// The lease of all together: it ends when the first of them does.
-    pub(super) lease: Option<Lease>,
+    pub lease: Option<Lease>,
     /// The connection, while nobody uses it.
-    pub(super) link: Option<Link>,
+    pub link: Option<Link>,
     server: Arc<Server>,
     renewer: Option<Renewer>,
     /// How far the claim of a lock has come that the server gave us by itself.
@@ -52,7 +56,7 @@ enum Claiming {
 
 impl Holds {
     /// Nothing is held yet.
-    pub(super) fn none(server: &Arc<Server>) -> Self {
+    pub fn none(server: &Arc<Server>) -> Self {
         Self {
             all: Vec::new(),
             lease: None,
@@ -65,27 +69,33 @@ impl Holds {
     }
 
     /// A lock is ours.
-    pub(super) fn add(&mut self, hold: Hold, lease: Lease) {
+    pub fn add(&mut self, hold: Hold, lease: Lease) {
         self.all.push(hold);
         self.lease = Some(self.lease.map_or(lease, |all| all.with(lease)));
     }
 
     /// A lock is ours because the server gave it to us by itself; it has to be claimed yet, and
     /// until that is done its lease is short.
-    pub(super) fn add_granted(&mut self, hold: Hold, mut lease: Lease, link: Link) {
+    pub fn add_granted(&mut self, hold: Hold, mut lease: Lease, link: Link) {
         lease.renew_now(now());
         self.add(hold, lease);
         self.link = Some(link);
         self.claiming = Claiming::Due;
     }
 
+    /// How long all of them were waited for, in milliseconds; 0 only if all were free.
+    pub fn waited_ms(&self) -> u128 {
+        let waited: Duration = self.all.iter().map(|hold| hold.waited).sum();
+        waited.as_millis().max(u128::from(!waited.is_zero()))
+    }
+
     /// A lock is not ours any more.
-    pub(super) fn forget(&mut self, name: &Name) {
+    pub fn forget(&mut self, name: &Name) {
         self.all.retain(|hold| hold.claim.lock().name() != name);
     }
 
     /// Sends a claim that is due. A connection that fails here is found out with the answer.
-    pub(super) fn claim(&mut self) {
+    pub fn claim(&mut self) {
         if let Claiming::Due = self.claiming {
             let sent = now();
             if let (Some(link), Some(hold)) = (&mut self.link, self.all.first())
@@ -98,7 +108,7 @@ impl Holds {
     }
 
     /// Has the leases renewed, in the background.
-    pub(super) fn renew(&mut self) -> Result<()> {
+    pub fn renew(&mut self) -> Result<()> {
         self.order(Order::Renew)
     }
 
@@ -115,7 +125,7 @@ impl Holds {
     }
 
     /// What came of a renewal or a claim, or is found out between two.
-    pub(super) fn news(&mut self) -> Result<Vec<News>> {
+    pub fn news(&mut self) -> Result<Vec<News>> {
         if let Claiming::Sent(sent) = self.claiming {
             return Ok(self.claimed(sent).into_iter().collect());
         }
@@ -164,7 +174,7 @@ impl Holds {
         self.claiming = Claiming::No;
         let name = self.all.first()?.claim.lock().name().clone();
         Some(match answer {
-            Ok(Standing::Ours) => News::Renewed(sent),
+            Ok(Standing::Ours { .. }) => News::Renewed(sent),
             Ok(Standing::Returned) => News::Returned(name),
             Ok(Standing::Lost(loss)) => News::Lost(name, loss),
             Err(error) => {
@@ -175,7 +185,7 @@ impl Holds {
     }
 
     /// When the answer to a claim is overdue.
-    pub(super) fn due(&self) -> Option<Moment> {
+    pub fn due(&self) -> Option<Moment> {
         match self.claiming {
             // Without a connection there is nothing to wait for.
             Claiming::Sent(sent) if self.link.is_none() => Some(sent),
@@ -185,7 +195,7 @@ impl Holds {
     }
 
     /// One of these becomes readable when there may be news.
-    pub(super) fn wakes(&self) -> [Option<BorrowedFd<'_>>; 2] {
+    pub fn wakes(&self) -> [Option<BorrowedFd<'_>>; 2] {
         // Before there is a renewer the server has nothing to say but the answer to a claim.
         let listens = match self.claiming {
             Claiming::Sent(_) => true,
@@ -198,7 +208,7 @@ impl Holds {
     }
 
     /// Has the connection back, where it is good: a renewal that is under way ends first.
-    pub(super) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         if let Some(renewer) = &mut self.renewer
             && let Some(done) = renewer.finish()
         {

@@ -1,0 +1,204 @@
+//! `redlock acquire`: take a lock for a script that goes on, and tell it what later steps need.
+//!
+//! The output is made for `eval`, so that a script that fails to get the lock ends there: whatever
+//! goes wrong, the last line says so to the shell.
+
+mod keeper;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use serde_json::json;
+
+use self::keeper::Target;
+use super::take::{Environment, GaveUp, Holds, Taker, Taking};
+use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
+use crate::cli::{self, Format};
+use crate::clock::{Timer, now};
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::lock::{Link, Parting, Who};
+use crate::process;
+use crate::report::product;
+use crate::signal::{Signals, ends_waiting};
+
+/// Takes a lock and leaves it held.
+pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
+    let names = distinct(std::slice::from_ref(&options.name))?;
+    let target = options
+        .while_pid
+        .map(|pid| target(pid, options))
+        .transpose()?;
+    // Our own process is of no interest to others: it will have ended.
+    let pid = match options.while_pid {
+        Some(pid) => pid,
+        None => nix::unistd::getppid().as_raw(),
+    };
+    let who = Who {
+        pid: pid.unsigned_abs(),
+        command: shortened(process::command_line(pid).into_iter().map(Into::into)),
+        reason: options.taking.reason.clone(),
+        instance: target.as_ref().map(Target::instance),
+        ..ourselves()
+    };
+    let taker = Taker::new(settings, names, who, &options.taking, options.kill_after);
+    let mut holds = Holds::none(&settings.server);
+    if let Err(gave_up) = take(&taker, &mut holds)? {
+        taker.release_all(&mut holds, &Parting::Unused);
+        return Ok(taker.gave_up(gave_up));
+    }
+    let slots = options.taking.slots.is_some();
+    let environment = taker.environment(&holds, slots);
+    let text = text(options, &environment, &holds);
+    let told = product(&text).context("can't write to standard output")?;
+    let kept = match target {
+        _ if !told => Err(anyhow::anyhow!("nobody reads standard output")),
+        Some(target) => keeper::leave_behind(target, options, &taker, &mut holds),
+        None => Ok(()),
+    };
+    if kept.is_err() {
+        taker.release_all(&mut holds, &Parting::Unused);
+    }
+    kept.map(|()| Exit::Success)
+}
+
+/// The process to keep the lock for.
+fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
+    let target = Target::new(pid, options.on_lost == cli::OnLoss::Warn);
+    Ok(target.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")),
+        _ => BadUsage(format!(
+            "--while-pid {pid}: that process can't be stopped if the lock is lost ({error}); --on-lost warn only tells it"
+        )),
+    })?)
+}
+
+/// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
+fn take(taker: &Taker, holds: &mut Holds) -> Result<Result<(), GaveUp>> {
+    let started = now();
+    holds.link = Some(Link::open(&taker.settings.server)?);
+    let signals = Signals::take(on_terminal()).context("can't take signals")?;
+    let mut timer = Timer::new().context("can't make a timer")?;
+    let taking = taker.take_all(started, holds, &signals, &mut timer);
+    if let Taking::GaveUp(why) =
+        taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused))?
+    {
+        return Ok(Err(why));
+    }
+    while let Some(arrived) = signals.next()? {
+        if ends_waiting(arrived.signal) {
+            return Ok(Err(GaveUp::Signalled(arrived.signal)));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// What is printed when the lock is ours.
+fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> String {
+    let mut text = String::new();
+    match options.format {
+        Format::Env => {
+            for (name, value) in environment {
+                let _ = writeln!(text, "export {name}={}", quoted(value));
+            }
+        }
+        Format::Github => {
+            for (name, value) in environment {
+                let _ = writeln!(text, "{name}={}", value.to_string_lossy());
+            }
+        }
+        Format::Token => {
+            for hold in &holds.all {
+                let _ = writeln!(text, "{}", String::from_utf8_lossy(hold.claim.token()));
+            }
+        }
+        Format::Json => {
+            for hold in &holds.all {
+                let ttl = u64::try_from(options.taking.ttl.as_millis()).unwrap_or(u64::MAX);
+                let object = json!({
+                    "name": hold.claim.lock().name().as_str(),
+                    "token": String::from_utf8_lossy(hold.claim.token()),
+                    "fence": hold.fence,
+                    "slot": options.taking.slots.map(|_| hold.slot),
+                    "waited_ms": u64::try_from(holds.waited_ms()).ok(),
+                    "ttl_ms": ttl,
+                });
+                let _ = writeln!(text, "{object}");
+            }
+        }
+    }
+    text
+}
+
+/// A text as one word of a shell.
+fn quoted(text: &OsString) -> String {
+    let text = String::from_utf8_lossy(text.as_bytes());
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Where our output is evaluated by a shell and we have failed: has it end the script with our
+/// status. An interactive shell only gets the status.
+pub fn refuse_eval(exit: Exit) {
+    let status = exit.code();
+    let words = || -> Vec<OsString> { std::env::args_os().skip(1).collect() };
+    if status == 0 || !is_evaluated(&words()) || std::io::stdout().is_terminal() {
+        return;
+    }
+    let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
+    let _ = product(&line);
+}
+
+/// Whether this is an acquire whose output is made for `eval`, as far as a command line that may be
+/// wrong says.
+fn is_evaluated(words: &[OsString]) -> bool {
+    if !words.iter().any(|word| word == "acquire") {
+        return false;
+    }
+    let cli = cli::Cli::command();
+    let is_command =
+        |word: &&OsString| cli.get_subcommands().any(|known| *word == known.get_name());
+    let other = |word: &OsString| {
+        let text = word.to_string_lossy();
+        matches!(text.as_ref(), "json" | "token" | "github")
+            || ["--format=json", "--format=token", "--format=github"].contains(&text.as_ref())
+    };
+    let after_format = |pair: &[OsString]| pair[0] == "--format" && other(&pair[1]);
+    words
+        .iter()
+        .find(is_command)
+        .is_some_and(|word| word == "acquire")
+        && !words.windows(2).any(after_format)
+        && !words
+            .iter()
+            .any(|word| word.to_string_lossy().starts_with("--format=") && other(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_is_told_of_a_failure_where_it_evaluates_the_output() {
+        for (line, evaluated) in [
+            ("acquire a", true),
+            ("-q acquire a --while-pdi 1", true),
+            ("acquire a --format env", true),
+            ("acquire a --format json", false),
+            ("acquire --format=token a", false),
+            ("run acquire -- true", false),
+            ("status", false),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert_eq!(is_evaluated(&words), evaluated, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_one_word_of_a_shell() {
+        assert_eq!(quoted(&"it's $(x)".into()), r"'it'\''s $(x)'");
+    }
+}

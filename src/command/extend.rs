@@ -1,0 +1,95 @@
+//! `redlock extend` and `redlock check`: what the work itself asks of its locks.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::BadUsage;
+use super::job::{self, Held};
+use super::take::lost;
+use crate::cli;
+use crate::clock::now;
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::lease::Lease;
+use crate::lock::{Claim, Link, Standing};
+use crate::report;
+
+/// Makes the locks last at least so much longer from now.
+pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
+    let (name, duration) = match options.name_and_duration.as_slice() {
+        [name, duration] => (Some(name.clone()), duration),
+        [duration] => (None, duration),
+        _ => return Err(BadUsage("extend takes a NAME and a DURATION".into()).into()),
+    };
+    let more =
+        cli::positive_duration(duration).map_err(|why| BadUsage(format!("{duration}: {why}")))?;
+    let ours = cli::Ours {
+        name,
+        token_file: options.token_file.clone(),
+    };
+    let Some(claims) = claims(&ours, settings, more)? else {
+        return Ok(Exit::Lost);
+    };
+    let mut link = Link::open(&settings.server)?;
+    let standings = Claim::renew_all(&claims, &mut link, settings.server.timeout)?;
+    Ok(all_of(&claims, standings, |_| None))
+}
+
+/// Whether the locks are ours for at least so much longer from now.
+pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
+    let Some(claims) = claims(&options.ours, settings, Duration::ZERO)? else {
+        return Ok(Exit::Lost);
+    };
+    let mut link = Link::open(&settings.server)?;
+    let sent = now();
+    let standings = Claim::check_all(&claims, &mut link, settings.server.timeout)?;
+    Ok(all_of(&claims, standings, |left| {
+        // As a run counts it: from before the question, and by clocks that may differ a little.
+        let lease = Lease::new(sent, left, Duration::ZERO);
+        let left = lease.deadline().since(now());
+        (left < options.at_least).then(|| {
+            let asked = humantime::format_duration(options.at_least);
+            format!(
+                "ours for only {} more, not for {asked}",
+                report::rough(left)
+            )
+        })
+    }))
+}
+
+fn claims(ours: &cli::Ours, settings: &Settings, ttl: Duration) -> Result<Option<Vec<Claim>>> {
+    match job::held(ours, settings, ttl)? {
+        Held::Claims(claims) => Ok(Some(claims)),
+        Held::Unknown(name) => {
+            report::error(format_args!(
+                "this job has no token for lock \"{name}\"; a run sets $REDLOCK_TOKEN, elsewhere give --token-file"
+            ));
+            Ok(None)
+        }
+    }
+}
+
+/// Says what is wrong with a lock, if anything is; `too_short` judges the time that is left.
+fn all_of(
+    claims: &[Claim],
+    standings: Vec<Standing>,
+    too_short: impl Fn(Duration) -> Option<String>,
+) -> Exit {
+    let mut exit = Exit::Success;
+    for (claim, standing) in claims.iter().zip(standings) {
+        let name = claim.lock().name();
+        let wrong = match standing {
+            Standing::Ours { left, .. } => {
+                too_short(left).map(|why| format!("lock \"{name}\" is {why}"))
+            }
+            Standing::Returned => Some(format!("lock \"{name}\" was given back")),
+            Standing::Lost(loss) => Some(lost(name, &loss)),
+        };
+        if let Some(line) = wrong {
+            report::error(line);
+            exit = Exit::Lost;
+        }
+    }
+    exit
+}

@@ -1,0 +1,61 @@
+//! `redlock freeze` and `redlock thaw`: let the holder finish, and nobody new in.
+
+use anyhow::Result;
+
+use super::{name, ourselves};
+use crate::cli;
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::lock::{Link, Lock, Who};
+use crate::report;
+
+/// Lets nobody new in.
+pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
+    let lock = Lock::new(&settings.namespace, name(&options.name)?);
+    let who = Who {
+        reason: Some(options.reason.clone()),
+        ..ourselves()
+    };
+    let mut link = Link::open(&settings.server)?;
+    let long = options.lasting.unwrap_or(cli::REMEMBERED);
+    let found = lock.freeze(&mut link, long, &who, settings.server.timeout)?;
+    let name = lock.name();
+    let until = match options.lasting {
+        Some(long) => format!("for {}", humantime::format_duration(long)),
+        None => format!("until `redlock thaw {name}`, at most for 30 days"),
+    };
+    let held = match found.holders {
+        0 => "nobody holds it".to_owned(),
+        holders => format!(
+            "{} may finish",
+            report::one_of(found.holder.as_ref(), holders)
+        ),
+    };
+    let before = found.before.map_or(String::new(), |before| {
+        format!(
+            "; before, it was frozen by {}",
+            report::by_for_reason(&before)
+        )
+    });
+    settings.voice.note(format_args!(
+        "lock \"{name}\" is frozen {until}; {held}{before}"
+    ));
+    Ok(Exit::Success)
+}
+
+/// Lets others in again.
+pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
+    let lock = Lock::new(&settings.namespace, name(&options.name)?);
+    let mut link = Link::open(&settings.server)?;
+    let name = lock.name();
+    match lock.thaw(&mut link, settings.server.timeout)? {
+        Some(by) => settings.voice.detail(format_args!(
+            "lock \"{name}\" is thawed; it was frozen by {}",
+            report::by_for_reason(&by)
+        )),
+        None => settings
+            .voice
+            .note(format_args!("lock \"{name}\" was not frozen")),
+    }
+    Ok(Exit::Success)
+}

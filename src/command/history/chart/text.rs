@@ -1,0 +1,146 @@
+//! The chart in characters.
+
+use std::fmt::Write as _;
+
+use super::{Chart, Row, came};
+use crate::command::history::listing::failed;
+use crate::report::{cut, escaped};
+
+/// What is drawn with: nobody, waiting, running, the end of a run that failed.
+struct Ink {
+    blank: char,
+    waiting: char,
+    running: char,
+    failed: char,
+}
+
+const UNICODE: Ink = Ink {
+    blank: '·',
+    waiting: '░',
+    running: '█',
+    failed: '✗',
+};
+const ASCII: Ink = Ink {
+    blank: '.',
+    waiting: '-',
+    running: '#',
+    failed: 'x',
+};
+
+impl Chart<'_> {
+    /// The chart for a terminal of this width.
+    pub fn timeline(&self, width: usize, unicode: bool) -> String {
+        let ink = if unicode { UNICODE } else { ASCII };
+        let hosts = self.locks.iter().flat_map(|lock| &lock.rows);
+        let hosts = hosts.map(|row| escaped(row.host).chars().count());
+        let label = hosts.max().unwrap_or(0).min(width / 3);
+        let length = width.saturating_sub(label + 2).max(1);
+        let mut text = String::new();
+        for lock in &self.locks {
+            if self.locks.len() > 1 {
+                let _ = writeln!(text, "{}", cut(lock.name.as_str(), width));
+            }
+            for row in &lock.rows {
+                let host = escaped(row.host).into_owned();
+                let bar: String = self.bar(row, length, &ink).into_iter().collect();
+                let _ = writeln!(text, "{:<label$}  {bar}", cut(&host, label));
+            }
+        }
+        let _ = writeln!(text, "{:label$}  {}", "", self.axis(length));
+        let legend = format!(
+            "{} waiting  {} running  {} ended badly  (UTC)",
+            ink.waiting, ink.running, ink.failed
+        );
+        text + &cut(&legend, width) + "\n"
+    }
+
+    fn bar(&self, row: &Row, length: usize, ink: &Ink) -> Vec<char> {
+        let mut bar = vec![ink.blank; length];
+        // Waiting first, as running counts more where both are in one cell; ends count most.
+        for past in &row.holds {
+            let to = self.cell(past.since_ms, length);
+            if !past.waited.is_zero() {
+                bar[self.cell(came(past), length)..=to].fill(ink.waiting);
+            }
+        }
+        for past in &row.holds {
+            let end = self.cell(past.ended_ms.unwrap_or(self.to_ms), length);
+            bar[self.cell(past.since_ms, length)..=end].fill(ink.running);
+        }
+        for past in row.holds.iter().filter(|past| failed(past)) {
+            bar[self.cell(past.ended_ms.unwrap_or(self.to_ms), length)] = ink.failed;
+        }
+        bar
+    }
+
+    fn cell(&self, ms: u64, length: usize) -> usize {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_precision_loss,
+            clippy::cast_sign_loss
+        )]
+        let cell = self.at(ms, length as f64) as usize;
+        cell.min(length - 1)
+    }
+
+    /// The times, as many as have room.
+    fn axis(&self, length: usize) -> String {
+        let mut axis = String::new();
+        for (ms, label) in self.marks((length / 12).try_into().unwrap_or(u64::MAX)) {
+            let at = self.cell(ms, length);
+            let used = axis.chars().count();
+            if (used == 0 || at > used) && at + label.len() <= length {
+                axis += &" ".repeat(at - used);
+                axis += &label;
+            }
+        }
+        axis
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::command::history::chart::Chart;
+    use crate::command::history::listing::tests::hold;
+    use crate::lock::End;
+
+    #[test]
+    fn waiting_running_and_bad_ends_are_told_apart() {
+        let holds = [
+            hold("alpha", 102, Some(150), End::Status(0)),
+            hold("beta", 160, Some(170), End::Lost),
+            hold("alpha", 198, None, End::Running),
+        ];
+        let text = Chart::of(&holds, 200_000).timeline(107, false);
+        let rows: Vec<&str> = text.lines().collect();
+        assert!(rows[0].starts_with("alpha  --####"), "{text}");
+        assert!(rows[0].ends_with("--##"), "{text}");
+        assert!(rows[1].starts_with("beta   ....") && rows[1].contains("--##########x."));
+        assert!(
+            rows[2].contains("00:02:00") && rows[2].contains("00:02:30"),
+            "{text}"
+        );
+        assert!(rows[3].starts_with("- waiting  # running  x ended badly"));
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let long = "h".repeat(90);
+        let wide = [
+            hold(&long, 100, Some(100), End::Status(1)),
+            hold("\u{1b}[2J", 100, None, End::Running),
+        ];
+        for holds in [&wide[..], &wide[..1], &[]] {
+            for width in [1, 2, 5, 20, 79, 200] {
+                for now in [0, 100_000, 9_000_000_000] {
+                    for unicode in [true, false] {
+                        let text = Chart::of(holds, now).timeline(width, unicode);
+                        let most = text.lines().map(|line| line.chars().count()).max();
+                        assert!(most.unwrap_or(0) <= width.max(4), "{width}: {text}");
+                        assert!(!text.contains('\u{1b}'));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The history line by line, for people and for programs, and what it comes to. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use nix::sys::signal::Signal;
+use serde::Serialize;
+
+use crate::lock::{End, Limit, Name, Past, Who};
+use crate::report::{self, escaped, escaped_json, rough, timestamp, what};
+
+/// How long a hold lasted; one that still does, until now.
+pub fn ran(past: &Past, now_ms: u64) -> Duration {
+    let until = past.ended_ms.unwrap_or(now_ms);
+    Duration::from_millis(until.saturating_sub(past.since_ms))
+}
+
+/// Whether it is over, and not as it should be.
+pub fn failed(past: &Past) -> bool {
+    !matches!(past.end, End::Running | End::Status(0) | End::Released)
+}
+
+/// How it ended, in words.
+pub fn ended(end: &End) -> String {
+    let by = |what: &str, by: &Option<Who>| match by {
+        Some(by) => format!("{what} by {}", report::by(by)),
+        None => what.into(),
+    };
+    match end {
+        End::Running => "running".into(),
+        End::Status(0) => "ok".into(),
+        End::Status(status) => format!("status {status}"),
+        End::Signal(signal) => match Signal::try_from(*signal) {
+            Ok(signal) => signal.as_str().into(),
+            Err(_) => format!("signal {signal}"),
+        },
+        End::Timeout => "timed out".into(),
+        End::Lost => "lost".into(),
+        End::Cancelled(who) => by("cancelled", who),
+        End::Forced(who) => by("forced", who),
+        End::Expired => "expired".into(),
+        End::Released => "released".into(),
+    }
+}
+
+const COLUMNS: [&str; 8] = [
+    "NAME", "STARTED", "WAITED", "RAN", "END", "WHO", "PID", "COMMAND",
+];
+
+/// A table with a line for each hold; where all are of one lock, without its name.
+pub fn table(holds: &[Past], now_ms: u64, width: Option<usize>) -> String {
+    let one = holds.windows(2).all(|two| two[0].name == two[1].name);
+    let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
+    rows.extend(holds.iter().map(|past| row(past, now_ms)));
+    for row in &mut rows {
+        row.drain(..usize::from(one));
+    }
+    report::table(&rows, width)
+}
+
+fn row(past: &Past, now_ms: u64) -> Vec<String> {
+    let started = timestamp(past.since_ms).unwrap_or_default();
+    // To the second, as people write it.
+    let started = started.get(..19).unwrap_or_default().replace('T', " ");
+    let who = format!("{}@{}", past.who.user, past.who.host);
+    vec![
+        past.name.to_string(),
+        started,
+        rough(past.waited),
+        rough(ran(past, now_ms)),
+        escaped(&ended(&past.end)).into_owned(),
+        escaped(&who).into_owned(),
+        past.who.pid.to_string(),
+        what(&past.who),
+    ]
+}
+
+/// What is printed one after the other.
+pub struct Lines {
+    json: bool,
+    one: bool,
+    header: bool,
+}
+
+impl Lines {
+    /// As JSON or for people; `one`: all are of one lock.
+    pub fn new(json: bool, one: bool) -> Self {
+        Self {
+            json,
+            one,
+            header: !json,
+        }
+    }
+
+    /// The line for a hold that has ended, after a header where it is the first.
+    pub fn next(&mut self, past: &Past, now_ms: u64) -> Result<String> {
+        if self.json {
+            let json = serde_json::to_string(&Entry::new(past, now_ms))?;
+            return Ok(escaped_json(&json).into_owned() + "\n");
+        }
+        let mut rows = vec![row(past, now_ms)];
+        if std::mem::take(&mut self.header) {
+            rows.insert(0, COLUMNS.map(str::to_owned).to_vec());
+        }
+        // Those to come should stand below each other, as far as that can be known.
+        let widths = [12, 19, 7, 7, 9, 14, 7];
+        for row in &mut rows {
+            for (cell, width) in row.iter_mut().zip(widths) {
+                *cell = format!("{cell:<width$}");
+            }
+            row.drain(..usize::from(self.one));
+        }
+        Ok(report::table(&rows, None))
+    }
+}
+
+/// A line for each lock: how many, how long, how much of the time.
+pub fn summary(holds: &[Past], now_ms: u64) -> String {
+    let mut locks: BTreeMap<&Name, Vec<&Past>> = BTreeMap::new();
+    for past in holds {
+        locks.entry(&past.name).or_default().push(past);
+    }
+    let mut text = String::new();
+    for (name, holds) in locks {
+        let runs = match holds.len() {
+            1 => "1 run".to_owned(),
+            runs => format!("{runs} runs"),
+        };
+        let failed = holds.iter().filter(|past| failed(past)).count();
+        let waited = percentiles(holds.iter().map(|past| past.waited).collect());
+        let over = holds.iter().filter(|past| past.ended_ms.is_some());
+        let lasted = percentiles(over.map(|past| ran(past, now_ms)).collect());
+        let first = holds.iter().map(|past| past.since_ms).min();
+        let span = now_ms.saturating_sub(first.unwrap_or(now_ms));
+        let held = held_ms(&holds, now_ms);
+        let share = (held * 100).checked_div(span).unwrap_or(0);
+        let span = rough(Duration::from_millis(span));
+        let _ = writeln!(
+            text,
+            "{name}: {runs}, {failed} failed; waited {waited}; ran {lasted}; held {share} % of the last {span}"
+        );
+    }
+    text
+}
+
+/// The median and the 95th percentile, by nearest rank.
+fn percentiles(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let rank = |percent: usize| {
+        let at = (times.len() * percent).div_ceil(100).max(1) - 1;
+        times.get(at).copied().unwrap_or_default()
+    };
+    format!("p50 {}, p95 {}", rough(rank(50)), rough(rank(95)))
+}
+
+/// How long anybody held it. Holds of a group overlap, and count once.
+fn held_ms(holds: &[&Past], now_ms: u64) -> u64 {
+    let (mut held, mut until) = (0, 0);
+    for past in holds {
+        let end = past.ended_ms.unwrap_or(now_ms);
+        held += end.saturating_sub(past.since_ms.max(until));
+        until = until.max(end);
+    }
+    held
+}
+
+/// A hold as JSON; the shape is part of the contract.
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    id: &'a str,
+    fence: u64,
+    host: &'a str,
+    user: &'a str,
+    pid: u32,
+    command: &'a [String],
+    reason: Option<&'a str>,
+    url: Option<&'a str>,
+    mode: &'static str,
+    slot: Option<u32>,
+    since: Option<String>,
+    ended: Option<String>,
+    waited_ms: u64,
+    ran_ms: u64,
+    end: &'static str,
+    status: Option<u8>,
+    signal: Option<i32>,
+    by: Option<By<'a>>,
+}
+
+#[derive(Serialize)]
+struct By<'a> {
+    host: &'a str,
+    user: &'a str,
+    pid: u32,
+    url: Option<&'a str>,
+}
+
+impl<'a> Entry<'a> {
+    fn new(past: &'a Past, now_ms: u64) -> Self {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let Past { who, end, .. } = past;
+        Self {
+            name: past.name.as_str(),
+            id: &past.id,
+            fence: past.fence,
+            host: &who.host,
+            user: &who.user,
+            pid: who.pid,
+            command: &who.command,
+            reason: who.reason.as_deref(),
+            url: who.url.as_deref(),
+            mode: Limit::mode(past.limit),
+            slot: past.limit.as_slots().map(|_| past.slot),
+            since: timestamp(past.since_ms),
+            ended: past.ended_ms.and_then(timestamp),
+            waited_ms: ms(past.waited),
+            ran_ms: ms(ran(past, now_ms)),
+            end: end.kind(),
+            status: match end {
+                End::Status(status) => Some(*status),
+                _ => None,
+            },
+            signal: match end {
+                End::Signal(signal) => Some(*signal),
+                _ => None,
+            },
+            by: match end {
+                End::Cancelled(by) | End::Forced(by) => by.as_ref().map(|by| By {
+                    host: &by.host,
+                    user: &by.user,
+                    pid: by.pid,
+                    url: by.url.as_deref(),
+                }),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// All as an array.
+pub fn json(holds: &[Past], now_ms: u64) -> Result<String> {
+    let entries: Vec<Entry> = holds.iter().map(|past| Entry::new(past, now_ms)).collect();
+    let json = serde_json::to_string(&entries)?;
+    Ok(escaped_json(&json).into_owned() + "\n")
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A hold of "a" by a host, from and to, in seconds.
+    pub fn hold(host: &str, since: u64, until: Option<u64>, end: End) -> Past {
+        Past {
+            name: "a".parse().unwrap(),
+            id: format!("{host}{since}"),
+            fence: since,
+            who: Who {
+                host: host.into(),
+                user: "u".into(),
+                pid: 7,
+                command: vec!["x".into(), "<&\">\u{1b}".into()],
+                ..Who::default()
+            },
+            limit: Limit::EXCLUSIVE,
+            slot: 1,
+            since_ms: since * 1000,
+            waited: Duration::from_secs(2),
+            ended_ms: until.map(|until| until * 1000),
+            end,
+        }
+    }
+
+    #[test]
+    fn a_summary_counts_what_overlaps_once() {
+        let holds = [
+            hold("h", 100, Some(110), End::Status(0)),
+            hold("h", 105, Some(120), End::Lost),
+            hold("i", 180, None, End::Running),
+        ];
+        assert_eq!(
+            summary(&holds, 200_000),
+            "a: 3 runs, 1 failed; waited p50 2s, p95 2s; ran p50 10s, p95 15s; held 40 % of the last 1m 40s\n"
+        );
+        assert_eq!(summary(&[], 5), "");
+        let now = [hold("h", 5, None, End::Running)];
+        assert!(summary(&now, 5000).contains("held 0 % of the last 0s"));
+    }
+
+    #[test]
+    fn ranks_are_nearest_ranks() {
+        let seconds =
+            |all: &[u64]| percentiles(all.iter().map(|&s| Duration::from_secs(s)).collect());
+        let hundred: Vec<u64> = (1..=100).rev().collect();
+        assert_eq!(seconds(&hundred), "p50 50s, p95 1m 35s");
+        assert_eq!(seconds(&[3]), "p50 3s, p95 3s");
+        assert_eq!(seconds(&[]), "p50 0s, p95 0s");
+    }
+
+    #[test]
+    fn a_table_cannot_drive_the_terminal_and_fits_its_width() {
+        let holds = [hold("h", 100, Some(110), End::Signal(15))];
+        let text = table(&holds, 0, Some(60));
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 60),
+            "{text}"
+        );
+        let text = table(&holds, 0, None);
+        assert!(
+            text.starts_with("STARTED") && text.contains("SIGTERM"),
+            "{text}"
+        );
+        assert!(text.contains("1970-01-01 00:01:40") && !text.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,147 @@
+//! `redlock history`: who held a lock, how long they waited and ran, and how it ended.
+//!
+//! This file fetches and selects; `listing` shows it line by line and sums it up, `chart` draws it.
+
+mod chart;
+mod listing;
+
+use std::collections::HashSet;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use self::chart::Chart;
+use super::distinct;
+use crate::cli;
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::lock::{self, Link, Name, Past, Which, names};
+use crate::report::{product, width};
+use crate::signal;
+
+/// How often --follow looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Shows what is remembered of locks.
+pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
+    let asked = distinct(&options.names)?;
+    let mut link = Link::open(&settings.server)?;
+    let found = find(&mut link, &asked, options, settings)?;
+    if options.follow {
+        return follow(found, &asked, options, settings, link);
+    }
+    let Found { now_ms, holds } = found;
+    if let Some(path) = &options.svg {
+        let picture = Chart::of(&holds, now_ms).svg();
+        if path == Path::new("-") {
+            product(&picture)?;
+        } else {
+            std::fs::write(path, picture)
+                .with_context(|| format!("can't write {}", path.display()))?;
+        }
+        return Ok(Exit::Success);
+    }
+    let text = if options.json {
+        listing::json(&holds, now_ms)?
+    } else if holds.is_empty() {
+        "nothing is remembered\n".into()
+    } else if options.timeline {
+        let width = width().unwrap_or(80);
+        Chart::of(&holds, now_ms).timeline(width, utf8()) + "\n" + &listing::summary(&holds, now_ms)
+    } else {
+        listing::table(&holds, now_ms, width()) + "\n" + &listing::summary(&holds, now_ms)
+    };
+    product(&text)?;
+    Ok(Exit::Success)
+}
+
+/// What is remembered, as far as it was asked for.
+struct Found {
+    /// The server's clock, in milliseconds since 1970.
+    now_ms: u64,
+    /// In the order in which they began.
+    holds: Vec<Past>,
+}
+
+fn find(
+    link: &mut Link,
+    asked: &[Name],
+    options: &cli::History,
+    settings: &Settings,
+) -> Result<Found> {
+    let all;
+    let names = if asked.is_empty() {
+        all = names(link, &settings.namespace, Which::All)?;
+        &all
+    } else {
+        asked
+    };
+    let mut now_ms = 0;
+    let mut holds = Vec::new();
+    for history in lock::history(link, &settings.namespace, names)? {
+        now_ms = now_ms.max(history.now_ms);
+        let first = options.since.map_or(0, |since| {
+            let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+            history.now_ms.saturating_sub(since)
+        });
+        let recent = |past: &Past| past.ended_ms.is_none_or(|ended| ended >= first);
+        let mut of_lock: Vec<Past> = history.holds.into_iter().filter(recent).collect();
+        let surplus = of_lock
+            .len()
+            .saturating_sub(options.last.unwrap_or(usize::MAX));
+        holds.extend(of_lock.drain(surplus..));
+    }
+    holds.sort_by_key(|past| (past.since_ms, past.fence));
+    Ok(Found { now_ms, holds })
+}
+
+/// Shows those that are over, and then each that ends, until interrupted.
+fn follow(
+    first: Found,
+    asked: &[Name],
+    options: &cli::History,
+    settings: &Settings,
+    mut link: Link,
+) -> Result<Exit> {
+    let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
+    let over = |found: Found| -> (u64, Vec<Past>) {
+        let ended = found
+            .holds
+            .into_iter()
+            .filter(|past| past.ended_ms.is_some());
+        (found.now_ms, ended.collect())
+    };
+    let mut shown = HashSet::new();
+    let mut lines = listing::Lines::new(options.json, asked.len() == 1);
+    let (mut now_ms, mut holds) = over(first);
+    loop {
+        holds.retain(|past| shown.insert(past.id.clone()));
+        holds.sort_by_key(|past| past.ended_ms);
+        let mut text = String::new();
+        for past in &holds {
+            text += &lines.next(past, now_ms)?;
+        }
+        if !product(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+            return Ok(Exit::Success);
+        }
+        let mut found = find(&mut link, asked, options, settings);
+        if found.is_err() {
+            // Once more over a fresh connection: it was good before.
+            link = Link::open(&settings.server)?;
+            found = find(&mut link, asked, options, settings);
+        }
+        (now_ms, holds) = over(found?);
+    }
+}
+
+/// Whether standard output takes more than ASCII.
+fn utf8() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let says = locale.is_some_and(|locale| locale.to_lowercase().replace('-', "").contains("utf8"));
+    says || !std::io::stdout().is_terminal()
+}

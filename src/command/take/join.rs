@@ -1,0 +1,87 @@
+//! Joining: waiting for a run that is going on, and ending as it does.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::GaveUp;
+use super::waiting::{Asked, Attempt, Idle};
+use crate::clock::{Moment, now};
+use crate::exit::Exit;
+use crate::lock::{self, Busy, End, Link, Past, history};
+use crate::wait::Patience;
+
+/// How often one who has joined a run looks where the server says nothing.
+const JOINED: Duration = Duration::from_secs(2);
+
+impl Attempt<'_> {
+    /// Waits for the run that holds the lock, without a place in the queue; why to give up, with
+    /// its status in place of ours; `None` when there is none to be had, and it is for us to run.
+    /// What is known of that run was `heard` at this moment.
+    pub(super) fn join(
+        &mut self,
+        busy: &Busy,
+        heard: Moment,
+        patience: Patience,
+    ) -> Result<Option<GaveUp>> {
+        loop {
+            let asked = now();
+            let (pause, known) = match self.look_at(busy) {
+                Ok(Some(past)) if past.end == End::Running => (JOINED, true),
+                Ok(Some(past)) => return Ok(status(&past.end).map(GaveUp::Joined)),
+                // Another client's, or it is only just being handed on.
+                Ok(None) => (busy.left.map_or(JOINED, |left| left.min(JOINED)), false),
+                Err(error) => {
+                    return Ok(match self.no_answer(error, asked, patience)? {
+                        Asked::GaveUp(why) => Some(why),
+                        Asked::Held { .. } | Asked::Busy(_) | Asked::Nothing => None,
+                    });
+                }
+            };
+            self.heard = Some(now());
+            let until = match patience {
+                Patience::Until(end) if asked >= end => {
+                    return Ok(Some(GaveUp::Busy(self.patience_is_over(busy))));
+                }
+                Patience::Until(end) => end.min(asked + pause),
+                Patience::ForEver => asked + pause,
+            };
+            let watched = self.pulse.is_some();
+            match self.idle(busy, heard, until)? {
+                Idle::GaveUp(why) => return Ok(Some(why)),
+                // Whoever holds it now may be another one, or its process has died.
+                Idle::Ask | Idle::Granted(_) if !known || watched && self.pulse.is_none() => {
+                    return Ok(None);
+                }
+                Idle::Ask | Idle::Granted(_) => {}
+            }
+        }
+    }
+
+    /// What has become of the hold that kept us waiting. From now on the server tells when the lock
+    /// changes, where it can.
+    fn look_at(&mut self, busy: &Busy) -> Result<Option<Past>, lock::Error> {
+        let namespace = &self.taker.settings.namespace;
+        let names = std::slice::from_ref(self.claim.lock().name());
+        let link = match &mut self.link {
+            Some(link) => link,
+            None => self.link.insert(Link::open(&self.taker.settings.server)?),
+        };
+        lock::watch(link, namespace, names)?;
+        let mut found = history(link, namespace, names)?;
+        let holds = found.pop().map(|history| history.holds);
+        let mut holds = holds.into_iter().flatten();
+        Ok(holds.find(|past| past.id == busy.id))
+    }
+}
+
+/// The status of a run that has ended, where it left one.
+fn status(end: &End) -> Option<Exit> {
+    match end {
+        End::Status(status) => Some(Exit::Command(*status)),
+        End::Signal(signal) => Some(Exit::Signal(*signal)),
+        End::Timeout => Some(Exit::Timeout),
+        End::Lost | End::Cancelled(_) | End::Forced(_) => Some(Exit::Lost),
+        End::Running | End::Expired | End::Released => None,
+    }
+}

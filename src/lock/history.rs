@@ -1,0 +1,219 @@
+//! The holds of a lock that are over, as the scripts have written them down, and those that aren't.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::link::{Call, Link};
+use super::scripts::{HISTORY, array, number, odd, text};
+use super::{Error, Holder, Limit, Lock, Name, Namespace, Who};
+
+/// What is known of a lock's holds.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// The server's clock, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// In the order in which they got the lock.
+    pub holds: Vec<Past>,
+}
+
+/// A hold of a lock, over or not.
+#[derive(Clone, Debug)]
+pub struct Past {
+    pub name: Name,
+    /// What others call its token.
+    pub id: String,
+    pub fence: u64,
+    pub who: Who,
+    pub limit: Limit,
+    /// Its number among those that held the lock; 0 for shared ones.
+    pub slot: u32,
+    /// When it got the lock, in milliseconds since 1970 by the server's clock.
+    pub since_ms: u64,
+    pub waited: Duration,
+    /// When it ended; `None` while it lasts.
+    pub ended_ms: Option<u64>,
+    pub end: End,
+}
+
+/// How a hold ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It hasn't.
+    Running,
+    /// COMMAND ended by itself with this status.
+    Status(u8),
+    /// COMMAND was killed by this signal.
+    Signal(i32),
+    /// `--timeout` stopped COMMAND.
+    Timeout,
+    /// The lock was lost while COMMAND ran.
+    Lost,
+    /// A newer run had it stopped.
+    Cancelled(Option<Who>),
+    /// It was taken by force.
+    Forced(Option<Who>),
+    /// Its process died, or could not renew the lease in time.
+    Expired,
+    /// It was given back with `redlock release`, or by a keeper.
+    Released,
+}
+
+impl End {
+    /// In one word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Status(_) => "status",
+            Self::Signal(_) => "signal",
+            Self::Timeout => "timeout",
+            Self::Lost => "lost",
+            Self::Cancelled(_) => "cancelled",
+            Self::Forced(_) => "forced",
+            Self::Expired => "expired",
+            Self::Released => "released",
+        }
+    }
+
+    /// As it is written down; who did it comes beside it.
+    pub(super) fn to_text(&self) -> String {
+        match self {
+            Self::Status(number) => format!("status:{number}"),
+            Self::Signal(number) => format!("signal:{number}"),
+            other => other.kind().into(),
+        }
+    }
+
+    /// Reads what [`Self::to_text`] and the scripts write.
+    fn parse(text: &str, by: Option<Who>) -> Option<Self> {
+        Some(match text.split_once(':') {
+            Some(("status", status)) => Self::Status(status.parse().ok()?),
+            Some(("signal", signal)) => Self::Signal(signal.parse().ok()?),
+            Some(_) => return None,
+            None => match text {
+                "timeout" => Self::Timeout,
+                "lost" => Self::Lost,
+                "cancelled" => Self::Cancelled(by),
+                "forced" => Self::Forced(by),
+                "expired" => Self::Expired,
+                "released" => Self::Released,
+                _ => return None,
+            },
+        })
+    }
+}
+
+/// What is known of the holds of some locks, in their order; those that can't be read are left out.
+pub fn history(
+    link: &mut Link,
+    namespace: &Namespace,
+    names: &[Name],
+) -> Result<Vec<History>, Error> {
+    let call = |name: &Name| Lock::new(namespace, name.clone()).call(&HISTORY, Vec::new());
+    let calls: Vec<Call> = names.iter().map(call).collect();
+    let within = link.timeout();
+    let answers = link.ask_all(calls, within)?;
+    let read = names.iter().zip(answers);
+    read.map(|(name, answer)| parse(namespace, name, answer))
+        .collect()
+}
+
+fn parse(namespace: &Namespace, name: &Name, answer: Value) -> Result<History, Error> {
+    let fields = array(answer)?;
+    let [now_ms, records, live] = fields.as_slice() else {
+        return Err(odd(&fields));
+    };
+    // A few more may be there than are wanted, until they are cut off.
+    let wanted = usize::try_from(namespace.history).unwrap_or(usize::MAX);
+    let mut holds: Vec<Past> = array(records.clone())?
+        .iter()
+        .take(wanted)
+        .filter_map(|record| over(name, record))
+        .collect();
+    for hold in array(live.clone())? {
+        holds.extend(not_written(name, &array(hold)?));
+    }
+    holds.sort_by_key(|past| past.fence);
+    Ok(History {
+        now_ms: number(now_ms)?,
+        holds,
+    })
+}
+
+/// Reads `"<id> <ended> <how> <bytes of by> <by><entry>"`.
+fn over(name: &Name, record: &Value) -> Option<Past> {
+    let record = text(record);
+    let mut parts = record.splitn(5, ' ');
+    let id = parts.next()?;
+    let ended_ms = parts.next()?.parse().ok()?;
+    let how = parts.next()?;
+    let length: usize = parts.next()?.parse().ok()?;
+    let (by, entry) = parts.next()?.split_at_checked(length)?;
+    let end = End::parse(how, serde_json::from_str(by).ok())?;
+    past(name, id, entry, Some(ended_ms), end)
+}
+
+/// Reads `{id, 1 when held or 0, end of its lease, entry}`.
+fn not_written(name: &Name, fields: &[Value]) -> Option<Past> {
+    let [id, held, lease_end, entry] = fields else {
+        return None;
+    };
+    let (ended_ms, end) = match held {
+        Value::Int(1) => (None, End::Running),
+        _ => (Some(number(lease_end).ok()?), End::Expired),
+    };
+    past(name, &text(id), &text(entry), ended_ms, end)
+}
+
+fn past(name: &Name, id: &str, entry: &str, ended_ms: Option<u64>, end: End) -> Option<Past> {
+    let holder = Holder::parse(entry.as_bytes())?;
+    Some(Past {
+        name: name.clone(),
+        id: id.to_owned(),
+        fence: holder.fence,
+        who: holder.who,
+        limit: holder.limit,
+        slot: holder.slot,
+        since_ms: holder.since_ms,
+        waited: holder.waited,
+        ended_ms,
+        end,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_is_written() {
+        let name: Name = "a".parse().unwrap();
+        let entry = r#"7 8000 1 1 250 held {"host":"h é","pid":3}"#;
+        let by = r#"{"host":"d k","pid":4}"#;
+        let record = |how: &str, by: &str| {
+            let record = format!("c0ffee 9000 {how} {} {by}{entry}", by.len());
+            over(&name, &Value::BulkString(record.into()))
+        };
+        let forced = record("forced", by).unwrap();
+        assert_eq!((forced.fence, forced.since_ms), (7, 8000));
+        assert_eq!(forced.waited, Duration::from_millis(250));
+        assert_eq!(
+            (forced.who.host.as_str(), forced.ended_ms),
+            ("h é", Some(9000))
+        );
+        assert!(matches!(forced.end, End::Forced(Some(by)) if by.host == "d k"));
+        for end in [
+            End::Status(3),
+            End::Signal(9),
+            End::Timeout,
+            End::Lost,
+            End::Cancelled(None),
+            End::Expired,
+            End::Released,
+        ] {
+            assert_eq!(record(&end.to_text(), "").unwrap().end, end);
+        }
+        assert!(record("later", "").is_none());
+        assert!(over(&name, &Value::BulkString("x 1 lost 99 y".into())).is_none());
+    }
+}
