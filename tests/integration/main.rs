@@ -17,6 +17,8 @@
 //! | `takeover` | a holder on this host that is dead, and what is no proof of that |
 //! | `status` | who holds which lock, for people and for programs |
 //! | `release` | giving back by token, and by force |
+//! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release, fence |
+//! | `keeper` | what stays behind to keep a script's lock, and when it goes |
 //! | `config` | settings, passwords, TLS |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
@@ -29,11 +31,13 @@ mod exclusion;
 mod exit;
 mod generated;
 mod groups;
+mod keeper;
 mod loss;
 mod nesting;
 mod pty;
 mod queue;
 mod release;
+mod scripts;
 mod status;
 mod supervision;
 mod support;
