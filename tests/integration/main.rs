@@ -19,6 +19,10 @@
 //! | `release` | giving back by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release, fence |
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
+//! | `cron` | doing it once: --hold-at-least, --once-per, --unless, --jitter, and silence |
+//! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
+//! | `frozen` | freezing: the holder finishes, nobody new gets in, and all see why |
+//! | `history` | who held a lock, how long, and how it ended |
 //! | `config` | settings, passwords, TLS |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
@@ -26,11 +30,15 @@
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
 mod basics;
+mod ci;
 mod config;
+mod cron;
 mod exclusion;
 mod exit;
+mod frozen;
 mod generated;
 mod groups;
+mod history;
 mod keeper;
 mod loss;
 mod nesting;
