@@ -23,6 +23,7 @@
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
 //! | `frozen` | freezing: the holder finishes, nobody new gets in, and all see why |
 //! | `history` | who held a lock, how long, and how it ended |
+//! | `recipes` | each recipe of the README, run as it stands there |
 //! | `config` | settings, passwords, TLS |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
@@ -44,6 +45,7 @@ mod loss;
 mod nesting;
 mod pty;
 mod queue;
+mod recipes;
 mod release;
 mod scripts;
 mod status;
