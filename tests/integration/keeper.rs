@@ -172,7 +172,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
 #[test]
 fn a_script_whose_lock_is_forced_away_is_stopped_with_all_it_runs() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "", "sleep 60 & echo $!; wait");
+    let mut script = holder(&redis, "", "sleep 300 & echo $!; wait");
     let child = script.line().parse().unwrap();
     let keeper = keeper(&script);
     outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
