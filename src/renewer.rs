@@ -141,43 +141,42 @@ impl AsFd for Renewer {
 
 impl Work {
     /// After a failure the answer may still come, so that connection is given up and the next try
-    /// makes a fresh one.
+    /// makes a fresh one; what was learned before it counts.
     fn carry_out(self, server: &Arc<Server>) -> Done {
-        let sent = now();
-        let over_the_link = || -> Result<(Link, Vec<News>), Error> {
-            let mut link = match self.link {
-                Some(link) => link,
-                None => Link::open(server)?,
-            };
-            let mut news = Vec::new();
-            if self.order == Order::Renew {
-                let standings = Claim::renew_all(&self.claims, &mut link, server.timeout)?;
-                if shortest(&standings).is_some() {
-                    news.push(News::Renewed(sent));
-                }
-                news.extend(told(&self.claims, standings));
+        let mut news = Vec::new();
+        let link = match self.over_a_link(server, &mut news) {
+            Ok(link) => Some(link),
+            Err(error) => {
+                news.push(News::Failed(error));
+                None
             }
-            // A renewal, too, changes the key, after which the server has to be asked anew to tell
-            // of changes; and what happened before it was asked, it doesn't tell.
-            if !news.iter().any(|news| matches!(news, News::Lost(..))) {
-                let asked = now();
-                let standings = Claim::check_all(&self.claims, &mut link, server.timeout)?;
-                let left = shortest(&standings);
-                news.extend(left.map(|left| News::Confirmed(asked, left)));
-                news.extend(told(&self.claims, standings));
-            }
-            Ok((link, news))
         };
-        match over_the_link() {
-            Ok((link, news)) => Done {
-                link: Some(link),
-                news,
-            },
-            Err(error) => Done {
-                link: None,
-                news: vec![News::Failed(error)],
-            },
+        Done { link, news }
+    }
+
+    fn over_a_link(self, server: &Arc<Server>, news: &mut Vec<News>) -> Result<Link, Error> {
+        let sent = now();
+        let mut link = match self.link {
+            Some(link) => link,
+            None => Link::open(server)?,
+        };
+        if self.order == Order::Renew {
+            let standings = Claim::renew_all(&self.claims, &mut link, server.timeout)?;
+            if let Some(left) = shortest(&standings) {
+                news.extend([News::Renewed(sent), News::Confirmed(sent, left)]);
+            }
+            news.extend(told(&self.claims, standings));
         }
+        // A renewal, too, changes the key, after which the server has to be asked anew to tell of
+        // changes; and what happened before it was asked, it doesn't tell.
+        if !news.iter().any(|news| matches!(news, News::Lost(..))) {
+            let asked = now();
+            let standings = Claim::check_all(&self.claims, &mut link, server.timeout)?;
+            let left = shortest(&standings);
+            news.extend(left.map(|left| News::Confirmed(asked, left)));
+            news.extend(told(&self.claims, standings));
+        }
+        Ok(link)
     }
 }
 

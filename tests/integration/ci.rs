@@ -1,12 +1,13 @@
 //! Pipelines: links to jobs, the newest deploy, joining a run, and cancelled jobs.
 
+use std::io::Write;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, is_alive, outcome, queued, wait_until,
+    Gated, Redis, Running, assert_nothing_left, is_alive, outcome, pipe, queued, wait_until,
 };
 
 #[test]
@@ -159,8 +160,7 @@ fn those_who_join_end_as_the_run_does_that_is_going_on() {
             "echo ready; read go <{}/gate; {script}",
             redis.dir.path().display()
         );
-        let fifo = redis.dir.path().join("gate");
-        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut fifo = pipe(&redis.dir.path().join("gate"));
         let hold = ["run", "-q", "-t", "1500ms", "a", "-c", &gate];
         let mut holder = Running::start(&mut redis.redlock(&hold));
         holder.expect_line("ready");
@@ -177,7 +177,7 @@ fn those_who_join_end_as_the_run_does_that_is_going_on() {
                 .count()
                 >= 3
         });
-        std::fs::write(&fifo, "go\n").unwrap();
+        fifo.write_all(b"go\n").unwrap();
         holder.finish().assert_code(status);
         for run in joined {
             let end = run.finish();

@@ -1,13 +1,14 @@
 //! `acquire --while-pid`: what stays behind to keep a script's lock, and when it goes.
 
 use std::fs;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::support::{
     PATIENCE, Redis, Running, assert_nothing_left, assert_within, is_alive, moment, now, outcome,
-    path, queued, wait_until, without_terminal,
+    path, pipe, queued, wait_until, without_terminal,
 };
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -52,8 +53,7 @@ const WAIT: &str = "sleep 60 & wait";
 #[test]
 fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let redis = Redis::start();
-    let fifo = redis.dir.path().join("fifo");
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut gate = pipe(&redis.dir.path().join("fifo"));
     let script = holder(&redis, "--ttl 1s", "read go <fifo");
     // It is renewed: several TTLs later it is still held.
     let renewals = redis.calls("time");
@@ -61,7 +61,7 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let keeper = keeper(&script);
-    fs::write(&fifo, "go\n").unwrap();
+    gate.write_all(b"go\n").unwrap();
     script.finish().assert_code(0);
     waiter.finish().assert_code(0);
     wait_until("the keeper is gone", || !is_alive(keeper));

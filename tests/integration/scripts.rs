@@ -1,11 +1,12 @@
 //! Locks of scripts that aren't wrapped: acquire, extend, check, release, fence.
 
 use std::fs;
+use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, outcome, path, redlock, script,
+    Gated, Outcome, Redis, Running, assert_nothing_left, outcome, path, pipe, redlock, script,
     wait_until, without_terminal,
 };
 
@@ -211,14 +212,14 @@ fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
 #[test]
 fn a_run_that_was_extended_survives_a_redis_that_stands_still_for_longer_than_its_ttl() {
     let redis = Redis::start();
-    let gate = redis.dir.path().join("gate");
-    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let path = redis.dir.path().join("gate");
+    let mut gate = pipe(&path);
     let script = r#"redlock extend 1m && echo ready; read go <"$0"; redlock check && echo ours"#;
     let options = [
         "run", "--ttl", "1s", "-k", "100ms", "a", "--", "sh", "-c", script,
     ];
     let mut run =
-        Running::start(&mut redis.redlock(&[&options[..], &[gate.to_str().unwrap()]].concat()));
+        Running::start(&mut redis.redlock(&[&options[..], &[path.to_str().unwrap()]].concat()));
     run.expect_line("ready");
     // The run hears of it by itself.
     let checks = redis.calls("hget");
@@ -226,7 +227,7 @@ fn a_run_that_was_extended_survives_a_redis_that_stands_still_for_longer_than_it
     redis.stall();
     std::thread::sleep(Duration::from_millis(1500));
     redis.resume();
-    fs::write(&gate, "go\n").unwrap();
+    gate.write_all(b"go\n").unwrap();
     run.finish().assert_code(0);
 }
 

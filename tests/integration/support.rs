@@ -498,6 +498,14 @@ impl Drop for Running {
     }
 }
 
+/// A named pipe for a script that waits for a line. Open for both, so that neither side waits for the
+/// other, nor for one that has died.
+pub fn pipe(path: &std::path::Path) -> fs::File {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut both = fs::OpenOptions::new();
+    both.read(true).write(true).open(path).unwrap()
+}
+
 /// A run whose COMMAND says `ready` when it starts, and ends when it is told to.
 pub struct Gated {
     pub run: Running,
@@ -510,10 +518,7 @@ impl Gated {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = redis.dir.path().join(format!("gate-{count}"));
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Open for both, so that neither side waits for the other.
-        let mut both = fs::OpenOptions::new();
-        let gate = both.read(true).write(true).open(&path).unwrap();
+        let gate = pipe(&path);
         // Its last line says when it ended, by its own clock.
         let script = r#"echo ready; read go <"$0"; date +%s%N"#;
         let command = ["--", "sh", "-c", script, path.to_str().unwrap()];
