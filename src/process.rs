@@ -145,8 +145,22 @@ impl AsFd for Pulse {
     }
 }
 
-/// What has become of a process with this identity, as far as this host can know.
-pub fn fate(instance: &str) -> Fate {
+/// What has become of the processes with these identities (with commas between), as far as this host
+/// can know: they are dead when all are.
+pub fn fate(instances: &str) -> Fate {
+    let fates = instances.split(',').map(fate_of);
+    let mut unknown = false;
+    for fate in fates {
+        match fate {
+            Fate::Dead => {}
+            Fate::Alive(pulse) => return Fate::Alive(pulse),
+            Fate::Unknown => unknown = true,
+        }
+    }
+    if unknown { Fate::Unknown } else { Fate::Dead }
+}
+
+fn fate_of(instance: &str) -> Fate {
     let known = || {
         let (rest, alive) = instance.rsplit_once(':')?;
         let (place, pid) = rest.rsplit_once(':')?;
@@ -192,6 +206,12 @@ mod tests {
         assert!(matches!(fate(&gone), Fate::Dead));
         assert!(matches!(fate(&elsewhere), Fate::Unknown));
         assert!(matches!(fate(""), Fate::Unknown));
+        assert!(matches!(fate(&format!("{gone},{us}")), Fate::Alive(_)));
+        assert!(matches!(
+            fate(&format!("{gone},{elsewhere}")),
+            Fate::Unknown
+        ));
+        assert!(matches!(fate(&format!("{gone},{gone}")), Fate::Dead));
         assert!(us.contains(&format!(
             ":{}:",
             fs::metadata("/proc/self/ns/pid").unwrap().ino()

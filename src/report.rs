@@ -202,9 +202,10 @@ pub fn holder(holder: Option<&Holder>) -> String {
 
 /// The rest of a lease: `for 24s more`.
 pub fn left(left: Option<Duration>) -> String {
-    left.map_or("without an expiry".into(), |left| {
-        format!("for {} more", rough(left))
-    })
+    left.map_or(
+        "without an expiry (`redlock run --repair-ttl` gives it one)".into(),
+        |left| format!("for {} more", rough(left)),
+    )
 }
 
 /// Somebody and the reason: `ann@desk (pid 7): release night`.

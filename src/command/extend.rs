@@ -32,7 +32,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         return Ok(Exit::Lost);
     };
     let mut link = Link::open(&settings.server)?;
-    let standings = Claim::renew_all(&claims, &mut link, settings.server.timeout)?;
+    let standings = Claim::extend_all(&claims, &mut link, settings.server.timeout)?;
     Ok(all_of(&claims, standings, |_| None))
 }
 

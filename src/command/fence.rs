@@ -34,9 +34,11 @@ pub fn fence(options: &cli::Fence) -> Result<Exit> {
         return Ok(Exit::Outdated);
     }
     if ours > seen {
-        // One write over the old number, which is never longer: whoever dies here leaves one of the
-        // two.
-        file.write_all_at(format!("{ours}\n").as_bytes(), 0)
+        // One write over the old number, which is no longer unless it was written by hand: whoever
+        // dies here leaves one of the two.
+        let text = format!("{ours}\n");
+        file.write_all_at(text.as_bytes(), 0)
+            .and_then(|()| file.set_len(text.len() as u64))
             .and_then(|()| file.sync_data())
             .with_context(|| format!("can't write {path}"))?;
     }

@@ -309,14 +309,18 @@ impl Claim {
 
     /// The call that lengthens the lease. Its answer goes to [`Self::standing`].
     pub fn renew(&self) -> Call {
-        self.renewal(false)
+        self.renewal(None, false)
     }
 
-    fn renewal(&self, reuse: bool) -> Call {
+    /// `instance` is from now on the process whose end means that nobody uses the lock any more;
+    /// `told`: whoever watches the lock is to look how long it lasts.
+    fn renewal(&self, instance: Option<&str>, told: bool) -> Call {
+        let instance = instance.map_or(String::new(), |instance| format!("={instance}"));
         let args = vec![
             self.token.clone(),
             self.request.ttl.as_millis().to_string().into(),
-            u8::from(reuse).to_string().into(),
+            instance.into(),
+            u8::from(told).to_string().into(),
         ];
         self.lock.call(&RENEW, args)
     }
@@ -349,9 +353,30 @@ impl Claim {
         answers.into_iter().map(Self::standing).collect()
     }
 
+    /// The same on behalf of those who hold them, who are to hear of it.
+    pub fn extend_all(
+        claims: &[Self],
+        link: &mut Link,
+        within: Duration,
+    ) -> Result<Vec<Standing>, Error> {
+        let calls = claims.iter().map(|claim| claim.renewal(None, true));
+        let answers = link.ask_all(calls.collect(), within)?;
+        answers.into_iter().map(Self::standing).collect()
+    }
+
+    /// Says which processes use the lock from now on, and renews it.
+    pub fn hand_to(
+        &self,
+        instance: &str,
+        link: &mut Link,
+        within: Duration,
+    ) -> Result<Standing, Error> {
+        Self::standing(link.ask(self.renewal(Some(instance), false), within)?)
+    }
+
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
     pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Option<Reused>, Error> {
-        let fields = array(link.ask(self.renewal(true), within)?)?;
+        let fields = array(link.ask(self.renewal(Some(""), false), within)?)?;
         Ok(match fields.as_slice() {
             [Value::Int(1), _, fence, limit, slot] => Some(Reused {
                 fence: number(fence)?,

@@ -26,7 +26,7 @@ pub(super) static ACQUIRE: Script = Script {
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "53c0870a1c9eff55097bd6ae5bf2c9ab756d4039",
+    hash: "5f73587568b44519a9f4afb06d69d8f5b093effa",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),

@@ -18,7 +18,8 @@ pub struct Who {
     pub reason: Option<String>,
     /// A link to the job.
     pub url: Option<String>,
-    /// Which process of which boot it is, as far as others can find out whether it still lives.
+    /// Which process of which boot it is, or which several, as far as others can find out whether they
+    /// still live. That there is one also says that somebody watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }

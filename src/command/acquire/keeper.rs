@@ -15,8 +15,9 @@ use crate::cli::{self, OnLoss};
 use crate::clock::{Timer, now};
 use crate::command::take::{Holds, Taker, end, sleep};
 use crate::exit::Exit;
+use crate::lease::try_timeout;
 use crate::lock::{End, Parting};
-use crate::process::{Pulse, descendants};
+use crate::process::{self, Pulse, descendants};
 use crate::renewer::News;
 use crate::session::{Action, Event, Session, Terms};
 use crate::signal::{SIGTERM, SIGURG, Signals};
@@ -103,6 +104,17 @@ pub(super) fn leave_behind(
         kill_after: options.kill_after,
         timeout_at: None,
     };
+    // As long as one of the two lives, somebody may still be at work under the lock.
+    let both = [Some(target.instance()), process::instance()];
+    let both: Vec<String> = both.into_iter().flatten().collect();
+    if let (Some(link), Some(hold)) = (&mut holds.link, holds.all.first())
+        && hold
+            .claim
+            .hand_to(&both.join(","), link, try_timeout(hold.claim.ttl()))
+            .is_err()
+    {
+        holds.link = None;
+    }
     let session = Session::new(terms, holds.lease.take());
     let keeper = Keeper {
         target,

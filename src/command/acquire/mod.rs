@@ -5,6 +5,7 @@
 
 mod keeper;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -54,9 +55,10 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let slots = options.taking.slots.is_some();
     let environment = taker.environment(&holds, slots);
     let text = text(options, &environment, &holds);
-    let told = product(&text).context("can't write to standard output")?;
+    let told = product(&text).context("can't write to standard output");
     let kept = match target {
-        _ if !told => Err(anyhow::anyhow!("nobody reads standard output")),
+        _ if told.is_err() => told.map(drop),
+        _ if matches!(told, Ok(false)) => Err(anyhow::anyhow!("nobody reads standard output")),
         Some(target) => keeper::leave_behind(target, options, &taker, &mut holds),
         None => Ok(()),
     };
@@ -80,21 +82,34 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
 /// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
 fn take(taker: &Taker, holds: &mut Holds) -> Result<Result<(), GaveUp>> {
     let started = now();
-    holds.link = Some(Link::open(&taker.settings.server)?);
+    // Before all else: whoever is stopped here still has to tell the shell.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let mut timer = Timer::new().context("can't make a timer")?;
+    let opened = Link::open(&taker.settings.server);
+    if let Some(signal) = ending(&signals)? {
+        return Ok(Err(GaveUp::Signalled(signal)));
+    }
+    holds.link = Some(opened?);
     let taking = taker.take_all(started, holds, &signals, &mut timer);
     if let Taking::GaveUp(why) =
         taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused))?
     {
         return Ok(Err(why));
     }
+    Ok(match ending(&signals)? {
+        Some(signal) => Err(GaveUp::Signalled(signal)),
+        None => Ok(()),
+    })
+}
+
+/// A signal that has come and ends us.
+fn ending(signals: &Signals) -> Result<Option<i32>> {
     while let Some(arrived) = signals.next()? {
         if ends_waiting(arrived.signal) {
-            return Ok(Err(GaveUp::Signalled(arrived.signal)));
+            return Ok(Some(arrived.signal));
         }
     }
-    Ok(Ok(()))
+    Ok(None)
 }
 
 /// What is printed when the lock is ours.
@@ -155,26 +170,36 @@ pub fn refuse_eval(exit: Exit) {
 /// Whether this is an acquire whose output is made for `eval`, as far as a command line that may be
 /// wrong says.
 fn is_evaluated(words: &[OsString]) -> bool {
-    if !words.iter().any(|word| word == "acquire") {
+    let words: Vec<Cow<str>> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let Some(at) = command_at(&words) else {
         return false;
-    }
-    let cli = cli::Cli::command();
-    let is_command =
-        |word: &&OsString| cli.get_subcommands().any(|known| *word == known.get_name());
-    let other = |word: &OsString| {
-        let text = word.to_string_lossy();
-        matches!(text.as_ref(), "json" | "token" | "github")
-            || ["--format=json", "--format=token", "--format=github"].contains(&text.as_ref())
     };
-    let after_format = |pair: &[OsString]| pair[0] == "--format" && other(&pair[1]);
-    words
-        .iter()
-        .find(is_command)
-        .is_some_and(|word| word == "acquire")
-        && !words.windows(2).any(after_format)
-        && !words
-            .iter()
-            .any(|word| word.to_string_lossy().starts_with("--format=") && other(word))
+    let after = &words[at + 1..];
+    let formats = ["json", "token", "github"];
+    let in_one = |word: &Cow<str>| {
+        let format = word.strip_prefix("--format=");
+        format.is_some_and(|format| formats.contains(&format))
+    };
+    let in_two = |two: &[Cow<str>]| two[0] == "--format" && formats.contains(&two[1].as_ref());
+    words[at] == "acquire" && !after.iter().any(in_one) && !after.windows(2).any(in_two)
+}
+
+/// Where the command stands: the first word that is neither an option nor the value of one.
+fn command_at(words: &[Cow<str>]) -> Option<usize> {
+    let cli = cli::Cli::command();
+    let has_value = |word: &str| {
+        cli.get_arguments().any(|option| {
+            let long = option.get_long().map(|long| format!("--{long}"));
+            let short = option.get_short().map(|short| format!("-{short}"));
+            option.get_action().takes_values()
+                && [long, short].into_iter().flatten().any(|name| name == word)
+        })
+    };
+    let mut at = 0;
+    while words.get(at)?.starts_with('-') {
+        at += if has_value(&words[at]) { 2 } else { 1 };
+    }
+    Some(at)
 }
 
 #[cfg(test)]
@@ -189,6 +214,10 @@ mod tests {
             ("acquire a --format env", true),
             ("acquire a --format json", false),
             ("acquire --format=token a", false),
+            ("--prefix run -u acquire acquire a", true),
+            ("--prefix=run acquire run", true),
+            ("-u acquire status", false),
+            ("-u", false),
             ("run acquire -- true", false),
             ("status", false),
         ] {

@@ -168,7 +168,7 @@ impl Run<'_> {
                     environment: self.environment_without_a_lock(),
                     ..job
                 };
-                self.supervise(&job, &mut holds, &mut senses)
+                Ok(self.supervise(&job, &mut holds, &mut senses)?.exit)
             }
         }
     }
@@ -189,14 +189,15 @@ impl Run<'_> {
         let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
         job.environment = self.environment_without_a_lock();
         let mut nothing = Holds::none(&self.taker.settings.server);
-        Ok(match self.supervise(&job, &mut nothing, senses)? {
-            Exit::Command(0) => {
-                self.voice().detail("skipped: what --unless asks for is so");
-                Some(Exit::Success)
-            }
-            Exit::Signal(signal) => Some(Exit::Signal(signal)),
-            _ => None,
-        })
+        let asked = self.supervise(&job, &mut nothing, senses)?;
+        // Whatever the script makes of a signal, it was meant for us.
+        if let Some(signal) = asked.signal {
+            return Ok(Some(Exit::Signal(signal)));
+        }
+        Ok((asked.exit == Exit::Command(0)).then(|| {
+            self.voice().detail("skipped: what --unless asks for is so");
+            Exit::Success
+        }))
     }
 
     fn runs_without(&self, error: &anyhow::Error) -> bool {
@@ -227,10 +228,10 @@ impl Run<'_> {
             environment: self.taker.environment(holds, slots),
             ..self.asking_again(job, holds, began)?
         };
-        let exit = self.supervise(&job, holds, senses)?;
+        let exit = self.supervise(&job, holds, senses)?.exit;
         let keep = match exit {
-            // Somebody waits for it to end.
-            Exit::Cancelled => Duration::ZERO,
+            // Somebody waits for it to end, or it never began.
+            Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
             _ => self.options.hold_at_least,
         };
         let end = end(exit);

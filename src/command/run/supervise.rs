@@ -14,7 +14,7 @@ use crate::lock::{self, Loss, Name, Who};
 use crate::renewer::News;
 use crate::report;
 use crate::session::{Action, Event, Session, Terms, Why};
-use crate::signal::{SIGCHLD, SIGINT, SIGTERM, Signals};
+use crate::signal::{SIGCHLD, SIGINT, SIGTERM, Signals, ends_waiting};
 
 impl Run<'_> {
     /// Starts a job and does what the session decides until it has ended.
@@ -23,12 +23,15 @@ impl Run<'_> {
         job: &Job,
         holds: &mut Holds,
         senses: &mut Senses,
-    ) -> Result<Exit> {
+    ) -> Result<Ended> {
         let Senses { signals, timer } = senses;
         let (own_group, ignored) = (!self.on_terminal, signals.sigchld_ignored);
         let child = match Child::spawn(&job.prepared, &job.environment, own_group, ignored) {
             Ok(child) => child,
-            Err(error) => return Ok(cannot_run(&job.words, &error)),
+            Err(error) => {
+                let exit = cannot_run(&job.words, &error);
+                return Ok(Ended { exit, signal: None });
+            }
         };
         holds.claim();
         let terms = Terms {
@@ -45,11 +48,19 @@ impl Run<'_> {
             child,
             holds,
             trouble: Trouble::None,
+            signal: None,
             signals,
             timer,
         };
         supervision.until_the_end()
     }
+}
+
+/// How a job ended.
+pub(super) struct Ended {
+    pub(super) exit: Exit,
+    /// The first signal that came from outside and asked us to end.
+    pub(super) signal: Option<i32>,
 }
 
 /// What is known of a lock's trouble, for the messages.
@@ -68,12 +79,19 @@ struct Supervision<'a> {
     child: Child,
     holds: &'a mut Holds,
     trouble: Trouble,
+    signal: Option<i32>,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
 
 impl Supervision<'_> {
-    fn until_the_end(mut self) -> Result<Exit> {
+    fn until_the_end(mut self) -> Result<Ended> {
+        let exit = self.watch()?;
+        let signal = self.signal;
+        Ok(Ended { exit, signal })
+    }
+
+    fn watch(&mut self) -> Result<Exit> {
         loop {
             if let Some(exit) = self.happened(Event::Tick)? {
                 return Ok(exit);
@@ -94,6 +112,9 @@ impl Supervision<'_> {
             while let Some(arrived) = self.signals.next()? {
                 // It only wakes us: what ended is seen by reaping.
                 ended |= arrived.signal == SIGCHLD;
+                if ends_waiting(arrived.signal) {
+                    self.signal.get_or_insert(arrived.signal);
+                }
                 if arrived.signal != SIGCHLD
                     && let Some(exit) = self.happened(Event::Signal(arrived))?
                 {

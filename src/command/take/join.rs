@@ -24,9 +24,12 @@ impl Attempt<'_> {
         heard: Moment,
         patience: Patience,
     ) -> Result<Option<GaveUp>> {
+        let mut died = false;
         loop {
             let asked = now();
             let (pause, known) = match self.look_at(busy) {
+                // Its process has ended without a word.
+                Ok(Some(past)) if past.end == End::Running && died => return Ok(None),
                 Ok(Some(past)) if past.end == End::Running => (JOINED, true),
                 Ok(Some(past)) => return Ok(status(&past.end).map(GaveUp::Joined)),
                 // Another client's, or it is only just being handed on.
@@ -49,11 +52,9 @@ impl Attempt<'_> {
             let watched = self.pulse.is_some();
             match self.idle(busy, heard, until)? {
                 Idle::GaveUp(why) => return Ok(Some(why)),
-                // Whoever holds it now may be another one, or its process has died.
-                Idle::Ask | Idle::Granted(_) if !known || watched && self.pulse.is_none() => {
-                    return Ok(None);
-                }
-                Idle::Ask | Idle::Granted(_) => {}
+                // Whoever holds it now may be another one.
+                Idle::Ask | Idle::Granted(_) if !known => return Ok(None),
+                Idle::Ask | Idle::Granted(_) => died = watched && self.pulse.is_none(),
             }
         }
     }
