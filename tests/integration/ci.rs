@@ -1,13 +1,12 @@
 //! Pipelines: links to jobs, the newest deploy, joining a run, and cancelled jobs.
 
-use std::io::Write;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, is_alive, outcome, pipe, queued, wait_until,
+    Gate, Gated, Redis, Running, assert_nothing_left, is_alive, outcome, queued, wait_until,
 };
 
 #[test]
@@ -160,7 +159,8 @@ fn those_who_join_end_as_the_run_does_that_is_going_on() {
             "echo ready; read go <{}/gate; {script}",
             redis.dir.path().display()
         );
-        let mut fifo = pipe(&redis.dir.path().join("gate"));
+        let fifo = redis.dir.path().join("gate");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let hold = ["run", "-q", "-t", "1500ms", "a", "-c", &gate];
         let mut holder = Running::start(&mut redis.redlock(&hold));
         holder.expect_line("ready");
@@ -168,16 +168,11 @@ fn those_who_join_end_as_the_run_does_that_is_going_on() {
         let joined: Vec<Running> = (0..3)
             .map(|_| Running::start(&mut redis.redlock(&join)))
             .collect();
-        // They listen to what becomes of it, over a connection each.
-        wait_until("they have looked", || {
-            let clients = redis.cli(&["CLIENT", "LIST"]);
-            clients
-                .lines()
-                .filter(|line| line.contains("flags=t") || line.contains("resp=3"))
-                .count()
-                >= 3
+        let pid = holder.pid();
+        wait_until("they watch it", || {
+            joined.iter().all(|run| watches(run.pid(), pid))
         });
-        fifo.write_all(b"go\n").unwrap();
+        std::fs::write(&fifo, "go\n").unwrap();
         holder.finish().assert_code(status);
         for run in joined {
             let end = run.finish();
@@ -311,4 +306,295 @@ fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
     redis.resume();
     run.run.finish();
     assert_gone(&redis, None);
+}
+
+#[test]
+fn a_link_that_the_environment_says_cannot_drive_the_terminal() {
+    let redis = Redis::start();
+    let hold = ["run", "a", "-c", "echo ready; exec sleep 60"];
+    let mut holder = redis.redlock(&hold);
+    let mut holder = Running::start(holder.env("CI_JOB_URL", "https://x/\x1b[2J\n1"));
+    holder.expect_line("ready");
+    for arguments in [
+        &["status"][..],
+        &["status", "--json"],
+        &["history", "a"],
+        &["run", "-n", "a", "--", "true"],
+    ] {
+        let end = outcome(&mut redis.redlock(arguments));
+        assert!(
+            !(end.stdout + &end.stderr).contains('\x1b'),
+            "{arguments:?}"
+        );
+    }
+}
+
+/// A deploy with a number that says so when it runs.
+fn deploy(redis: &Redis, order: u32, options: &[&str]) -> Running {
+    let order = order.to_string();
+    let script = format!(r#"echo {order} >>"$HOME/order""#);
+    let arguments = [
+        &["run", "--supersede", "--order", &order],
+        options,
+        &["a", "-c", &script],
+    ];
+    Running::start(&mut redis.redlock(&arguments.concat()))
+}
+
+#[test]
+fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_not() {
+    let redis = Redis::start();
+    let late = || {
+        for wait in ["-w1m", "-n"] {
+            let end = deploy(&redis, 6, &[wait]).finish();
+            end.assert_code(75).assert_says("superseded by");
+        }
+    };
+    // Queued, behind a holder without a number.
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let newer = ["-q", "--supersede", "--order", "7", "a"];
+    let newer = Gated::queued(&redis, &newer);
+    late();
+    assert_eq!(redis.queue("a"), [newer.run.pid()]);
+    holder.end();
+    // Running.
+    let newer = newer.ready();
+    late();
+    // One with an equal number waits for it.
+    let mut equal = deploy(&redis, 7, &[]);
+    equal.await_place(&redis);
+    late();
+    newer.end();
+    // Done.
+    equal.finish().assert_code(0);
+    late();
+    deploy(&redis, 7, &["-n"]).finish().assert_code(0);
+    // -E counts here, too.
+    deploy(&redis, 1, &["-E", "5"]).finish().assert_code(5);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_the_last() {
+    for options in [&[][..], &["--cancel-running"]] {
+        let redis = Redis::start();
+        let all: Vec<Running> = (0..12)
+            .map(|number| deploy(&redis, 1 + number * 5 % 12, &[&["-q"], options].concat()))
+            .collect();
+        for run in all {
+            let end = run.finish();
+            assert!(matches!(end.code(), Some(0 | 75 | 79)), "{end:?}");
+        }
+        let ran = std::fs::read_to_string(redis.dir.path().join("order")).unwrap();
+        let ran: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
+        assert!(ran.is_sorted() && ran.last() == Some(&12), "{ran:?}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_late_old_run_stops_nobody() {
+    let redis = Redis::start();
+    let newer = Gated::start(&redis, &["-q", "--supersede", "--order", "7", "a"]).ready();
+    deploy(&redis, 6, &["--cancel-running"])
+        .finish()
+        .assert_code(75);
+    newer.end();
+}
+
+#[test]
+fn all_who_hold_are_stopped_and_the_lock_goes_to_the_newest() {
+    let redis = Redis::start();
+    let script =
+        "trap 'echo term; sleep 0.3; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
+    let holders: Vec<Running> = [&["-s"][..], &["-s"], &["-s", "--on-lost", "warn"]]
+        .into_iter()
+        .map(|mode| {
+            let hold = [&["run"], mode, &["a", "-c", script]].concat();
+            let mut holder = Running::start(&mut redis.redlock(&hold));
+            holder.expect_line("ready");
+            holder
+        })
+        .collect();
+    let newer = |name: &str| {
+        let command = [
+            "run",
+            "--supersede",
+            "--cancel-running",
+            "a",
+            "--",
+            "echo",
+            name,
+        ];
+        queued(&redis, &command)
+    };
+    let first = newer("first");
+    let by = format!("(pid {})", first.pid());
+    let newest = newer("newest");
+    first.finish().assert_code(75).assert_says("superseded by");
+    for holder in holders {
+        let end = holder.finish();
+        end.assert_code(79).assert_says("cancelled by");
+        let by_newest = format!("(pid {})", newest.pid());
+        assert!(
+            end.stderr.contains(&by) || end.stderr.contains(&by_newest),
+            "{end:?}"
+        );
+        assert_eq!(end.stdout, "ready\nterm\n");
+    }
+    assert_eq!(newest.finish().assert_code(0).stdout, "newest\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_cancelled_run_gives_back_all_that_it_holds_and_a_waiting_one_does_too() {
+    let redis = Redis::start();
+    let cancel = |name: &'static str| {
+        let newest = [
+            "run",
+            "-q",
+            "-w",
+            "10s",
+            "--supersede",
+            "--cancel-running",
+            name,
+            "--",
+            "true",
+        ];
+        outcome(&mut redis.redlock(&newest)).assert_code(0);
+    };
+    let mut several = redis.redlock(&["run", "a", "b", "-c", "echo ready; exec sleep 60"]);
+    let mut several = Running::start(&mut several);
+    several.expect_line("ready");
+    cancel("b");
+    several.finish().assert_code(79).assert_says("cancelled by");
+    assert_nothing_left(&redis);
+    // It holds a and waits for b: nothing runs yet that would need a.
+    redis.cli(&["SET", "redlock:b", "theirs"]);
+    let waiting = Running::start(&mut redis.redlock(&["run", "a", "b", "--", "true"]));
+    wait_until("it waits", || redis.queue("b").len() == 1);
+    cancel("a");
+    waiting.finish().assert_code(79).assert_says("cancelled by");
+    redis.cli(&["DEL", "redlock:b"]);
+    assert_nothing_left(&redis);
+}
+
+/// Whether a process has a descriptor that tells it of the end of another one.
+fn watches(pid: i32, other: i32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo"));
+    let mut texts = files
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let said = format!("Pid:\t{other}");
+    texts.any(|text| text.lines().any(|line| line == said))
+}
+
+#[test]
+fn when_the_run_that_was_joined_is_killed_exactly_one_takes_over_and_the_others_join_it() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let mut holder = Gated::start(&redis, &["-q", "a"]).ready();
+    let script = r#"echo ran >>"$HOME/ran"; read go <"$HOME/gate"; exit 4"#;
+    let join = ["run", "-q", "--join", "a", "-c", script];
+    let joined: Vec<Running> = (0..5)
+        .map(|_| Running::start(&mut redis.redlock(&join)))
+        .collect();
+    wait_until("they have looked", || redis.calls("lrange") >= 5);
+    holder.run.kill();
+    let ran = || std::fs::read_to_string(redis.dir.path().join("ran")).unwrap_or_default();
+    wait_until("one runs", || !ran().is_empty());
+    let holder = redis.holder("a").expect("it holds the lock");
+    wait_until("the others watch it", || {
+        let mut others = joined.iter().filter(|run| run.pid() != holder);
+        others.all(|run| watches(run.pid(), holder))
+    });
+    gate.open();
+    for run in joined {
+        run.finish().assert_code(4).assert_silent();
+    }
+    assert_eq!(ran(), "ran\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn one_who_joins_may_lose_its_patience_or_be_cancelled() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let join = |options: &[&str]| {
+        let arguments = [&["run", "--join"], options, &["a", "--", "echo", "ran"]].concat();
+        Running::start(&mut redis.redlock(&arguments))
+    };
+    join(&["-n"]).finish().assert_code(75);
+    join(&["-n", "-E", "0"]).finish().assert_code(0);
+    join(&["-w", "300ms"])
+        .finish()
+        .assert_code(75)
+        .assert_says("gave up waiting");
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let looks = redis.calls("lrange");
+        let run = join(&[]);
+        wait_until("it has looked", || redis.calls("lrange") > looks);
+        run.signal(signal);
+        let end = run.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(128 + signal as i32), "")
+        );
+    }
+    holder.end();
+    // Nobody runs: it does itself.
+    assert_eq!(join(&[]).finish().assert_code(0).stdout, "ran\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn one_who_joins_what_is_kept_ends_with_its_status_and_runs_when_it_is_thawed() {
+    let redis = Redis::start();
+    let kept = ["run", "--hold-at-least", "1m", "a", "-c", "exit 6"];
+    outcome(&mut redis.redlock(&kept)).assert_code(6);
+    let join = ["run", "-q", "--join", "a", "--", "echo", "ran"];
+    outcome(&mut redis.redlock(&join)).assert_code(6);
+    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    outcome(&mut redis.redlock(&["freeze", "-q", "a", "--reason", "x"])).assert_code(0);
+    let looks = redis.calls("lrange");
+    let run = Running::start(&mut redis.redlock(&join));
+    wait_until("it has looked", || redis.calls("lrange") > looks);
+    outcome(&mut redis.redlock(&["thaw", "-q", "a"])).assert_code(0);
+    assert_eq!(run.finish().assert_code(0).stdout, "ran\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
+    // The processes of each are known by the length of their sleep.
+    for step in 0..12_u32 {
+        let redis = Redis::start();
+        let mark = format!("{}.{step}", 500_000 + std::process::id());
+        let script = format!("trap '' INT TERM; sleep {mark} & sleep {mark}; sleep {mark}");
+        let run = ["run", "-q", "--ttl", "1s", "a", "-c", &script];
+        let mut run = Running::start(&mut redis.redlock(&run));
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+            std::thread::sleep(Duration::from_millis(u64::from(step)));
+            if !run.has_ended() {
+                let _ = kill(Pid::from_raw(run.pid()), signal);
+            }
+        }
+        wait_until("it has ended", || run.has_ended());
+        // Whoever waits has it after a TTL, and by then nothing of the job is left.
+        outcome(&mut redis.redlock(&["run", "-q", "-w", "2s", "a", "--", "true"])).assert_code(0);
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let left = processes.filter_map(|entry| {
+            let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            line.contains(&mark).then_some((pid, line))
+        });
+        for (pid, line) in left.collect::<Vec<_>>() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            // What the child has started is not the kernel's to kill.
+            assert!(line.starts_with("sleep"), "{step}: {line}");
+        }
+        assert_nothing_left(&redis);
+    }
 }

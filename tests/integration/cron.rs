@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, is_alive, outcome, queued, wait_until,
+    Gated, Redis, Running, assert_nothing_left, is_alive, moment, now, outcome, queued, wait_until,
 };
 
 /// A run of a `COMMAND` that leaves a line in the file "ran".
@@ -251,4 +251,246 @@ fn what_a_failing_job_says_is_left_as_it_is() {
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(output.stdout, b"out\0\xff");
     assert_eq!(output.stderr, b"err\n\x1b[1m");
+}
+
+#[test]
+fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
+    let redis = Redis::start();
+    let script = "echo ready; exec sleep 60";
+    let options = ["run", "--hold-at-least", "1m", "a", "b", "-c", script];
+    let mut run = Running::start(&mut redis.redlock(&options));
+    run.expect_line("ready");
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(128 + 15);
+    for name in ["a", "b"] {
+        outcome(&mut redis.redlock(&["run", "-n", name, "--", "true"])).assert_code(75);
+        outcome(&mut redis.redlock(&["wait", "-n", name])).assert_code(75);
+        outcome(&mut redis.redlock(&["release", "--force", "-q", name])).assert_code(0);
+        outcome(&mut redis.redlock(&["run", "-n", name, "--", "true"])).assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn nothing_is_kept_where_the_command_is_not_there() {
+    let redis = Redis::start();
+    for missing in ["no-such-job", "/no/such/job"] {
+        let run = ["run", "--hold-at-least", "1m", "a", "--", missing];
+        outcome(&mut redis.redlock(&run)).assert_code(127);
+        outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn who_waits_for_a_kept_lock_gets_it_within_a_second_of_its_end_one_after_the_other() {
+    let redis = Redis::start();
+    let began = now();
+    let holder = Gated::start(&redis, &["--hold-at-least", "1s", "a"]).ready();
+    let first = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+    let second = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+    holder.end();
+    let kept: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let free = now() + Duration::from_millis(kept);
+    let turn = |waiter: Running| {
+        let end = waiter.finish();
+        end.assert_code(0);
+        moment(&end.stdout)
+    };
+    let (first, second) = (turn(first), turn(second));
+    assert!(first.saturating_sub(began) > Duration::from_millis(950));
+    assert!(
+        first < free + Duration::from_secs(1),
+        "{:?} late",
+        first.saturating_sub(free)
+    );
+    assert!(first < second && second < first + Duration::from_secs(1));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn it_is_tried_again_until_it_succeeds_once() {
+    let redis = Redis::start();
+    // The third one succeeds.
+    let script = r#"echo run >>"$HOME/ran"; test "$(wc -l <"$HOME/ran")" -ge 3"#;
+    let all: Vec<Running> = (0..8)
+        .map(|_| {
+            let run = [
+                "run",
+                "-q",
+                "--once-per",
+                "1h",
+                "-E",
+                "9",
+                "a",
+                "-c",
+                script,
+            ];
+            Running::start(&mut redis.redlock(&run))
+        })
+        .collect();
+    let mut codes: Vec<Option<i32>> = all.into_iter().map(|run| run.finish().code()).collect();
+    codes.sort();
+    let expected = [0, 1, 1, 9, 9, 9, 9, 9].map(Some);
+    assert_eq!((ran(&redis), codes.as_slice()), (3, &expected[..]));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_that_lost_its_lock_was_no_success_whatever_it_ended_with() {
+    let redis = Redis::start();
+    let script = "redlock release --force -q a";
+    let lost = ["run", "-q", "--on-lost", "warn", "a", "-c", script];
+    outcome(&mut redis.redlock(&lost));
+    // Nor is one that was killed, or stopped in time.
+    outcome(&mut redis.redlock(&["run", "-q", "a", "-c", "kill -9 $$"])).assert_code(137);
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.01; done";
+    outcome(&mut redis.redlock(&["run", "-q", "-t", "50ms", "a", "-c", script])).assert_code(124);
+    job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
+    assert_eq!(ran(&redis), 1);
+}
+
+#[test]
+fn a_success_long_ago_or_of_another_lock_does_not_count() {
+    let redis = Redis::start();
+    outcome(&mut redis.redlock(&["run", "b", "--", "true"])).assert_code(0);
+    job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
+    let succeeded = redis.cli(&["HGET", "{redlock:a}:state", "succeeded"]);
+    let before: u64 = succeeded.parse::<u64>().unwrap() - 2 * 3_600_000;
+    redis.cli(&[
+        "HSET",
+        "{redlock:a}:state",
+        "succeeded",
+        &before.to_string(),
+    ]);
+    job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
+    job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
+    assert_eq!(ran(&redis), 2);
+}
+
+#[test]
+fn whatever_the_script_of_unless_makes_of_a_signal_it_ends_the_run() {
+    let redis = Redis::start();
+    for (signal, number) in [
+        (Signal::SIGINT, 2),
+        (Signal::SIGTERM, 15),
+        (Signal::SIGHUP, 1),
+    ] {
+        for status in [1, 143] {
+            let script = format!(
+                "trap 'exit {status}' INT TERM HUP; echo asking; while :; do sleep 0.01; done"
+            );
+            let mut run = Running::start(
+                &mut redis.redlock(&["run", "--unless", &script, "a", "--", "echo", "ran"]),
+            );
+            run.expect_line("asking");
+            run.signal(signal);
+            let end = run.finish();
+            assert_eq!(
+                (end.code(), end.stdout.as_str()),
+                (Some(128 + number), "asking\n"),
+                "{signal} {status}: {end:?}"
+            );
+        }
+    }
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+#[test]
+fn a_signal_that_comes_when_unless_is_asked_again_runs_nothing_and_frees_the_lock() {
+    let redis = Redis::start();
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let asked = redis.dir.path().join("asked");
+        let _ = fs::remove_file(&asked);
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let script =
+            r#"test -e "$HOME/asked" || { >"$HOME/asked"; exit 1; }; echo $$; exec sleep 60"#;
+        let command = ["run", "-q", "--unless", script, "a", "--", "echo", "ran"];
+        let mut waiter = queued(&redis, &command);
+        holder.end();
+        let asking: i32 = waiter.line().parse().unwrap();
+        waiter.signal(signal);
+        let end = waiter.finish();
+        assert_eq!(end.code(), Some(128 + signal as i32), "{end:?}");
+        assert!(!end.stdout.contains("ran"), "{end:?}");
+        wait_until("what was asked is gone", || !is_alive(asking));
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn jitter_is_never_more_than_was_said_and_each_signal_ends_it() {
+    let redis = Redis::start();
+    for (signal, number) in [(Signal::SIGHUP, 1), (Signal::SIGTERM, 15)] {
+        let run = [
+            "run",
+            "--jitter",
+            "10h",
+            "--unless",
+            "echo asked",
+            "a",
+            "--",
+            "echo",
+            "ran",
+        ];
+        let run = Running::start(&mut redis.redlock(&run));
+        let pid = run.pid();
+        wait_until("it sleeps", || {
+            let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+            wchan.contains("poll")
+        });
+        run.signal(signal);
+        let end = run.finish();
+        end.assert_code(128 + number).assert_silent();
+        assert_eq!(end.stdout, "");
+    }
+    assert_eq!(redis.cli(&["DBSIZE"]), "0");
+    let began = Instant::now();
+    for _ in 0..10 {
+        let run = ["run", "--jitter", "50ms", "a", "--", "true"];
+        outcome(&mut redis.redlock(&run))
+            .assert_code(0)
+            .assert_silent();
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn who_loses_the_race_is_silent_for_whatever_reason_but_not_when_something_is_wrong() {
+    let redis = Redis::start();
+    let quiet = |options: &[&str]| {
+        let arguments = [
+            &["run", "-q", "-n", "-E", "0"],
+            options,
+            &["a", "--", "echo", "ran"],
+        ];
+        outcome(&mut redis.redlock(&arguments.concat()))
+    };
+    let lost = |options: &[&str]| {
+        let end = quiet(options);
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "", "{options:?}");
+    };
+    let holder = Gated::start(&redis, &["a"]).ready();
+    for options in [
+        &[][..],
+        &["-s"],
+        &["--slots", "2"],
+        &["--hold-at-least", "1m"],
+        &["--unless", "false"],
+    ] {
+        lost(options);
+    }
+    holder.end();
+    lost(&["--once-per", "1h"]);
+    redis.cli(&["SET", "redlock:a", "theirs"]);
+    lost(&[]);
+    redis.cli(&["DEL", "redlock:a"]);
+    outcome(&mut redis.redlock(&["freeze", "-q", "a", "--reason", "x"])).assert_silent();
+    lost(&[]);
+    outcome(&mut redis.redlock(&["thaw", "-q", "a"])).assert_silent();
+    quiet(&["-u", "redis://127.0.0.1:1"])
+        .assert_code(69)
+        .assert_says("redlock: ");
+    quiet(&["--ttl", "1ms"]).assert_code(64);
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, outcome, queued, wait_until,
+    Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, moment, now, outcome,
+    queued, wait_until,
 };
 
 fn redlock(redis: &Redis, arguments: &[&str]) -> Outcome {
@@ -181,48 +182,161 @@ fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
 }
 
 #[test]
-fn a_lock_without_an_expiry_is_named_and_repaired_only_when_that_is_asked_for() {
+fn status_shows_who_holds_a_frozen_lock_who_waits_and_who_froze_it() {
     let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "crashed"]);
-    let table = redlock(&redis, &["status", "a"]).stdout;
-    assert!(
-        table.contains("never ends") && table.contains("--repair-ttl"),
-        "{table}"
-    );
-    let json: Value =
-        serde_json::from_str(&redlock(&redis, &["status", "--json", "a"]).stdout).unwrap();
-    assert_eq!(json[0]["holders"][0]["ttl_ms"], Value::Null);
-    redlock(&redis, &["run", "-w", "1200ms", "a", "--", "true"])
+    for mode in [&[][..], &["--shared"]] {
+        let holder = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
+        freeze(&redis, &[]).assert_code(0);
+        let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+        let json = redlock(&redis, &["status", "--json"]).stdout;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let lock = &json[0];
+        assert_eq!(lock["held"], true);
+        assert_eq!(lock["holders"][0]["pid"], holder.run.pid());
+        assert_eq!(lock["waiters"][0]["pid"], waiter.pid());
+        assert_eq!(lock["frozen"]["reason"], "release night");
+        let table = redlock(&redis, &["status", "a"]).stdout;
+        for text in ["frozen", "(release night)", "waits #1"] {
+            assert!(table.contains(text), "{text}: {table}");
+        }
+        redlock(&redis, &["thaw", "a"])
+            .assert_code(0)
+            .assert_silent();
+        holder.end();
+        waiter.finish().assert_code(0);
+        let json = redlock(&redis, &["status", "--json", "a"]).stdout;
+        assert!(json.contains("\"frozen\":null"), "{json}");
+    }
+}
+
+#[test]
+fn thawing_hands_the_lock_on_at_once_and_in_order() {
+    let redis = Redis::start();
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        freeze(&redis, &["-q"]).assert_code(0);
+        let waiters: Vec<Running> = (0..3)
+            .map(|_| queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]))
+            .collect();
+        let thawed = now();
+        redlock(&redis, &["thaw", "a"]).assert_code(0);
+        let turns: Vec<Duration> = waiters
+            .into_iter()
+            .map(|waiter| moment(&waiter.finish().stdout))
+            .collect();
+        assert!(turns.is_sorted(), "{turns:?}");
+        times.push(turns[0].saturating_sub(thawed));
+    }
+    assert_within(Duration::from_millis(200), times);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_group_waits_for_the_thaw_and_comes_in_together() {
+    for mode in [&["--shared"][..], &["--slots", "3"]] {
+        let redis = Redis::start();
+        freeze(&redis, &["-q", "--for", "600ms"]).assert_code(0);
+        let began = now();
+        let mut all: Vec<Gated> = (0..3)
+            .map(|_| Gated::queued(&redis, &[mode, &["-q", "a"]].concat()))
+            .collect();
+        // All three at a time.
+        for gated in &mut all {
+            gated.run.expect_line("ready");
+        }
+        assert!(now().saturating_sub(began) > Duration::from_millis(400));
+        for gated in all {
+            gated.end();
+        }
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn the_holder_goes_on_under_a_freeze_for_longer_than_its_ttl_and_may_extend_and_check() {
+    for mode in [&[][..], &["--shared"]] {
+        let redis = Redis::start();
+        let script =
+            "redlock freeze -q a --reason x; redlock check && redlock extend 2s && echo ready
+            sleep 2.5; redlock check --for 300ms && echo ours";
+        let hold = [&["run", "--ttl", "1s"], mode, &["a", "-c", script]].concat();
+        let end = redlock(&redis, &hold);
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "ready\nours\n");
+        redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(75);
+    }
+}
+
+#[test]
+fn a_holder_that_is_found_dead_leaves_a_frozen_lock() {
+    for mode in [&[][..], &["--shared"]] {
+        let redis = Redis::start();
+        let mut holder = Gated::start(&redis, &[mode, &["--ttl", "1m", "a"]].concat()).ready();
+        let waiter = queued(&redis, &["run", "-q", "a", "--", "echo", "in"]);
+        freeze(&redis, &["-q"]).assert_code(0);
+        holder.run.kill();
+        wait_until("somebody has found it dead", || {
+            redis.cli(&["GET", "redlock:a"]) == "redlock:frozen"
+        });
+        redlock(&redis, &["wait", "-n", "a"]).assert_code(0);
+        redlock(&redis, &["thaw", "a"]).assert_code(0);
+        assert_eq!(waiter.finish().assert_code(0).stdout, "in\n");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn another_clients_lock_may_be_frozen_and_a_kept_one() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "500"]);
+    freeze(&redis, &[]).assert_code(0).assert_says("may finish");
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "theirs");
+    let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+    wait_until("the waiter has seen that it is gone", || {
+        redis.cli(&["GET", "redlock:a"]) == "redlock:frozen"
+    });
+    redlock(&redis, &["thaw", "a"]).assert_code(0);
+    waiter.finish().assert_code(0);
+    redlock(
+        &redis,
+        &["run", "--hold-at-least", "500ms", "a", "--", "true"],
+    )
+    .assert_code(0);
+    freeze(&redis, &[]).assert_code(0);
+    let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+    wait_until("the waiter has seen that it is gone", || {
+        redis.cli(&["GET", "redlock:a"]) == "redlock:frozen"
+    });
+    redlock(&redis, &["thaw", "a"]).assert_code(0);
+    waiter.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn freezing_one_lock_leaves_others_alone_and_several_are_taken_when_all_are_thawed() {
+    let redis = Redis::start();
+    freeze(&redis, &["-q"]).assert_code(0);
+    redlock(&redis, &["run", "-n", "b", "--", "true"]).assert_code(0);
+    let both = queued(&redis, &["run", "-q", "a", "b", "--", "true"]);
+    redlock(&redis, &["thaw", "a"]).assert_code(0);
+    both.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn patience_ends_while_a_lock_is_frozen_and_so_does_a_signal() {
+    let redis = Redis::start();
+    freeze(&redis, &["-q"]).assert_code(0);
+    redlock(&redis, &["run", "-w", "200ms", "a", "--", "true"])
         .assert_code(75)
-        .assert_says("--repair-ttl");
-    assert_eq!(redis.cli(&["PTTL", "redlock:a"]), "-1");
-    let repair = [
-        "run",
-        "--ttl",
-        "1s",
-        "--repair-ttl",
-        "-w",
-        "5s",
-        "a",
-        "--",
-        "true",
-    ];
-    redlock(&redis, &repair)
+        .assert_says("release night");
+    redlock(&redis, &["run", "-n", "-E", "0", "-q", "a", "--", "true"])
         .assert_code(0)
-        .assert_says("it ends in 1s now");
-    // One that has an expiry keeps it.
-    redis.cli(&["SET", "redlock:a", "alive", "PX", "60000"]);
-    let repair = [
-        "run",
-        "--ttl",
-        "1s",
-        "--repair-ttl",
-        "-n",
-        "a",
-        "--",
-        "true",
-    ];
-    redlock(&redis, &repair).assert_code(75);
-    let left = Duration::from_millis(redis.cli(&["PTTL", "redlock:a"]).parse().unwrap());
-    assert!(left > Duration::from_secs(50));
+        .assert_silent();
+    redlock(&redis, &["run", "-n", "--join", "a", "--", "true"]).assert_code(75);
+    let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+    waiter.signal(nix::sys::signal::Signal::SIGINT);
+    waiter.finish().assert_code(130);
+    assert_eq!(redis.queue("a"), [0; 0]);
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "redlock:frozen");
 }

@@ -1,14 +1,13 @@
 //! `acquire --while-pid`: what stays behind to keep a script's lock, and when it goes.
 
 use std::fs;
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    PATIENCE, Redis, Running, assert_nothing_left, assert_within, is_alive, moment, now, outcome,
-    path, pipe, queued, wait_until, without_terminal,
+    Gate, Gated, PATIENCE, Redis, Running, assert_nothing_left, assert_within, is_alive, moment,
+    now, outcome, path, queued, wait_until, without_terminal,
 };
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -53,7 +52,8 @@ const WAIT: &str = "sleep 60 & wait";
 #[test]
 fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let redis = Redis::start();
-    let mut gate = pipe(&redis.dir.path().join("fifo"));
+    let fifo = redis.dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let script = holder(&redis, "--ttl 1s", "read go <fifo");
     // It is renewed: several TTLs later it is still held.
     let renewals = redis.calls("time");
@@ -61,7 +61,7 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let keeper = keeper(&script);
-    gate.write_all(b"go\n").unwrap();
+    fs::write(&fifo, "go\n").unwrap();
     script.finish().assert_code(0);
     waiter.finish().assert_code(0);
     wait_until("the keeper is gone", || !is_alive(keeper));
@@ -104,7 +104,7 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
 #[test]
 fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
     let redis = Redis::start();
-    let script = after("exec 8>eight 9< <(sleep 60)", &redis, "", WAIT);
+    let script = after("exec 8>eight 9< <(sleep 60)", &redis, "--ttl 1s", WAIT);
     let keeper = keeper(&script);
     // The renewing thread is there after a moment, with all that there ever is.
     wait_until("it has renewed", || {
@@ -304,4 +304,246 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
             .assert_says("--on-lost warn");
     }
     assert_nothing_left(&redis);
+}
+
+/// A script's run of a sleep that only it knows, on a line of its own; it is deaf to TERM.
+const DEAF_CHILD: &str = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.02; done' & wait";
+
+#[test]
+fn every_signal_that_ends_a_script_ends_its_hold() {
+    let redis = Redis::start();
+    for number in (1..=31).chain([34, 64]) {
+        // Those that are ignored by default, and those that only stop.
+        if [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT].contains(&number)
+            || (libc::SIGSTOP..=libc::SIGTTOU).contains(&number)
+        {
+            continue;
+        }
+        let mut script = holder(&redis, "", "ulimit -c 0; exec sleep 60");
+        // A signal that a shell has taken when it executes something else is lost.
+        let name = format!("/proc/{}/comm", script.pid());
+        wait_until("the shell is gone", || {
+            fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+        });
+        crate::supervision::send(script.pid(), number);
+        wait_until("the script is gone", || script.has_ended());
+        wait_until("it is given back", || {
+            redis.cli(&["EXISTS", "redlock:a"]) == "0"
+        });
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_shell_that_is_killed_while_a_child_runs_does_not_hold_on() {
+    let redis = Redis::start();
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGKILL] {
+        let mut script = holder(&redis, "", "sleep 60 & echo $!; wait");
+        let child: i32 = script.line().parse().unwrap();
+        let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+        script.signal(signal);
+        waiter.finish().assert_code(0);
+        crate::supervision::send(child, libc::SIGKILL);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_script_that_had_to_wait_is_kept_for_as_well() {
+    for options in ["--ttl 1s", "--ttl 1s --slots 2", "--ttl 1s -s"] {
+        let redis = Redis::start();
+        let first = Gated::start(&redis, &["a"]).ready();
+        let text = format!(
+            r#"eval "$(redlock acquire -q a --while-pid $$ {options})"; echo "held $REDLOCK_SLOT"; read go <gate; redlock check"#
+        );
+        let mut gate = Gate::new(&redis);
+        let mut command = std::process::Command::new("bash");
+        command
+            .args(["-c", &text])
+            .env_clear()
+            .env("PATH", path())
+            .env("REDLOCK_URL", redis.url())
+            .current_dir(redis.dir.path());
+        without_terminal(&mut command);
+        let mut script = Running::start(&mut command);
+        wait_until("it waits", || redis.queue("a").len() == 1);
+        first.end();
+        assert!(script.line().starts_with("held"));
+        let renewals = redis.calls("time");
+        wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+        gate.open();
+        script.finish().assert_code(0).assert_silent();
+        wait_until("it is given back", || {
+            redis.cli(&["EXISTS", "redlock:a"]) == "0"
+        });
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn another_process_than_the_script_may_be_kept_for() {
+    let redis = Redis::start();
+    let text =
+        "sleep 60 & redlock acquire a --while-pid $! --ttl 1s --format token >token; echo $!";
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", text])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url())
+        .current_dir(redis.dir.path());
+    let mut script = Running::start(&mut command);
+    let kept: i32 = script.line().parse().unwrap();
+    let renewals = redis.calls("time");
+    wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+    let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
+    assert!(json.contains(&format!("\"pid\":{kept},")), "{json}");
+    assert!(json.contains("[\"sleep\",\"60\"]"), "{json}");
+    crate::supervision::send(kept, libc::SIGTERM);
+    wait_until("it is given back", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+}
+
+#[test]
+fn a_script_that_is_stopped_keeps_its_lock() {
+    let redis = Redis::start();
+    let script = holder(&redis, "--ttl 1s", WAIT);
+    script.freeze();
+    let renewals = redis.calls("time");
+    wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+    assert_eq!(redis.holder("a"), Some(script.pid()));
+}
+
+#[test]
+fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
+    let redis = Redis::start();
+    let mut script = holder(&redis, "--ttl 1s", "sleep 60 & echo $!; wait");
+    let child: i32 = script.line().parse().unwrap();
+    let keeper = keeper(&script);
+    crate::supervision::send(keeper, libc::SIGSTOP);
+    let next = outcome(&mut redis.redlock(&["acquire", "-q", "a", "--format", "token"]));
+    next.assert_code(0);
+    assert!(!script.has_ended());
+    crate::supervision::send(keeper, libc::SIGCONT);
+    wait_until("the script and its child are dead", || {
+        script.has_ended() && !is_alive(child) && !is_alive(keeper)
+    });
+    // The next one's lock is left alone.
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), next.stdout.trim());
+}
+
+#[test]
+fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dead() {
+    let redis = Redis::start();
+    let mut script = holder(&redis, "-k 700ms", DEAF_CHILD);
+    let child: i32 = script.line().parse().unwrap();
+    // A zombie, which nobody has reaped yet, is dead.
+    let state = format!("grep -s ^State: /proc/{child}/status");
+    let alive = format!("{state} | grep -qv zombie && echo beside; echo newest");
+    let newest = [
+        "run",
+        "-q",
+        "--supersede",
+        "--cancel-running",
+        "a",
+        "-c",
+        &alive,
+    ];
+    let end = outcome(&mut redis.redlock(&newest));
+    script.finish();
+    assert_eq!(end.assert_code(0).stdout, "newest\n");
+    assert!(!is_alive(child));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn when_the_lease_ends_unrenewed_the_child_of_a_script_is_dead_as_well() {
+    let redis = Redis::start();
+    let mut script = holder(&redis, "--ttl 1s -k 200ms", DEAF_CHILD);
+    let child: i32 = script.line().parse().unwrap();
+    let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    redis.stall();
+    let lease_ends = Instant::now() + Duration::from_millis(pttl);
+    wait_until("both are dead", || script.has_ended() && !is_alive(child));
+    assert!(Instant::now() < lease_ends + Duration::from_millis(50));
+    redis.resume();
+}
+
+#[test]
+fn one_who_waits_takes_over_when_keeper_and_script_are_killed() {
+    let redis = Redis::start();
+    for keeper_first in [true, false] {
+        let mut script = holder(&redis, "--ttl 1m", "exec sleep 60");
+        let keeper = keeper(&script);
+        let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+        let kill_keeper = || crate::supervision::send(keeper, libc::SIGKILL);
+        if keeper_first {
+            kill_keeper();
+            wait_until("the keeper is gone", || !is_alive(keeper));
+            script.kill();
+        } else {
+            crate::supervision::send(keeper, libc::SIGSTOP);
+            script.kill();
+            kill_keeper();
+        }
+        // Or this would be after a minute.
+        waiter.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn each_of_several_locks_of_a_script_has_its_keeper() {
+    let redis = Redis::start();
+    let rest = "eval \"$(redlock acquire b --ttl 1s --while-pid $$)\"; redlock release a; echo one; sleep 60 & wait";
+    let mut script = holder(&redis, "--ttl 1s", rest);
+    script.expect_line("one");
+    let renewals = redis.calls("time");
+    wait_until("the other one is renewed", || {
+        redis.calls("time") > renewals + 8
+    });
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
+    script.kill();
+    wait_until("it is given back", || {
+        redis.cli(&["EXISTS", "redlock:b"]) == "0"
+    });
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
+    let redis = Redis::start();
+    for first in [
+        "exec <&-",
+        "exec 2>&-",
+        "mkdir d; cd d; rmdir ../d",
+        "ulimit -n 16",
+    ] {
+        let script = after(first, &redis, "--ttl 1s", WAIT);
+        let keeper = keeper(&script);
+        let renewals = redis.calls("time");
+        wait_until("it is renewed", || redis.calls("time") > renewals + 5);
+        drop(script);
+        wait_until("the keeper is gone", || !is_alive(keeper));
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_keeper_is_small() {
+    // Measured where it means something: in a release build.
+    if cfg!(debug_assertions) {
+        return;
+    }
+    let redis = Redis::start();
+    let script = holder(&redis, "--ttl 1s", WAIT);
+    let renewals = redis.calls("time");
+    wait_until("it is renewed", || redis.calls("time") > renewals + 5);
+    let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
+    let rss = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse().ok());
+    assert!(rss.is_some_and(|kib: u64| kib <= 4096), "{status}");
 }

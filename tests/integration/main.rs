@@ -17,11 +17,13 @@
 //! | `takeover` | a holder on this host that is dead, and what is no proof of that |
 //! | `status` | who holds which lock, for people and for programs |
 //! | `release` | giving back by token, and by force |
-//! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release, fence |
+//! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
+//! | `fencing` | a fence file lets no late writer pass |
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
 //! | `cron` | doing it once: --hold-at-least, --once-per, --unless, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
 //! | `frozen` | freezing: the holder finishes, nobody new gets in, and all see why |
+//! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | who held a lock, how long, and how it ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
 //! | `config` | settings, passwords, TLS |
@@ -36,6 +38,7 @@ mod config;
 mod cron;
 mod exclusion;
 mod exit;
+mod fencing;
 mod frozen;
 mod generated;
 mod groups;
@@ -47,6 +50,7 @@ mod pty;
 mod queue;
 mod recipes;
 mod release;
+mod repair;
 mod scripts;
 mod status;
 mod supervision;

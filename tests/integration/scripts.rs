@@ -1,12 +1,14 @@
-//! Locks of scripts that aren't wrapped: acquire, extend, check, release, fence.
+//! Locks of scripts that aren't wrapped: acquire, extend, check, release.
 
 use std::fs;
-use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, outcome, path, pipe, redlock, script,
+    Deaf, Gate, Gated, Outcome, Redis, Running, assert_nothing_left, outcome, path, script,
     wait_until, without_terminal,
 };
 
@@ -209,26 +211,107 @@ fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
     }
 }
 
+/// Says `ready` when it was extended, and `ours` when that is still so after a word from the test.
+const EXTENDED: &str =
+    r#"redlock extend 1m && echo ready; read go <"$HOME/gate"; redlock check && echo ours"#;
+
+/// Starts what is to extend its lock, up to the moment when it has: `command` runs the script, and
+/// only it uses the server.
+fn extended(redis: &Redis, command: &mut Command) -> (Running, Gate) {
+    let gate = Gate::new(redis);
+    let mut job = Running::start(command);
+    job.expect_line("ready");
+    // Of three scripts in a row that whoever renews it sends, the second was sent after the first
+    // was answered and is answered itself, and one of both asks how long the lock lasts.
+    let scripts = || redis.calls("evalsha") + redis.calls("eval");
+    let before = scripts();
+    wait_until("it has been looked at", || scripts() >= before + 3);
+    (job, gate)
+}
+
 #[test]
-fn a_run_that_was_extended_survives_a_redis_that_stands_still_for_longer_than_its_ttl() {
-    let redis = Redis::start();
-    let path = redis.dir.path().join("gate");
-    let mut gate = pipe(&path);
-    let script = r#"redlock extend 1m && echo ready; read go <"$0"; redlock check && echo ours"#;
-    let options = [
-        "run", "--ttl", "1s", "-k", "100ms", "a", "--", "sh", "-c", script,
-    ];
-    let mut run =
-        Running::start(&mut redis.redlock(&[&options[..], &[path.to_str().unwrap()]].concat()));
-    run.expect_line("ready");
-    // The run hears of it by itself.
-    let checks = redis.calls("hget");
-    wait_until("it has looked", || redis.calls("hget") > checks);
-    redis.stall();
+fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_ttl() {
+    let nested = format!("exec redlock run --ttl 1s -k 100ms a -c '{EXTENDED}'");
+    let kept =
+        format!(r#"eval "$(redlock acquire a --ttl 1s -k 100ms --while-pid $$)"; {EXTENDED}"#);
+    let run = |redis: &Redis, mode: &[&str], script: &str| {
+        let options = [
+            &["run", "--ttl", "1s", "-k", "100ms", "a"],
+            mode,
+            &["-c", script],
+        ];
+        redis.redlock(&options.concat())
+    };
+    let jobs: Vec<(Redis, (Running, Gate))> = (0..4)
+        .map(|kind| {
+            let redis = Redis::start();
+            let mut command = match kind {
+                0 => run(&redis, &[], EXTENDED),
+                1 => run(&redis, &["--shared"], EXTENDED),
+                2 => run(&redis, &[], &nested),
+                _ => shell(&redis, "sh", &kept),
+            };
+            command.env("PATH", path());
+            let job = extended(&redis, &mut command);
+            (redis, job)
+        })
+        .collect();
+    for (redis, _) in &jobs {
+        redis.stall();
+    }
     std::thread::sleep(Duration::from_millis(1500));
+    for (number, (redis, (mut job, mut gate))) in jobs.into_iter().enumerate() {
+        redis.resume();
+        assert!(!job.has_ended(), "{number}: {:?}", job.finish());
+        gate.open();
+        let end = job.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(0), "ready\nours\n"),
+            "{number}: {end:?}"
+        );
+    }
+}
+
+#[test]
+fn one_of_several_who_share_a_lock_survives_with_what_it_extended_itself() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    // The lock's key outlives the lease of this one, as another one holds it for longer.
+    let other = [
+        "run",
+        "-s",
+        "--ttl",
+        "5m",
+        "a",
+        "-c",
+        "echo ready; exec sleep 60",
+    ];
+    let mut other = Running::start(&mut redis.redlock(&other));
+    other.expect_line("ready");
+    let renewals = redis.calls("evalsha") + redis.calls("eval");
+    wait_until("it has been renewed for the first time", || {
+        redis.calls("evalsha") + redis.calls("eval") >= renewals + 2
+    });
+    let options = ["run", "-s", "--ttl", "3s", "-k", "100ms", "a", "-c"];
+    let script = r#"echo begin; read go <"$HOME/gate"; redlock extend 1m && echo ready
+        read go <"$HOME/gate"; redlock check && echo ours"#;
+    let mut run = Running::start(&mut redis.redlock(&[&options[..], &[script]].concat()));
+    run.expect_line("begin");
+    // Its first two renewals are over, and the next one is due in a second.
+    let scripts = redis.calls("evalsha") + redis.calls("eval");
+    wait_until("it was renewed", || {
+        redis.calls("evalsha") + redis.calls("eval") >= scripts + 4
+    });
+    gate.open();
+    run.expect_line("ready");
+    std::thread::sleep(Duration::from_millis(200));
+    redis.stall();
+    std::thread::sleep(Duration::from_millis(3200));
     redis.resume();
-    gate.write_all(b"go\n").unwrap();
-    run.finish().assert_code(0);
+    assert!(!run.has_ended(), "it didn't know: {:?}", run.finish());
+    gate.open();
+    assert_eq!(run.finish().assert_code(0).stdout, "begin\nready\nours\n");
 }
 
 #[test]
@@ -278,45 +361,230 @@ fn no_token_is_ever_on_a_command_line() {
 }
 
 #[test]
-fn a_fence_file_keeps_the_largest_number_and_refuses_smaller_ones() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("fence");
-    let fence = |number: &str| {
-        let mut command = redlock(&["fence", file.to_str().unwrap(), number]);
-        outcome(&mut command)
-    };
-    for (number, status) in [("5", 0), ("5", 0), ("4", 1), ("17", 0), ("5", 1), ("17", 0)] {
-        assert_eq!(fence(number).code(), Some(status), "{number}");
+fn what_acquire_prints_is_quoted_whatever_stands_in_it() {
+    let name = r#"a'b"c`touch${IFS}hacked`$(touch${IFS}hacked)\"#;
+    let held = r"x='$(touch${IFS}hacked)';touch${IFS}hacked";
+    for program in ["sh", "bash", "dash"] {
+        let redis = Redis::start();
+        let text = r#"eval "$(redlock acquire "$NAME")" && printf '%s\n%s\n' "$REDLOCK_NAME" "$REDLOCK_HELD"
+            redlock check && redlock release && redlock run -n "$NAME" -- true"#;
+        let mut script = shell(&redis, program, text);
+        let end = outcome(script.env("NAME", name).env("REDLOCK_HELD", held));
+        end.assert_code(0).assert_silent();
+        let lines: Vec<&str> = end.stdout.lines().collect();
+        assert_eq!(lines[0], name, "{program}");
+        let all = lines[1]
+            .strip_prefix(held)
+            .and_then(|rest| rest.strip_prefix(' '));
+        assert!(
+            all.is_some_and(|ours| ours.starts_with(name)),
+            "{program}: {lines:?}"
+        );
+        assert!(
+            !redis.dir.path().join("hacked").exists(),
+            "{program} has run something"
+        );
     }
-    assert_eq!(fs::read_to_string(&file).unwrap(), "17\n");
-    fence("16").assert_code(1).assert_says("fence 17");
-    fence("x").assert_code(64);
-    let file = file.to_str().unwrap();
-    outcome(&mut redlock(&["fence", file])).assert_code(64);
-    outcome(redlock(&["fence", file]).env("REDLOCK_FENCE", "18"))
-        .assert_code(0)
-        .assert_silent();
-    outcome(redlock(&["fence", file]).env("REDLOCK_FENCE", "19 20")).assert_code(64);
-    fs::write(file, "my diary\n").unwrap();
-    outcome(&mut redlock(&["fence", file, "99"]))
-        .assert_code(78)
-        .assert_says("left alone");
-    assert_eq!(fs::read_to_string(file).unwrap(), "my diary\n");
-    outcome(&mut redlock(&["fence", "/no/such/dir/f", "1"])).assert_code(125);
+}
+
+/// The redlock with this on its command line, once it is there.
+fn process(words: &str) -> Pid {
+    let is_it = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        line.starts_with("redlock ") && line.contains(words)
+    };
+    let mut found = None;
+    wait_until("the process is there", || {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        found = pids.find(is_it);
+        found.is_some()
+    });
+    Pid::from_raw(found.unwrap())
 }
 
 #[test]
-fn of_fifty_writers_at_once_the_largest_fence_stays() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("fence");
-    let writers: Vec<Running> = (1..=50)
-        .map(|number: u64| {
-            let number = (1_000 + number * 7 % 50).to_string();
-            Running::start(&mut redlock(&["fence", file.to_str().unwrap(), &number]))
-        })
-        .collect();
-    for writer in writers {
-        assert!(matches!(writer.finish().code(), Some(0 | 1)));
+fn a_script_whose_acquire_is_killed_while_it_waits_ends_there() {
+    let redis = Redis::start();
+    let _holder = Gated::start(&redis, &["a"]).ready();
+    let url = redis.url();
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        let text = r#"eval "$(redlock -u "$REDLOCK_URL" acquire a)"; echo unguarded"#;
+        let script = Running::start(&mut shell(&redis, "bash", text));
+        wait_until("it waits", || !redis.queue("a").is_empty());
+        kill(process(&url), signal).unwrap();
+        let end = script.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(128 + signal as i32), ""),
+            "{end:?}"
+        );
+        assert_eq!(redis.queue("a"), [0; 0]);
     }
-    assert_eq!(fs::read_to_string(&file).unwrap(), "1049\n");
+}
+
+#[test]
+fn a_script_whose_acquire_is_killed_while_it_connects_ends_there() {
+    let deaf = Deaf::new();
+    let redis = Redis::start();
+    redis.stall();
+    // One that doesn't even accept, and one that doesn't answer.
+    for url in [redis.url(), deaf.url()] {
+        let text = r#"eval "$(redlock -u "$URL" --connect-timeout 1s acquire a)"; echo unguarded"#;
+        let script = Running::start(shell(&redis, "bash", text).env("URL", &url));
+        let acquire = process(&url);
+        wait_until("it waits for the server", || {
+            let wchan = fs::read_to_string(format!("/proc/{acquire}/wchan")).unwrap_or_default();
+            wchan.contains("poll")
+        });
+        kill(acquire, Signal::SIGTERM).unwrap();
+        let end = script.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(128 + 15), ""),
+            "{url}: {end:?}"
+        );
+    }
+    redis.resume();
+}
+
+#[test]
+fn a_failing_acquire_ends_its_script_wherever_the_words_of_the_command_line_stand() {
+    let redis = Redis::start();
+    for acquire in [
+        "-q acquire -n a",
+        "acquire -n a -q",
+        "--prefix run acquire -n a",
+        "--prefix=status acquire -n a",
+        "acquire -n a --reason json",
+        "acquire -n a --reason=--format=json",
+        "acquire -n --format env a",
+    ] {
+        for prefix in ["redlock:", "run", "status"] {
+            redis.cli(&["SET", &format!("{prefix}a"), "theirs", "PX", "60000"]);
+        }
+        let end = sh(
+            &redis,
+            &format!(r#"eval "$(redlock {acquire})"; echo unguarded"#),
+        );
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(75), ""),
+            "{acquire}"
+        );
+    }
+}
+
+#[test]
+fn a_lock_whose_token_nobody_got_to_know_is_given_back() {
+    let redis = Redis::start();
+    for format in ["env", "json", "token", "github"] {
+        let acquire = ["acquire", "a", "--format", format];
+        let full = fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let (nobody, pipe) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(nobody);
+        for stdout in [full.into(), std::os::fd::OwnedFd::from(pipe)] {
+            let status = redis.redlock(&acquire).stdout(stdout).status().unwrap();
+            assert!(!status.success());
+            assert_eq!(
+                redis.cli(&["EXISTS", "redlock:a"]),
+                "0",
+                "{format}: {}",
+                redis.view("a")
+            );
+        }
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_script_may_take_one_lock_after_the_other_and_share_them() {
+    let redis = Redis::start();
+    let text = r#"eval "$(redlock acquire a)"; eval "$(redlock acquire b --slots 2)"
+        echo "$REDLOCK_NAME $REDLOCK_SLOT"
+        redlock check a && redlock check b && redlock extend a 1h && redlock run --slots 2 a b -- echo both
+        redlock release a && redlock check b && redlock release b"#;
+    let end = sh(&redis, text);
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "b 1\nboth\n");
+    assert_nothing_left(&redis);
+    let slots = "for n in 1 2; do redlock acquire c --slots 2 --format json; done
+        redlock acquire c -n --slots 2; redlock acquire d -s --format token; redlock run -ns d -- true";
+    let end = sh(&redis, slots);
+    end.assert_code(0).assert_says("lock \"c\" is held");
+    let slots: Vec<_> = ["\"slot\":1", "\"slot\":2"]
+        .map(|slot| end.stdout.matches(slot).count())
+        .into();
+    assert_eq!(slots, [1, 1], "{end:?}");
+}
+
+#[test]
+fn an_acquire_inside_of_a_run_uses_its_lock_and_leaves_it_to_the_run() {
+    for options in ["", "--while-pid $$"] {
+        let redis = Redis::start();
+        let script = format!(
+            r#"sh -c 'eval "$(redlock acquire -n a {options})"; redlock check && echo inner'
+            sleep 0.1; redlock check && echo outer"#
+        );
+        let end = outcome(&mut redis.redlock(&["run", "a", "-c", &script]));
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "inner\nouter\n", "{options}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
+    let redis = Redis::start();
+    let script = "redlock extend 1m && redlock check --for 50s && echo all
+        redlock release --force -q b; sleep 0.2; redlock check --for 50s; echo $?; redlock extend 2m; echo $?
+        redlock check a --for 100s && echo a";
+    let end = outcome(&mut redis.redlock(&["run", "--on-lost", "warn", "a", "b", "-c", script]));
+    // The other one was extended all the same.
+    assert_eq!(end.assert_code(79).stdout, "all\n79\n79\na\n");
+    end.assert_says("lock \"b\" was taken by force by");
+    let script = "redlock release && redlock check; echo $?";
+    let end = outcome(&mut redis.redlock(&["run", "a", "b", "-c", script]));
+    assert_eq!(end.assert_code(0).stdout, "79\n");
+    end.assert_says("lock \"a\" was given back")
+        .assert_says("lock \"b\" was given back");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn check_says_who_has_the_lock_now_or_that_nobody_has() {
+    let redis = Redis::start();
+    let text = r#"eval "$(redlock acquire a --while-pid $$ --on-lost warn)"; redlock release --force -q a
+        redlock check; echo $?; redlock extend 1m; echo $?; redlock release; echo $?"#;
+    let end = sh(&redis, text);
+    assert_eq!(end.stdout, "79\n79\n79\n");
+    end.assert_says("was taken by force by");
+    // One that ended with its TTL.
+    let text = r"redlock acquire a --ttl 1s --format token >t; redlock run -w 5s a -c '
+        REDLOCK_HELD= REDLOCK_NAME= redlock check a --token-file t; echo $?'
+        redlock check a --token-file t; echo $?";
+    let end = sh(&redis, text);
+    assert_eq!(end.stdout, "79\n79\n", "{end:?}");
+    end.assert_says("holds it now")
+        .assert_says("its key is gone");
+}
+
+#[test]
+fn a_script_that_dies_while_its_acquire_waits_leaves_no_lock() {
+    for options in ["", "--while-pid $$"] {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let text = format!(r#"eval "$(redlock acquire a {options})"; sleep 60"#);
+        let mut script = Running::start(&mut shell(&redis, "bash", &text));
+        wait_until("it waits", || !redis.queue("a").is_empty());
+        script.kill();
+        holder.end();
+        // Or this would be after 30 s.
+        outcome(&mut redis.redlock(&["run", "-q", "-w", "5s", "a", "--", "true"])).assert_code(0);
+        assert_nothing_left(&redis);
+    }
 }

@@ -239,6 +239,35 @@ fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
         .expect("redis-server is installed")
 }
 
+/// A server that is so busy that it doesn't even accept connections.
+pub struct Deaf {
+    listener: TcpListener,
+    _full: Vec<std::net::TcpStream>,
+}
+
+impl Deaf {
+    pub fn new() -> Self {
+        use std::os::fd::AsRawFd;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // SAFETY: a system call on a socket that is ours.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let connect = || {
+            let patience = Duration::from_millis(100);
+            std::net::TcpStream::connect_timeout(&address, patience).ok()
+        };
+        let full = std::iter::from_fn(connect).collect();
+        Self {
+            listener,
+            _full: full,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.listener.local_addr().unwrap())
+    }
+}
+
 /// A loopback port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
@@ -498,14 +527,6 @@ impl Drop for Running {
     }
 }
 
-/// A named pipe for a script that waits for a line. Open for both, so that neither side waits for the
-/// other, nor for one that has died.
-pub fn pipe(path: &std::path::Path) -> fs::File {
-    nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut both = fs::OpenOptions::new();
-    both.read(true).write(true).open(path).unwrap()
-}
-
 /// A run whose COMMAND says `ready` when it starts, and ends when it is told to.
 pub struct Gated {
     pub run: Running,
@@ -518,7 +539,10 @@ impl Gated {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = redis.dir.path().join(format!("gate-{count}"));
-        let gate = pipe(&path);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Open for both, so that neither side waits for the other.
+        let mut both = fs::OpenOptions::new();
+        let gate = both.read(true).write(true).open(&path).unwrap();
         // Its last line says when it ended, by its own clock.
         let script = r#"echo ready; read go <"$0"; date +%s%N"#;
         let command = ["--", "sh", "-c", script, path.to_str().unwrap()];
@@ -554,6 +578,24 @@ impl Gated {
         let end = self.run.finish();
         end.assert_code(0);
         moment(end.stdout.lines().last().unwrap_or_default())
+    }
+}
+
+/// A pipe with the name "gate" in the home directory, where scripts wait for a word of the test. It is
+/// open for both, so that neither side waits for the other to come.
+pub struct Gate(fs::File);
+
+impl Gate {
+    pub fn new(redis: &Redis) -> Self {
+        let path = redis.dir.path().join("gate");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut both = fs::OpenOptions::new();
+        Self(both.read(true).write(true).open(&path).unwrap())
+    }
+
+    /// Lets a script go on, whenever it is there.
+    pub fn open(&mut self) {
+        self.0.write_all(b"go\n").unwrap();
     }
 }
 

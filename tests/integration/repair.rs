@@ -1,0 +1,156 @@
+//! Locks that other clients have left without an expiry: they are named, and repaired when asked for.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{Gated, Outcome, Redis, Running, assert_nothing_left, outcome, queued};
+
+fn redlock(redis: &Redis, arguments: &[&str]) -> Outcome {
+    outcome(&mut redis.redlock(arguments))
+}
+
+/// A server with a lock that a client has left for ever.
+fn left_behind() -> Redis {
+    let redis = Redis::start();
+    assert_eq!(redis.cli(&["SET", "redlock:a", "crashed"]), "OK");
+    redis
+}
+
+fn pttl(redis: &Redis) -> i64 {
+    redis.cli(&["PTTL", "redlock:a"]).parse().unwrap()
+}
+
+const REPAIR: [&str; 4] = ["run", "--ttl", "1s", "--repair-ttl"];
+
+#[test]
+fn status_says_that_it_never_ends_and_what_helps() {
+    let redis = left_behind();
+    let table = redlock(&redis, &["status", "a"]).stdout;
+    assert!(
+        table.contains("never ends") && table.contains("--repair-ttl"),
+        "{table}"
+    );
+    let json = redlock(&redis, &["status", "--json", "a"]).stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let holder = &json[0]["holders"][0];
+    assert_eq!(
+        (&holder["foreign"], &holder["ttl_ms"], &json[0]["ttl_ms"]),
+        (&true.into(), &Value::Null, &Value::Null)
+    );
+    // One that does end isn't called so.
+    redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
+    let table = redlock(&redis, &["status", "a"]).stdout;
+    assert!(!table.contains("never ends"), "{table}");
+}
+
+#[test]
+fn without_repair_ttl_it_is_waited_for_and_never_touched() {
+    let redis = left_behind();
+    redlock(&redis, &["run", "-n", "a", "--", "true"])
+        .assert_code(75)
+        .assert_says("without an expiry");
+    redlock(&redis, &["run", "-w", "1200ms", "a", "--", "true"])
+        .assert_code(75)
+        .assert_says("--repair-ttl");
+    redlock(&redis, &["acquire", "-n", "a"]).assert_code(75);
+    redlock(&redis, &["run", "-ns", "a", "--", "true"]).assert_code(75);
+    assert_eq!(pttl(&redis), -1);
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "crashed");
+}
+
+#[test]
+fn with_repair_ttl_it_ends_after_our_ttl_and_a_line_says_so_once() {
+    for mode in [&[][..], &["--shared"], &["--slots", "2"]] {
+        let redis = left_behind();
+        let began = Instant::now();
+        let end = redlock(&redis, &[&REPAIR[..], mode, &["a", "--", "true"]].concat());
+        end.assert_code(0).assert_says("it ends in 1s now");
+        assert_eq!(end.stderr.matches("had no expiry").count(), 1, "{end:?}");
+        assert!(began.elapsed() > Duration::from_millis(950));
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn an_acquire_repairs_it_too() {
+    let redis = left_behind();
+    redlock(&redis, &["acquire", "a", "--ttl", "1s", "--repair-ttl"]).assert_code(0);
+    assert_ne!(redis.cli(&["GET", "redlock:a"]), "crashed");
+}
+
+#[test]
+fn one_who_does_not_wait_repairs_it_and_gives_up() {
+    let redis = left_behind();
+    let repair = [
+        "run",
+        "-n",
+        "--ttl",
+        "1s",
+        "--repair-ttl",
+        "a",
+        "--",
+        "true",
+    ];
+    redlock(&redis, &repair)
+        .assert_code(75)
+        .assert_says("ends in 1s");
+    assert!((1..=1000).contains(&pttl(&redis)), "{}", redis.view("a"));
+    // Which helps those who don't ask for it, too.
+    redlock(&redis, &["run", "-q", "-w", "5s", "a", "--", "true"]).assert_code(0);
+}
+
+#[test]
+fn those_who_wait_already_get_it_in_their_order() {
+    let redis = left_behind();
+    let script = r#"echo first >>"$HOME/order""#;
+    let first = queued(&redis, &["run", "-q", "a", "-c", script]);
+    let script = r#"echo second >>"$HOME/order""#;
+    let mut second = redis.redlock(&[&REPAIR[..], &["-q", "a", "-c", script]].concat());
+    let second = Running::start(&mut second);
+    first.finish().assert_code(0);
+    second.finish().assert_code(0);
+    let order = std::fs::read_to_string(redis.dir.path().join("order")).unwrap();
+    assert_eq!(order, "first\nsecond\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_client_that_lives_after_all_keeps_it_by_renewing() {
+    let redis = left_behind();
+    let waiter = queued(
+        &redis,
+        &[&REPAIR[..], &["-w", "2500ms", "a", "--", "true"]].concat(),
+    );
+    assert!(pttl(&redis) > 0, "{}", redis.view("a"));
+    redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
+    waiter.finish().assert_code(75);
+    assert!(pttl(&redis) > 50_000, "{}", redis.view("a"));
+}
+
+#[test]
+fn a_lock_with_an_expiry_is_left_alone_whoever_holds_it() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "alive", "PX", "60000"]);
+    let no_wait = [&REPAIR[..], &["-n", "a", "--", "true"]].concat();
+    let end = redlock(&redis, &no_wait);
+    assert!(!end.assert_code(75).stderr.contains("no expiry"), "{end:?}");
+    assert!(pttl(&redis) > 50_000);
+    redis.cli(&["DEL", "redlock:a"]);
+    for mode in [&[][..], &["--shared"]] {
+        let holder = Gated::start(&redis, &[mode, &["--ttl", "1m", "a"]].concat()).ready();
+        redlock(&redis, &no_wait).assert_code(75);
+        assert!(pttl(&redis) > 50_000, "{}", redis.view("a"));
+        holder.end();
+    }
+    redlock(&redis, &["freeze", "a", "--reason", "x"]).assert_code(0);
+    redlock(&redis, &no_wait)
+        .assert_code(75)
+        .assert_says("is frozen");
+    assert!(pttl(&redis) > 60_000);
+    // Nor is what isn't a lock.
+    redis.cli(&["HSET", "redlock:b", "field", "theirs"]);
+    redlock(&redis, &[&REPAIR[..], &["-n", "b", "--", "true"]].concat()).assert_code(78);
+    assert_eq!(redis.cli(&["PTTL", "redlock:b"]), "-1");
+}
