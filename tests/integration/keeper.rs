@@ -35,7 +35,7 @@ fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
 }
 
 /// The keeper of a script.
-fn keeper(script: &Running) -> i32 {
+pub fn keeper(script: &Running) -> i32 {
     let pid = script.pid().to_string();
     let is_keeper = |candidate: &i32| {
         let words = fs::read(format!("/proc/{candidate}/cmdline")).unwrap_or_default();

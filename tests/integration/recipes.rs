@@ -2,20 +2,24 @@
 //!
 //! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups` and the installed binary. What
 //! GitHub, GitLab, Jenkins and Kubernetes do with a document is not tested, only the commands in it
-//! with the shell and the variables that they have there. Where the machine has no cron daemon, or
-//! doesn't let us hide its own crontabs from it, the crontab is run line by line.
+//! with the shell, the variables and the signals that they have there. Where the machine has no cron
+//! daemon, or doesn't let us hide its own crontabs from it, the crontab is run line by line: cron
+//! changes to the crontab's user, which only root may do, also in a namespace of its own. Where it
+//! has no systemd, nobody checks the units; where it has no namespaces, the pod isn't process 1.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::generated::recipes;
+use crate::keeper::keeper;
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, outcome, path, script,
-    wait_until, without_terminal,
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, is_alive, moment, outcome, path,
+    script, wait_until, without_terminal,
 };
 
 /// The code blocks of a recipe: the language and the text.
@@ -110,6 +114,17 @@ impl Sandbox {
         self.command(&["sh", "-c", text], &[])
     }
 
+    /// A text as a script that is called by its path.
+    fn script(&self, name: &str, text: &str) -> Command {
+        let path = script(self.dir(), name, &self.here(text));
+        self.command(&[path.to_str().unwrap()], &[])
+    }
+
+    /// Lets all go on that stand at the `GATE`.
+    fn open_the_gate(&self) {
+        fs::write(self.dir().join("go"), "").unwrap();
+    }
+
     fn status(&self) -> Value {
         let json = outcome(&mut self.redis.redlock(&["status", "--json"])).stdout;
         serde_json::from_str(&json).unwrap()
@@ -131,58 +146,84 @@ fn yaml(text: &str) -> Value {
 /// A script that says `ready` and goes on until it is told to end.
 const GATE: &str = "echo ready; until test -e go; do sleep 0.02; done";
 
+/// The processes that a process has started.
+fn children(parent: i32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+    let children = children.unwrap_or_default();
+    children.split(' ').flat_map(str::parse).collect()
+}
+
+/// Waits until a script has come to this command of redlock.
+fn wait_until_it_is_at(script: &Running, command: &str) {
+    wait_until(command, || {
+        children(script.pid()).iter().any(|child| {
+            let line = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            line.replace('\0', " ").contains(command)
+        })
+    });
+}
+
 #[test]
-fn crontab_as_two_hosts_run_it() {
-    let sandbox = Sandbox::new()
-        .with("opt/jobs/backup.sh", "exit 0")
-        .with("opt/jobs/report.sh", "echo the report failed; exit 1");
+fn crontab_as_hosts_run_it() {
+    let sandbox = Sandbox::new().with("opt/jobs/backup.sh", "exit 0").with(
+        "opt/jobs/report.sh",
+        r#"test -e "${0%/*}/repaired" || { echo the report failed; exit 1; }"#,
+    );
     let dir = sandbox.dir();
+    let calls = |job: &str| sandbox.log().iter().filter(|call| *call == job).count();
     let crontab = sandbox.here(&block("crontab"));
-    let lines: Vec<&str> = crontab.lines().collect();
-    let [variables, jobs @ ..] = lines.as_slice() else {
-        panic!("no jobs in {crontab}");
-    };
+    let (variables, jobs) = crontab.split_once('\n').expect("jobs");
+    let commands: Vec<&str> = jobs
+        .lines()
+        .map(|job| job.splitn(6, ' ').last().unwrap())
+        .collect();
     fs::create_dir_all(dir.join("root/.config")).unwrap();
     let setting = format!("REDLOCK_URL={}\n", sandbox.redis.url());
     fs::write(dir.join("root/.config/redlock.env"), setting).unwrap();
-    let commands: Vec<String> = jobs
-        .iter()
-        .map(|job| job.splitn(6, ' ').last().unwrap().to_owned())
-        .collect();
+    // As cron does it; what it says cron would send by mail.
+    let by_hand = |command: &str| {
+        let mut job = Command::new("/bin/sh");
+        let path = variables.split_once('=').unwrap().1;
+        let job = job.args(["-c", command]).env_clear().env("PATH", path);
+        let end = outcome(job.env("HOME", dir.join("root")).current_dir(dir));
+        end.assert_silent();
+        end
+    };
+    let backup_and_report = || {
+        let [backup, report] = [0, 1].map(|job| by_hand(commands[job]));
+        backup.assert_code(0);
+        backup.stdout + &report.stdout
+    };
 
-    if can_hide_the_machine() {
-        let every_minute = commands
-            .iter()
-            .map(|command| format!("* * * * * {command}\n"));
-        let crontab = format!("{variables}\n{}", every_minute.collect::<String>());
-        fs::write(dir.join("crontab"), crontab).unwrap();
-        let hosts: Vec<Running> = (0..2).map(|host| cron(dir, host)).collect();
-        wait_until_the_minute("the failed report is mailed", || {
-            mail(dir).contains("the report failed\n") && sandbox.log().contains(&"backup.sh".into())
+    let mut mail = if can_hide_the_machine() {
+        let hosts = [0, 1].map(|host| cron(dir, host, variables, &commands));
+        wait_until_the_minute("both hosts have run both, and sent their mail", || {
+            [0, 1].iter().all(|host| ended(dir, *host) >= 2)
+                && mail(dir).lines().count() >= calls("report.sh")
         });
         drop(hosts);
+        mail(dir)
     } else {
-        for command in commands.iter().chain(&commands) {
-            let path = variables.split_once('=').unwrap().1;
-            let mut job = Command::new("/bin/sh");
-            job.args(["-c", command])
-                .env_clear()
-                .env("PATH", path)
-                .env("HOME", dir.join("root"));
-            let end = outcome(&mut job);
-            end.assert_silent();
-            fs::write(dir.join("mail-0"), mail(dir) + &end.stdout).unwrap();
-        }
+        backup_and_report()
+    };
+    // A host whose clock is late.
+    mail += &backup_and_report();
+    assert_eq!(calls("backup.sh"), 1, "{:?}", sandbox.log());
+    let failures = calls("report.sh");
+    assert!(failures >= 2, "{:?}", sandbox.log());
+    assert_eq!(mail, "the report failed\n".repeat(failures));
+
+    fs::write(dir.join("opt/jobs/repaired"), "").unwrap();
+    for _ in 0..3 {
+        assert_eq!(by_hand(commands[1]).assert_code(0).stdout, "");
+        assert_eq!(calls("report.sh"), failures + 1);
     }
-    let backups = sandbox
-        .log()
-        .iter()
-        .filter(|call| *call == "backup.sh")
-        .count();
-    assert_eq!(backups, 1, "{:?}", sandbox.log());
-    let mail = mail(dir);
-    assert!(mail.contains("the report failed\n"), "{mail}");
-    assert!(!mail.contains("redlock: "), "{mail}");
+}
+
+/// How many jobs of a host have ended.
+fn ended(dir: &Path, host: usize) -> usize {
+    let ended = fs::read_to_string(dir.join(format!("ended-{host}")));
+    ended.unwrap_or_default().lines().count()
 }
 
 /// All that cron has sent.
@@ -203,8 +244,17 @@ fn can_hide_the_machine() -> bool {
     here.output().is_ok_and(|output| output.status.success())
 }
 
-/// A cron daemon that sees nothing of the machine's crontabs and mail.
-fn cron(dir: &Path, host: usize) -> Running {
+/// A cron daemon that runs commands every minute, and sees nothing of the machine's crontabs and mail.
+fn cron(dir: &Path, host: usize, variables: &str, commands: &[&str]) -> Running {
+    // What runs the lines, as they are, and says when one has ended.
+    let shell = format!(
+        "#!/bin/sh\n/bin/sh \"$@\"; status=$?; echo >>{}/ended-{host}; exit $status\n",
+        dir.display()
+    );
+    let shell = script(dir, &format!("shell-{host}"), &shell);
+    let jobs = commands.join("\n* * * * * ");
+    let crontab = format!("SHELL={}\n{variables}\n* * * * * {jobs}\n", shell.display());
+    fs::write(dir.join(format!("crontab-{host}")), crontab).unwrap();
     let dir = dir.display();
     let text = format!(
         "cp /usr/sbin/cron {dir}/cron-{host} && mount --make-rprivate / &&
@@ -213,7 +263,7 @@ fn cron(dir: &Path, host: usize) -> Running {
          done &&
          mount --bind /dev/null /etc/crontab 2>&- ; mount --bind {dir}/root /root &&
          mkdir -p /var/spool/cron/crontabs /run/lock &&
-         install -m 600 {dir}/crontab /var/spool/cron/crontabs/root &&
+         install -m 600 {dir}/crontab-{host} /var/spool/cron/crontabs/root &&
          printf '#!/bin/sh\\nsed 1,/^$/d >>{dir}/mail-{host}\\n' >/usr/sbin/sendmail &&
          chmod +x /usr/sbin/sendmail && exec {dir}/cron-{host} -f"
     );
@@ -240,10 +290,9 @@ fn systemd_timer() {
     for (_, text) in blocks("systemd timer") {
         let (first, unit) = text.split_once('\n').unwrap();
         let name = first.rsplit('/').next().unwrap();
-        if let Some(line) = unit
-            .lines()
-            .find_map(|line| line.strip_prefix("ExecStart="))
-        {
+        let one_line = unit.replace("\\\n", " ");
+        let mut lines = one_line.lines();
+        if let Some(line) = lines.find_map(|line| line.strip_prefix("ExecStart=")) {
             line.clone_into(&mut exec);
         }
         let file = sandbox.dir().join(name);
@@ -264,16 +313,23 @@ fn systemd_timer() {
         let complaint = verified.stderr.lines().find(ours);
         assert_eq!(complaint, None, "{verified:?}");
     }
-    let words: Vec<&str> = exec.split(' ').collect();
+    let words: Vec<&str> = exec.split_whitespace().collect();
     let mut first = Running::start(&mut sandbox.command(&words, &[]));
     first.expect_line("ready");
-    let second = outcome(&mut sandbox.command(&words, &[]));
-    second.assert_code(0);
-    assert_eq!(second.stdout, "");
+    let skips = |calls: usize| {
+        let other = outcome(&mut sandbox.command(&words, &[]));
+        other.assert_code(0);
+        assert_eq!((other.stdout.as_str(), sandbox.log().len()), ("", calls));
+    };
+    skips(1);
     // systemctl stop
     first.signal(Signal::SIGTERM);
     first.finish().assert_code(128 + 15);
     assert_nothing_left(&sandbox.redis);
+    sandbox.open_the_gate();
+    outcome(&mut sandbox.command(&words, &[])).assert_code(0);
+    // A host whose timer comes later, or which has just been started.
+    skips(2);
 }
 
 /// The variables of a GitHub job.
@@ -292,111 +348,215 @@ fn github<'a>(run_number: &'a str, file: &'a str) -> Vec<(&'a str, &'a str)> {
 #[test]
 fn github_actions() {
     let sandbox = Sandbox::new().with("deploy.sh", GATE);
-    let documents = blocks("GitHub Actions");
-    let workflow = yaml(&documents[0].1);
-    let run = workflow["jobs"]["deploy"]["steps"][1]["run"]
-        .as_str()
-        .unwrap();
-    let step = |number: &str| sandbox.command(&["bash", "-e", "-c", run], &github(number, ""));
+    let workflow = yaml(&blocks("GitHub Actions")[0].1);
+    let job = &workflow["jobs"]["deploy"];
+    assert_eq!(job["env"]["REDLOCK_URL"], "${{ secrets.REDLOCK_URL }}");
+    let step = |number: &str| {
+        let run = job["steps"][1]["run"].as_str().unwrap();
+        github_step(&sandbox, run, &github(number, ""))
+    };
     let mut deploy = Running::start(&mut step("7"));
     deploy.expect_line("ready");
     let holder = &sandbox.status()[0]["holders"][0];
     assert_eq!(holder["url"], "https://github.com/o/r/actions/runs/77");
     assert_eq!(holder["reason"], "main");
-    // By exec it is redlock that a cancelled job signals.
-    assert_eq!(holder["pid"], deploy.pid());
     outcome(&mut step("6"))
         .assert_code(75)
         .assert_says("superseded");
+    // A cancelled job's signals go to the step's own process: by exec that is redlock.
+    assert_eq!(holder["pid"], deploy.pid());
     deploy.signal(Signal::SIGINT);
     deploy.finish();
     assert_nothing_left(&sandbox.redis);
+}
 
-    // The steps of another job share what the first has written.
-    fs::write(sandbox.dir().join("go"), "").unwrap();
+/// A step as GitHub runs it where no shell is chosen.
+fn github_step(sandbox: &Sandbox, run: &str, variables: &[(&str, &str)]) -> Command {
+    let file = script(sandbox.dir(), "step.sh", run);
+    sandbox.command(&["bash", "-e", file.to_str().unwrap()], variables)
+}
+
+/// Runs the steps of a job that share a lock; the statuses of those that were not left out.
+fn github_job(sandbox: &Sandbox, url: &str, mut after: impl FnMut(usize)) -> Vec<Option<i32>> {
+    let steps = yaml(&blocks("GitHub Actions")[1].1);
     let file = sandbox.dir().join("github-env");
     fs::write(&file, "").unwrap();
-    let steps = yaml(&documents[1].1);
+    let mut statuses = Vec::new();
     for (number, step) in (0..).zip(steps["steps"].as_array().unwrap()) {
         let kept = fs::read_to_string(&file).unwrap();
-        let mut variables = github("8", file.to_str().unwrap());
-        variables.extend(kept.lines().filter_map(|line| line.split_once('=')));
-        let run = step["run"].as_str().unwrap();
-        outcome(&mut sandbox.command(&["bash", "-e", "-c", run], &variables)).assert_code(0);
-        let held = sandbox.redis.cli(&["EXISTS", "redlock:deploy"]) == "1";
-        assert_eq!(held, number < 2, "after step {number}");
+        let kept: Vec<(&str, &str)> = kept
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .collect();
+        let condition = step["if"].as_str().unwrap_or_default();
+        // Without a word about it a condition asks for success, too.
+        let mut holds = condition.contains("always()") || statuses.iter().all(|&s| s == Some(0));
+        for part in condition.split(" && ").filter(|part| !part.is_empty()) {
+            let (function, variable) = (part == "always()", part.strip_prefix("env."));
+            assert!(function || variable.is_some(), "{condition}");
+            holds &= function || kept.iter().any(|(name, _)| Some(*name) == variable);
+        }
+        if holds {
+            let variables = [github("8", file.to_str().unwrap()), kept].concat();
+            let mut run = github_step(sandbox, step["run"].as_str().unwrap(), &variables);
+            statuses.push(outcome(run.env("REDLOCK_URL", url)).code());
+            after(number);
+        }
     }
+    statuses
+}
+
+#[test]
+fn github_actions_with_a_lock_for_several_steps() {
+    let sandbox = Sandbox::new().with("deploy.sh", "! test -e broken");
+    let url = sandbox.redis.url();
+    let left = || -> i64 {
+        let left = sandbox.redis.cli(&["PTTL", "redlock:deploy"]);
+        left.parse().unwrap()
+    };
+    let statuses = github_job(&sandbox, &url, |step| match step {
+        // Longer than what nobody renews would last by default.
+        0 | 1 => assert!(left() > 25 * 60_000, "after step {step}: {}", left()),
+        _ => assert_eq!(left(), -2),
+    });
+    assert_eq!(statuses, [Some(0); 3]);
+
+    fs::write(sandbox.dir().join("broken"), "").unwrap();
+    let statuses = github_job(&sandbox, &url, |_| ());
+    assert_eq!(statuses, [Some(0), Some(1), Some(0)]);
     assert_nothing_left(&sandbox.redis);
+
+    // Without a lock nothing is deployed, and nothing has to be given back.
+    let statuses = github_job(&sandbox, "redis://127.0.0.1:1", |_| ());
+    assert_eq!((statuses, sandbox.log().len()), (vec![Some(69)], 2));
 }
 
 #[test]
 fn gitlab_ci() {
-    let sandbox = Sandbox::new().with("deploy.sh", GATE);
-    let document = yaml(&block("GitLab CI"));
-    let run = document["deploy"]["script"][0].as_str().unwrap();
-    let job = |number: &str| {
-        let variables = [
-            ("CI_JOB_URL", "https://gitlab/j/1"),
-            ("CI_PIPELINE_IID", number),
-            ("CI_COMMIT_REF_NAME", "main"),
-        ];
-        sandbox.command(&["sh", "-e", "-c", run], &variables)
-    };
-    let mut deploy = Running::start(&mut job("7"));
-    deploy.expect_line("ready");
-    let holder = &sandbox.status()[0]["holders"][0];
-    assert_eq!(holder["url"], "https://gitlab/j/1");
-    assert_eq!(holder["pid"], deploy.pid());
-    outcome(&mut job("6")).assert_code(75);
-    deploy.signal(Signal::SIGTERM);
-    deploy.finish().assert_code(128 + 15);
-    assert_nothing_left(&sandbox.redis);
+    for shell in ["bash", "sh"] {
+        let sandbox = Sandbox::new().with("deploy.sh", GATE);
+        let document = yaml(&block("GitLab CI"));
+        let script = document["deploy"]["script"].as_array().unwrap();
+        assert_eq!(script.len(), 1, "nothing is run after exec");
+        let script = script[0].as_str().unwrap().to_owned() + "\n";
+        // What a runner makes of the lines of a script.
+        let pipefail = if shell == "bash" {
+            "-eo pipefail"
+        } else {
+            "-e"
+        };
+        let text = format!("set {pipefail}; set +o noclobber; : | eval \"$0\"; exit 0");
+        let job = |number: &str| {
+            let variables = [
+                ("CI_JOB_URL", "https://gitlab/j/1"),
+                ("CI_PIPELINE_ID", number),
+                ("CI_COMMIT_REF_NAME", "main"),
+            ];
+            sandbox.command(&[shell, "-c", &text, &script], &variables)
+        };
+        let mut deploy = Running::start(&mut job("7"));
+        deploy.expect_line("ready");
+        let holder = &sandbox.status()[0]["holders"][0];
+        assert_eq!(holder["url"], "https://gitlab/j/1");
+        assert_eq!(holder["reason"], "main");
+        let late = outcome(&mut job("6"));
+        let harmless = &document["deploy"]["allow_failure"]["exit_codes"];
+        late.assert_says("superseded");
+        assert_eq!(Some(i64::from(late.code().unwrap())), harmless.as_i64());
+        // A cancelled job is signalled as a group, or each of its processes is.
+        killpg(Pid::from_raw(deploy.pid()), Signal::SIGTERM).unwrap();
+        deploy.finish();
+        assert_nothing_left(&sandbox.redis);
+        sandbox.open_the_gate();
+        outcome(&mut job("8")).assert_code(0);
+    }
 }
 
 #[test]
 fn jenkins() {
     let sandbox = Sandbox::new().with("deploy.sh", GATE);
     let text = block("Jenkins");
+    assert!(text.starts_with("pipeline {\n"), "{text}");
+    assert_eq!(text.matches('{').count(), text.matches('}').count());
     let step = text
         .lines()
         .find_map(|line| line.trim().strip_prefix("sh '")?.strip_suffix('\''));
     let variables = [
         ("JENKINS_URL", "https://jenkins/"),
         ("BUILD_URL", "https://jenkins/job/1/"),
-        ("BRANCH_NAME", "main"),
+        ("JOB_NAME", "shop/main"),
     ];
-    let mut run = sandbox.command(&["sh", "-xe", "-c", step.expect("a step")], &variables);
-    let mut deploy = Running::start(&mut run);
+    let file = script(sandbox.dir(), "script.sh", step.expect("a step"));
+    let words = ["sh", "-xe", file.to_str().unwrap()];
+    let mut deploy = Running::start(&mut sandbox.command(&words, &variables));
     deploy.expect_line("ready");
     let holder = &sandbox.status()[0]["holders"][0];
     assert_eq!(holder["url"], "https://jenkins/job/1/");
-    assert_eq!(
-        (&holder["pid"], &holder["reason"]),
-        (&deploy.pid().into(), &"main".into())
-    );
-    fs::write(sandbox.dir().join("go"), "").unwrap();
+    assert_eq!(holder["reason"], "shop/main");
+    assert_eq!(holder["pid"], deploy.pid());
+    let next = Running::start(&mut sandbox.command(&words, &variables));
+    wait_until("the next waits", || {
+        sandbox.redis.queue("deploy") == [next.pid()]
+    });
+    assert_eq!(sandbox.log().len(), 1);
+    sandbox.open_the_gate();
     deploy.finish().assert_code(0);
+    next.finish().assert_code(0);
+    assert_eq!(sandbox.log().len(), 2);
 }
 
 #[test]
 fn kubernetes_cronjob() {
-    let sandbox = Sandbox::new().with("opt/backup.sh", GATE);
     let document = yaml(&block("Kubernetes CronJob"));
     let spec = &document["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    assert!(["Never", "OnFailure"].contains(&spec["restartPolicy"].as_str().unwrap()));
     let container = &spec["containers"][0];
+    assert_eq!(container["env"][0]["name"], "REDLOCK_URL");
     let words = |part: &str| container[part].as_array().unwrap().clone();
     let words: Vec<Value> = [words("command"), words("args")].concat();
     let words: Vec<&str> = words
         .iter()
         .map(|word| word.as_str().expect("a text"))
         .collect();
+    // As process 1 of its own, as in a container.
+    let mut unshare = vec!["unshare", "-pf", "--mount-proc", "--kill-child=KILL"];
+    let mut probe = Command::new("unshare");
+    let probe = probe.args(&unshare[1..]).arg("true").output();
+    let alone = probe.is_ok_and(|output| output.status.success());
+    if !alone {
+        unshare.clear();
+    }
+    let words = [unshare, words].concat();
+    let redlock = |pod: &Running| {
+        let pid = if alone {
+            children(pod.pid())[0]
+        } else {
+            pod.pid()
+        };
+        Pid::from_raw(pid)
+    };
+
+    let sandbox = Sandbox::new().with("opt/backup.sh", GATE);
     let mut pod = Running::start(&mut sandbox.command(&words, &[]));
     pod.expect_line("ready");
     outcome(&mut sandbox.command(&words, &[])).assert_code(0);
-    pod.signal(Signal::SIGTERM);
+    kill(redlock(&pod), Signal::SIGTERM).unwrap();
     pod.finish().assert_code(128 + 15);
+    // That of a cluster whose clock is late.
+    outcome(&mut sandbox.command(&words, &[])).assert_code(0);
     assert_eq!(sandbox.log().len(), 1);
-    assert_nothing_left(&sandbox.redis);
+
+    // A job that won't end is over before the pod is killed, and its lock in order.
+    let deaf = "trap '' TERM; echo ready; while sleep 0.1; do :; done";
+    let sandbox = Sandbox::new().with("opt/backup.sh", deaf);
+    let mut pod = Running::start(&mut sandbox.command(&words, &[]));
+    pod.expect_line("ready");
+    let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(grace);
+    kill(redlock(&pod), Signal::SIGTERM).unwrap();
+    pod.finish().assert_code(128 + 9);
+    assert!(std::time::Instant::now() < end);
+    assert_eq!(sandbox.status()[0]["holders"][0]["kept"], true);
 }
 
 #[test]
@@ -421,19 +581,61 @@ fn a_script_that_locks_itself() {
 
 #[test]
 fn the_rest_of_a_script() {
-    let sandbox = Sandbox::new().with("build.sh", GATE).with("switch.sh", "");
+    let left = "redis-cli -s redis.sock pttl redlock:deploy";
+    let sandbox = Sandbox::new()
+        .with("build.sh", GATE)
+        .with("switch.sh", "")
+        .with("reindex.sh", left);
     let text = block("The rest of a script");
-    let path = script(sandbox.dir(), "deploy", &text);
-    let mut run = Running::start(&mut sandbox.command(&[path.to_str().unwrap()], &[]));
+    let mut run = Running::start(&mut sandbox.script("deploy", &text));
     run.expect_line("ready");
     assert_eq!(sandbox.status()[0]["holders"][0]["pid"], run.pid());
-    fs::write(sandbox.dir().join("go"), "").unwrap();
+    let keeper = keeper(&run);
+    sandbox.open_the_gate();
+    let left: u32 = run.line().parse().unwrap();
+    assert!(left > 9 * 60_000, "{left}");
     run.finish().assert_code(0);
-    assert_eq!(sandbox.log(), ["build.sh", "switch.sh"]);
+    let whole = ["build.sh", "switch.sh", "reindex.sh"];
+    assert_eq!(sandbox.log(), whole);
+    wait_until("the lock is given back", || !is_alive(keeper));
+    assert_nothing_left(&sandbox.redis);
     // Without Redis it ends at its first line.
-    let mut nowhere = sandbox.command(&[path.to_str().unwrap()], &[]);
+    let mut nowhere = sandbox.script("deploy", &text);
     outcome(nowhere.env("REDLOCK_URL", "redis://127.0.0.1:1")).assert_code(69);
-    assert_eq!(sandbox.log().len(), 2);
+    assert_eq!(sandbox.log(), whole);
+}
+
+#[test]
+fn the_rest_of_a_script_that_has_lost_its_lock() {
+    let text = block("The rest of a script");
+    for (stop, done) in [("build.sh", 1), ("switch.sh", 2)] {
+        let mut sandbox = Sandbox::new();
+        let all = ["build.sh", "switch.sh", "reindex.sh"];
+        for name in all {
+            sandbox = sandbox.with(name, if name == stop { GATE } else { "" });
+        }
+        let mut run = Running::start(&mut sandbox.script("deploy", &text));
+        run.expect_line("ready");
+        // Nobody is left who could stop the script.
+        kill(Pid::from_raw(keeper(&run)), Signal::SIGKILL).unwrap();
+        sandbox.redis.cli(&["DEL", "redlock:deploy"]);
+        sandbox.open_the_gate();
+        run.finish().assert_code(79);
+        assert_eq!(sandbox.log(), all[..done]);
+    }
+}
+
+#[test]
+fn the_rest_of_a_script_that_is_killed() {
+    let sandbox = Sandbox::new().with("build.sh", GATE);
+    let text = block("The rest of a script");
+    let mut run = Running::start(&mut sandbox.script("deploy", &text));
+    run.expect_line("ready");
+    run.kill();
+    wait_until("the lock is given back", || {
+        sandbox.redis.holder("deploy").is_none()
+    });
+    sandbox.open_the_gate();
 }
 
 #[test]
@@ -444,7 +646,9 @@ fn cache_stampede() {
         .map(|_| Running::start(&mut sandbox.sh(&text)))
         .collect();
     for run in all {
-        run.finish().assert_code(0);
+        let end = run.finish();
+        end.assert_code(0);
+        assert!(!end.stderr.contains("find"), "{end:?}");
     }
     assert_eq!(sandbox.log(), ["prices.sh"]);
     assert_eq!(
@@ -455,39 +659,73 @@ fn cache_stampede() {
 
 #[test]
 fn migrations() {
-    let sandbox = Sandbox::new().with("migrate.sh", GATE);
     let text = block("Migrations");
-    let mut first = Running::start(&mut sandbox.sh(&text));
-    first.expect_line("ready");
-    let others: Vec<Running> = (0..4)
-        .map(|_| Running::start(&mut sandbox.sh(&text)))
-        .collect();
-    wait_until("they have joined", || sandbox.redis.calls("lrange") >= 4);
-    fs::write(sandbox.dir().join("go"), "").unwrap();
-    for run in others.into_iter().chain([first]) {
-        run.finish().assert_code(0);
+    for status in [0, 3] {
+        let sandbox = Sandbox::new().with("migrate.sh", &format!("{GATE}; exit {status}"));
+        let replica = |version: &str| {
+            let mut command = sandbox.sh(&text);
+            Running::start(command.env("VERSION", version))
+        };
+        let mut first = replica("1");
+        first.expect_line("ready");
+        let others = [(); 4].map(|()| replica("1"));
+        wait_until("they have joined", || sandbox.redis.calls("lrange") >= 4);
+        let newer = replica("2");
+        wait_until("the newer one waits", || {
+            sandbox.redis.queue("migrate").len() == 1
+        });
+        assert_eq!(sandbox.log().len(), 1);
+        sandbox.open_the_gate();
+        for run in others.into_iter().chain([first]) {
+            run.finish().assert_code(status);
+        }
+        let newer = newer.finish();
+        newer.assert_code(status);
+        assert_eq!(newer.stdout, "ready\n");
+        // What comes later has nothing to do, or another try.
+        let late = replica("1").finish();
+        late.assert_code(status);
+        assert_eq!(sandbox.log().len(), if status == 0 { 2 } else { 3 });
     }
-    outcome(&mut sandbox.sh(&text)).assert_code(0);
-    assert_eq!(sandbox.log(), ["migrate.sh"]);
 }
 
 #[test]
 fn blue_green_deploy_with_freeze() {
-    let sandbox = Sandbox::new().with("switch.sh", "redlock run -n deploy -- true; echo $?");
+    let sandbox = Sandbox::new().with(
+        "switch.sh",
+        "date +%s%N; redlock run -n deploy -- true; echo $?",
+    );
     let text = block("Blue/green deploy with freeze");
-    let path = script(sandbox.dir(), "switch-over", &text);
     let holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
-    let run = Running::start(&mut sandbox.command(&[path.to_str().unwrap()], &[]));
-    wait_until("it is frozen", || !sandbox.status()[0]["frozen"].is_null());
-    assert_eq!(sandbox.log(), [""; 0]);
-    holder.end();
+    let run = Running::start(&mut sandbox.script("switch-over", &text));
+    wait_until_it_is_at(&run, "redlock wait deploy");
+    assert!(!sandbox.status()[0]["frozen"].is_null());
+    let free = holder.end();
     let end = run.finish();
     end.assert_code(0).assert_says("switching to green");
-    assert_eq!(
-        (sandbox.log(), end.stdout.as_str()),
-        (vec!["switch.sh green".to_owned()], "75\n")
-    );
+    assert_eq!(sandbox.log(), ["switch.sh green"]);
+    let (switched, status) = end.stdout.split_once('\n').unwrap();
+    assert!(moment(switched) > free);
+    assert_eq!(status, "75\n");
     assert_nothing_left(&sandbox.redis);
+    // Without Redis nothing is switched.
+    let mut nowhere = sandbox.script("switch-over", &text);
+    outcome(nowhere.env("REDLOCK_URL", "redis://127.0.0.1:1")).assert_code(69);
+    assert_eq!(sandbox.log().len(), 1);
+}
+
+#[test]
+fn blue_green_deploy_that_is_interrupted() {
+    let sandbox = Sandbox::new().with("switch.sh", "");
+    let text = block("Blue/green deploy with freeze");
+    let _holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
+    let run = Running::start(&mut sandbox.script("switch-over", &text));
+    wait_until_it_is_at(&run, "redlock wait deploy");
+    // Ctrl-C
+    killpg(Pid::from_raw(run.pid()), Signal::SIGINT).unwrap();
+    assert_ne!(run.finish().code(), Some(0));
+    assert!(sandbox.status()[0]["frozen"].is_null());
+    assert_eq!(sandbox.log(), [""; 0]);
 }
 
 #[test]
@@ -495,17 +733,29 @@ fn readers_around_a_writer() {
     let sandbox = Sandbox::new().with("verify.sh", GATE).with("prune.sh", "");
     let [(_, readers), (_, writer)] =
         <[_; 2]>::try_from(blocks("Readers around a writer")).unwrap();
-    let mut checks = Running::start(&mut sandbox.sh(&readers));
-    checks.expect_line("ready");
-    checks.expect_line("ready");
+    let mut first = Running::start(&mut sandbox.sh(&readers));
+    first.expect_line("ready");
+    first.expect_line("ready");
+    // Each kind once.
+    let second = Running::start(&mut sandbox.sh(&readers));
+    wait_until("the same kinds wait", || {
+        ["links", "sums"].map(|kind| sandbox.redis.queue(kind).len()) == [1, 1]
+    });
     let prune = Running::start(&mut sandbox.sh(&writer));
     wait_until("the writer waits", || {
         sandbox.redis.queue("prune").len() == 1
     });
-    fs::write(sandbox.dir().join("go"), "").unwrap();
-    checks.finish().assert_code(0);
-    prune.finish().assert_code(0);
-    assert_eq!(sandbox.log()[2], "prune.sh");
+    let third = Running::start(&mut sandbox.sh(&readers));
+    wait_until("those after the writer wait", || {
+        sandbox.redis.queue("prune").len() == 3
+    });
+    assert_eq!(sandbox.log().len(), 2);
+    sandbox.open_the_gate();
+    for run in [first, second, prune, third] {
+        run.finish().assert_code(0);
+    }
+    let log = sandbox.log();
+    assert_eq!((log.len(), log[4].as_str()), (7, "prune.sh"), "{log:?}");
     assert_nothing_left(&sandbox.redis);
 }
 
@@ -526,31 +776,92 @@ fn a_late_write_is_refused() {
 }
 
 #[test]
-fn and_more() {
-    let sandbox = Sandbox::new()
-        .with("fetch.sh", "echo $REDLOCK_SLOT")
-        .with("migrate.sh", "echo $REDLOCK_NAME")
-        .with("reindex.sh", "echo $REDLOCK_NAME")
-        .with("deploy.sh", GATE)
-        .with("report.sh", "echo report");
+fn at_most_three_at_a_time() {
+    let sandbox = Sandbox::new().with("fetch.sh", &format!("echo $REDLOCK_SLOT; {GATE}"));
+    let text = and_more(0);
+    let mut runs = [(); 3].map(|()| Running::start(&mut sandbox.sh(&text)));
+    let mut slots = runs.each_mut().map(Running::line);
+    slots.sort();
+    assert_eq!(slots, ["1", "2", "3"]);
+    let fourth = Running::start(&mut sandbox.sh(&text));
+    wait_until("the fourth waits", || {
+        sandbox.redis.queue("downloads").len() == 1
+    });
+    sandbox.open_the_gate();
+    for run in runs.into_iter().chain([fourth]) {
+        run.finish().assert_code(0);
+    }
+    assert_nothing_left(&sandbox.redis);
+}
+
+/// One of the recipes that need no heading.
+fn and_more(number: usize) -> String {
     let all = blocks("And more");
-    let [slots, several, timed, newest, free] = all.as_slice() else {
-        panic!("{} recipes", all.len());
-    };
-    let run =
-        |(_, text): &(String, String)| outcome(&mut sandbox.sh(text)).assert_code(0).stdout.clone();
-    assert_eq!(run(slots), "1\n");
-    assert_eq!(run(several), "database search-index\n");
-    assert_eq!(run(timed), "reindex\n");
-    assert_eq!(run(free), "report\n");
-    let mut old = Running::start(&mut sandbox.sh(&newest.1));
+    assert_eq!(all.len(), 5);
+    all[number].1.clone()
+}
+
+#[test]
+fn several_locks_are_all_held() {
+    let sandbox = Sandbox::new().with("migrate.sh", "echo $REDLOCK_NAME; redlock check");
+    let end = outcome(&mut sandbox.sh(&and_more(1)));
+    assert_eq!(end.assert_code(0).stdout, "database search-index\n");
+    for (calls, name) in [(1, "database"), (2, "search-index")] {
+        let holder = Gated::start(&sandbox.redis, &[name]).ready();
+        let run = Running::start(&mut sandbox.sh(&and_more(1)));
+        wait_until("it waits", || sandbox.redis.queue(name).len() == 1);
+        assert_eq!(sandbox.log().len(), calls);
+        holder.end();
+        run.finish().assert_code(0);
+    }
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn a_job_that_takes_too_long_is_stopped_with_time_to_clean_up() {
+    let sandbox = Sandbox::new().with(
+        "reindex.sh",
+        // It needs longer than the five seconds that there are by default.
+        "trap 'sleep 5.5; echo cleaned up; exit' TERM; test -e go || while :; do sleep 0.02; done",
+    );
+    let text = and_more(2);
+    // A second in place of the hour.
+    assert!(text.contains(" -t 1h "), "{text}");
+    let stopped = outcome(&mut sandbox.sh(&text.replace(" -t 1h ", " -t 1s ")));
+    assert_eq!(stopped.assert_code(124).stdout, "cleaned up\n");
+    sandbox.open_the_gate();
+    outcome(&mut sandbox.sh(&text))
+        .assert_code(0)
+        .assert_silent();
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn only_the_newest_deploy_at_once() {
+    let sandbox = Sandbox::new().with("deploy.sh", GATE);
+    let mut old = Running::start(&mut sandbox.sh(&and_more(3)));
     old.expect_line("ready");
-    let mut new = Running::start(&mut sandbox.sh(&newest.1));
+    let mut new = Running::start(&mut sandbox.sh(&and_more(3)));
     new.expect_line("ready");
     old.finish().assert_code(79).assert_says("cancelled by");
-    fs::write(sandbox.dir().join("go"), "").unwrap();
+    sandbox.open_the_gate();
     new.finish().assert_code(0);
     assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn something_to_do_when_nobody_deploys() {
+    let sandbox = Sandbox::new().with("report.sh", "date +%s%N");
+    let text = and_more(4);
+    let holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
+    let run = Running::start(&mut sandbox.sh(&text));
+    wait_until_it_is_at(&run, "redlock wait deploy");
+    let free = holder.end();
+    let end = run.finish();
+    assert!(moment(&end.assert_code(0).stdout) > free);
+    // Who can't know doesn't do it.
+    outcome(sandbox.sh(&text).env("REDLOCK_URL", "redis://127.0.0.1:1")).assert_code(69);
+    assert_eq!(sandbox.log(), ["report.sh"]);
 }
 
 #[test]
@@ -568,20 +879,31 @@ fn all_shell_snippets_pass_shellcheck() {
             });
         }
     }
-    for entry in fs::read_dir(root.join("man/parts")).unwrap().flatten() {
-        let text = fs::read_to_string(entry.path()).unwrap();
+    let crontab = block("crontab");
+    for job in crontab.lines().skip(1) {
+        let command = job.splitn(6, ' ').last().unwrap();
+        snippets.push(("crontab".into(), command.into()));
+    }
+    let jenkins = block("Jenkins");
+    let step = jenkins.split('\'').nth(3).expect("a step");
+    snippets.push(("Jenkins".into(), step.into()));
+    let parts = fs::read_dir(root.join("man/parts")).unwrap().flatten();
+    let pages = parts.map(|entry| entry.path());
+    for page in pages.chain([root.join("man/redlock-protocol.7")]) {
+        let text = fs::read_to_string(&page).unwrap();
         for code in text.split(".nf\n").skip(1) {
             let code = code.split(".fi").next().unwrap();
             let code = code
                 .replace("\\-", "-")
                 .replace("\\e", "\\")
                 .replace("\\&", "");
-            if !code.starts_with("PATH=") {
-                snippets.push((entry.path().display().to_string(), code));
+            // Not the crontab and the rules for an ACL user.
+            if !code.starts_with("PATH=") && !code.starts_with("ACL ") {
+                snippets.push((page.display().to_string(), code));
             }
         }
     }
-    assert!(snippets.len() > 35, "{} snippets", snippets.len());
+    assert!(snippets.len() > 40, "{} snippets", snippets.len());
     let dir = tempfile::tempdir().unwrap();
     let mut files = Vec::new();
     for (number, (from, text)) in (0..).zip(&snippets) {
@@ -596,13 +918,11 @@ fn all_shell_snippets_pass_shellcheck() {
         fs::write(&file, format!("{shebang}{text}")).unwrap();
         files.push(file);
     }
-    let scripts = [
-        "scripts/setup",
-        "scripts/demo",
-        ".ci/run",
-        "completions/redlock.bash",
-    ];
-    files.extend(scripts.map(|script| root.join(script)));
+    for directory in ["scripts", ".ci"] {
+        let scripts = fs::read_dir(root.join(directory)).unwrap().flatten();
+        files.extend(scripts.map(|entry| entry.path()));
+    }
+    files.push(root.join("completions/redlock.bash"));
     let checked: Outcome = Command::new("shellcheck")
         .args(&files)
         .output()
