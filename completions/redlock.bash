@@ -61,6 +61,8 @@ _redlock() {
             --format | --while-pid | --token-file | --for | --id | --last | --since | --svg)
             ((++i))
             ;;
+        # Elsewhere -n takes nothing.
+        -n) [[ $command == history ]] && ((++i)) ;;
         -*) ;;
         *)
             if [[ $command ]]; then ((++names)); else command=${words[i]}; fi
@@ -76,6 +78,7 @@ _redlock() {
     local patience='--wait --no-wait --conflict-exit-code'
     local taking="--ttl $patience --shared --slots --priority --lifo --supersede --order
         --cancel-running --repair-ttl --reason --kill-after --on-lost"
+    [[ $command$prev == history-n ]] && prev=--last
     case $prev in
     --on-lost) _redlock_words 'stop warn' ;;
     --on-unreachable) _redlock_words 'fail run' ;;
@@ -108,13 +111,16 @@ _redlock() {
                 --version $common"
             ;;
         run:*)
-            ((names)) && COMPREPLY=(--)
+            ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
             _redlock_names "${server[@]}"
             ;;
         wait:* | status:* | history:*) _redlock_names "${server[@]}" ;;
         acquire:* | check:* | release:* | freeze:* | thaw:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
-            if ((names)); then _redlock_words '1m 10m 1h'; else _redlock_names "${server[@]}"; fi
+            case $names in
+            0) _redlock_names "${server[@]}" ;;
+            1) _redlock_words '1m 10m 1h' ;;
+            esac
             ;;
         fence:*) ((names)) || _redlock_files ;;
         esac

@@ -31,17 +31,54 @@ function __redlock_command
     end
 end
 
+# The words that are neither options nor values of options: the command, then names. A lock may be called like a
+# command, so it is their places that tell them apart.
+function __redlock_plain_words
+    set -l words (commandline -opc)
+    set -e words[1]
+    set -l plain
+    set -l skip 0
+    for word in $words
+        if test $skip = 1
+            set skip 0
+        else if contains -- $word $__redlock_with_value
+            set skip 1
+        else if test "$word" = -n; and test "$plain[1]" = history
+            set skip 1
+        else if not string match -q -- '-*' $word
+            set -a plain $word
+        end
+    end
+    set -q plain[1]; and printf '%s\n' $plain
+end
+
 function __redlock_is
-    __fish_seen_subcommand_from $argv; and not __redlock_after_dashes
+    __redlock_after_dashes; and return 1
+    set -l words (__redlock_plain_words)
+    set -q words[1]; and contains -- $words[1] $argv
+end
+
+# How many words stand after the command.
+function __redlock_has
+    set -l words (__redlock_plain_words)
+    test (count $words) -eq (math $argv[1] + 1)
 end
 
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
 set -g __redlock_commands run acquire extend check release wait status history freeze thaw fence
+# Of these, the commands that take any number of names, and those that take one.
+set -g __redlock_many_names run wait status history
+set -g __redlock_one_name acquire extend check release freeze thaw
+# The options whose value is a word of its own. In `redlock history` -n is one, too.
+set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout \
+    --history-size -w --wait -E --conflict-exit-code --ttl --slots --priority --order --reason -k --kill-after \
+    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter -c --shell --format \
+    --while-pid --token-file --for --id --last --since --svg
 
 function __redlock_no_command
-    not __fish_seen_subcommand_from $__redlock_commands
+    not __redlock_is $__redlock_commands; and not __redlock_after_dashes
 end
 
 complete -c redlock -n __redlock_no_command -a run -d 'Run a command while holding a lock'
@@ -121,5 +158,7 @@ complete -c redlock -n '__redlock_is history' -l svg -r -F -d 'Write the chart t
 complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Why, shown to all who want the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'How long'
 
-complete -c redlock -n '__redlock_is fence' -F
-complete -c redlock -n '__redlock_is run acquire extend check release wait status history freeze thaw' -a '(__redlock_names)' -d lock
+complete -c redlock -n '__redlock_is $__redlock_many_names' -a '(__redlock_names)' -d lock
+complete -c redlock -n '__redlock_is $__redlock_one_name; and __redlock_has 0' -a '(__redlock_names)' -d lock
+complete -c redlock -n '__redlock_is extend; and __redlock_has 1' -a '1m 10m 1h' -d 'How long'
+complete -c redlock -n '__redlock_is fence; and __redlock_has 0' -F
