@@ -38,7 +38,8 @@ pub struct Cli {
     pub version: bool,
 }
 
-/// Options of every command, which may stand before or after its name.
+// Options of every command, which may stand before or after its name. No doc comment: clap would take it
+// for the description of each command that these options are added to.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Common {

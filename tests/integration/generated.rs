@@ -153,6 +153,19 @@ fn the_man_pages_are_those_of_the_command_line() {
     }
 }
 
+/// What is flattened into a command may bring a description along.
+#[test]
+fn each_command_is_described_as_in_the_list_of_commands() {
+    let listed = cli::Cli::command();
+    let built = command_line();
+    for command in listed.get_subcommands() {
+        let name = command.get_name();
+        let shown = built.find_subcommand(name).expect("it is built");
+        let about = |command: &clap::Command| command.get_about().map(ToString::to_string);
+        assert_eq!(about(shown), about(command), "{name}");
+    }
+}
+
 #[test]
 fn the_man_pages_are_good_roff() {
     for entry in fs::read_dir(root().join("man")).unwrap().flatten() {
