@@ -1,24 +1,25 @@
 //! One child: spawn it, signal it (and all that came from it), reap it.
 
-use std::ffi::{CStr, CString, OsStr, OsString};
-use std::fs;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitStatus;
 
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
 
-use crate::process::descendants;
-use crate::sys::{self, Execution};
+use crate::clock::Moment;
+use crate::sys::{self, SpawnError, SpawnSpec};
+use crate::tree::Tree;
 
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
     pid: Pid,
-    /// It leads a process group of its own, which is signalled as a whole. On a terminal it shares
+    /// It leads a process group of its own, which gets signals as a whole. On a terminal it shares
     /// our group instead, so that the shell's job control treats both as one job.
     own_group: bool,
+    /// From then on its number, and that of its group, may be another process's.
     reaped: bool,
-    killed: bool,
+    tree: Tree,
 }
 
 /// A command that is ready to be started, without delay when its time comes.
@@ -49,119 +50,145 @@ impl Prepared {
     }
 }
 
+/// How a child is started.
+pub struct Conditions {
+    /// It leads a process group of its own.
+    pub own_group: bool,
+    /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
+    pub sigchld_ignored: bool,
+    /// It must not start later than this.
+    pub not_after: Option<Moment>,
+}
+
 /// What reaping found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaped {
     /// The child itself ended.
     Child(ExitStatus),
-    /// None of its descendants that we know of is left.
+    /// It has ended before, and nothing of its tree is left.
     Tree,
 }
 
+/// Processes that we may not signal.
+pub type Refused = Vec<Pid>;
+
 impl Child {
     /// Starts a command. Standard streams and the environment (with `variables` set) pass through;
-    /// the kernel kills the child when redlock dies.
-    ///
-    /// # Errors
-    /// `NotFound` or another kind when the command can't be executed.
+    /// the kernel kills the child when redlock dies, and makes its orphans our children.
     pub fn spawn(
         command: &Prepared,
         variables: &[(&'static str, OsString)],
-        own_group: bool,
-        sigchld_ignored: bool,
-    ) -> io::Result<Self> {
+        conditions: &Conditions,
+    ) -> Result<Self, SpawnError> {
         let mut environment = command.environment.clone();
         for (name, value) in variables {
-            environment.push(variable(OsStr::new(name), value)?);
+            let value = variable(OsStr::new(name), value).map_err(SpawnError::CannotExecute)?;
+            environment.push(value);
         }
-        let spawn = |candidates: &[CString], arguments: &[CString]| {
-            sys::spawn(&Execution {
-                candidates,
-                arguments,
-                environment: &environment,
-                own_group,
-                sigchld_ignored,
-            })
-        };
-        let Prepared {
-            candidates,
-            arguments,
-            ..
-        } = command;
-        let pid = match spawn(candidates, arguments) {
-            // A script without a #! line is the shell's, as execvp(3) has it.
-            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
-                let script = candidates.iter().find(|path| is_file(path));
-                let mut arguments = arguments.clone();
-                arguments[0] = script.unwrap_or(&arguments[0]).clone();
-                arguments.insert(0, c"sh".into());
-                spawn(&[c"/bin/sh".into()], &arguments)?
-            }
-            spawned => spawned?,
-        };
+        let tree = Tree::ours();
+        sys::adopt_orphans();
+        let pid = sys::spawn(&SpawnSpec {
+            candidates: &command.candidates,
+            arguments: &command.arguments,
+            environment: &environment,
+            own_group: conditions.own_group,
+            sigchld_ignored: conditions.sigchld_ignored,
+            not_after: conditions.not_after.map(Moment::since_boot),
+        })?;
         Ok(Self {
             pid: Pid::from_raw(pid),
-            own_group,
+            own_group: conditions.own_group,
             reaped: false,
-            killed: false,
+            tree,
         })
     }
 
-    /// Passes on a signal that redlock got: to the whole group where it is the child's own.
-    pub fn forward(&self, signal: i32) {
-        if self.own_group {
-            // The group exists as long as one member does, and its number isn't used again before.
-            let _ = sys::kill(-self.pid.as_raw(), signal);
-        } else if signal == sys::SIGTERM {
-            self.signal_tree(signal);
-        } else if !self.reaped && (signal != sys::SIGCONT || self.is_stopped()) {
-            // The shell's `fg` has continued the whole job; once is enough.
-            let _ = sys::kill(self.pid.as_raw(), signal);
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub fn is_reaped(&self) -> bool {
+        self.reaped
+    }
+
+    /// Passes a signal on to the child, and to all of its group where it has its own; to all that is
+    /// left of its tree when it has ended.
+    pub fn forward(&self, signal: i32) -> Refused {
+        if self.reaped {
+            return self.signal_tree(|_| std::slice::from_ref(&signal));
         }
-    }
-
-    /// Whether the child is stopped (state T in the third field of proc's stat).
-    fn is_stopped(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        stat.rsplit_once(')')
-            .is_some_and(|(_, fields)| fields.trim_start().starts_with('T'))
-    }
-
-    /// From now on, descendants whose parent ends become our children, so that none gets away.
-    pub fn adopt_orphans() {
-        let _ = nix::sys::prctl::set_child_subreaper(true);
-    }
-
-    /// Asks the child and all that came from it to stop.
-    pub fn stop(&self) {
-        // A stopped process takes its SIGTERM only when it goes on.
-        for signal in [sys::SIGTERM, sys::SIGCONT] {
-            if self.own_group {
-                self.forward(signal);
-            } else {
-                self.signal_tree(signal);
-            }
-        }
-    }
-
-    /// Kills the child and all that came from it, in whatever group.
-    pub fn kill(&mut self) {
-        self.killed = true;
-        if self.own_group {
-            self.forward(sys::SIGKILL);
-        }
-        self.signal_tree(sys::SIGKILL);
-    }
-
-    /// Signals the child and all descendants that can be found.
-    fn signal_tree(&self, signal: i32) {
-        let child = (!self.reaped).then_some(self.pid);
-        let rest = descendants(Pid::this())
+        let to = if self.own_group {
+            -self.pid.as_raw()
+        } else {
+            self.pid.as_raw()
+        };
+        refused(self.pid, &sys::kill(to, signal))
             .into_iter()
-            .filter(|&pid| Some(pid) != child);
-        for pid in child.into_iter().chain(rest) {
-            let _ = sys::kill(pid.as_raw(), signal);
+            .collect()
+    }
+
+    /// Whether the child is stopped by a signal.
+    pub fn is_stopped(&self) -> bool {
+        !self.reaped && sys::is_stopped(self.pid)
+    }
+
+    /// Asks the child and all its tree to terminate. A stopped process takes its SIGTERM only when it
+    /// goes on.
+    pub fn terminate(&self) -> Refused {
+        const SIGNALS: [i32; 2] = [sys::SIGTERM, sys::SIGCONT];
+        if !self.own_group || self.reaped {
+            return self.signal_tree(|_| &SIGNALS);
         }
+        // A process that is forked meanwhile gets what its group gets. For the others it is enough to
+        // know whether we may signal them.
+        for signal in SIGNALS {
+            let _ = sys::kill(-self.pid.as_raw(), signal);
+        }
+        self.signal_tree(|pid| {
+            if getpgid(Some(pid)) == Ok(self.pid) {
+                &[0]
+            } else {
+                &SIGNALS
+            }
+        })
+    }
+
+    /// Kills the child and all its tree. What is forked meanwhile may escape, so this is repeated
+    /// until nothing is left.
+    pub fn kill(&self) -> Refused {
+        if self.own_group && !self.reaped {
+            // The kernel lets nothing of a group escape.
+            let _ = sys::kill(-self.pid.as_raw(), sys::SIGKILL);
+        }
+        self.signal_tree(|_| &[sys::SIGKILL])
+    }
+
+    /// What is left of the tree, but for the child.
+    pub fn descendants(&self) -> Vec<Pid> {
+        let mut members = self.tree.members();
+        members.retain(|&pid| self.reaped || pid != self.pid);
+        members
+    }
+
+    /// Sends the child and each of its tree the `signals` that it is to get.
+    fn signal_tree<'a>(&self, signals: impl Fn(Pid) -> &'a [i32]) -> Refused {
+        let mut not_permitted = Vec::new();
+        let mut send = |pid: Pid| {
+            for &signal in signals(pid) {
+                not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal)));
+            }
+        };
+        // Before the others, which may take a while to find.
+        if !self.reaped {
+            send(self.pid);
+        }
+        self.tree.visit(|pid| {
+            if self.reaped || pid != self.pid {
+                send(pid);
+            }
+        });
+        not_permitted.dedup();
+        not_permitted
     }
 
     /// Reaps what has ended, up to the next that matters; `None` when nothing has for now.
@@ -172,22 +199,25 @@ impl Child {
                     self.reaped = true;
                     return Ok(Some(Reaped::Child(status)));
                 }
-                // An orphan that we adopted.
+                // An orphan that we adopted, or a child that was there before.
                 Ok(Some(_)) => {}
+                Ok(None) if self.reaped && self.tree.members().is_empty() => {
+                    return Ok(Some(Reaped::Tree));
+                }
                 Ok(None) => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
-                    let gone = self.reaped && (self.killed || !self.group_lives());
-                    return Ok(gone.then_some(Reaped::Tree));
+                    return Ok(self.reaped.then_some(Reaped::Tree));
                 }
                 Err(error) => return Err(error),
             }
         }
     }
+}
 
-    /// Whether anybody is left in the child's own group, as far as we may know.
-    fn group_lives(&self) -> bool {
-        self.own_group && sys::kill(-self.pid.as_raw(), 0).is_ok()
-    }
+/// The process, if the signal was refused because we may not send it.
+fn refused(pid: Pid, sent: &io::Result<()>) -> Option<Pid> {
+    let error = sent.as_ref().err()?;
+    (error.raw_os_error() == Some(libc::EPERM)).then_some(pid)
 }
 
 /// The paths at which a program may be found, as execvp(3) looks for it.
@@ -208,8 +238,4 @@ fn variable(name: &OsStr, value: &OsStr) -> io::Result<CString> {
 
 fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {
     Ok(CString::new(text.as_ref().as_bytes())?)
-}
-
-fn is_file(path: &CStr) -> bool {
-    fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|metadata| metadata.is_file())
 }

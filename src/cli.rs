@@ -290,6 +290,10 @@ pub struct Run {
     #[arg(long, value_name = "SCRIPT")]
     pub unless: Option<OsString>,
 
+    /// Hold the lock until all that COMMAND has started has ended, and not COMMAND alone
+    #[arg(long)]
+    pub wait_tree: bool,
+
     /// If it runs already, wait for that run and end with its status
     #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"])]
     pub join: bool,
@@ -387,6 +391,10 @@ pub struct Acquire {
     /// With --while-pid: time between SIGTERM and SIGKILL; at most half the TTL counts
     #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, requires = "while_pid")]
     pub kill_after: Duration,
+
+    /// With --while-pid: keep the lock until all that the process has started since then has ended, too
+    #[arg(long, requires = "while_pid")]
+    pub wait_tree: bool,
 }
 
 /// What `redlock acquire` prints.

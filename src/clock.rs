@@ -16,8 +16,7 @@ use nix::time::{ClockId, clock_gettime};
 pub struct Moment(Duration);
 
 impl Moment {
-    /// A moment at a given time since boot; for decisions tested without a clock.
-    #[cfg(test)]
+    /// A moment at a given time since boot.
     pub const fn at(since_boot: Duration) -> Self {
         Self(since_boot)
     }

@@ -10,8 +10,11 @@ pub enum Exit {
     Success,
     /// COMMAND ended by itself with this status.
     Command(u8),
-    /// COMMAND was killed by this signal, or redlock was stopped by it while waiting.
+    /// COMMAND was killed by this signal.
     Signal(i32),
+    /// The work, or the wait for the lock, has ended by this signal, which came to redlock as well: it
+    /// ends by the signal, too, and where it can't by this status.
+    Interrupted(i32),
     /// `redlock fence`: a later holder has been here.
     Outdated,
     /// Wrong usage: options, names, durations.
@@ -45,7 +48,9 @@ impl Exit {
             Self::Success => 0,
             Self::Outdated => 1,
             Self::Command(status) | Self::Busy(status) => status,
-            Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            Self::Signal(signal) | Self::Interrupted(signal) => {
+                u8::try_from(128 + signal).unwrap_or(u8::MAX)
+            }
             Self::Usage => 64,
             Self::Unreachable => 69,
             Self::Refused => 77,

@@ -11,7 +11,9 @@
 //! renewer → lock                       the background thread that renews
 //! session → lease, exit                decisions about a running command; pure
 //! wait                                 decisions about waiting; pure
-//! process                              which process holds a lock, and whether it is dead
+//! process → tree                       which process holds a lock, and whether it is dead
+//! child → tree                         one child, and all that it has started
+//! stderr                               what is said, without waiting for a reader
 //! lock                                 the lock protocol; one Lua script an operation
 //! ```
 //!
@@ -27,10 +29,15 @@
 //! 2. `session`, `lease`, `wait`, `exit`, `ci` and what draws the history never read a clock, do I/O
 //!    or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
-//! 4. Nothing is signalled after it was reaped; nothing is released before its child was.
+//! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child
+//!    was.
 //! 5. A lock is changed only by a script that checks the token first.
 //! 6. Deadlines are counted from before the request, on a clock that runs during suspend.
 //! 7. redlock writes to stderr, prefixed, except where its output is the product.
+//! 8. A process that supervises has no blocking call but poll, and no way out but stop, reap, release,
+//!    whatever failed. It acts first and speaks second, and never waits for a reader.
+//! 9. A command's tree is one thing with one definition (`tree`), for waiting, signalling and killing,
+//!    and for deciding that nothing of a dead holder's work is left.
 
 mod child;
 mod ci;
@@ -46,7 +53,9 @@ mod renewer;
 mod report;
 mod session;
 mod signal;
+mod stderr;
 mod sys;
+mod tree;
 mod wait;
 
 use std::process::ExitCode;
@@ -66,6 +75,10 @@ fn main() -> ExitCode {
         Err(error) => command::usage(&error),
     };
     command::refuse_eval(exit);
+    stderr::flush();
+    if let Exit::Interrupted(signal) = exit {
+        sys::die_by(signal);
+    }
     exit.code().into()
 }
 

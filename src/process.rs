@@ -1,34 +1,42 @@
 //! Which process it is that holds a lock, so that others on the same host can see that it is dead.
 //!
-//! A process is known by the boot it lives in, its pid namespace, its pid, and a moment at which it
-//! was alive: a process that has the pid but started later is another one. (Its own start time
-//! would say the same, but /proc/self takes a twentieth of a short run to come into being.) Only
+//! A process is known by the boot it lives in, its pid namespace, its pid, a moment at which it was
+//! alive, and its session: a process that has the pid but started later is another one. (Its own start
+//! time would say the same, but /proc/self takes a twentieth of a short run to come into being.) Only
 //! one that the kernel itself declares dead counts as such: the namespace has no such pid, or the
 //! very process has ended. All else may still live.
+//!
+//! A machine that was cloned while it ran has the same boot and namespaces as its twin, and doesn't
+//! know the processes of that one. So each holder leaves a *mark* on its own host, a file in memory,
+//! as soon as it renews for the first time; without that mark nothing is known of a holder.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{self, ExitStatus};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getsid};
 
-use crate::clock::now;
+use crate::clock::{Moment, now};
 use crate::sys;
+use crate::tree::{self, Remains, Stat, read};
 
-/// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`; `None` where the kernel
-/// doesn't say.
+/// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>`; `None` where the
+/// kernel doesn't say.
 pub fn instance() -> Option<String> {
-    identity(process::id())
+    identity(process::id(), getsid(None).ok()?.as_raw())
 }
 
 /// The same for another process, which is alive.
-fn identity(pid: impl fmt::Display) -> Option<String> {
+fn identity(pid: impl fmt::Display, session: i32) -> Option<String> {
     let alive = now().since_boot().as_millis();
-    Some(format!("{}:{pid}:{alive}", home()?))
+    Some(format!("{}:{pid}:{alive}:{session}", pid_scope()?))
 }
 
 /// The command line of a process; empty where it can't be known.
@@ -41,41 +49,8 @@ pub fn command_line(pid: i32) -> Vec<String> {
         .collect()
 }
 
-/// All descendants of a process, parents before children. Each was alive when it was listed. None of
-/// our own can be mistaken for another process, as only we reap our children, and a parent that
-/// reaps its own in between does so within the microseconds until the signal is sent.
-pub fn descendants(of: Pid) -> Vec<Pid> {
-    let mut found = children(of);
-    let mut next = 0;
-    while let Some(&pid) = found.get(next) {
-        next += 1;
-        for child in children(pid) {
-            if !found.contains(&child) {
-                found.push(child);
-            }
-        }
-    }
-    found
-}
-
-/// The children of a process, of all its threads.
-fn children(pid: Pid) -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|list| {
-            list.split_ascii_whitespace()
-                .filter_map(|pid| pid.parse().ok().map(Pid::from_raw))
-                .collect::<Vec<_>>()
-        })
-        .collect()
-}
-
 /// Where pids mean the same: this boot, this pid namespace.
-fn home() -> Option<String> {
+fn pid_scope() -> Option<String> {
     let boot = read("/proc/sys/kernel/random/boot_id")?;
     let namespace = sys::pid_namespace().or_else(|| {
         let link = fs::read_link("/proc/self/ns/pid").ok()?;
@@ -85,46 +60,33 @@ fn home() -> Option<String> {
     Some(format!("{}:{namespace}", boot.trim()))
 }
 
-/// When a process started, since boot: the 22nd field of its stat, in ticks of 10 ms, rounded down.
-fn start(pid: i32) -> Option<Duration> {
-    let stat = read(&format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
-    Some(Duration::from_millis(ticks * 10))
-}
-
-/// A short file of the kernel's.
-fn read(path: &str) -> Option<String> {
-    let mut text = [0; 1024];
-    let length = File::open(path).ok()?.read(&mut text).ok()?;
-    std::str::from_utf8(&text[..length]).ok().map(str::to_owned)
-}
-
-/// What can be known of another process.
-pub enum Fate {
-    /// It has ended.
+/// What can be known of the process that holds a lock, and of its work.
+pub enum Liveness {
+    /// It has ended, and nothing of its work is left.
     Dead,
-    /// It lives; its descriptor becomes readable when it ends.
-    Alive(Pulse),
+    /// This process lives: the holder, or a part of its work. Its descriptor becomes readable when it
+    /// ends.
+    Alive(ProcessFd),
     /// It lives elsewhere, or it can't be known.
     Unknown,
 }
 
 /// A process that lives, or has lived: it can't be mistaken for another one.
-pub struct Pulse(OwnedFd);
+pub struct ProcessFd(OwnedFd);
 
-impl Pulse {
+impl ProcessFd {
     /// The process that has this pid now; `None` when there is none.
     pub fn of(pid: i32) -> io::Result<Option<Self>> {
-        let pulse = sys::pidfd(pid)?.map(Self);
-        Ok(pulse.filter(|pulse| !pulse.has_stopped()))
+        let process = sys::pidfd(pid)?.map(Self);
+        Ok(process.filter(|process| !process.has_ended()))
     }
 
     /// Which process it is, for others; `pid` is its own.
     pub fn instance(&self, pid: i32) -> Option<String> {
-        let identity = identity(pid)?;
+        let session = Stat::read(Pid::from_raw(pid))?.session;
+        let identity = identity(pid, session)?;
         // It had that pid all the while.
-        (!self.has_stopped()).then_some(identity)
+        (!self.has_ended()).then_some(identity)
     }
 
     /// Sends it a signal; 0 only asks whether we may.
@@ -133,55 +95,162 @@ impl Pulse {
     }
 
     /// Whether the process has ended (it may still have to be reaped).
-    pub fn has_stopped(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO) == Ok(1)
     }
+
+    /// How it ended, if it has and the kernel says so; `pid` is its own.
+    pub fn exit_status(&self, pid: i32) -> Option<ExitStatus> {
+        // Until it is reaped the pid is its own, and the one way; after that the other is.
+        let unreaped = Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.exit_code);
+        match sys::exit_status(self.0.as_fd()) {
+            Some(status) => Some(status),
+            None if unreaped != 0 => Some(ExitStatus::from_raw(unreaped)),
+            None => None,
+        }
+    }
 }
 
-impl AsFd for Pulse {
+impl AsFd for ProcessFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// What has become of the processes with these identities (with commas between), as far as this host
-/// can know: they are dead when all are.
-pub fn fate(instances: &str) -> Fate {
-    let fates = instances.split(',').map(fate_of);
-    let mut unknown = false;
-    for fate in fates {
-        match fate {
-            Fate::Dead => {}
-            Fate::Alive(pulse) => return Fate::Alive(pulse),
-            Fate::Unknown => unknown = true,
+/// What has become of the processes with these identities (with commas between), which hold a lock
+/// under this id, and of their work: dead only if all are known to be dead. `is_marked` says whether
+/// an environment has the lock's token.
+pub fn liveness(instances: &str, id: &str, is_marked: impl Fn(&[u8]) -> bool) -> Liveness {
+    let mut known = Vec::new();
+    for instance in instances.split(',') {
+        match state_of(instance) {
+            State::Dead(dead) => known.push(Some(dead)),
+            State::Alive(process) => return Liveness::Alive(process),
+            State::Unknown => known.push(None),
         }
     }
-    if unknown { Fate::Unknown } else { Fate::Dead }
-}
-
-fn fate_of(instance: &str) -> Fate {
-    let known = || {
-        let (rest, alive) = instance.rsplit_once(':')?;
-        let (place, pid) = rest.rsplit_once(':')?;
-        let alive = Duration::from_millis(alive.parse().ok()?);
-        (place == home()?).then_some((pid.parse::<i32>().ok()?, alive))
+    let Some(dead) = known.into_iter().collect::<Option<Vec<_>>>() else {
+        return Liveness::Unknown;
     };
-    let Some((pid, alive)) = known() else {
-        return Fate::Unknown;
-    };
-    match sys::pidfd(pid) {
-        Ok(None) => Fate::Dead,
-        // The descriptor stays with the process that had the pid when it was opened.
-        Ok(Some(fd)) if start(pid).is_some_and(|start| start <= alive) => {
-            let pulse = Pulse(fd);
-            if pulse.has_stopped() {
-                Fate::Dead
-            } else {
-                Fate::Alive(pulse)
+    if !mark(id).is_some_and(|path| path.exists()) {
+        return Liveness::Unknown;
+    }
+    for Identity { alive, session, .. } in dead {
+        match tree::remains(alive, session, &is_marked) {
+            Remains::Nothing => {}
+            Remains::Unknown => return Liveness::Unknown,
+            Remains::Process(pid) => {
+                return match ProcessFd::of(pid.as_raw()) {
+                    Ok(Some(process)) => Liveness::Alive(process),
+                    // It has just ended; what it has started is for another look.
+                    Ok(None) | Err(_) => Liveness::Unknown,
+                };
             }
         }
-        Ok(Some(_)) | Err(_) => Fate::Unknown,
+    }
+    Liveness::Dead
+}
+
+/// A process of this host.
+struct Identity {
+    pid: i32,
+    alive: Moment,
+    session: i32,
+}
+
+impl Identity {
+    /// Reads it; `None` for a process of another host, boot or pid namespace.
+    fn parse(instance: &str) -> Option<Self> {
+        let scope = pid_scope()?;
+        let mut parts = instance.strip_prefix(&scope)?.strip_prefix(':')?.split(':');
+        let identity = Self {
+            pid: parts.next()?.parse().ok().filter(|&pid| pid > 0)?,
+            alive: Moment::at(Duration::from_millis(parts.next()?.parse().ok()?)),
+            session: parts.next()?.parse().ok()?,
+        };
+        parts.next().is_none().then_some(identity)
+    }
+}
+
+/// What is known of one process.
+enum State {
+    Dead(Identity),
+    Alive(ProcessFd),
+    Unknown,
+}
+
+fn state_of(instance: &str) -> State {
+    let Some(identity) = Identity::parse(instance) else {
+        return State::Unknown;
+    };
+    let started = |pid| Stat::read(Pid::from_raw(pid)).map(|stat| stat.started);
+    match sys::pidfd(identity.pid) {
+        Ok(None) => State::Dead(identity),
+        // The descriptor stays with the process that had the pid when it was opened.
+        Ok(Some(fd))
+            if started(identity.pid).is_some_and(|at| at <= identity.alive.since_boot()) =>
+        {
+            let process = ProcessFd(fd);
+            if process.has_ended() {
+                State::Dead(identity)
+            } else {
+                State::Alive(process)
+            }
+        }
+        Ok(Some(_)) | Err(_) => State::Unknown,
+    }
+}
+
+/// Where marks are: in memory, so that none outlives this boot.
+const MARKS: &str = "/dev/shm";
+
+/// What the name of each mark begins with.
+const MARK: &str = "redlock-";
+
+/// Marks that are as old as this, and whose process is dead, are removed.
+const OLD: Duration = Duration::from_secs(3600);
+
+/// The mark of the hold with this id; `None` when that is no id.
+fn mark(id: &str) -> Option<PathBuf> {
+    let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| PathBuf::from(format!("{MARKS}/{MARK}{id}")))
+}
+
+/// Leaves a mark on this host for a hold of this process, and removes old ones that nobody needs. Where
+/// it can't be made, others wait for the end of the lease if this process dies.
+pub fn leave_mark(id: &str) {
+    let Some(path) = mark(id) else {
+        return;
+    };
+    let mut new = OpenOptions::new();
+    let made = new.write(true).create_new(true).mode(0o644).open(path);
+    if let (Ok(mut file), Some(instance)) = (made, instance()) {
+        let _ = file.write_all(instance.as_bytes());
+    }
+    let marks = fs::read_dir(MARKS).into_iter().flatten().flatten();
+    for entry in marks.filter(|entry| {
+        entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(MARK.as_bytes())
+    }) {
+        let age = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > OLD));
+        let is_dead = || {
+            let instance = read(&entry.path().to_string_lossy());
+            instance.is_some_and(|instance| matches!(state_of(&instance), State::Dead(_)))
+        };
+        if is_old && is_dead() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Removes the mark of a hold that is over.
+pub fn remove_mark(id: &str) {
+    if let Some(path) = mark(id) {
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -194,27 +263,53 @@ mod tests {
     #[test]
     fn nothing_less_than_the_very_process_counts() {
         let us = instance().unwrap();
-        assert!(matches!(fate(&us), Fate::Alive(_)));
-        let (place, alive) = us.rsplit_once(':').unwrap();
-        let place = place.rsplit_once(':').unwrap().0;
-        // Our pid, but at a time when we had not started: it was used again.
-        let reused = format!("{place}:{}:{}", process::id(), 1);
+        let parts: Vec<&str> = us.split(':').collect();
+        let [boot, namespace, pid, alive, session] = parts[..] else {
+            panic!("{us}");
+        };
+        let with = |boot: &str, pid: &str, alive: &str| {
+            format!("{boot}:{namespace}:{pid}:{alive}:{session}")
+        };
         // A pid that no Linux gives out.
-        let gone = format!("{place}:{}:{alive}", i32::MAX);
-        let elsewhere = format!("elsewhere:1:{}:{alive}", i32::MAX);
-        assert!(matches!(fate(&reused), Fate::Unknown));
-        assert!(matches!(fate(&gone), Fate::Dead));
-        assert!(matches!(fate(&elsewhere), Fate::Unknown));
-        assert!(matches!(fate(""), Fate::Unknown));
-        assert!(matches!(fate(&format!("{gone},{us}")), Fate::Alive(_)));
+        let nobody = i32::MAX.to_string();
+        // Our pid, but at a time when we had not started: it was used again.
+        let reused = with(boot, pid, "1");
+        let gone = with(boot, &nobody, alive);
+        let elsewhere = with("elsewhere", &nobody, alive);
+        assert!(matches!(state_of(&us), State::Alive(_)));
+        assert!(matches!(state_of(&gone), State::Dead(_)));
+        for unknown in [
+            &reused,
+            &elsewhere,
+            "",
+            &with(boot, "0", alive),
+            &with(boot, "-1", alive),
+        ] {
+            assert!(matches!(state_of(unknown), State::Unknown), "{unknown}");
+        }
+        assert_eq!(
+            namespace,
+            fs::metadata("/proc/self/ns/pid").unwrap().ino().to_string()
+        );
+        let alive = |instances: &str| liveness(instances, "0", |_| false);
+        assert!(matches!(alive(&format!("{gone},{us}")), Liveness::Alive(_)));
         assert!(matches!(
-            fate(&format!("{gone},{elsewhere}")),
-            Fate::Unknown
+            alive(&format!("{gone},{elsewhere}")),
+            Liveness::Unknown
         ));
-        assert!(matches!(fate(&format!("{gone},{gone}")), Fate::Dead));
-        assert!(us.contains(&format!(
-            ":{}:",
-            fs::metadata("/proc/self/ns/pid").unwrap().ino()
-        )));
+    }
+
+    #[test]
+    fn a_holder_that_left_no_mark_on_this_host_is_not_known_to_be_dead() {
+        let us = instance().unwrap();
+        // It was alive before all that lives now, so that anything may be left of its work.
+        let parts: Vec<&str> = us.split(':').collect();
+        let gone = format!("{}:{}:{}:1:1", parts[0], parts[1], i32::MAX);
+        let id = format!("{:012x}", process::id());
+        assert!(matches!(liveness(&gone, &id, |_| false), Liveness::Unknown));
+        leave_mark(&id);
+        assert!(!matches!(liveness(&gone, &id, |_| true), Liveness::Dead));
+        remove_mark(&id);
+        assert!(!mark(&id).unwrap().exists());
     }
 }

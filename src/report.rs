@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::lock::{Busy, Frozen, Holder, Name, Who};
+use crate::stderr;
 
 /// What each of our lines on stderr begins with.
 const PREFIX: &str = "redlock: ";
@@ -53,7 +54,7 @@ impl Voice {
 pub fn error(line: impl fmt::Display) {
     transient(None);
     let line = format!("{PREFIX}{}\n", escaped(&line.to_string()));
-    let _ = io::stderr().write_all(line.as_bytes());
+    stderr::write(line.into_bytes());
 }
 
 /// Whether what we say is seen on a terminal.
@@ -70,7 +71,7 @@ pub fn transient(line: Option<&str>) {
     }
     let line = line.map_or(String::new(), |line| format!("{PREFIX}{}", escaped(line)));
     let line = cut(&line, line_width());
-    let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
+    stderr::write(format!("\r{line}\x1b[K").into_bytes());
 }
 
 /// The text, cut to a width in characters.

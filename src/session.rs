@@ -3,24 +3,27 @@
 //! The deadline is looked at before anything else, whatever the event: a redlock that was stopped,
 //! or whose machine was suspended, must not first answer a question that came in meanwhile.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::Lease;
-use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
-use crate::sys::Arrived;
+use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
+use crate::sys::ReceivedSignal;
 
 /// What a run was asked to do.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct Policy {
     /// The child shares a terminal's foreground group with us.
     pub on_terminal: bool,
     /// We lead the session, so the kernel tells us alone when the terminal hangs up.
     pub leads_session: bool,
     /// Go on when the lock is lost.
     pub only_warn: bool,
+    /// The run lasts until all of COMMAND's tree has ended.
+    pub wait_tree: bool,
     /// The time between SIGTERM and SIGKILL.
     pub kill_after: Duration,
     /// When to stop COMMAND.
@@ -32,10 +35,10 @@ pub struct Terms {
 pub enum Event {
     /// The time that [`Session::due`] named has come, or just a look at the clock.
     Tick,
-    Signal(Arrived),
+    Signal(ReceivedSignal),
     /// The renewal that was asked for succeeded; it was sent at this moment.
     Renewed(Moment),
-    /// The server said, asked at this moment, that the lock is ours for so much more.
+    /// The server said, asked at this moment, that the lock is ours for this much longer.
     Confirmed(Moment, Duration),
     /// It failed, and nobody knows whether the lock is still ours.
     RenewalFailed,
@@ -43,11 +46,15 @@ pub enum Event {
     Lost,
     /// A newer run wants this one to end.
     Cancelled,
-    /// The job has given the lock back by itself.
+    /// The job has released the lock.
     Returned,
+    /// COMMAND was stopped by a signal, and not together with us.
+    Stopped,
+    /// COMMAND, or a part of its tree, may not be signalled by us.
+    Refused,
     /// COMMAND ended.
     Ended(ExitStatus),
-    /// COMMAND and all its descendants ended.
+    /// COMMAND has ended, and nothing of its tree is left.
     TreeEnded,
 }
 
@@ -62,25 +69,29 @@ pub enum Action {
     Renew,
     /// Say that the lock is lost and COMMAND goes on without.
     Warn,
-    /// Ask COMMAND and all its descendants to stop.
-    Stop(Why),
-    /// Kill COMMAND and all its descendants.
-    Kill(Why),
+    /// Ask COMMAND and all its tree to terminate.
+    Terminate(StopReason),
+    /// Kill COMMAND and all its tree.
+    Kill(StopReason),
+    /// Kill what has escaped, or was forked meanwhile.
+    KillRest,
     /// The run is over.
     Finish(Exit),
 }
 
 /// Why COMMAND is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum StopReason {
     /// The lock is lost, or is about to be.
     Lost,
     /// A newer run wants the lock.
     Cancelled,
     /// `--timeout` is over.
     Timeout,
-    /// Somebody sent a signal.
+    /// A signal was sent to us.
     Signal,
+    /// COMMAND has ended, by a signal, and what it has started is still there.
+    Leftovers,
 }
 
 /// What protects COMMAND.
@@ -88,8 +99,8 @@ pub enum Why {
 enum Guard {
     Held(Lease),
     Lost,
-    /// Nothing, and the user wanted it so: Redis couldn't be reached, or the job has given the lock
-    /// back.
+    /// Nothing, and the user wanted it so: Redis couldn't be reached, or the job has released the
+    /// lock.
     Without,
 }
 
@@ -97,42 +108,61 @@ enum Guard {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Running,
-    /// COMMAND got an INT, which it may take for more than a request to end. Another INT or TERM
-    /// before this moment (none: whenever) is meant seriously.
+    /// COMMAND got an INT, which it may take for more than a request to end. If it ends before this
+    /// moment (none: whenever) it was by that.
     Interrupted {
         until: Option<Moment>,
     },
-    /// COMMAND was asked to stop.
-    Stopping {
-        why: Why,
+    /// COMMAND was asked to terminate.
+    Terminating {
+        reason: StopReason,
         kill_at: Moment,
     },
-    /// COMMAND was killed; what can't be killed isn't waited for longer than this.
+    /// COMMAND was killed; what is left is killed again, as new processes may have been forked, up to
+    /// a moment.
     Killed {
-        why: Why,
+        reason: StopReason,
+        again: Moment,
         until: Moment,
     },
 }
 
-/// How long descendants may take to vanish after SIGKILL.
-const DYING: Duration = Duration::from_secs(1);
+/// How long to wait for the tree after SIGKILL.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The pause between two looks for what has escaped SIGKILL: long against a fork, short for people.
+const KILL_PAUSE: Duration = Duration::from_millis(10);
+
+/// Within this time the same signal is the same request, and another one no escalation: what
+/// `timeout`, a shell or an outer redlock passes on comes within milliseconds, and nobody types it
+/// faster.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// The state of one run.
 #[derive(Debug)]
 pub struct Session {
-    terms: Terms,
+    policy: Policy,
     guard: Guard,
     phase: Phase,
+    /// When an INT or TERM was sent to us for the first time.
+    asked: Option<Moment>,
+    /// Signals that ask to end, and when each came last that was no repetition.
+    received: Vec<(i32, Moment)>,
+    /// There is something that may not be signalled.
+    refused: bool,
     ended: Option<ExitStatus>,
 }
 
 impl Session {
     /// COMMAND has been started; under a lease, or without a lock.
-    pub fn new(terms: Terms, lease: Option<Lease>) -> Self {
+    pub fn new(policy: Policy, lease: Option<Lease>) -> Self {
         Self {
-            terms,
+            policy,
             guard: lease.map_or(Guard::Without, Guard::Held),
             phase: Phase::Running,
+            asked: None,
+            received: Vec::new(),
+            refused: false,
             ended: None,
         }
     }
@@ -141,25 +171,25 @@ impl Session {
     pub fn due(&self) -> Option<Moment> {
         let guard = match (self.guard, self.phase) {
             (Guard::Held(lease), Phase::Running | Phase::Interrupted { .. }) => [
-                Some(self.end_of_patience(&lease)),
+                Some(self.renewal_deadline(&lease)),
                 lease.renew_at(),
-                self.terms.timeout_at,
+                self.policy.timeout_at,
             ],
-            (Guard::Held(lease), Phase::Stopping { .. }) => {
+            (Guard::Held(lease), Phase::Terminating { .. }) => {
                 [Some(lease.deadline()), lease.renew_at(), None]
             }
             (Guard::Held(lease), Phase::Killed { .. }) => [lease.renew_at(), None, None],
             (Guard::Lost | Guard::Without, Phase::Running | Phase::Interrupted { .. }) => {
-                [self.terms.timeout_at, None, None]
+                [self.policy.timeout_at, None, None]
             }
-            (Guard::Lost | Guard::Without, Phase::Stopping { .. } | Phase::Killed { .. }) => {
+            (Guard::Lost | Guard::Without, Phase::Terminating { .. } | Phase::Killed { .. }) => {
                 [None; 3]
             }
         };
         let phase = match self.phase {
             Phase::Running | Phase::Interrupted { .. } => None,
-            Phase::Stopping { kill_at, .. } => Some(kill_at),
-            Phase::Killed { until, .. } => self.ended.map(|_| until),
+            Phase::Terminating { kill_at, .. } => Some(kill_at),
+            Phase::Killed { again, .. } => Some(again),
         };
         guard.into_iter().flatten().chain(phase).min()
     }
@@ -167,10 +197,10 @@ impl Session {
     /// Takes an event in, and says what to do.
     pub fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
-        self.look_at_the_clock(now, &mut actions);
+        self.check_deadlines(now, &mut actions);
         match event {
             Event::Tick => {}
-            Event::Signal(arrived) => self.signalled(arrived, now, &mut actions),
+            Event::Signal(received) => self.on_signal(received, now, &mut actions),
             Event::Renewed(sent) => {
                 if let Guard::Held(lease) = &mut self.guard {
                     lease.renewed(sent);
@@ -186,44 +216,32 @@ impl Session {
                     lease.confirmed(sent, left);
                 }
             }
-            Event::Cancelled => self.stop(Why::Cancelled, now + self.grace(), &mut actions),
-            Event::Lost => self.lost(now, &mut actions),
+            Event::Cancelled => {
+                self.terminate(StopReason::Cancelled, now + self.grace(), &mut actions);
+            }
+            Event::Lost => self.on_lost(now, &mut actions),
             Event::Returned => {
                 if let Guard::Held(_) = self.guard {
                     self.guard = Guard::Without;
                 }
             }
-            Event::Ended(status) => {
-                self.ended = Some(status);
-                match self.phase {
-                    Phase::Running => actions.push(Action::Finish(self.exit())),
-                    Phase::Interrupted { until } if until.is_some_and(|until| now > until) => {
-                        actions.push(Action::Finish(self.exit()));
-                    }
-                    // Its descendants have the same grace as if they had been asked by a TERM.
-                    Phase::Interrupted { .. } => {
-                        self.phase = Phase::Stopping {
-                            why: Why::Signal,
-                            kill_at: now + self.grace(),
-                        };
-                    }
-                    Phase::Stopping { .. } | Phase::Killed { .. } => {}
-                }
-            }
+            Event::Stopped => actions.push(Action::Suspend),
+            Event::Refused => self.refused = true,
+            Event::Ended(status) => self.on_end(status, now, &mut actions),
             Event::TreeEnded => actions.push(Action::Finish(self.exit())),
         }
         actions
     }
 
-    fn look_at_the_clock(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn check_deadlines(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if let Guard::Held(lease) = self.guard {
-            if now >= lease.deadline() && !self.terms.only_warn {
-                self.kill(Why::Lost, now, actions);
-            } else if now >= self.end_of_patience(&lease) {
-                if self.terms.only_warn {
-                    self.lost(now, actions);
+            if now >= lease.deadline() && !self.policy.only_warn {
+                self.kill(StopReason::Lost, now, actions);
+            } else if now >= self.renewal_deadline(&lease) {
+                if self.policy.only_warn {
+                    self.on_lost(now, actions);
                 } else {
-                    self.stop(Why::Lost, lease.deadline(), actions);
+                    self.terminate(StopReason::Lost, lease.deadline(), actions);
                 }
             }
         }
@@ -233,101 +251,164 @@ impl Session {
         {
             actions.push(Action::Renew);
         }
-        if self.terms.timeout_at.is_some_and(|at| now >= at) {
-            self.stop(Why::Timeout, now + self.grace(), actions);
+        if self.policy.timeout_at.is_some_and(|at| now >= at) {
+            self.terminate(StopReason::Timeout, now + self.grace(), actions);
         }
         match self.phase {
-            Phase::Stopping { why, kill_at } if now >= kill_at => self.kill(why, now, actions),
-            Phase::Killed { until, .. } if now >= until && self.ended.is_some() => {
-                actions.push(Action::Finish(self.exit()));
+            Phase::Running | Phase::Interrupted { .. } => {}
+            Phase::Terminating { reason, kill_at } => {
+                if now >= kill_at {
+                    self.kill(reason, now, actions);
+                }
             }
-            Phase::Running
-            | Phase::Interrupted { .. }
-            | Phase::Stopping { .. }
-            | Phase::Killed { .. } => {}
+            Phase::Killed {
+                reason,
+                again,
+                until,
+            } => {
+                // COMMAND itself is waited for, as long as it has got its SIGKILL.
+                if now >= until && (self.ended.is_some() || self.refused) {
+                    actions.push(Action::Finish(self.exit()));
+                } else if now >= again {
+                    let pause = if now < until {
+                        KILL_PAUSE
+                    } else {
+                        KILL_TIMEOUT
+                    };
+                    self.phase = Phase::Killed {
+                        reason,
+                        again: now + pause,
+                        until,
+                    };
+                    actions.push(Action::KillRest);
+                }
+            }
         }
     }
 
     /// Until when a renewal may fail without consequence.
-    fn end_of_patience(&self, lease: &Lease) -> Moment {
-        if self.terms.only_warn {
+    fn renewal_deadline(&self, lease: &Lease) -> Moment {
+        if self.policy.only_warn {
             lease.deadline()
         } else {
             lease.stop_at()
         }
     }
 
-    fn signalled(&mut self, arrived: Arrived, now: Moment, actions: &mut Vec<Action>) {
-        let typed = self.is_known_to_child(arrived);
-        if !typed {
-            actions.push(Action::Forward(arrived.signal));
+    fn on_signal(&mut self, received: ReceivedSignal, now: Moment, actions: &mut Vec<Action>) {
+        let signal = received.signal;
+        let typed = self.is_known_to_child(received);
+        if is_passed_up(signal) {
+            let is_repeated =
+                |&(of, at): &(i32, Moment)| of == signal && now.since(at) < SAME_REQUEST;
+            if !typed && self.received.iter().any(is_repeated) {
+                return;
+            }
+            self.received.retain(|&(of, _)| of != signal);
+            self.received.push((signal, now));
         }
-        match arrived.signal {
-            SIGTSTP => actions.push(Action::Suspend),
-            SIGINT | SIGTERM => match self.phase {
-                Phase::Interrupted { until } if until.is_none_or(|until| now <= until) => {
-                    self.kill(Why::Signal, now, actions);
+        match signal {
+            SIGINT if typed => {
+                // An everyday key of an interactive COMMAND.
+                if let Phase::Running | Phase::Interrupted { until: Some(_) } = self.phase {
+                    let until = Some(now + self.grace());
+                    self.phase = Phase::Interrupted { until };
                 }
-                Phase::Running | Phase::Interrupted { .. } if arrived.signal == SIGINT => {
-                    // On a terminal a Ctrl-C may be an everyday key of an interactive COMMAND.
-                    self.phase = Phase::Interrupted {
-                        until: typed.then(|| now + self.grace()),
+            }
+            SIGINT | SIGTERM => {
+                let first = *self.asked.get_or_insert(now);
+                if first != now && now.since(first) >= SAME_REQUEST {
+                    let reason = match self.phase {
+                        Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
+                        Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
                     };
+                    self.kill(reason, now, actions);
+                } else if signal == SIGTERM {
+                    let kill_at = now + self.grace();
+                    self.terminate(StopReason::Signal, kill_at, actions);
+                } else {
+                    actions.push(Action::Forward(signal));
+                    if let Phase::Running | Phase::Interrupted { .. } = self.phase {
+                        self.phase = Phase::Interrupted { until: None };
+                    }
                 }
-                Phase::Running | Phase::Interrupted { .. } => {
-                    self.phase = Phase::Stopping {
-                        why: Why::Signal,
-                        kill_at: now + self.grace(),
-                    };
+            }
+            SIGTSTP => {
+                if !typed {
+                    actions.push(Action::Forward(signal));
                 }
-                Phase::Stopping { why, .. } => self.kill(why, now, actions),
-                Phase::Killed { .. } => {}
-            },
-            _ => {}
+                actions.push(Action::Suspend);
+            }
+            _ if typed => {}
+            _ => actions.push(Action::Forward(signal)),
         }
     }
 
     /// Whether the terminal's driver sent it: then the whole foreground group has it.
-    fn is_known_to_child(&self, arrived: Arrived) -> bool {
-        let to_the_group = match arrived.signal {
-            SIGINT | SIGQUIT | SIGWINCH => true,
-            SIGHUP => !self.terms.leads_session,
+    fn is_known_to_child(&self, received: ReceivedSignal) -> bool {
+        let to_the_group = match received.signal {
+            SIGINT | SIGQUIT | SIGTSTP | SIGWINCH => true,
+            SIGHUP => !self.policy.leads_session,
             // A timer, say, that was set before redlock was executed.
             _ => false,
         };
-        self.terms.on_terminal && arrived.from_kernel && to_the_group
+        self.policy.on_terminal && received.from_kernel && to_the_group
     }
 
-    fn lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn on_end(&mut self, status: ExitStatus, now: Moment, actions: &mut Vec<Action>) {
+        self.ended = Some(status);
+        let was_killed = status.signal().is_some();
+        let reason = match self.phase {
+            Phase::Interrupted { until } if until.is_none_or(|until| now <= until) => {
+                StopReason::Signal
+            }
+            Phase::Running | Phase::Interrupted { .. } => {
+                if was_killed && matches!(self.guard, Guard::Held(_)) {
+                    StopReason::Leftovers
+                } else if self.policy.wait_tree {
+                    return;
+                } else {
+                    actions.push(Action::Finish(self.exit()));
+                    return;
+                }
+            }
+            Phase::Terminating { .. } | Phase::Killed { .. } => return,
+        };
+        // What it has started has the grace to end, too.
+        self.terminate(reason, now + self.grace(), actions);
+    }
+
+    fn on_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let Guard::Held(lease) = self.guard else {
             return;
         };
         self.guard = Guard::Lost;
-        if self.terms.only_warn {
+        if self.policy.only_warn {
             actions.push(Action::Warn);
         } else {
-            self.stop(
-                Why::Lost,
-                lease.deadline().min(now + lease.grace()),
-                actions,
-            );
+            let kill_at = lease.deadline().min(now + lease.grace());
+            self.terminate(StopReason::Lost, kill_at, actions);
         }
     }
 
-    fn stop(&mut self, why: Why, kill_at: Moment, actions: &mut Vec<Action>) {
+    fn terminate(&mut self, reason: StopReason, kill_at: Moment, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Running | Phase::Interrupted { .. } => {
-                self.phase = Phase::Stopping { why, kill_at };
-                actions.push(Action::Stop(why));
+                self.phase = Phase::Terminating { reason, kill_at };
+                actions.push(Action::Terminate(reason));
             }
             // Being stopped already; the earlier end counts, and a lost lock is the graver reason.
-            Phase::Stopping {
-                why: before,
+            Phase::Terminating {
+                reason: before,
                 kill_at: earlier,
             } => {
-                let why = if why == Why::Lost { why } else { before };
-                self.phase = Phase::Stopping {
-                    why,
+                let reason = if reason == StopReason::Lost {
+                    reason
+                } else {
+                    before
+                };
+                self.phase = Phase::Terminating {
+                    reason,
                     kill_at: earlier.min(kill_at),
                 };
             }
@@ -335,13 +416,14 @@ impl Session {
         }
     }
 
-    fn kill(&mut self, why: Why, now: Moment, actions: &mut Vec<Action>) {
+    fn kill(&mut self, reason: StopReason, now: Moment, actions: &mut Vec<Action>) {
         if !matches!(self.phase, Phase::Killed { .. }) {
             self.phase = Phase::Killed {
-                why,
-                until: now + DYING,
+                reason,
+                again: now + KILL_PAUSE,
+                until: now + KILL_TIMEOUT,
             };
-            actions.push(Action::Kill(why));
+            actions.push(Action::Kill(reason));
         }
     }
 
@@ -349,28 +431,39 @@ impl Session {
     fn grace(&self) -> Duration {
         match self.guard {
             Guard::Held(lease) => lease.grace(),
-            Guard::Lost | Guard::Without => self.terms.kill_after,
+            Guard::Lost | Guard::Without => self.policy.kill_after,
         }
     }
 
     fn exit(&self) -> Exit {
-        let why = match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => Why::Signal,
-            Phase::Stopping { why, .. } | Phase::Killed { why, .. } => why,
+        let reason = match self.phase {
+            Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
+            Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
         };
-        match (self.guard, why) {
-            (Guard::Lost, _) | (_, Why::Lost) => Exit::Lost,
-            (_, Why::Cancelled) => Exit::Cancelled,
-            (_, Why::Timeout) => Exit::Timeout,
-            (_, Why::Signal) => self.ended.map_or(Exit::Internal, Exit::from),
+        match (self.guard, reason) {
+            (Guard::Lost, _) | (_, StopReason::Lost) => Exit::Lost,
+            (_, StopReason::Cancelled) => Exit::Cancelled,
+            (_, StopReason::Timeout) => Exit::Timeout,
+            (_, StopReason::Signal | StopReason::Leftovers) => match self.ended {
+                Some(status) => self.own_exit(status),
+                None => Exit::Internal,
+            },
+        }
+    }
+
+    /// The end of COMMAND as ours: by the same signal, where that came to us as well.
+    fn own_exit(&self, status: ExitStatus) -> Exit {
+        match status.signal() {
+            Some(signal) if self.received.iter().any(|&(of, _)| of == signal) => {
+                Exit::Interrupted(signal)
+            }
+            Some(_) | None => Exit::from(status),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
     use libc::{SIGALRM, SIGCONT};
 
@@ -380,37 +473,40 @@ mod tests {
         START + Duration::from_millis(ms)
     }
 
-    fn terms() -> Terms {
-        Terms {
+    fn policy() -> Policy {
+        Policy {
             on_terminal: false,
             leads_session: false,
             only_warn: false,
+            wait_tree: false,
             kill_after: Duration::from_secs(5),
             timeout_at: None,
         }
     }
 
     /// A session that was renewed at START for the first time.
-    fn session(terms: Terms) -> Session {
+    fn session(policy: Policy) -> Session {
         let acquired = START.before(Duration::from_millis(50));
-        let lease = Lease::new(acquired, Duration::from_secs(30), terms.kill_after);
-        let mut session = Session::new(terms, Some(lease));
+        let lease = Lease::new(acquired, Duration::from_secs(30), policy.kill_after);
+        let mut session = Session::new(policy, Some(lease));
         assert_eq!(session.on_event(Event::Tick, START), [Action::Renew]);
         session.on_event(Event::Renewed(START), START);
         session
     }
 
     fn sent(signal: i32) -> Event {
-        Event::Signal(Arrived {
+        Event::Signal(ReceivedSignal {
             signal,
             from_kernel: false,
+            from_ourselves: false,
         })
     }
 
     fn typed(signal: i32) -> Event {
-        Event::Signal(Arrived {
+        Event::Signal(ReceivedSignal {
             signal,
             from_kernel: true,
+            from_ourselves: false,
         })
     }
 
@@ -420,7 +516,7 @@ mod tests {
 
     #[test]
     fn a_renewal_is_asked_for_once_and_again_after_its_answer() {
-        let mut session = session(terms());
+        let mut session = session(policy());
         assert_eq!(session.due(), Some(at(10_000)));
         assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
         assert_eq!(session.on_event(Event::Tick, at(11_000)), []);
@@ -433,14 +529,13 @@ mod tests {
 
     #[test]
     fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
-        let mut session = session(terms());
-        let stop = [Action::Stop(Why::Cancelled)];
+        let mut session = session(policy());
+        let stop = [Action::Terminate(StopReason::Cancelled)];
         assert_eq!(session.on_event(Event::Cancelled, at(1_000)), stop);
         assert_eq!(session.on_event(Event::Cancelled, at(2_000)), []);
-        let kill = [Action::Kill(Why::Cancelled)];
+        let kill = [Action::Kill(StopReason::Cancelled)];
         assert_eq!(session.on_event(Event::Tick, at(6_000)), kill);
         session.on_event(Event::Ended(ExitStatus::from_raw(9)), at(6_001));
-        assert_eq!(session.due(), Some(at(7_000)));
         assert_eq!(
             session.on_event(Event::TreeEnded, at(6_002)),
             [Action::Finish(Exit::Cancelled)]
@@ -449,7 +544,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_the_job_gave_back_is_neither_renewed_nor_missed() {
-        let mut session = session(terms());
+        let mut session = session(policy());
         assert_eq!(session.on_event(Event::Returned, at(100)), []);
         assert_eq!(session.due(), None);
         assert_eq!(session.on_event(Event::Lost, at(200)), []);
@@ -461,17 +556,17 @@ mod tests {
 
     #[test]
     fn an_expiring_lease_stops_the_child_and_kills_it_at_the_deadline() {
-        let mut session = session(terms());
+        let mut session = session(policy());
         session.on_event(Event::Tick, at(10_000));
         assert_eq!(session.due(), Some(at(24_698)));
         assert_eq!(
             session.on_event(Event::Tick, at(24_698)),
-            [Action::Stop(Why::Lost)]
+            [Action::Terminate(StopReason::Lost)]
         );
         assert_eq!(session.due(), Some(at(29_698)));
         assert_eq!(
             session.on_event(Event::Tick, at(29_698)),
-            [Action::Kill(Why::Lost)]
+            [Action::Kill(StopReason::Lost)]
         );
         session.on_event(ended(0), at(29_699));
         assert_eq!(
@@ -482,9 +577,9 @@ mod tests {
 
     #[test]
     fn no_moment_stays_due_after_it_was_looked_at() {
-        let mut session = session(Terms {
+        let mut session = session(Policy {
             timeout_at: Some(at(3_000)),
-            ..terms()
+            ..policy()
         });
         let mut last = START;
         for _ in 0..100 {
@@ -506,20 +601,20 @@ mod tests {
             Event::Renewed(at(40_000)),
             sent(SIGHUP),
         ] {
-            let mut session = session(terms());
+            let mut session = session(policy());
             assert_eq!(
                 session.on_event(event, at(40_000)).first(),
-                Some(&Action::Kill(Why::Lost))
+                Some(&Action::Kill(StopReason::Lost))
             );
         }
     }
 
     #[test]
     fn a_lock_that_is_definitely_lost_stops_the_child_now() {
-        let mut session = session(terms());
+        let mut session = session(policy());
         assert_eq!(
             session.on_event(Event::Lost, at(1_000)),
-            [Action::Stop(Why::Lost)]
+            [Action::Terminate(StopReason::Lost)]
         );
         assert_eq!(session.due(), Some(at(6_000)));
         session.on_event(ended(0), at(1_500));
@@ -531,9 +626,9 @@ mod tests {
 
     #[test]
     fn with_on_lost_warn_the_child_goes_on_and_the_status_says_it() {
-        let mut session = session(Terms {
+        let mut session = session(Policy {
             only_warn: true,
-            ..terms()
+            ..policy()
         });
         assert_eq!(session.on_event(Event::Lost, at(1_000)), [Action::Warn]);
         assert_eq!(session.on_event(Event::Lost, at(2_000)), []);
@@ -546,84 +641,193 @@ mod tests {
 
     #[test]
     fn a_term_is_passed_on_and_followed_by_a_kill_after_the_grace() {
-        let mut session = session(terms());
+        let mut session = session(policy());
         assert_eq!(
             session.on_event(sent(SIGTERM), at(0)),
-            [Action::Forward(SIGTERM)]
+            [Action::Terminate(StopReason::Signal)]
         );
         assert_eq!(
             session.on_event(Event::Tick, at(5_000)),
-            [Action::Kill(Why::Signal)]
+            [Action::Kill(StopReason::Signal)]
         );
     }
 
     #[test]
-    fn a_second_int_or_term_kills_at_once() {
-        for (first, second) in [
-            (SIGINT, SIGINT),
-            (SIGINT, SIGTERM),
-            (SIGTERM, SIGINT),
-            (SIGTERM, SIGTERM),
+    fn a_second_int_or_term_kills_when_it_comes_half_a_second_later() {
+        for first in [SIGINT, SIGTERM] {
+            for second in [SIGINT, SIGTERM] {
+                let mut session = session(policy());
+                session.on_event(sent(first), at(0));
+                let actions = session.on_event(sent(second), at(500));
+                assert_eq!(actions, [Action::Kill(StopReason::Signal)]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_repeated_within_half_a_second_is_the_same_request() {
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+            let mut session = session(policy());
+            assert_eq!(session.on_event(sent(signal), at(0)).len(), 1);
+            assert_eq!(session.on_event(sent(signal), at(1)), []);
+            assert_eq!(session.on_event(sent(signal), at(499)), []);
+        }
+        // What a key on the terminal asked for is relayed by `timeout`.
+        let mut session = session(Policy {
+            on_terminal: true,
+            ..policy()
+        });
+        assert_eq!(session.on_event(typed(SIGINT), at(0)), []);
+        assert_eq!(session.on_event(sent(SIGINT), at(1)), []);
+        assert_eq!(session.on_event(sent(SIGINT), at(2)), []);
+    }
+
+    #[test]
+    fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
+        let mut session = session(policy());
+        let forward = [Action::Forward(SIGINT)];
+        assert_eq!(session.on_event(sent(SIGINT), at(0)), forward);
+        let terminate = [Action::Terminate(StopReason::Signal)];
+        assert_eq!(session.on_event(sent(SIGTERM), at(100)), terminate);
+    }
+
+    #[test]
+    fn an_int_alone_never_kills_and_typed_ones_never_do() {
+        let mut session = session(Policy {
+            on_terminal: true,
+            ..policy()
+        });
+        for ms in [0, 100, 700, 6_000, 6_001, 9_000] {
+            assert_eq!(session.on_event(typed(SIGINT), at(ms)), []);
+        }
+        assert_eq!(
+            session.on_event(sent(SIGINT), at(9_800)),
+            [Action::Forward(SIGINT)]
+        );
+    }
+
+    #[test]
+    fn redlock_ends_by_the_signal_that_it_got_and_that_ended_command() {
+        let killed_by = |signal| Event::Ended(ExitStatus::from_raw(signal));
+        for (got, ended_by, exit) in [
+            (Some(SIGINT), killed_by(SIGINT), Exit::Interrupted(SIGINT)),
+            (
+                Some(SIGTERM),
+                killed_by(SIGTERM),
+                Exit::Interrupted(SIGTERM),
+            ),
+            (Some(SIGTERM), killed_by(SIGHUP), Exit::Signal(SIGHUP)),
+            (None, killed_by(SIGTERM), Exit::Signal(SIGTERM)),
+            (Some(SIGINT), ended(130), Exit::Command(130)),
         ] {
-            let mut session = session(terms());
-            session.on_event(sent(first), at(0));
-            let actions = session.on_event(sent(second), at(9_000).before(Duration::from_secs(8)));
+            let mut session = session(policy());
+            if let Some(signal) = got {
+                session.on_event(sent(signal), at(0));
+            }
+            session.on_event(ended_by, at(10));
             assert_eq!(
-                actions,
-                [Action::Forward(second), Action::Kill(Why::Signal)]
+                session.on_event(Event::TreeEnded, at(10)),
+                [Action::Finish(exit)]
             );
         }
     }
 
     #[test]
-    fn an_int_alone_never_kills_and_typed_ones_far_apart_do_not_either() {
-        let mut session = session(Terms {
-            on_terminal: true,
-            ..terms()
-        });
-        assert_eq!(session.on_event(typed(SIGINT), at(0)), []);
-        assert_eq!(session.on_event(Event::Tick, at(6_000)), []);
-        assert_eq!(session.on_event(typed(SIGINT), at(7_000)), []);
+    fn what_a_killed_command_has_started_is_stopped() {
+        let mut session = session(policy());
+        let killed = Event::Ended(ExitStatus::from_raw(9));
+        let terminate = [Action::Terminate(StopReason::Leftovers)];
+        assert_eq!(session.on_event(killed, at(100)), terminate);
+        assert_eq!(session.due(), Some(at(5_100)));
         assert_eq!(
-            session.on_event(typed(SIGINT), at(8_000)),
-            [Action::Kill(Why::Signal)]
+            session.on_event(Event::TreeEnded, at(200)),
+            [Action::Finish(Exit::Signal(9))]
+        );
+    }
+
+    #[test]
+    fn with_wait_tree_the_run_lasts_as_long_as_what_command_has_started() {
+        let mut session = session(Policy {
+            wait_tree: true,
+            ..policy()
+        });
+        assert_eq!(session.on_event(ended(3), at(100)), []);
+        assert_eq!(session.due(), Some(at(10_000)));
+        assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
+        assert_eq!(
+            session.on_event(Event::TreeEnded, at(11_000)),
+            [Action::Finish(Exit::Command(3))]
+        );
+    }
+
+    #[test]
+    fn what_escapes_a_kill_is_killed_again() {
+        let mut session = session(policy());
+        session.on_event(sent(SIGTERM), at(0));
+        let kill = [Action::Kill(StopReason::Signal)];
+        assert_eq!(session.on_event(Event::Tick, at(5_000)), kill);
+        for again in [5_010, 5_020, 5_030] {
+            assert_eq!(session.due(), Some(at(again)));
+            assert_eq!(session.on_event(Event::Tick, at(again)), [Action::KillRest]);
+        }
+    }
+
+    #[test]
+    fn a_command_that_may_not_be_signalled_does_not_keep_redlock_for_ever() {
+        let mut session = session(policy());
+        session.on_event(sent(SIGTERM), at(0));
+        assert_eq!(session.on_event(Event::Refused, at(0)), []);
+        session.on_event(Event::Tick, at(5_000));
+        assert_eq!(
+            session.on_event(Event::Tick, at(6_000)),
+            [Action::Finish(Exit::Internal)]
         );
     }
 
     #[test]
     fn what_the_terminal_told_the_whole_group_is_not_passed_on_again() {
-        let terms = Terms {
+        let policy = Policy {
             on_terminal: true,
-            ..terms()
+            ..policy()
         };
-        for (terms, event, expected) in [
-            (terms, typed(SIGHUP), vec![]),
-            (terms, typed(SIGWINCH), vec![]),
-            (terms, typed(SIGALRM), vec![Action::Forward(SIGALRM)]),
-            (terms, sent(SIGHUP), vec![Action::Forward(SIGHUP)]),
+        for (policy, event, expected) in [
+            (policy, typed(SIGHUP), vec![]),
+            (policy, typed(SIGWINCH), vec![]),
+            (policy, typed(SIGTSTP), vec![Action::Suspend]),
+            (policy, typed(SIGALRM), vec![Action::Forward(SIGALRM)]),
+            (policy, sent(SIGHUP), vec![Action::Forward(SIGHUP)]),
             (
-                Terms {
+                policy,
+                sent(SIGTSTP),
+                vec![Action::Forward(SIGTSTP), Action::Suspend],
+            ),
+            (
+                Policy {
                     leads_session: true,
-                    ..terms
+                    ..policy
                 },
                 typed(SIGHUP),
                 vec![Action::Forward(SIGHUP)],
             ),
         ] {
-            assert_eq!(session(terms).on_event(event, at(0)), expected, "{event:?}");
+            assert_eq!(
+                session(policy).on_event(event, at(0)),
+                expected,
+                "{event:?}"
+            );
         }
     }
 
     #[test]
     fn the_timeout_stops_then_kills_and_is_the_status() {
-        let mut session = session(Terms {
+        let mut session = session(Policy {
             timeout_at: Some(at(2_000)),
-            ..terms()
+            ..policy()
         });
         assert_eq!(session.due(), Some(at(2_000)));
         assert_eq!(
             session.on_event(Event::Tick, at(2_000)),
-            [Action::Stop(Why::Timeout)]
+            [Action::Terminate(StopReason::Timeout)]
         );
         assert_eq!(session.due(), Some(at(7_000)));
         session.on_event(ended(0), at(2_100));
@@ -635,9 +839,10 @@ mod tests {
 
     #[test]
     fn descendants_of_an_interrupted_command_have_the_grace_to_end() {
-        let mut session = session(terms());
+        let mut session = session(policy());
         session.on_event(sent(SIGINT), at(0));
-        assert_eq!(session.on_event(ended(130), at(10)), []);
+        let terminate = [Action::Terminate(StopReason::Signal)];
+        assert_eq!(session.on_event(ended(130), at(10)), terminate);
         assert_eq!(
             session.on_event(Event::TreeEnded, at(20)),
             [Action::Finish(Exit::Command(130))]
@@ -646,20 +851,20 @@ mod tests {
 
     #[test]
     fn what_cannot_be_killed_is_not_waited_for_for_ever() {
-        let mut session = session(terms());
+        let mut session = session(policy());
         session.on_event(sent(SIGTERM), at(0));
-        session.on_event(sent(SIGTERM), at(1));
-        session.on_event(ended(1), at(2));
-        assert_eq!(session.due(), Some(at(1_001)));
+        session.on_event(sent(SIGTERM), at(600));
+        session.on_event(ended(1), at(602));
+        assert_eq!(session.due(), Some(at(610)));
         assert_eq!(
-            session.on_event(Event::Tick, at(1_001)),
+            session.on_event(Event::Tick, at(1_600)),
             [Action::Finish(Exit::Command(1))]
         );
     }
 
     #[test]
     fn without_a_lock_only_signals_and_the_timeout_count() {
-        let mut session = Session::new(terms(), None);
+        let mut session = Session::new(policy(), None);
         assert_eq!(session.due(), None);
         assert_eq!(
             session.on_event(ended(3), at(99_000)),

@@ -10,44 +10,66 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::sys::{self, Arrived, SignalSet};
+use crate::sys::{self, ReceivedSignal, SignalSet};
 
-pub use libc::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGURG, SIGWINCH};
+pub use libc::{
+    SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTOU, SIGURG, SIGWINCH,
+};
 
 /// The signals of a run, from when it first asks for the lock.
 pub struct Signals {
     fd: OwnedFd,
+    on_terminal: bool,
     /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
     pub sigchld_ignored: bool,
 }
 
 impl Signals {
-    /// Blocks and collects all signals that can be passed on. With `on_terminal` the keys that
-    /// stop a job are left to the kernel: it stops us and our child alike.
+    /// Blocks and collects all signals that can be passed on.
     pub fn take(on_terminal: bool) -> io::Result<Self> {
         let sigchld_ignored = sys::is_ignored(SIGCHLD);
         // A parent may have left it ignored; then the kernel would throw our child's status away.
         sys::set_default(SIGCHLD);
-        let taken = (1..32)
-            .chain(sys::first_realtime_signal()..=sys::last_signal())
-            .filter(|&signal| signal == SIGCHLD || is_passed_on(signal, on_terminal));
+        let taken =
+            (1..=sys::LAST_SIGNAL).filter(|&signal| signal == SIGCHLD || is_passed_on(signal));
         let set = SignalSet::of(taken);
         set.block()?;
         Ok(Self {
             fd: set.descriptor()?,
+            on_terminal,
             sigchld_ignored,
         })
     }
 
     /// The next signal that has arrived, if any. What was ignored when we were started comes as
-    /// well, as it is blocked; it is passed over here, where it costs only who sends it.
-    pub fn next(&self) -> io::Result<Option<Arrived>> {
+    /// well, as it is blocked; it is skipped here, so only its sender pays for it.
+    pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
         loop {
             match sys::next_signal(&self.fd)? {
-                Some(arrived) if sys::is_ignored(arrived.signal) => {}
+                // Since we were started it is ignored, and our own writes may have caused it.
+                Some(received) if received.signal == libc::SIGPIPE => {
+                    if !received.from_ourselves && !sys::sigpipe_was_ignored() {
+                        return Ok(Some(received));
+                    }
+                }
+                Some(received) if sys::is_ignored(received.signal) => {}
                 other => return Ok(other),
             }
         }
+    }
+
+    /// Stops ourselves, until we are continued. On a terminal that is the shell's doing, which stops a
+    /// job by TSTP and nothing where no shell could continue it; elsewhere, and where nobody else
+    /// asked for it, STOP leaves no doubt.
+    pub fn suspend(&self) -> io::Result<()> {
+        sys::stop_by(if self.on_terminal { SIGTSTP } else { SIGSTOP })
+    }
+
+    /// From now on a signal that asks us to end does so by itself, at once: nothing is left to do that
+    /// would be worth a wait. What came until now is forgotten.
+    pub fn let_through(&self) -> io::Result<()> {
+        while self.next()?.is_some() {}
+        SignalSet::of([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).unblock()
     }
 }
 
@@ -73,20 +95,17 @@ pub fn interrupted() -> Result<Receiver<()>, ctrlc::Error> {
 }
 
 /// Whether a signal is collected and passed on to the child.
-fn is_passed_on(signal: i32, on_terminal: bool) -> bool {
-    // On a terminal the kernel stops the whole job.
-    let stops_the_job = on_terminal && signal == libc::SIGTSTP;
-    let is_ours = matches!(
+fn is_passed_on(signal: i32) -> bool {
+    !matches!(
         signal,
         // They can't be caught, or tell of our own children.
         libc::SIGKILL | libc::SIGSTOP | libc::SIGCHLD
-        // They report a fault of this very process. (A write to a closed pipe is an error in Rust.)
+        // They report a fault of this very process.
         | libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP
-        | libc::SIGABRT | libc::SIGSYS | libc::SIGPIPE
-        // They stop whoever uses a terminal from the background.
+        | libc::SIGABRT | libc::SIGSYS
+        // They stop a process that uses a terminal from the background.
         | libc::SIGTTIN | libc::SIGTTOU
-    );
-    !stops_the_job && !is_ours
+    )
 }
 
 /// Whether a signal ends a redlock that still waits for the lock. All would by default, but for
@@ -96,4 +115,10 @@ pub fn ends_waiting(signal: i32) -> bool {
         signal,
         libc::SIGCHLD | libc::SIGCONT | libc::SIGWINCH | libc::SIGURG | libc::SIGTSTP
     )
+}
+
+/// Whether redlock ends by this signal when the work has ended by it, as a shell expects that waits
+/// for us: a script is to end at Ctrl-C, and not to go on with its next line.
+pub fn is_passed_up(signal: i32) -> bool {
+    matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM)
 }

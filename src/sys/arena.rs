@@ -51,9 +51,10 @@ fn offset(allocation: *mut u8) -> Option<usize> {
     (offset < SIZE).then_some(offset)
 }
 
-/// Moves the free part's beginning, if it is where it is thought to be.
+/// Moves the free part's beginning, if it is where it is thought to be. What was written to memory
+/// before it was freed is done before another thread gets it: a release, and an acquire in `alloc`.
 fn advance(from: usize, to: usize) -> bool {
-    NEXT.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+    NEXT.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok()
 }
 
@@ -73,7 +74,7 @@ unsafe impl GlobalAlloc for Arena {
                 // SAFETY: the caller's promises are passed on.
                 return unsafe { System.alloc(layout) };
             }
-            match NEXT.compare_exchange_weak(next, end, Ordering::Relaxed, Ordering::Relaxed) {
+            match NEXT.compare_exchange_weak(next, end, Ordering::AcqRel, Ordering::Relaxed) {
                 // SAFETY: `start` is within the block, or at its end for an empty allocation.
                 Ok(_) => return unsafe { BLOCK.0.get().cast::<u8>().add(start) },
                 Err(other) => next = other,

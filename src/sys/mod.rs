@@ -6,19 +6,22 @@
 #![allow(unsafe_code)]
 
 mod arena;
+mod spawn;
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGTERM};
+
+pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
 /// streams that are closed, and before the C library unblocks signals of its own.
@@ -56,79 +59,148 @@ static BEFORE_MAIN: extern "C" fn() = {
     before_main
 };
 
+/// The action of a signal, as the kernel has it: the C library hides the signals that it keeps for
+/// itself (32 to 34), but others may send these as well. All platforms begin with the handler; the
+/// rest is flags, a mask and the like.
+type KernelAction = [usize; 4];
+
+/// The size of the kernel's set of signals, in bytes.
+const SET_SIZE: usize = size_of::<u64>();
+
+/// The last signal there is.
+pub const LAST_SIGNAL: i32 = 64;
+
+/// Asks for the action of a signal, or sets it.
+fn signal_action(signal: i32, new: Option<&KernelAction>) -> KernelAction {
+    let mut old: KernelAction = [0; 4];
+    let new = new.map_or(ptr::null(), |new| ptr::from_ref(new));
+    // SAFETY: the kernel reads and writes structures of this size, or less. Where it refuses (no such
+    // signal) the zeroes stay, which mean the default action.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            new,
+            old.as_mut_ptr(),
+            SET_SIZE,
+        );
+    }
+    old
+}
+
 /// Whether a signal is ignored by this process.
 pub fn is_ignored(signal: i32) -> bool {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null pointer changes nothing; the kernel fills in the old action, and where it
-    // refuses (no such signal) the zeroes stay, which mean the default action.
-    unsafe {
-        libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
-        action.assume_init().sa_sigaction == libc::SIG_IGN
-    }
+    signal_action(signal, None)[0] == libc::SIG_IGN
+}
+
+/// Whether SIGPIPE was ignored when we were started; since then it is.
+pub fn sigpipe_was_ignored() -> bool {
+    SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed)
+}
+
+/// Whether a standard stream, by its number, was closed when we were started.
+pub fn stream_was_closed(stream: usize) -> bool {
+    STREAM_WAS_CLOSED[stream].load(Ordering::Relaxed)
 }
 
 /// Gives a signal its default action.
 pub fn set_default(signal: i32) {
-    // SAFETY: no handler of ours is involved.
-    unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-    }
+    signal_action(signal, Some(&[libc::SIG_DFL, 0, 0, 0]));
 }
 
-/// A set of signals.
+/// A set of signals, all that the kernel has among them.
 #[derive(Clone, Copy)]
-pub struct SignalSet(libc::sigset_t);
+pub struct SignalSet(u64);
 
 impl SignalSet {
     /// The set of these signals.
     pub fn of(signals: impl IntoIterator<Item = i32>) -> Self {
-        let mut set = MaybeUninit::uninit();
-        // SAFETY: sigemptyset initializes the set; sigaddset refuses numbers that are no signals.
-        unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            for signal in signals {
-                libc::sigaddset(set.as_mut_ptr(), signal);
-            }
-            Self(set.assume_init())
-        }
+        let bits = signals.into_iter().map(|signal| 1 << (signal - 1));
+        Self(bits.fold(0, |set, bit: u64| set | bit))
     }
 
     /// Blocks these signals too in this thread.
-    pub fn block(&self) -> io::Result<()> {
-        // SAFETY: the set is valid, and nobody asks for the mask from before.
-        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const self.0, ptr::null_mut()) }
-        {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+    pub fn block(self) -> io::Result<()> {
+        self.change_mask(libc::SIG_BLOCK)
+    }
+
+    /// Lets these signals through to this thread: any that came meanwhile takes effect now.
+    pub fn unblock(self) -> io::Result<()> {
+        self.change_mask(libc::SIG_UNBLOCK)
+    }
+
+    fn change_mask(self, how: c_int) -> io::Result<()> {
+        let none = ptr::null_mut::<u64>();
+        // SAFETY: the set is valid, of the size that is named, and nobody asks for the mask before.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                how,
+                &raw const self.0,
+                none,
+                SET_SIZE,
+            )
+        };
+        checked(result).map(drop)
     }
 
     /// A non-blocking descriptor from which these signals can be read, closed on exec.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub fn descriptor(self) -> io::Result<OwnedFd> {
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: -1 asks for a new descriptor, which nobody else owns.
         unsafe {
-            match libc::signalfd(
-                -1,
-                &raw const self.0,
-                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-            ) {
-                -1 => Err(io::Error::last_os_error()),
-                fd => Ok(OwnedFd::from_raw_fd(fd)),
-            }
+            let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const self.0, SET_SIZE, flags);
+            let fd = i32::try_from(checked(fd)?).map_err(io::Error::other)?;
+            Ok(OwnedFd::from_raw_fd(fd))
         }
     }
 }
 
-/// A signal that arrived: its number, and whether the kernel sent it (a key on the terminal, a
-/// hang-up) rather than a process.
+/// The result of a system call.
+fn checked(result: c_long) -> io::Result<c_long> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result),
+    }
+}
+
+/// Ends this process by a signal, as if nothing had been done about it; a signal that this process
+/// ignored or handled before has its default action again. Returns where the kernel doesn't do that:
+/// the first process of a system has no default actions.
+pub fn die_by(signal: i32) {
+    let no_core = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit is valid. Only core files are concerned.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+    }
+    set_default(signal);
+    let _ = kill(Pid::this().as_raw(), signal);
+    let _ = SignalSet::of([signal]).unblock();
+}
+
+/// Stops this process by a signal with its default action, until it is continued.
+pub fn stop_by(signal: i32) -> io::Result<()> {
+    kill(Pid::this().as_raw(), signal)?;
+    let set = SignalSet::of([signal]);
+    set.unblock()?;
+    set.block()
+}
+
+/// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignal {
     pub signal: i32,
+    /// The kernel sent it (a key on the terminal, a hang-up) rather than a process.
     pub from_kernel: bool,
+    /// It came from this very process: the kernel's answer to a write into a closed pipe, say.
+    pub from_ourselves: bool,
 }
 
 /// Reads one signal from a descriptor made by [`SignalSet::descriptor`], if there is one.
-pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<Arrived>> {
+pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
     let size = size_of::<libc::signalfd_siginfo>();
     // SAFETY: the kernel writes whole records only, and only into the size that is named.
@@ -136,9 +208,11 @@ pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<Arrived>> {
         let read = libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
         if usize::try_from(read) == Ok(size) {
             let info = info.assume_init();
-            return Ok(Some(Arrived {
+            return Ok(Some(ReceivedSignal {
                 signal: i32::try_from(info.ssi_signo).unwrap_or(0),
                 from_kernel: info.ssi_code == libc::SI_KERNEL,
+                from_ourselves: info.ssi_code == libc::SI_USER
+                    && info.ssi_pid == std::process::id(),
             }));
         }
     }
@@ -193,13 +267,13 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Goes on twice: in this process (false), and in a new one (true) of a session of its own, with
-/// nothing open but these descriptors and `/dev/null` for the standard streams, in the root
-/// directory. No other thread may be running.
+/// Forks: returns false in this process, and true in the child, which has a session of its own, has
+/// nothing open but these descriptors and `/dev/null` for the standard streams, and is in the root
+/// directory. No other thread may be at work.
 ///
 /// # Errors
 /// In this process only: no new one could be made.
-pub fn split_off(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
+pub fn fork_daemon(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
     let mut kept: Vec<u32> = kept
         .iter()
         .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
@@ -262,8 +336,63 @@ pub fn reap() -> io::Result<Option<(i32, ExitStatus)>> {
     }
 }
 
-/// Lets others go first from now on: waking us doesn't take the processor from whoever has it.
-pub fn yield_to_others() {
+/// Whether there is a child, alive or not yet reaped.
+pub fn has_children() -> bool {
+    let mut found = MaybeUninit::<libc::siginfo_t>::uninit();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the structure is ours to write to, and nobody reads it.
+    unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), options) == 0 }
+}
+
+/// Whether a child is stopped by a signal.
+pub fn is_stopped(child: Pid) -> bool {
+    // SAFETY: the structure is ours to write to, and zero is a valid value of it. Nothing is reaped.
+    unsafe {
+        let mut found: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+        let id = child.as_raw().unsigned_abs();
+        libc::waitid(libc::P_PID, id, &raw mut found, options) == 0 && found.si_pid() != 0
+    }
+}
+
+/// Has the kernel give orphans among our descendants to us as their new parent, and not to the first
+/// process of the system.
+pub fn adopt_orphans() {
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+}
+
+/// How a process ended by whose descriptor it was known; `None` where the kernel doesn't say: the
+/// process has not been reaped yet, or this is Linux before 6.15.
+pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
+    /// The part of the kernel's `struct pidfd_info` that was there from the start.
+    #[repr(C)]
+    #[derive(Default)]
+    struct PidfdInfo {
+        mask: u64,
+        cgroup: u64,
+        /// Process, thread group, parent; real, effective, saved and file system user and group.
+        ids: [u32; 11],
+        exit_code: i32,
+    }
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+    // _IOWR(0xFF, 11, struct pidfd_info)
+    const PIDFD_GET_INFO: u32 = (3 << 30) | ((size_of::<PidfdInfo>() as u32) << 16) | 0xff0b;
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_EXIT,
+        ..PidfdInfo::default()
+    };
+    // SAFETY: the request carries the size of the structure, which is ours to write to.
+    let result = unsafe {
+        let request = PIDFD_GET_INFO as libc::Ioctl;
+        libc::ioctl(process.as_raw_fd(), request, &raw mut info)
+    };
+    let known = result == 0 && info.mask & PIDFD_INFO_EXIT != 0;
+    known.then(|| ExitStatus::from_raw(info.exit_code))
+}
+
+/// Switches to SCHED_BATCH, so that waking us doesn't take the processor from another process. COMMAND
+/// must not inherit it.
+pub fn yield_cpu() {
     // SAFETY: the structure is valid, and zero is the only priority that this policy has.
     unsafe {
         let parameters: libc::sched_param = std::mem::zeroed();
@@ -273,164 +402,5 @@ pub fn yield_to_others() {
             libc::SCHED_BATCH,
             &raw const parameters,
         );
-    }
-}
-
-/// The highest real-time signal.
-pub fn last_signal() -> i32 {
-    libc::SIGRTMAX()
-}
-
-/// The lowest real-time signal that the C library leaves to programs.
-pub fn first_realtime_signal() -> i32 {
-    libc::SIGRTMIN()
-}
-
-/// What to execute, and how.
-pub struct Execution<'a> {
-    /// Paths of the program, tried in order as execvp(3) does.
-    pub candidates: &'a [CString],
-    pub arguments: &'a [CString],
-    /// `NAME=value` texts.
-    pub environment: &'a [CString],
-    /// Whether the child leads a process group of its own.
-    pub own_group: bool,
-    /// Whether SIGCHLD was ignored when we were started.
-    pub sigchld_ignored: bool,
-}
-
-/// What the child of [`spawn`] works with, in the memory that it shares with its parent.
-struct Borrowed<'a> {
-    candidates: &'a [*const c_char],
-    arguments: &'a [*const c_char],
-    environment: &'a [*const c_char],
-    own_group: bool,
-    sigchld_ignored: bool,
-    parent: i32,
-    /// Why nothing could be executed.
-    error: AtomicI32,
-}
-
-/// Starts a program in a child that gets signals and standard streams as we got them (the standard
-/// library would reset SIGPIPE and the mask), and that the kernel kills when the thread that calls
-/// this ends, so when redlock dies: it must be the main thread.
-///
-/// The child shares our memory until it executes (as with vfork(2), and in glibc's and musl's
-/// `posix_spawn`), because copying the page tables for a fork costs a tenth of a short run; and
-/// `posix_spawn` itself has no way to ask for the kill.
-///
-/// # Errors
-/// The error of the last `execve`, by the rules of execvp(3): `EACCES` is remembered over `ENOENT`.
-pub fn spawn(execution: &Execution) -> io::Result<i32> {
-    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-        texts
-            .iter()
-            .map(|text| text.as_ptr())
-            .chain([ptr::null()])
-            .collect()
-    };
-    let (candidates, arguments, environment) = (
-        pointers(execution.candidates),
-        pointers(execution.arguments),
-        pointers(execution.environment),
-    );
-    let borrowed = Borrowed {
-        candidates: &candidates,
-        arguments: &arguments,
-        environment: &environment,
-        own_group: execution.own_group,
-        sigchld_ignored: execution.sigchld_ignored,
-        parent: Pid::this().as_raw(),
-        error: AtomicI32::new(0),
-    };
-    // Far more than a few system calls need; only what is touched takes memory.
-    let mut stack = vec![MaybeUninit::<u128>::uninit(); 32 * 1024 / size_of::<u128>()];
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the child runs on the other end of its own stack, and this thread stands still until
-    // it has executed or ended, so all it borrows outlives it. It makes system calls only. No
-    // signal handler of ours can run in it: we have none but for faults.
-    let pid = unsafe {
-        let top = stack.as_mut_ptr().add(stack.len());
-        libc::clone(
-            execute,
-            top.cast(),
-            flags,
-            (&raw const borrowed).cast_mut().cast(),
-        )
-    };
-    if pid == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    match borrowed.error.load(Ordering::Relaxed) {
-        0 => Ok(pid),
-        error => {
-            // SAFETY: the child has ended and is ours to reap.
-            unsafe {
-                libc::waitpid(pid, ptr::null_mut(), 0);
-            }
-            Err(io::Error::from_raw_os_error(error))
-        }
-    }
-}
-
-/// The child's side of [`spawn`]: ends only when nothing could be executed.
-extern "C" fn execute(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes this, and stands still while we look at it; all pointers in it are to
-    // texts that end with a zero byte, and the lists end with a null pointer. Plain system calls.
-    unsafe {
-        let borrowed = &*argument.cast::<Borrowed>();
-        if borrowed.own_group {
-            libc::setpgid(0, 0);
-        }
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-        if libc::getppid() != borrowed.parent {
-            // redlock died before the line above.
-            libc::_exit(127);
-        }
-        let sigpipe = if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {
-            libc::SIG_IGN
-        } else {
-            libc::SIG_DFL
-        };
-        libc::signal(libc::SIGPIPE, sigpipe);
-        if borrowed.sigchld_ignored {
-            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-        }
-        for (stream, was_closed) in (0..).zip(&STREAM_WAS_CLOSED) {
-            if was_closed.load(Ordering::Relaxed) {
-                libc::close(stream);
-            }
-        }
-        // The C library would leave its own two signals out of the mask.
-        let mask = MASK_AT_START.load(Ordering::Relaxed);
-        let none = ptr::null_mut::<c_void>();
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const mask,
-            none,
-            8,
-        );
-        let mut error = libc::ENOENT;
-        for &path in borrowed.candidates {
-            if path.is_null() {
-                break;
-            }
-            libc::execve(
-                path,
-                borrowed.arguments.as_ptr(),
-                borrowed.environment.as_ptr(),
-            );
-            match *libc::__errno_location() {
-                libc::ENOENT | libc::ENOTDIR => {}
-                libc::EACCES => error = libc::EACCES,
-                other => {
-                    error = other;
-                    break;
-                }
-            }
-        }
-        borrowed.error.store(error, Ordering::Relaxed);
-        libc::_exit(127)
     }
 }

@@ -3,33 +3,38 @@
 //! To the [`Session`] that process is what COMMAND is to a run. It isn't our child, so its end is seen
 //! by its pidfd, and nobody tells its status.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
 use crate::cli::{self, OnLoss};
 use crate::clock::{Timer, now};
-use crate::command::take::{Holds, Taker, end, sleep};
+use crate::command::take::{Holds, Taker, end, holds_by_environment, sleep};
 use crate::exit::Exit;
 use crate::lease::try_timeout;
 use crate::lock::{End, Parting};
-use crate::process::{self, Pulse, descendants};
+use crate::process::{self, ProcessFd};
 use crate::renewer::News;
-use crate::session::{Action, Event, Session, Terms};
+use crate::session::{Action, Event, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
+use crate::stderr;
 use crate::sys;
+use crate::tree::{self, Tree};
 
-/// The process for which a lock is kept, and what has come from it.
+/// The process for which a lock is kept, and what it starts from then on.
 pub(super) struct Target {
     pid: i32,
-    pulse: Pulse,
+    process: ProcessFd,
     instance: String,
-    /// Its descendants, from when it was asked to stop: without it they are hard to find.
-    rest: Vec<Pulse>,
+    tree: Tree,
+    /// What it has started and was found: later on it may be hard to find.
+    rest: Vec<ProcessFd>,
 }
 
 impl Target {
@@ -38,15 +43,16 @@ impl Target {
     /// # Errors
     /// `NotFound`, or that we may not signal it, unless it is only to be `warned`.
     pub(super) fn new(pid: i32, warned: bool) -> io::Result<Self> {
-        let pulse = Pulse::of(pid)?.ok_or(io::ErrorKind::NotFound)?;
+        let process = ProcessFd::of(pid)?.ok_or(io::ErrorKind::NotFound)?;
         if !warned {
-            pulse.signal(0)?;
+            process.signal(0)?;
         }
-        let instance = pulse.instance(pid).unwrap_or_default();
+        let instance = process.instance(pid).unwrap_or_default();
         Ok(Self {
             pid,
-            pulse,
+            process,
             instance,
+            tree: Tree::below(Pid::from_raw(pid)),
             rest: Vec::new(),
         })
     }
@@ -56,29 +62,46 @@ impl Target {
         self.instance.clone()
     }
 
-    /// Signals it and all that came from it.
-    fn signal_all(&mut self, signals: &[i32]) {
-        let found = descendants(Pid::from_raw(self.pid)).into_iter();
-        // In a container it may be the one that adopts orphans, and we are one.
-        let others = found.filter(|&pid| pid != Pid::this());
-        self.rest
-            .extend(others.filter_map(|pid| Pulse::of(pid.as_raw()).ok()?));
-        self.rest.retain(|pulse| !pulse.has_stopped());
-        for pulse in std::iter::once(&self.pulse).chain(&self.rest) {
+    /// Finds what it has started: its descendants, and what has the lock's token (under this id) in its
+    /// environment.
+    fn find_rest(&mut self, id: &str) {
+        let mut found = Vec::new();
+        if !self.process.has_ended() {
+            found = self.tree.members();
+        }
+        found.extend(tree::marked(|environment| {
+            holds_by_environment(environment, id)
+        }));
+        found.sort();
+        found.dedup();
+        found.retain(|&pid| pid.as_raw() != self.pid);
+        let open = |pid: Pid| ProcessFd::of(pid.as_raw()).ok().flatten();
+        self.rest = found.into_iter().filter_map(open).collect();
+    }
+
+    /// Signals it and what was found of its tree.
+    fn signal_all(&self, signals: &[i32]) {
+        for process in std::iter::once(&self.process).chain(&self.rest) {
             for &signal in signals {
-                let _ = pulse.signal(signal);
+                let _ = process.signal(signal);
             }
         }
     }
 
-    /// Descriptors that become readable with its end, and with that of what came from it.
+    /// How it ended. Where the kernel doesn't say, it is taken to have ended well.
+    fn exit_status(&self) -> ExitStatus {
+        let status = self.process.exit_status(self.pid);
+        status.unwrap_or_else(|| ExitStatus::from_raw(0))
+    }
+
+    /// Descriptors that become readable with its end, and with that of what was found of its tree.
     fn ends(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
-        let first = (!self.pulse.has_stopped()).then_some(&self.pulse);
-        let rest = self.rest.iter().filter(|pulse| !pulse.has_stopped());
+        let first = (!self.process.has_ended()).then_some(&self.process);
+        let rest = self.rest.iter().filter(|process| !process.has_ended());
         first
             .into_iter()
             .chain(rest)
-            .map(|pulse| Some(pulse.as_fd()))
+            .map(|process| Some(process.as_fd()))
     }
 }
 
@@ -91,19 +114,23 @@ pub(super) fn leave_behind(
 ) -> Result<()> {
     holds.rest();
     let link = holds.link.as_ref().map(AsFd::as_fd);
-    let kept: Vec<BorrowedFd> = link.into_iter().chain([target.pulse.as_fd()]).collect();
-    if !sys::split_off(&kept).context("can't leave a keeper behind")? {
+    let kept: Vec<BorrowedFd> = link.into_iter().chain([target.process.as_fd()]).collect();
+    stderr::flush();
+    if !sys::fork_daemon(&kept).context("can't leave a keeper behind")? {
         // Everything is the keeper's now.
         holds.all.clear();
         return Ok(());
     }
-    let terms = Terms {
+    stderr::silence();
+    let policy = Policy {
         on_terminal: false,
         leads_session: true,
         only_warn: options.on_lost == OnLoss::Warn,
+        wait_tree: options.wait_tree,
         kill_after: options.kill_after,
         timeout_at: None,
     };
+    let id = holds.all.first().map(|hold| hold.claim.id());
     // As long as one of the two lives, somebody may still be at work under the lock.
     let both = [Some(target.instance()), process::instance()];
     let both: Vec<String> = both.into_iter().flatten().collect();
@@ -115,44 +142,55 @@ pub(super) fn leave_behind(
     {
         holds.link = None;
     }
-    let session = Session::new(terms, holds.lease.take());
-    let keeper = Keeper {
+    let session = Session::new(policy, holds.lease.take());
+    let mut keeper = Keeper {
         target,
+        id: id.unwrap_or_default(),
         session,
-        only_warn: terms.only_warn,
+        only_warn: policy.only_warn,
         holds,
     };
-    let end = keeper.until_the_end()?;
+    let end = keeper.watch().unwrap_or_else(|_| keeper.abandon());
     let keep = std::time::Duration::ZERO;
-    taker.release_all(holds, &Parting::Over { end, keep });
+    taker.release_at_end(holds, &Parting::Over { end, keep });
     Ok(())
 }
 
 struct Keeper<'a> {
     target: Target,
+    /// The lock's holder, as others call it.
+    id: String,
     session: Session,
     only_warn: bool,
     holds: &'a mut Holds,
 }
 
+/// How long to wait for what was killed because we can't go on.
+const ABANDON_WITHIN: Duration = Duration::from_secs(1);
+
 impl Keeper<'_> {
     /// Renews until the target has ended, or the lock isn't ours any more; how that ended.
-    fn until_the_end(mut self) -> Result<End> {
+    fn watch(&mut self) -> Result<End> {
         let signals = Signals::take(false)?;
         let mut timer = Timer::new()?;
         let mut ended = false;
         loop {
-            if let Some(end) = self.happened(Event::Tick) {
+            if let Some(end) = self.apply(Event::Tick) {
                 return Ok(end);
             }
-            if self.target.pulse.has_stopped() {
-                if !std::mem::replace(&mut ended, true)
-                    && let Some(end) = self.happened(Event::Ended(ExitStatus::from_raw(0)))
-                {
-                    return Ok(end);
+            if self.target.process.has_ended() {
+                if !std::mem::replace(&mut ended, true) {
+                    let status = self.target.exit_status();
+                    if let Some(end) = self.apply(Event::Ended(status)) {
+                        return Ok(end);
+                    }
+                }
+                // What ends may have started something else before.
+                if self.target.ends().next().is_none() {
+                    self.target.find_rest(&self.id);
                 }
                 if self.target.ends().next().is_none()
-                    && let Some(end) = self.happened(Event::TreeEnded)
+                    && let Some(end) = self.apply(Event::TreeEnded)
                 {
                     return Ok(end);
                 }
@@ -166,34 +204,52 @@ impl Keeper<'_> {
                     .chain(self.holds.wakes())
                     .chain(self.target.ends()),
             )?;
-            while let Some(arrived) = signals.next()? {
-                // All else is for those who have a terminal, or a child.
-                if arrived.signal == SIGTERM
-                    && let Some(end) = self.happened(Event::Signal(arrived))
-                {
-                    return Ok(end);
+            while let Some(received) = signals.next()? {
+                // All else is for a process that has a terminal, or a child.
+                if received.signal == SIGTERM {
+                    let _ = self.target.process.signal(SIGTERM);
                 }
             }
-            for news in self.holds.news()? {
-                let event = self.told(news);
+            for news in self.holds.news() {
+                let event = self.to_event(news);
                 if self.holds.all.is_empty() && !matches!(event, Event::Lost) {
                     return Ok(End::Released);
                 }
-                if let Some(end) = self.happened(event) {
+                if let Some(end) = self.apply(event) {
                     return Ok(end);
                 }
             }
         }
     }
 
+    /// Something that watching needs has failed: the work must not go on without it.
+    fn abandon(&mut self) -> End {
+        if self.only_warn {
+            let _ = self.target.process.signal(SIGURG);
+            self.holds.leave();
+            return End::Lost;
+        }
+        let until = now() + ABANDON_WITHIN;
+        while now() < until {
+            self.target.find_rest(&self.id);
+            if self.target.ends().next().is_none() {
+                return End::Lost;
+            }
+            self.target.signal_all(&[sys::SIGKILL]);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.holds.leave();
+        End::Lost
+    }
+
     /// The renewer's news as an event.
-    fn told(&mut self, news: News) -> Event {
+    fn to_event(&mut self, news: News) -> Event {
         match news {
             News::Renewed(sent) => Event::Renewed(sent),
             News::Confirmed(sent, left) => Event::Confirmed(sent, left),
             News::Failed(_) => Event::RenewalFailed,
             News::Cancelled(..) if self.only_warn => {
-                let _ = self.target.pulse.signal(SIGURG);
+                let _ = self.target.process.signal(SIGURG);
                 Event::Tick
             }
             News::Cancelled(..) => Event::Cancelled,
@@ -208,25 +264,37 @@ impl Keeper<'_> {
         }
     }
 
-    /// Lets the session decide about an event, and does it.
-    fn happened(&mut self, event: Event) -> Option<End> {
-        for action in self.session.on_event(event, now()) {
-            match action {
-                Action::Forward(signal) => {
-                    let _ = self.target.pulse.signal(signal);
+    /// Lets the session decide about an event, and does it, and about what follows from that.
+    fn apply(&mut self, event: Event) -> Option<End> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.session.on_event(event, now()) {
+                match action {
+                    Action::Forward(signal) => {
+                        let _ = self.target.process.signal(signal);
+                    }
+                    Action::Suspend => {}
+                    Action::Renew => {
+                        if self.holds.renew().is_err() {
+                            events.push_back(Event::RenewalFailed);
+                        }
+                    }
+                    Action::Warn => {
+                        let _ = self.target.process.signal(SIGURG);
+                        return Some(End::Lost);
+                    }
+                    // A stopped process takes its SIGTERM only when it goes on.
+                    Action::Terminate(_) => {
+                        self.target.find_rest(&self.id);
+                        self.target.signal_all(&[sys::SIGTERM, sys::SIGCONT]);
+                    }
+                    Action::Kill(_) | Action::KillRest => {
+                        self.target.find_rest(&self.id);
+                        self.target.signal_all(&[sys::SIGKILL]);
+                    }
+                    Action::Finish(Exit::Command(_)) => return Some(End::Released),
+                    Action::Finish(exit) => return Some(end(exit)),
                 }
-                Action::Suspend => {}
-                // A thread that can't be made renews nothing, and the deadline takes care of that.
-                Action::Renew => drop(self.holds.renew()),
-                Action::Warn => {
-                    let _ = self.target.pulse.signal(SIGURG);
-                    return Some(End::Lost);
-                }
-                // A stopped process takes its SIGTERM only when it goes on.
-                Action::Stop(_) => self.target.signal_all(&[sys::SIGTERM, sys::SIGCONT]),
-                Action::Kill(_) => self.target.signal_all(&[sys::SIGKILL]),
-                Action::Finish(Exit::Command(_)) => return Some(End::Released),
-                Action::Finish(exit) => return Some(end(exit)),
             }
         }
         None

@@ -26,10 +26,16 @@ use crate::lock::{Link, Parting, Who};
 use crate::process;
 use crate::report::product;
 use crate::signal::{Signals, ends_waiting};
+use crate::{stderr, sys};
 
 /// Takes a lock and leaves it held.
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let names = distinct(std::slice::from_ref(&options.name))?;
+    if sys::stream_was_closed(1) {
+        return Err(
+            BadUsage("standard output is closed, so nobody would learn the token".into()).into(),
+        );
+    }
     let target = options
         .while_pid
         .map(|pid| target(pid, options))
@@ -48,8 +54,12 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     };
     let taker = Taker::new(settings, names, who, &options.taking, options.kill_after);
     let mut holds = Holds::none(&settings.server);
-    if let Err(gave_up) = take(&taker, &mut holds)? {
-        taker.release_all(&mut holds, &Parting::Unused);
+    // Before all else: a process that is stopped here still has to tell the shell.
+    let signals = Signals::take(on_terminal()).context("can't take signals")?;
+    let guard = stderr::Guard::new();
+    if let Err(gave_up) = take(&taker, &mut holds, &signals)? {
+        taker.release_at_end(&mut holds, &Parting::Unused);
+        drop(guard);
         return Ok(taker.gave_up(gave_up));
     }
     let slots = options.taking.slots.is_some();
@@ -63,13 +73,20 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         None => Ok(()),
     };
     if kept.is_err() {
-        taker.release_all(&mut holds, &Parting::Unused);
+        taker.release_at_end(&mut holds, &Parting::Unused);
     }
     kept.map(|()| Exit::Success)
 }
 
 /// The process to keep the lock for.
 fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
+    if pid == 1 && nix::unistd::getppid().as_raw() != pid {
+        return Err(BadUsage(
+            "--while-pid 1: that process never ends; name the one that needs the lock, such as $$"
+                .into(),
+        )
+        .into());
+    }
     let target = Target::new(pid, options.on_lost == cli::OnLoss::Warn);
     Ok(target.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")),
@@ -80,23 +97,21 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
 }
 
 /// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
-fn take(taker: &Taker, holds: &mut Holds) -> Result<Result<(), GaveUp>> {
+fn take(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<(), GaveUp>> {
     let started = now();
-    // Before all else: whoever is stopped here still has to tell the shell.
-    let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let mut timer = Timer::new().context("can't make a timer")?;
     let opened = Link::open(&taker.settings.server);
-    if let Some(signal) = ending(&signals)? {
+    if let Some(signal) = ending(signals)? {
         return Ok(Err(GaveUp::Signalled(signal)));
     }
     holds.link = Some(opened?);
-    let taking = taker.take_all(started, holds, &signals, &mut timer);
+    let taking = taker.take_all(started, holds, signals, &mut timer);
     if let Taking::GaveUp(why) =
         taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused))?
     {
         return Ok(Err(why));
     }
-    Ok(match ending(&signals)? {
+    Ok(match ending(signals)? {
         Some(signal) => Err(GaveUp::Signalled(signal)),
         None => Ok(()),
     })

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::take::{
-    Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, end, sleep, suspend,
-};
+use self::supervise::Ended;
+use super::take::{Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, end, sleep};
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
@@ -25,6 +24,8 @@ use crate::lock::{self, Kind, Link, Parting, Who};
 use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
+use crate::stderr;
+use crate::sys::SpawnError;
 
 /// Runs COMMAND under the locks.
 pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
@@ -52,7 +53,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     };
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
-        Err(error) => return Ok(cannot_run(&command, &error)),
+        Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
     };
     let mut taker = Taker::new(settings, names, who, &options.taking, options.kill_after);
     taker.request.once_per = options.once_per.unwrap_or_default();
@@ -101,12 +102,21 @@ impl Job {
 }
 
 /// Says that a command can't be started.
-fn cannot_run(command: &[OsString], error: &io::Error) -> Exit {
+fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
     let program = command.first().cloned().unwrap_or_default();
-    report::error(format_args!("can't run {}: {error}", program.display()));
-    match error.kind() {
-        io::ErrorKind::NotFound => Exit::NotFound,
-        _ => Exit::CannotExecute,
+    let program = program.display();
+    match error {
+        SpawnError::NoProcess(error) => {
+            report::error(format_args!("can't start a process for {program}: {error}"));
+            Exit::Internal
+        }
+        SpawnError::CannotExecute(error) => {
+            report::error(format_args!("can't run {program}: {error}"));
+            match error.kind() {
+                io::ErrorKind::NotFound => Exit::NotFound,
+                _ => Exit::CannotExecute,
+            }
+        }
     }
 }
 
@@ -129,8 +139,15 @@ impl Run<'_> {
     fn take_the_locks_and_run(&self, job: Job) -> Result<Exit> {
         let began = now();
         let mut early = None;
+        // The first process of a system isn't ended by signals that it doesn't take.
+        if std::process::id() == 1 {
+            early = Some(Senses::new(self.on_terminal)?);
+        }
         if !self.options.jitter.is_zero() || self.options.unless.is_some() {
-            let senses = early.insert(Senses::new(self.on_terminal)?);
+            let senses = match &mut early {
+                Some(senses) => senses,
+                None => early.insert(Senses::new(self.on_terminal)?),
+            };
             if let Some(exit) = self.before_all_else(senses)? {
                 return Ok(exit);
             }
@@ -142,6 +159,7 @@ impl Run<'_> {
             Some(senses) => senses,
             None => Senses::new(self.on_terminal)?,
         };
+        let guard = stderr::Guard::new();
         let mut holds = Holds::none(&self.taker.settings.server);
         let taking = match opened {
             Ok(link) => {
@@ -154,7 +172,8 @@ impl Run<'_> {
         match taking {
             Ok(Taking::Done) => self.run_under(&mut holds, began, job, &mut senses),
             Ok(Taking::GaveUp(why)) => {
-                self.taker.release_all(&mut holds, &Parting::Unused);
+                self.taker.release_at_end(&mut holds, &Parting::Unused);
+                drop(guard);
                 Ok(self.taker.gave_up(why))
             }
             Err(error) => {
@@ -168,7 +187,7 @@ impl Run<'_> {
                     environment: self.environment_without_a_lock(),
                     ..job
                 };
-                Ok(self.supervise(&job, &mut holds, &mut senses)?.exit)
+                Ok(self.supervise(&job, &mut holds, &mut senses).exit)
             }
         }
     }
@@ -181,7 +200,7 @@ impl Run<'_> {
     fn before_all_else(&self, senses: &mut Senses) -> Result<Option<Exit>> {
         let pause = self.options.jitter.mul_f64(dice());
         if let Some(signal) = pause_until(now() + pause, senses)? {
-            return Ok(Some(Exit::Signal(signal)));
+            return Ok(Some(self.taker.gave_up(GaveUp::Signalled(signal))));
         }
         let Some(script) = &self.options.unless else {
             return Ok(None);
@@ -189,10 +208,10 @@ impl Run<'_> {
         let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
         job.environment = self.environment_without_a_lock();
         let mut nothing = Holds::none(&self.taker.settings.server);
-        let asked = self.supervise(&job, &mut nothing, senses)?;
+        let asked = self.supervise(&job, &mut nothing, senses);
         // Whatever the script makes of a signal, it was meant for us.
         if let Some(signal) = asked.signal {
-            return Ok(Some(Exit::Signal(signal)));
+            return Ok(Some(self.taker.gave_up(GaveUp::Signalled(signal))));
         }
         Ok((asked.exit == Exit::Command(0)).then(|| {
             self.voice().detail("skipped: what --unless asks for is so");
@@ -215,28 +234,55 @@ impl Run<'_> {
         job: Job,
         senses: &mut Senses,
     ) -> Result<Exit> {
-        // A signal that came between the answer and here starts nothing.
-        while let Some(arrived) = senses.signals.next()? {
-            if ends_waiting(arrived.signal) {
-                let why = GaveUp::Signalled(arrived.signal);
-                self.taker.release_all(holds, &Parting::Unused);
+        let job = match self.last_look(holds, senses) {
+            Ok(None) => self.asking_again(job, holds, began),
+            Ok(Some(why)) => {
+                self.taker.release_at_end(holds, &Parting::Unused);
                 return Ok(self.taker.gave_up(why));
             }
-        }
-        let slots = self.options.taking.slots.is_some();
-        let job = Job {
-            environment: self.taker.environment(holds, slots),
-            ..self.asking_again(job, holds, began)?
+            Err(error) => Err(error),
         };
-        let exit = self.supervise(&job, holds, senses)?.exit;
+        let job = match job {
+            Ok(job) => Job {
+                environment: {
+                    let slots = self.options.taking.slots.is_some();
+                    self.taker.environment(holds, slots)
+                },
+                ..job
+            },
+            Err(error) => {
+                self.taker.release_at_end(holds, &Parting::Unused);
+                return Err(error);
+            }
+        };
+        let Ended { exit, .. } = self.supervise(&job, holds, senses);
         let keep = match exit {
             // Somebody waits for it to end, or it never began.
             Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
             _ => self.options.hold_at_least,
         };
         let end = end(exit);
-        self.taker.release_all(holds, &Parting::Over { end, keep });
+        self.taker
+            .release_at_end(holds, &Parting::Over { end, keep });
         Ok(exit)
+    }
+
+    /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
+    /// that is as good as over, after this machine stood still, say.
+    fn last_look(&self, holds: &Holds, senses: &Senses) -> Result<Option<GaveUp>> {
+        while let Some(received) = senses.signals.next()? {
+            if ends_waiting(received.signal) {
+                return Ok(Some(GaveUp::Signalled(received.signal)));
+            }
+        }
+        let is_over = holds.lease.is_some_and(|lease| now() >= lease.stop_at());
+        Ok(is_over.then(|| {
+            let names = self.taker.all_names();
+            let names = names.display();
+            GaveUp::Lost(format!(
+                "the lease of {names} was as good as over before the command could start; it was not started"
+            ))
+        }))
     }
 
     /// What --unless asks for may have come to be by those for whom we waited, or who came between
@@ -282,7 +328,7 @@ fn pause_until(moment: Moment, senses: &mut Senses) -> Result<Option<i32>> {
                 return Ok(Some(arrived.signal));
             }
             if arrived.signal == SIGTSTP {
-                suspend()?;
+                senses.signals.suspend()?;
             }
         }
     }

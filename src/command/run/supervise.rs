@@ -1,58 +1,79 @@
 //! The time while COMMAND runs: what happens is put to the session, and what it decides is done.
+//!
+//! Nothing leaves it but by stopping COMMAND, reaping it, and releasing the locks, in this order. What
+//! is decided is done first and said after that.
 
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use anyhow::Result;
 
 use super::{Job, Run, Senses, cannot_run};
-use crate::child::{Child, Reaped};
+use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
-use crate::clock::{Timer, now};
-use crate::command::take::{Holds, cancelled, lost, sleep, suspend};
+use crate::clock::{Moment, Timer, now};
+use crate::command::take::{Holds, cancelled, lost, sleep};
 use crate::exit::Exit;
+use crate::lease::Lease;
 use crate::lock::{self, Loss, Name, Who};
 use crate::renewer::News;
 use crate::report;
-use crate::session::{Action, Event, Session, Terms, Why};
-use crate::signal::{SIGCHLD, SIGINT, SIGTERM, Signals, ends_waiting};
+use crate::session::{Action, Event, Policy, Session, StopReason};
+use crate::signal::{SIGCHLD, Signals, ends_waiting};
+
+/// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
+/// be a moment later than we are.
+const STOPPED_FOR: Duration = Duration::from_millis(50);
+
+/// How long to wait for a COMMAND that was killed because we can't go on.
+const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
 impl Run<'_> {
-    /// Starts a job and does what the session decides until it has ended.
-    pub(super) fn supervise(
-        &self,
-        job: &Job,
-        holds: &mut Holds,
-        senses: &mut Senses,
-    ) -> Result<Ended> {
+    /// Starts a job and does what the session decides until it has ended. A job that can't be reaped
+    /// may still be at work: its locks are left to their leases.
+    pub(super) fn supervise(&self, job: &Job, holds: &mut Holds, senses: &mut Senses) -> Ended {
         let Senses { signals, timer } = senses;
-        let (own_group, ignored) = (!self.on_terminal, signals.sigchld_ignored);
-        let child = match Child::spawn(&job.prepared, &job.environment, own_group, ignored) {
+        let conditions = Conditions {
+            own_group: !self.on_terminal,
+            sigchld_ignored: signals.sigchld_ignored,
+            not_after: holds.lease.as_ref().map(Lease::deadline),
+        };
+        let child = match Child::spawn(&job.prepared, &job.environment, &conditions) {
             Ok(child) => child,
             Err(error) => {
                 let exit = cannot_run(&job.words, &error);
-                return Ok(Ended { exit, signal: None });
+                return Ended { exit, signal: None };
             }
         };
         holds.claim();
-        let terms = Terms {
+        let policy = Policy {
             on_terminal: self.on_terminal,
             leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
             only_warn: self.options.on_lost == OnLost::Warn,
+            wait_tree: self.options.wait_tree,
             kill_after: self.options.kill_after,
             timeout_at: job.timeout.map(|timeout| now() + timeout),
         };
-        let supervision = Supervision {
+        let mut supervision = Supervision {
             run: self,
             job,
-            session: Session::new(terms, holds.lease.take()),
+            session: Session::new(policy, holds.lease.take()),
             child,
             holds,
             trouble: Trouble::None,
+            refused: Vec::new(),
+            killed: false,
+            stopped: None,
             signal: None,
             signals,
             timer,
         };
-        supervision.until_the_end()
+        let exit = match supervision.watch() {
+            Ok(exit) => exit,
+            Err(error) => supervision.abandon(&error),
+        };
+        supervision.end(exit)
     }
 }
 
@@ -79,28 +100,32 @@ struct Supervision<'a> {
     child: Child,
     holds: &'a mut Holds,
     trouble: Trouble,
+    /// Processes that we may not signal; said once.
+    refused: Refused,
+    killed: bool,
+    /// Since when COMMAND is known to be stopped.
+    stopped: Option<Moment>,
     signal: Option<i32>,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
 
 impl Supervision<'_> {
-    fn until_the_end(mut self) -> Result<Ended> {
-        let exit = self.watch()?;
-        let signal = self.signal;
-        Ok(Ended { exit, signal })
-    }
-
+    /// Waits for whatever comes next, until the session says that the run is over.
     fn watch(&mut self) -> Result<Exit> {
         loop {
-            if let Some(exit) = self.happened(Event::Tick)? {
+            if let Some(exit) = self.apply(Event::Tick)? {
                 return Ok(exit);
             }
             if let Some(exit) = self.reap()? {
                 return Ok(exit);
             }
+            if let Some(exit) = self.notice_stop()? {
+                return Ok(exit);
+            }
+            let stopped = self.stopped.map(|since| since + STOPPED_FOR);
             let due = self.session.due().into_iter().chain(self.holds.due());
-            self.timer.set(due.min())?;
+            self.timer.set(due.chain(stopped).min())?;
             let [renewer, link] = self.holds.wakes();
             sleep([
                 Some(self.signals.as_fd()),
@@ -108,26 +133,28 @@ impl Supervision<'_> {
                 renewer,
                 link,
             ])?;
-            let mut ended = false;
-            while let Some(arrived) = self.signals.next()? {
-                // It only wakes us: what ended is seen by reaping.
-                ended |= arrived.signal == SIGCHLD;
-                if ends_waiting(arrived.signal) {
-                    self.signal.get_or_insert(arrived.signal);
+            let mut child_changed = false;
+            while let Some(received) = self.signals.next()? {
+                if received.signal == SIGCHLD {
+                    // What ended is seen by reaping.
+                    child_changed = true;
+                    continue;
                 }
-                if arrived.signal != SIGCHLD
-                    && let Some(exit) = self.happened(Event::Signal(arrived))?
-                {
+                if ends_waiting(received.signal) {
+                    self.signal.get_or_insert(received.signal);
+                }
+                if let Some(exit) = self.apply(Event::Signal(received))? {
                     return Ok(exit);
                 }
             }
-            // Somebody may wait for what we hold; all else has time.
-            if ended {
+            // Another run may wait for what we hold; all else has time.
+            if child_changed {
+                self.look_whether_stopped();
                 continue;
             }
-            for news in self.holds.news()? {
-                let event = self.told(news);
-                if let Some(exit) = self.happened(event)? {
+            for news in self.holds.news() {
+                let event = self.to_event(news);
+                if let Some(exit) = self.apply(event)? {
                     return Ok(exit);
                 }
             }
@@ -138,8 +165,8 @@ impl Supervision<'_> {
     fn reap(&mut self) -> Result<Option<Exit>> {
         while let Some(reaped) = self.child.reap()? {
             let exit = match reaped {
-                Reaped::Child(status) => self.happened(Event::Ended(status))?,
-                Reaped::Tree => return self.happened(Event::TreeEnded),
+                Reaped::Child(status) => self.apply(Event::Ended(status))?,
+                Reaped::Tree => return self.apply(Event::TreeEnded),
             };
             if exit.is_some() {
                 return Ok(exit);
@@ -148,8 +175,36 @@ impl Supervision<'_> {
         Ok(None)
     }
 
+    /// On a terminal a COMMAND that stops itself stops the job, so that the shell comes back.
+    fn look_whether_stopped(&mut self) {
+        if self.run.on_terminal && self.child.is_stopped() {
+            self.stopped.get_or_insert_with(now);
+        } else {
+            self.stopped = None;
+        }
+    }
+
+    /// Stops with a COMMAND that has been stopped for long enough.
+    fn notice_stop(&mut self) -> Result<Option<Exit>> {
+        let is_over = self
+            .stopped
+            .is_some_and(|since| now() >= since + STOPPED_FOR);
+        if !is_over {
+            return Ok(None);
+        }
+        self.stopped = None;
+        let exit = if self.child.is_stopped() {
+            self.apply(Event::Stopped)?
+        } else {
+            None
+        };
+        // We were continued, and COMMAND was not.
+        self.look_whether_stopped();
+        Ok(exit)
+    }
+
     /// The renewer's news as an event; what only matters for messages is kept.
-    fn told(&mut self, news: News) -> Event {
+    fn to_event(&mut self, news: News) -> Event {
         match news {
             News::Renewed(sent) => {
                 self.run.voice().detail("lease renewed");
@@ -157,10 +212,7 @@ impl Supervision<'_> {
                 Event::Renewed(sent)
             }
             News::Failed(error) => {
-                self.run
-                    .voice()
-                    .detail(format_args!("renewal failed: {error}"));
-                self.trouble = Trouble::Unreachable(error);
+                self.note_failure(error);
                 Event::RenewalFailed
             }
             News::Confirmed(sent, left) => Event::Confirmed(sent, left),
@@ -187,54 +239,145 @@ impl Supervision<'_> {
         }
     }
 
-    /// Lets the session decide about an event, and does it.
-    fn happened(&mut self, event: Event) -> Result<Option<Exit>> {
-        for action in self.session.on_event(event, now()) {
-            match action {
-                Action::Forward(signal) => {
-                    if matches!(signal, SIGINT | SIGTERM) {
-                        Child::adopt_orphans();
-                    }
-                    self.child.forward(signal);
+    fn note_failure(&mut self, error: lock::Error) {
+        self.run
+            .voice()
+            .detail(format_args!("renewal failed: {error}"));
+        self.trouble = Trouble::Unreachable(error);
+    }
+
+    /// Lets the session decide about an event, and does it, and about what follows from that.
+    fn apply(&mut self, event: Event) -> Result<Option<Exit>> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.session.on_event(event, now()) {
+                match action {
+                    Action::Finish(exit) => return Ok(Some(exit)),
+                    other => events.extend(self.perform(other)?),
                 }
-                Action::Suspend => suspend()?,
-                Action::Renew => self.holds.renew()?,
-                Action::Warn => self.run.voice().note(format_args!(
-                    "{}; the command goes on without it",
-                    self.loss()
-                )),
-                Action::Stop(why) => {
-                    self.say_why(why, "stopping the command");
-                    Child::adopt_orphans();
-                    self.child.stop();
-                }
-                Action::Kill(why) => {
-                    self.say_why(why, "killing the command");
-                    Child::adopt_orphans();
-                    self.child.kill();
-                }
-                Action::Finish(exit) => return Ok(Some(exit)),
             }
         }
         Ok(None)
     }
 
-    fn say_why(&self, why: Why, what: &str) {
-        match why {
-            Why::Lost | Why::Cancelled => report::error(format_args!("{}; {what}", self.loss())),
-            Why::Timeout => {
+    /// Does what the session has decided; what has come of it.
+    fn perform(&mut self, action: Action) -> Result<Option<Event>> {
+        let refused = match action {
+            Action::Forward(signal) => self.child.forward(signal),
+            Action::Suspend => {
+                self.signals.suspend()?;
+                Refused::new()
+            }
+            Action::Renew => {
+                if let Err(error) = self.holds.renew() {
+                    self.note_failure(error);
+                    return Ok(Some(Event::RenewalFailed));
+                }
+                Refused::new()
+            }
+            Action::Warn => {
+                let loss = self.loss_message();
+                let voice = self.run.voice();
+                voice.note(format_args!("{loss}; the command goes on without it"));
+                Refused::new()
+            }
+            Action::Terminate(reason) => {
+                let refused = self.child.terminate();
+                self.announce(reason, "stopping the command");
+                refused
+            }
+            Action::Kill(reason) => {
+                let refused = self.child.kill();
+                self.killed = true;
+                self.announce(reason, "killing the command");
+                refused
+            }
+            Action::KillRest => self.child.kill(),
+            Action::Finish(_) => Refused::new(),
+        };
+        Ok(self.note_refused(refused))
+    }
+
+    /// Says which processes we may not signal, once.
+    fn note_refused(&mut self, refused: Refused) -> Option<Event> {
+        if refused.is_empty() || !self.refused.is_empty() {
+            return None;
+        }
+        self.run.voice().note(format_args!(
+            "not permitted to signal {}, which the command has become or started",
+            processes(&refused)
+        ));
+        self.refused = refused;
+        Some(Event::Refused)
+    }
+
+    /// Something that supervising needs has failed: what can't be watched over is killed.
+    fn abandon(&mut self, error: &anyhow::Error) -> Exit {
+        self.killed = true;
+        let until = now() + ABANDON_WITHIN;
+        loop {
+            let _ = self.child.kill();
+            match self.child.reap() {
+                Ok(Some(Reaped::Tree)) => break,
+                Ok(Some(Reaped::Child(_))) => {}
+                Ok(None) | Err(_) if now() >= until => break,
+                Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        report::error(format_args!(
+            "can't watch over the command any more, so it was killed: {error:#}"
+        ));
+        Exit::Internal
+    }
+
+    /// The run is over: says what is left of it, and keeps what must not be released.
+    fn end(self, exit: Exit) -> Ended {
+        if self.killed {
+            let left = self.child.descendants();
+            if !left.is_empty() {
+                self.run.voice().note(format_args!(
+                    "{} could not be killed, and may still be at work",
+                    processes(&left)
+                ));
+            }
+        }
+        if !self.child.is_reaped() {
+            self.run.voice().note(format_args!(
+                "the command ({}) could not be killed; what it holds is left to end with its lease",
+                processes(&[self.child.pid()])
+            ));
+            self.holds.leave();
+        }
+        Ended {
+            exit,
+            signal: self.signal,
+        }
+    }
+
+    fn announce(&self, reason: StopReason, what: &str) {
+        match reason {
+            StopReason::Lost | StopReason::Cancelled => {
+                report::error(format_args!("{}; {what}", self.loss_message()));
+            }
+            StopReason::Timeout => {
                 let timeout = self.job.timeout.unwrap_or_default();
                 self.run.voice().note(format_args!(
                     "timed out after {}; {what}",
                     humantime::format_duration(timeout)
                 ));
             }
-            Why::Signal => self.run.voice().detail(what),
+            StopReason::Signal => self.run.voice().detail(what),
+            StopReason::Leftovers => {
+                if !self.child.descendants().is_empty() {
+                    let line = "the command was killed; stopping what it has started";
+                    self.run.voice().detail(line);
+                }
+            }
         }
     }
 
     /// What happened to the lock, in words.
-    fn loss(&self) -> String {
+    fn loss_message(&self) -> String {
         let what = match self.run.taker.names.as_slice() {
             [name] => format!("lock \"{name}\" was"),
             _ => "the locks were".into(),
@@ -249,5 +392,17 @@ impl Supervision<'_> {
                 format!("{what} not renewed in time: redlock or this machine stood still")
             }
         }
+    }
+}
+
+/// Processes in a sentence: `process 12`, `processes 12, 13 and 4 more`.
+fn processes(pids: &[nix::unistd::Pid]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<String> = pids.iter().take(SHOWN).map(ToString::to_string).collect();
+    let shown = shown.join(", ");
+    match pids.len() {
+        0 | 1 => format!("process {shown}"),
+        2..=SHOWN => format!("processes {shown}"),
+        many => format!("processes {shown} and {} more", many - SHOWN),
     }
 }

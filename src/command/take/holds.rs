@@ -5,11 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-
 use crate::clock::{Moment, now};
 use crate::lease::Lease;
-use crate::lock::{Claim, Error, Incoming, Link, Name, Server, Standing};
+use crate::lock::{Claim, Error, Incoming, Kind, Link, Name, Server, Standing};
+use crate::process;
 use crate::renewer::{News, Order, Renewer};
 
 /// A lock that we hold.
@@ -38,6 +37,8 @@ pub struct Holds {
     claiming: Claiming,
     /// The server has said that one of our keys was changed.
     suspicious: bool,
+    /// Each lock has its mark on this host.
+    marked: bool,
 }
 
 /// How long the answer to a claim may take, before it is tried over a fresh connection. That must be
@@ -65,6 +66,7 @@ impl Holds {
             renewer: None,
             claiming: Claiming::No,
             suspicious: false,
+            marked: false,
         }
     }
 
@@ -91,7 +93,14 @@ impl Holds {
 
     /// A lock is not ours any more.
     pub fn forget(&mut self, name: &Name) {
-        self.all.retain(|hold| hold.claim.lock().name() != name);
+        let (gone, kept) = std::mem::take(&mut self.all)
+            .into_iter()
+            .partition(|hold| hold.claim.lock().name() == name);
+        self.all = kept;
+        let gone: Vec<Hold> = gone;
+        for hold in &gone {
+            self.remove_mark(hold);
+        }
     }
 
     /// Sends a claim that is due. A connection that fails here is found out with the answer.
@@ -108,29 +117,53 @@ impl Holds {
     }
 
     /// Has the leases renewed, in the background.
-    pub fn renew(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// There is no thread for it: a renewal that failed, as others do.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.marked, true) {
+            for hold in self.all.iter().filter(|hold| !hold.reused) {
+                process::leave_mark(&hold.claim.id());
+            }
+        }
         self.order(Order::Renew)
     }
 
-    fn order(&mut self, order: Order) -> Result<()> {
+    /// Leaves all locks to their leases: there may be somebody at work under them whom we can't stop.
+    pub fn leave(&mut self) {
+        self.all.clear();
+    }
+
+    /// The hold is over.
+    pub fn remove_mark(&self, hold: &Hold) {
+        if self.marked && !hold.reused {
+            process::remove_mark(&hold.claim.id());
+        }
+    }
+
+    fn order(&mut self, order: Order) -> Result<(), Error> {
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let renewer = match &mut self.renewer {
             Some(renewer) => renewer,
-            None => self.renewer.insert(
-                Renewer::start(&self.server, &claims).context("can't start the renewing thread")?,
-            ),
+            None => match Renewer::start(&self.server, &claims) {
+                Ok(renewer) => self.renewer.insert(renewer),
+                Err(error) => {
+                    let line = format!("can't start the renewing thread: {error}");
+                    return Err(Error::new(Kind::Internal, line));
+                }
+            },
         };
         renewer.order(order, self.link.take(), claims);
         Ok(())
     }
 
     /// What came of a renewal or a claim, or is found out between two.
-    pub fn news(&mut self) -> Result<Vec<News>> {
+    pub fn news(&mut self) -> Vec<News> {
         if let Claiming::Sent(sent) = self.claiming {
-            return Ok(self.claimed(sent).into_iter().collect());
+            return self.claimed(sent).into_iter().collect();
         }
         let Some(renewer) = &mut self.renewer else {
-            return Ok(Vec::new());
+            return Vec::new();
         };
         let mut news = Vec::new();
         if let Some(done) = renewer.done() {
@@ -141,11 +174,13 @@ impl Holds {
             if let Err(error) = self.listen() {
                 self.link = None;
                 news.push(News::Failed(error));
-            } else if std::mem::take(&mut self.suspicious) {
-                self.order(Order::Check)?;
+            } else if std::mem::take(&mut self.suspicious)
+                && let Err(error) = self.order(Order::Check)
+            {
+                news.push(News::Failed(error));
             }
         }
-        Ok(news)
+        news
     }
 
     /// Takes in what the server says by itself.

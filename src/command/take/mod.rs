@@ -31,7 +31,7 @@ use crate::lock::{
     Supersede, Who,
 };
 use crate::report::{self, Voice};
-use crate::signal::{SIGSTOP, Signals};
+use crate::signal::{Signals, is_passed_up};
 use crate::sys;
 
 /// One who takes locks, and what it knows from its start.
@@ -168,6 +168,7 @@ impl<'a> Taker<'a> {
                 report::error(line);
                 Exit::Lost
             }
+            GaveUp::Signalled(signal) if is_passed_up(signal) => Exit::Interrupted(signal),
             GaveUp::Signalled(signal) => Exit::Signal(signal),
         }
     }
@@ -262,19 +263,26 @@ impl<'a> Taker<'a> {
         names.join(" ").into()
     }
 
-    /// Gives all locks back, the last first. A failure is a line on stderr and nothing else: the
-    /// lock ends with its TTL.
+    /// Gives all locks back, the last first, at the end of a process. A failure is a line on stderr and
+    /// nothing else: the lock ends with its TTL.
+    pub fn release_at_end(&self, holds: &mut Holds, parting: &Parting) {
+        // The server answers us before it notifies the next holder. Waking us would delay that one; we
+        // have nothing urgent left.
+        sys::yield_cpu();
+        self.release_all(holds, parting);
+    }
+
+    /// Gives all locks back, the last first.
     pub fn release_all(&self, holds: &mut Holds, parting: &Parting) {
-        // The server tells us of a release before it tells those who wait, and being told would take
-        // the processor from it. They are in a hurry; we are done.
-        sys::yield_to_others();
         holds.rest();
         while let Some(hold) = holds.all.pop() {
             if hold.reused {
                 continue;
             }
             let name = hold.claim.lock().name();
-            match self.release(&hold.claim, parting, &mut holds.link) {
+            let released = self.release(&hold.claim, parting, &mut holds.link);
+            holds.remove_mark(&hold);
+            match released {
                 Ok(Release::Released) => self
                     .voice()
                     .detail(format_args!("lock \"{name}\" released")),
@@ -339,11 +347,24 @@ fn pair(name: &Name, token: &[u8]) -> OsString {
     OsString::from_vec([name.as_str().as_bytes(), b"=", token].concat())
 }
 
-/// What the runs around this one hold, by `REDLOCK_HELD`: names and tokens. What isn't of that form
-/// is nobody's hold.
+/// What the runs around this one hold, by `REDLOCK_HELD`: names and tokens.
 pub fn inherited() -> Vec<(Name, Vec<u8>)> {
     let held = std::env::var_os("REDLOCK_HELD").unwrap_or_default();
-    let pairs = held.as_bytes().split(|&byte| byte == b' ');
+    read_holds(held.as_bytes())
+}
+
+/// Whether the environment of a process, as `NAME=value` texts that end with a zero byte, says that
+/// the hold with this id is around it.
+pub fn holds_by_environment(environment: &[u8], id: &str) -> bool {
+    let mut variables = environment.split(|&byte| byte == 0);
+    let held = variables.find_map(|variable| variable.strip_prefix(b"REDLOCK_HELD="));
+    let holds = read_holds(held.unwrap_or_default());
+    holds.iter().any(|(_, token)| lock::id(token) == id)
+}
+
+/// Reads `NAME=TOKEN …`. What isn't of that form is no process's hold.
+fn read_holds(held: &[u8]) -> Vec<(Name, Vec<u8>)> {
+    let pairs = held.split(|&byte| byte == b' ');
     let read = |pair: &[u8]| {
         // A token has no =, but a name may have.
         let middle = pair.iter().rposition(|&byte| byte == b'=')?;
@@ -356,7 +377,7 @@ pub fn inherited() -> Vec<(Name, Vec<u8>)> {
 /// How the history calls the end of what was done under a lock.
 pub fn end(exit: Exit) -> End {
     match exit {
-        Exit::Signal(signal) => End::Signal(signal),
+        Exit::Signal(signal) | Exit::Interrupted(signal) => End::Signal(signal),
         Exit::Timeout => End::Timeout,
         Exit::Lost => End::Lost,
         Exit::Cancelled => End::Cancelled(None),
@@ -398,11 +419,6 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
         "cancelled by {}, who waits for lock \"{name}\"",
         report::by(by)
     )
-}
-
-/// Stops ourselves, until somebody lets us go on.
-pub fn suspend() -> io::Result<()> {
-    sys::kill(nix::unistd::getpid().as_raw(), SIGSTOP)
 }
 
 /// Sleeps until one of the descriptors has something to read.

@@ -12,12 +12,16 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::deadlock::Deadlock;
-use super::{GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, lost, sleep, suspend};
+use super::{
+    GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, holds_by_environment, lost, sleep,
+};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::lease::Lease;
-use crate::lock::{self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Parting, Place};
-use crate::process::{self, Fate, Pulse};
+use crate::lock::{
+    self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Parting, Place, Release,
+};
+use crate::process::{self, Liveness, ProcessFd};
 use crate::renewer::News;
 use crate::report;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
@@ -43,7 +47,7 @@ pub struct Attempt<'a> {
     /// How often the lock came so late that its lease was as good as over.
     too_late: u32,
     /// A holder on this host, by its id, whose end we would see.
-    pub(super) pulse: Option<(String, Pulse)>,
+    pub(super) pulse: Option<(String, ProcessFd)>,
     telling: Telling,
     signals: &'a Signals,
     timer: &'a mut Timer,
@@ -79,6 +83,10 @@ pub(super) enum Idle {
     Granted(Grant),
     GaveUp(GaveUp),
 }
+
+/// How long a server may take to release what a run has that is asked to end, before another signal
+/// ends it at once: as long as repetitions of the first one may come.
+const HASTE: Duration = Duration::from_millis(500);
 
 /// The pause before another try to reach a server that was reached before.
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -122,9 +130,10 @@ impl<'a> Attempt<'a> {
         // Whatever else ended the wait: our place must go, and a lock that a request has taken
         // whose answer nobody read. The same connection, where it is good, keeps the order.
         if self.known && !matches!(taking, Ok(Taking::Done)) {
-            let released = self
-                .taker
-                .release(&self.claim, &Parting::Unused, &mut self.link);
+            let released = match taking {
+                Ok(Taking::GaveUp(GaveUp::Signalled(_))) => self.leave_in_haste(),
+                Ok(_) | Err(_) => self.release(),
+            };
             if let Err(error) = released {
                 self.taker.voice().detail(error);
             }
@@ -133,6 +142,28 @@ impl<'a> Attempt<'a> {
             self.holds.link = Some(link);
         }
         taking
+    }
+
+    fn release(&mut self) -> Result<Release, lock::Error> {
+        self.taker
+            .release(&self.claim, &Parting::Unused, &mut self.link)
+    }
+
+    /// Releases what we have after a signal has asked us to end. A server that stands still may make
+    /// that slow; then another signal ends us at once.
+    fn leave_in_haste(&mut self) -> Result<Release, lock::Error> {
+        if let Some(link) = &mut self.link {
+            let within = HASTE.min(self.taker.settings.server.timeout);
+            match self.claim.release(link, &Parting::Unused, within) {
+                Ok(release) => return Ok(release),
+                // It may still come, and then be carried out.
+                Err(error) => self.taker.voice().detail(error),
+            }
+        }
+        if let Err(error) = self.signals.let_through() {
+            self.taker.voice().detail(error);
+        }
+        self.release()
     }
 
     fn until_it_is_ours(&mut self, patience: Patience, deadlock: &mut Deadlock) -> Result<Taking> {
@@ -415,8 +446,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Frees the lock if its holder is a process of this host that is dead, and else keeps an eye
-    /// on it. True when it was freed.
+    /// Frees the lock if its holder is a process of this host that is dead, and nothing of its work is
+    /// left; else keeps an eye on what lives of it. True when it was freed.
     fn take_over_from_the_dead(&mut self, busy: &Busy) -> bool {
         if self
             .pulse
@@ -435,16 +466,17 @@ impl<'a> Attempt<'a> {
         if holder.who.host != self.taker.who.host {
             return false;
         }
-        match process::fate(instance) {
-            Fate::Unknown => false,
+        let is_marked = |environment: &[u8]| holds_by_environment(environment, &busy.id);
+        match process::liveness(instance, &busy.id, is_marked) {
+            Liveness::Unknown => false,
             // The others would only get in each other's way.
-            Fate::Alive(pulse) => {
+            Liveness::Alive(pulse) => {
                 if busy.ahead == 0 && (self.place.is_some() || self.taker.joins) {
                     self.pulse = Some((busy.id.clone(), pulse));
                 }
                 false
             }
-            Fate::Dead => {
+            Liveness::Dead => {
                 let Some(link) = &mut self.link else {
                     return false;
                 };
@@ -455,7 +487,10 @@ impl<'a> Attempt<'a> {
                 ));
                 let within = self.taker.settings.server.timeout;
                 match self.claim.lock().force(link, Some(&busy.id), None, within) {
-                    Ok(_) => true,
+                    Ok(_) => {
+                        process::remove_mark(&busy.id);
+                        true
+                    }
                     Err(error) => {
                         self.taker.voice().detail(error);
                         self.disconnect();
@@ -501,7 +536,7 @@ impl<'a> Attempt<'a> {
             if self
                 .pulse
                 .as_ref()
-                .is_some_and(|(_, pulse)| pulse.has_stopped())
+                .is_some_and(|(_, pulse)| pulse.has_ended())
             {
                 self.pulse = None;
                 return Ok(Woken::HolderDied);
@@ -531,10 +566,10 @@ impl<'a> Attempt<'a> {
                 return Ok(Some(GaveUp::Signalled(arrived.signal)));
             }
             if arrived.signal == SIGTSTP {
-                suspend()?;
+                self.signals.suspend()?;
             }
         }
-        for news in self.holds.news()? {
+        for news in self.holds.news() {
             match news {
                 News::Renewed(sent) => {
                     if let Some(lease) = &mut self.holds.lease {
@@ -574,8 +609,13 @@ impl<'a> Attempt<'a> {
                     self.without("the locks held so far were not renewed in time"),
                 ));
             }
-            if lease.renew_now(at) {
-                self.holds.renew()?;
+            if lease.renew_now(at)
+                && let Err(error) = self.holds.renew()
+            {
+                self.taker.voice().detail(error);
+                if let Some(lease) = &mut self.holds.lease {
+                    lease.retry(at);
+                }
             }
         }
         Ok(None)

@@ -1,0 +1,297 @@
+//! Starting a program in a child.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::sys::time::TimeSpec;
+use nix::unistd::Pid;
+
+use super::{MASK_AT_START, SIGPIPE_WAS_IGNORED, STREAM_WAS_CLOSED, pidfd};
+
+/// What to execute, and how.
+pub struct SpawnSpec<'a> {
+    /// Paths of the program, tried in order as execvp(3) does.
+    pub candidates: &'a [CString],
+    pub arguments: &'a [CString],
+    /// `NAME=value` texts.
+    pub environment: &'a [CString],
+    /// Whether the child leads a process group of its own.
+    pub own_group: bool,
+    /// Whether SIGCHLD was ignored when we were started.
+    pub sigchld_ignored: bool,
+    /// The program must not start later than this time since boot.
+    pub not_after: Option<Duration>,
+}
+
+/// Why a program was not started.
+#[derive(Debug)]
+pub enum SpawnError {
+    /// There is no process for it.
+    NoProcess(io::Error),
+    /// It can't be executed.
+    CannotExecute(io::Error),
+}
+
+/// What the child of [`spawn`] works with, in memory that belongs to its parent.
+struct ChildArgs<'a> {
+    candidates: &'a [*const c_char],
+    arguments: &'a [*const c_char],
+    environment: &'a [*const c_char],
+    /// `sh`, room for the path of a script, the script's arguments.
+    shell_arguments: *mut *const c_char,
+    own_group: bool,
+    sigchld_ignored: bool,
+    not_after: Option<libc::timespec>,
+    parent: i32,
+    /// Becomes readable when the parent has ended; -1 where that isn't known.
+    parent_pidfd: c_int,
+    /// Where the error is written that kept the program from being executed.
+    errors: c_int,
+}
+
+/// Starts a program in a child that gets signals and standard streams as we got them (the standard
+/// library would reset SIGPIPE and the mask), and that the kernel kills when the thread that calls
+/// this ends, so when redlock dies: it must be the main thread.
+///
+/// The child shares our memory until it executes (as with vfork(2), and in glibc's and musl's
+/// `posix_spawn`), because copying the page tables for a fork costs a tenth of a short run; and
+/// `posix_spawn` itself has no way to ask for the kill. An emulator may copy the memory all the
+/// same, so what went wrong comes back through a pipe, which a program that starts closes.
+///
+/// # Errors
+/// The error of the last `execve`, by the rules of execvp(3): `EACCES` is remembered over `ENOENT`.
+pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
+    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
+        let texts = texts.iter().map(|text| text.as_ptr());
+        texts.chain([ptr::null()]).collect()
+    };
+    let (candidates, arguments, environment) = (
+        pointers(spec.candidates),
+        pointers(spec.arguments),
+        pointers(spec.environment),
+    );
+    let mut shell_arguments = vec![c"sh".as_ptr(), ptr::null()];
+    shell_arguments.extend(arguments.iter().skip(1));
+    let (errors, reported) = pipe().map_err(SpawnError::NoProcess)?;
+    // From outside our pid namespace the child could not see by its parent's pid that it has died.
+    let ourselves = pidfd(Pid::this().as_raw()).ok().flatten();
+    let mut child = ChildArgs {
+        candidates: &candidates,
+        arguments: &arguments,
+        environment: &environment,
+        shell_arguments: shell_arguments.as_mut_ptr(),
+        own_group: spec.own_group,
+        sigchld_ignored: spec.sigchld_ignored,
+        not_after: spec.not_after.map(|time| *TimeSpec::from(time).as_ref()),
+        parent: Pid::this().as_raw(),
+        parent_pidfd: ourselves.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+        errors: reported.as_raw_fd(),
+    };
+    // Far more than a few system calls need; only what is touched takes memory.
+    let mut stack = vec![MaybeUninit::<u128>::uninit(); 32 * 1024 / size_of::<u128>()];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child runs on the other end of its own stack, and this thread stands still until
+    // it has executed or ended, so all it works with outlives it. It makes system calls only. No
+    // signal handler of ours can run in it: we have none but for faults.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len());
+        libc::clone(execute, top.cast(), flags, (&raw mut child).cast())
+    };
+    if pid == -1 {
+        return Err(SpawnError::NoProcess(io::Error::last_os_error()));
+    }
+    drop(reported);
+    match read_error(&errors) {
+        None => Ok(pid),
+        Some(error) => {
+            // SAFETY: the child has ended and is ours to reap.
+            unsafe {
+                libc::waitpid(pid, ptr::null_mut(), 0);
+            }
+            Err(SpawnError::CannotExecute(error))
+        }
+    }
+}
+
+/// A pipe whose ends are closed on exec: to read from, to write to.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for both descriptors, which are new and which nobody else owns.
+    unsafe {
+        match libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) {
+            0 => Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// What the child has reported before it ended; `None` when it executed a program, or was killed.
+fn read_error(errors: &OwnedFd) -> Option<io::Error> {
+    let mut error: c_int = 0;
+    loop {
+        // SAFETY: the kernel writes at most as many bytes as the number has.
+        let read = unsafe {
+            let size = size_of::<c_int>();
+            libc::read(errors.as_raw_fd(), (&raw mut error).cast(), size)
+        };
+        match read {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            ..=0 => return None,
+            _ => return Some(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// The child's side of [`spawn`]: ends only when nothing could be executed.
+extern "C" fn execute(argument: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes this, and stands still while we look at it; all pointers in it are to
+    // texts that end with a zero byte, and the lists end with a null pointer. Plain system calls.
+    unsafe {
+        let child = &*argument.cast::<ChildArgs>();
+        if child.own_group {
+            libc::setpgid(0, 0);
+        }
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        if parent_has_ended(child) {
+            // Before the line above, so that nobody would kill us.
+            fail(child, libc::ESRCH);
+        }
+        let sigpipe = if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {
+            libc::SIG_IGN
+        } else {
+            libc::SIG_DFL
+        };
+        libc::signal(libc::SIGPIPE, sigpipe);
+        if child.sigchld_ignored {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        }
+        for (stream, was_closed) in (0..).zip(&STREAM_WAS_CLOSED) {
+            if was_closed.load(Ordering::Relaxed) {
+                libc::close(stream);
+            }
+        }
+        if let Some(time) = &child.not_after {
+            die_at(time);
+        }
+        // The C library would leave its own signals out of the mask.
+        let mask = MASK_AT_START.load(Ordering::Relaxed);
+        let none = ptr::null_mut::<c_void>();
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            none,
+            8,
+        );
+        fail(child, execute_first(child))
+    }
+}
+
+/// Whether the parent is gone.
+///
+/// # Safety
+/// For [`execute`] only.
+unsafe fn parent_has_ended(child: &ChildArgs) -> bool {
+    // SAFETY: system calls that touch nothing but the structure.
+    unsafe {
+        match libc::getppid() {
+            // It lives outside of our pid namespace, of which we are the first process.
+            0 if child.parent_pidfd >= 0 => {
+                let mut ended = libc::pollfd {
+                    fd: child.parent_pidfd,
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                libc::poll(&raw mut ended, 1, 0) == 1
+            }
+            parent => parent != child.parent,
+        }
+    }
+}
+
+/// Has the kernel kill this process at a time since boot, unless it executes a program before: that
+/// ends its timers. To find a program on a slow file system may take longer than the lease lasts.
+///
+/// # Safety
+/// For [`execute`] only.
+unsafe fn die_at(time: &libc::timespec) {
+    // SAFETY: both structures are valid, and zero is a valid value of their other fields.
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_SIGNAL;
+        event.sigev_signo = libc::SIGKILL;
+        let mut timer: c_int = 0;
+        let clock = libc::CLOCK_BOOTTIME;
+        if libc::syscall(
+            libc::SYS_timer_create,
+            clock,
+            &raw mut event,
+            &raw mut timer,
+        ) == 0
+        {
+            let mut setting: libc::itimerspec = std::mem::zeroed();
+            setting.it_value = *time;
+            let before = ptr::null_mut::<libc::itimerspec>();
+            libc::syscall(
+                libc::SYS_timer_settime,
+                timer,
+                libc::TIMER_ABSTIME,
+                &raw const setting,
+                before,
+            );
+        }
+    }
+}
+
+/// Executes the first candidate that can be; the error when none can.
+///
+/// # Safety
+/// For [`execute`] only.
+unsafe fn execute_first(child: &ChildArgs) -> c_int {
+    let mut last = libc::ENOENT;
+    let mut refused = false;
+    for &path in child.candidates {
+        if path.is_null() {
+            break;
+        }
+        // SAFETY: the lists are as `execute` says; the second shell argument has room for a path.
+        let error = unsafe {
+            libc::execve(path, child.arguments.as_ptr(), child.environment.as_ptr());
+            let mut error = *libc::__errno_location();
+            if error == libc::ENOEXEC {
+                // A script without a #! line is the shell's.
+                *child.shell_arguments.add(1) = path;
+                let environment = child.environment.as_ptr();
+                libc::execve(c"/bin/sh".as_ptr(), child.shell_arguments, environment);
+                error = *libc::__errno_location();
+                return error;
+            }
+            error
+        };
+        match error {
+            libc::EACCES => refused = true,
+            libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {
+                last = error;
+            }
+            other => return other,
+        }
+    }
+    if refused { libc::EACCES } else { last }
+}
+
+/// Reports an error to the parent, and ends.
+///
+/// # Safety
+/// For [`execute`] only.
+unsafe fn fail(child: &ChildArgs, error: c_int) -> ! {
+    // SAFETY: the number is valid for the call, and nothing follows.
+    unsafe {
+        libc::write(child.errors, (&raw const error).cast(), size_of::<c_int>());
+        libc::_exit(127)
+    }
+}

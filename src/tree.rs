@@ -1,0 +1,285 @@
+//! A command and all that it started: its tree.
+//!
+//! There is one definition of it, used for waiting, signalling and killing, and for deciding that
+//! nothing of a dead holder's work is left: all descendants of a process, process groups and sessions
+//! of their own included, but for those that were there before. Descendants whose parents have ended
+//! are found because they become ours (see [`sys::adopt_orphans`]), or where we are not their
+//! ancestor, by the lock's token in their environment.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::time::Duration;
+
+use nix::unistd::Pid;
+
+use crate::clock::Moment;
+use crate::sys;
+
+/// What descends from a process, but for the children that it had before.
+pub struct Tree {
+    root: Pid,
+    /// Those children, with the times of their starts.
+    earlier: Vec<(Pid, Duration)>,
+}
+
+impl Tree {
+    /// What descends from us from now on. Costs next to nothing where we have no children yet.
+    pub fn ours() -> Self {
+        let root = Pid::this();
+        if sys::has_children() {
+            return Self::below(root);
+        }
+        Self {
+            root,
+            earlier: Vec::new(),
+        }
+    }
+
+    /// What descends from a process from now on.
+    pub fn below(root: Pid) -> Self {
+        let started = |child: Pid| Some((child, Stat::read(child)?.started));
+        Self {
+            root,
+            earlier: children(root).into_iter().filter_map(started).collect(),
+        }
+    }
+
+    /// Shows all members but the root to `visit` as they are found, parents before children: a signal
+    /// that is sent at once reaches a process that is about to fork. None of our own children can be
+    /// mistaken for another process, as only we reap them, and a parent that reaps its own in between
+    /// does so within the microseconds until the signal is sent.
+    pub fn visit(&self, mut visit: impl FnMut(Pid)) {
+        let mut found = vec![self.root];
+        let mut next = 0;
+        while let Some(&parent) = found.get(next) {
+            next += 1;
+            for child in children(parent) {
+                // A keeper may be the child of the script that it watches.
+                let is_ours = child == Pid::this();
+                if !is_ours && !found.contains(&child) && !self.was_there_before(child) {
+                    visit(child);
+                    found.push(child);
+                }
+            }
+        }
+    }
+
+    /// All members but the root.
+    pub fn members(&self) -> Vec<Pid> {
+        let mut members = Vec::new();
+        self.visit(|pid| members.push(pid));
+        members
+    }
+
+    /// Whether the root had this child before.
+    fn was_there_before(&self, child: Pid) -> bool {
+        self.earlier.iter().any(|&(pid, started)| {
+            pid == child && Stat::read(child).is_some_and(|stat| stat.started == started)
+        })
+    }
+}
+
+/// The children of a process, of all its threads.
+fn children(of: Pid) -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for thread in threads.flatten() {
+        match fs::read_to_string(thread.path().join("children")) {
+            Ok(list) => {
+                let pids = list.split_ascii_whitespace();
+                found.extend(pids.filter_map(|pid| pid.parse().ok().map(Pid::from_raw)));
+            }
+            // The thread has ended, or this kernel was built without that file.
+            Err(_) if !thread.path().join("children").exists() && thread.path().exists() => {
+                let stats = processes().into_iter();
+                return stats
+                    .filter(|stat| stat.parent == of)
+                    .map(|stat| stat.pid)
+                    .collect();
+            }
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// What the kernel tells everybody of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Stat {
+    pid: Pid,
+    parent: Pid,
+    /// The number of its session.
+    pub session: i32,
+    /// When it started, since boot, rounded down to ticks of 10 ms.
+    pub started: Duration,
+    /// It has ended, and its parent has to reap it.
+    has_ended: bool,
+    is_kernel_thread: bool,
+    /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
+    pub exit_code: i32,
+}
+
+/// The flag of the kernel's own threads, `PF_KTHREAD`.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+impl Stat {
+    /// Reads what is known of a process; `None` where there is none.
+    pub fn read(pid: Pid) -> Option<Self> {
+        Self::parse(pid, &read(&format!("/proc/{pid}/stat"))?)
+    }
+
+    fn parse(pid: Pid, stat: &str) -> Option<Self> {
+        // The program's name, in parentheses, may contain anything.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        let ticks: u64 = field(22)?.parse().ok()?;
+        let flags: u64 = field(9)?.parse().ok()?;
+        Some(Self {
+            pid,
+            parent: Pid::from_raw(field(4)?.parse().ok()?),
+            session: field(6)?.parse().ok()?,
+            started: Duration::from_millis(ticks.saturating_mul(10)),
+            has_ended: matches!(field(3)?, "Z" | "X"),
+            is_kernel_thread: flags & KERNEL_THREAD != 0,
+            exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
+        })
+    }
+}
+
+/// A short file of the kernel's.
+pub fn read(path: &str) -> Option<String> {
+    let mut text = [0; 1024];
+    let length = File::open(path).ok()?.read(&mut text).ok()?;
+    std::str::from_utf8(&text[..length]).ok().map(str::to_owned)
+}
+
+/// All processes that we can see.
+fn processes() -> Vec<Stat> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Stat::read(Pid::from_raw(pid)))
+        .collect()
+}
+
+/// The environment with which a process was started, as `NAME=value` texts that end with a zero byte.
+fn environment(pid: Pid) -> io::Result<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ"))
+}
+
+/// All processes but ourselves whose environment `is_marked`, as far as we may see.
+pub fn marked(is_marked: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
+    let alive = processes().into_iter().filter(|stat| !stat.has_ended);
+    alive
+        .map(|stat| stat.pid)
+        .filter(|&pid| pid != Pid::this())
+        .filter(|&pid| environment(pid).is_ok_and(|text| is_marked(&text)))
+        .collect()
+}
+
+/// What is left of the work of a holder that is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    Nothing,
+    /// This process, and perhaps others.
+    Process(Pid),
+    /// There is a process that may be part of it, but that we may not look into.
+    Unknown,
+}
+
+/// Looks for processes of the tree of a dead holder, which was in this session and alive at this
+/// moment before it took the lock. Such a process is younger than that, and
+///
+/// - has the lock's token in its environment, or
+/// - is of the holder's session and has lost its parent, or it descends from such a process. (A
+///   program like `sudo` or `env -i` clears the environment.)
+///
+/// What we may not look into may be part of it, unless it descends from a process of its session that
+/// is older, and so was not started by the dead holder.
+pub fn remains(alive: Moment, session: i32, is_marked: impl Fn(&[u8]) -> bool) -> Remains {
+    let all = processes();
+    // Where even the first process can't be seen, others can't either.
+    if !all.iter().any(|stat| stat.pid == Pid::from_raw(1)) {
+        return Remains::Unknown;
+    }
+    let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
+    // The start is rounded down.
+    let is_younger = |stat: &Stat| stat.started + Duration::from_millis(10) > alive.since_boot();
+    let has_lost_its_parent = |stat: &Stat| {
+        let mut of = *stat;
+        loop {
+            match find(of.parent) {
+                Some(parent) if parent.pid == Pid::from_raw(1) => return true,
+                Some(parent) if is_younger(parent) => of = *parent,
+                Some(parent) => return parent.session != of.session,
+                None => return true,
+            }
+        }
+    };
+    let mut ourselves = vec![Pid::this()];
+    while let Some(stat) = ourselves.last().and_then(|&pid| find(pid)) {
+        ourselves.push(stat.parent);
+    }
+    let mut unknown = false;
+    let suspects = all
+        .iter()
+        .filter(|stat| is_younger(stat) && !stat.has_ended && !stat.is_kernel_thread);
+    for stat in suspects {
+        let is_part = match environment(stat.pid) {
+            Ok(environment) if is_marked(&environment) => true,
+            _ if ourselves.contains(&stat.pid) => false,
+            Ok(_) => stat.session == session && has_lost_its_parent(stat),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                unknown |= has_lost_its_parent(stat);
+                false
+            }
+            // It has ended meanwhile.
+            Err(_) => false,
+        };
+        if is_part {
+            return Remains::Process(stat.pid);
+        }
+    }
+    if unknown {
+        Remains::Unknown
+    } else {
+        Remains::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_of_a_process_is_read_whatever_its_name() {
+        let stat = "7 (a) b (c) S 3 7 5 34816 7 4194560 0 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
+        let stat = Stat::parse(Pid::from_raw(7), stat).unwrap();
+        assert_eq!((stat.parent.as_raw(), stat.session), (3, 5));
+        assert_eq!(stat.started, Duration::from_millis(12_340));
+        assert!(!stat.has_ended && !stat.is_kernel_thread);
+        assert!(Stat::parse(Pid::from_raw(7), "7 (a) S 3").is_none());
+    }
+
+    #[test]
+    fn what_was_there_before_is_not_part_of_the_tree() {
+        let sleeper = || {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("60").spawn().unwrap()
+        };
+        let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
+        let mut before = sleeper();
+        let tree = Tree::ours();
+        let mut after = sleeper();
+        let members = tree.members();
+        assert!(members.contains(&pid(&after)), "{members:?}");
+        assert!(!members.contains(&pid(&before)), "{members:?}");
+        for child in [&mut before, &mut after] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
