@@ -310,6 +310,11 @@ pub fn without_terminal(command: &mut Command) {
     }
 }
 
+/// The status as a shell sees it: 128+N where signal N killed the process.
+pub fn seen_by_a_shell(status: ExitStatus) -> Option<i32> {
+    status.code().or(status.signal().map(|signal| 128 + signal))
+}
+
 /// How a command ended, with all it said.
 pub struct Outcome {
     pub status: ExitStatus,
@@ -318,9 +323,24 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The exit code; 128+N never appears here for a redlock that was itself killed.
+    /// The status as a shell sees it: 128+N also where signal N killed redlock itself.
     pub fn code(&self) -> Option<i32> {
-        self.status.code()
+        seen_by_a_shell(self.status)
+    }
+
+    /// It ended with this number of its own accord; no signal killed it.
+    #[track_caller]
+    pub fn assert_exited(&self, code: i32) -> &Self {
+        assert_eq!(self.status.code(), Some(code), "{self:?}");
+        self
+    }
+
+    /// It was killed by this signal, and left no core file behind.
+    #[track_caller]
+    pub fn assert_killed_by(&self, signal: i32) -> &Self {
+        assert_eq!(self.status.signal(), Some(signal), "{self:?}");
+        assert!(!self.status.core_dumped(), "it left a core file: {self:?}");
+        self
     }
 
     #[track_caller]
@@ -437,6 +457,13 @@ impl Running {
                 );
             }
         }
+    }
+
+    /// The next line of its standard output with its newline; `None` where none comes any more.
+    pub fn next_line(&mut self) -> Option<String> {
+        let line = self.lines.recv_timeout(PATIENCE).ok()?;
+        self.seen += &line;
+        Some(line)
     }
 
     /// Waits for this line.
