@@ -317,6 +317,28 @@ fn a_waiter_whose_words_nobody_reads_gets_its_turn() {
 }
 
 #[test]
+fn a_reader_who_has_gone_away_stops_neither_command_nor_a_waiter() {
+    let redis = Redis::start();
+    let mut full = Full::new(&redis);
+    full.drain();
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
+    let mut run = full.redlock(&redis, &["run", "-v", "--ttl", "2s", "a", "-c", script]);
+    run.expect_line("ready");
+    let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
+    waiter.await_place(&redis);
+    // From here on what redlock says is an error to it, and a signal of its own making.
+    drop(full);
+    assert_renewed(&redis, 6);
+    gate.open();
+    run.expect_line("done");
+    run.finish().assert_exited(0);
+    waiter.expect_line("ran");
+    waiter.finish().assert_exited(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn redlock_ends_with_its_status_though_nobody_reads_why() {
     let redis = Redis::start();
     let full = Full::new(&redis);

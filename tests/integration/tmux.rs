@@ -15,8 +15,9 @@ impl<'a> Tmux<'a> {
     pub fn start(redis: &'a Redis) -> Self {
         let mut tmux = Self { redis, pid: 0 };
         let shell = "PS1='$ ' exec bash --norc --noprofile --noediting -i";
-        let size = ["-x", "120", "-y", "50"];
-        tmux.tmux(&[&["new-session", "-d"], &size[..], &[shell]].concat());
+        let home = redis.dir.path().to_str().unwrap();
+        let options = ["-d", "-x", "120", "-y", "50", "-c", home];
+        tmux.tmux(&[&["new-session"], &options[..], &[shell]].concat());
         let pid = tmux.tmux(&["display-message", "-p", "#{pid}"]);
         tmux.pid = pid.trim().parse().unwrap();
         tmux.wait_until("a prompt", |screen| screen.starts_with('$'));
@@ -87,7 +88,7 @@ impl<'a> Tmux<'a> {
 
 impl Drop for Tmux<'_> {
     fn drop(&mut self) {
-        if self.pid == 0 || std::thread::panicking() && !is_alive(self.pid) {
+        if !is_alive(self.pid) {
             return;
         }
         // All in it is hung up, which ends a stopped job as well.
