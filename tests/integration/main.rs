@@ -14,6 +14,9 @@
 //! | `groups` | shared locks and slots: who runs together, and who never does |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | what is seen of a wait, and waiting without taking |
+//! | `starting` | how COMMAND is found and started, and what can't be made when it runs |
+//! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
+//! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
 //! | `takeover` | a holder on this host that is dead, and what is no proof of that |
 //! | `status` | who holds which lock, for people and for programs |
 //! | `release` | giving back by token, and by force |
@@ -52,11 +55,14 @@ mod recipes;
 mod release;
 mod repair;
 mod scripts;
+mod starting;
 mod status;
 mod supervision;
 mod support;
 mod survival;
+mod survivors;
 mod takeover;
 mod terminal;
 mod tidy;
+mod tree;
 mod waiting;
