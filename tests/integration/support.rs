@@ -693,15 +693,23 @@ pub fn is_permitted(words: &[&str]) -> bool {
 /// arguments) and `gate` (a pipe that is closed when this is dropped). Paths are relative, because
 /// the directories above may be closed to others.
 pub struct OtherUser {
+    id: u32,
     dir: tempfile::TempDir,
     gate: fs::File,
 }
 
 impl OtherUser {
-    const ID: &str = "54321";
-
     /// `None` where the tests don't run as root, or setuid programs don't count.
     pub fn new() -> Option<Self> {
+        Self::with_id(54321)
+    }
+
+    /// One of whom nobody else has a process: neither another test nor another run of the tests.
+    pub fn alone() -> Option<Self> {
+        Self::with_id(100_000 + std::process::id())
+    }
+
+    fn with_id(id: u32) -> Option<Self> {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let all = |mode| fs::Permissions::from_mode(mode);
@@ -737,16 +745,17 @@ impl OtherUser {
         fs::set_permissions(&gate, all(0o666)).unwrap();
         let mut both = fs::OpenOptions::new();
         let gate = both.read(true).write(true).open(gate).unwrap();
-        let user = Self { dir, gate };
+        let user = Self { id, dir, gate };
         let probe = user.command(&["./become", "true"]).status();
         probe.is_ok_and(|status| status.success()).then_some(user)
     }
 
     /// A command of this user's.
     pub fn command(&self, words: &[&str]) -> Command {
+        let id = self.id.to_string();
         let mut command = Command::new("setpriv");
         command
-            .args(["--reuid", Self::ID, "--regid", Self::ID, "--clear-groups"])
+            .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
             .args(words)
             .env_clear()
             .env("PATH", path())

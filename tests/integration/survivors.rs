@@ -253,7 +253,7 @@ fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
     let Some(mut user) = OtherUser::new() else {
         return;
     };
-    let redis = Redis::with(&["--protected-mode", "no"]);
+    let redis = Redis::start();
     // Executing such a program cancels the order to be killed with redlock.
     let script = "echo command $$; exec ./head -n 1 gate";
     let run = ["run", "--ttl", "60s", "a", "--", "sh", "-c", script];
