@@ -480,7 +480,7 @@ fn a_cancelled_run_gives_back_all_that_it_holds_and_a_waiting_one_does_too() {
 }
 
 /// Whether a process has a descriptor that tells it of the end of another one.
-fn watches(pid: i32, other: i32) -> bool {
+pub fn watches(pid: i32, other: i32) -> bool {
     let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo"));
     let mut texts = files
         .into_iter()

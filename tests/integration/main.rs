@@ -6,14 +6,21 @@
 //! | `exit` | every exit status, reached the way a user reaches it |
 //! | `generated` | man pages and completions agree with the command line, and work |
 //! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
+//! | `relayed` | one request to end that comes in many ways, and what a second one is |
+//! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
+//! | `blocked` | nothing that redlock says holds it up: a full pipe, a stopped terminal |
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
+//! | `farewell` | leaving while Redis stands still, and starting nothing under a lease that is over |
 //! | `exclusion` | two never run at once, whoever they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `groups` | shared locks and slots: who runs together, and who never does |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | what is seen of a wait, and waiting without taking |
+//! | `starting` | how COMMAND is found and started, and what can't be made when it runs |
+//! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
+//! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
 //! | `takeover` | a holder on this host that is dead, and what is no proof of that |
 //! | `status` | who holds which lock, for people and for programs |
 //! | `release` | giving back by token, and by force |
@@ -33,11 +40,14 @@
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
 mod basics;
+mod blocked;
+mod by_signal;
 mod ci;
 mod config;
 mod cron;
 mod exclusion;
 mod exit;
+mod farewell;
 mod fencing;
 mod frozen;
 mod generated;
@@ -49,14 +59,19 @@ mod nesting;
 mod pty;
 mod queue;
 mod recipes;
+mod relayed;
 mod release;
 mod repair;
 mod scripts;
+mod starting;
 mod status;
 mod supervision;
 mod support;
 mod survival;
+mod survivors;
 mod takeover;
 mod terminal;
 mod tidy;
+mod tmux;
+mod tree;
 mod waiting;

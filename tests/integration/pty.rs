@@ -85,6 +85,26 @@ impl Terminal {
         self.master().write_all(text.as_bytes()).unwrap();
     }
 
+    /// Stops the output as Ctrl-S does, and waits until nobody can write any more.
+    pub fn stop_output(&mut self) {
+        let path = ptsname_r(self.master()).unwrap();
+        let slave = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open(path)
+            .unwrap();
+        self.type_in("\x13");
+        wait_until("the terminal takes no output", || {
+            let mut slave = [PollFd::new(slave.as_fd(), PollFlags::POLLOUT)];
+            poll(&mut slave, PollTimeout::ZERO) == Ok(0)
+        });
+    }
+
+    /// Lets the output go on, as Ctrl-Q does.
+    pub fn resume_output(&mut self) {
+        self.type_in("\x11");
+    }
+
     /// Gives the window another size.
     pub fn resize(&mut self, rows: u16, columns: u16) {
         let size = libc::winsize {

@@ -310,6 +310,11 @@ pub fn without_terminal(command: &mut Command) {
     }
 }
 
+/// The status as a shell sees it: 128+N where signal N killed the process.
+pub fn seen_by_a_shell(status: ExitStatus) -> Option<i32> {
+    status.code().or(status.signal().map(|signal| 128 + signal))
+}
+
 /// How a command ended, with all it said.
 pub struct Outcome {
     pub status: ExitStatus,
@@ -318,9 +323,24 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The exit code; 128+N never appears here for a redlock that was itself killed.
+    /// The status as a shell sees it: 128+N also where signal N killed redlock itself.
     pub fn code(&self) -> Option<i32> {
-        self.status.code()
+        seen_by_a_shell(self.status)
+    }
+
+    /// It ended with this number of its own accord; no signal killed it.
+    #[track_caller]
+    pub fn assert_exited(&self, code: i32) -> &Self {
+        assert_eq!(self.status.code(), Some(code), "{self:?}");
+        self
+    }
+
+    /// It was killed by this signal, and left no core file behind.
+    #[track_caller]
+    pub fn assert_killed_by(&self, signal: i32) -> &Self {
+        assert_eq!(self.status.signal(), Some(signal), "{self:?}");
+        assert!(!self.status.core_dumped(), "it left a core file: {self:?}");
+        self
     }
 
     #[track_caller]
@@ -437,6 +457,13 @@ impl Running {
                 );
             }
         }
+    }
+
+    /// The next line of its standard output with its newline; `None` where none comes any more.
+    pub fn next_line(&mut self) -> Option<String> {
+        let line = self.lines.recv_timeout(PATIENCE).ok()?;
+        self.seen += &line;
+        Some(line)
     }
 
     /// Waits for this line.
@@ -658,4 +685,122 @@ pub fn script(dir: &std::path::Path, name: &str, text: &str) -> PathBuf {
         .unwrap();
     file.write_all(text.as_bytes()).unwrap();
     path
+}
+
+/// The mark that the holder of the lock "a" with this pid leaves on its host, if it is there: it says
+/// that the process is to be looked for here, and not on another machine that looks the same.
+pub fn mark(redis: &Redis, pid: i32) -> Option<PathBuf> {
+    let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
+    let locks: serde_json::Value = serde_json::from_str(&json).ok()?;
+    let holders = locks[0]["holders"].as_array()?;
+    let holder = holders.iter().find(|holder| holder["pid"] == pid)?;
+    let path = PathBuf::from(format!("/dev/shm/redlock-{}", holder["id"].as_str()?));
+    path.exists().then_some(path)
+}
+
+/// Waits for the mark of a holder of the lock "a"; from then on others may find out that it is dead.
+#[track_caller]
+pub fn await_mark(redis: &Redis, pid: i32) -> PathBuf {
+    let mut found = None;
+    wait_until("the holder has left its mark in /dev/shm", || {
+        found = mark(redis, pid);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Whether this command succeeds here: what it needs may not be permitted.
+pub fn is_permitted(words: &[&str]) -> bool {
+    let output = Command::new(words[0]).args(&words[1..]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// Another user, without any privilege, in a directory with all that this user needs: `redlock`,
+/// `head` (setuid, root's), `become` (makes root of this user, as sudo does, and executes its
+/// arguments) and `gate` (a pipe that is closed when this is dropped). Paths are relative, because
+/// the directories above may be closed to others.
+pub struct OtherUser {
+    id: u32,
+    dir: tempfile::TempDir,
+    gate: fs::File,
+}
+
+impl OtherUser {
+    /// `None` where the tests don't run as root, or setuid programs don't count.
+    pub fn new() -> Option<Self> {
+        Self::with_id(54321)
+    }
+
+    /// One of whom nobody else has a process: neither another test nor another run of the tests.
+    pub fn alone() -> Option<Self> {
+        Self::with_id(100_000 + std::process::id())
+    }
+
+    fn with_id(id: u32) -> Option<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let all = |mode| fs::Permissions::from_mode(mode);
+        fs::set_permissions(dir.path(), all(0o755)).unwrap();
+        // By another process: a file that this one has open to write would be busy for a moment in
+        // each process that another test starts.
+        let install = |mode: &str, from: &str, to: &str| {
+            let to = dir.path().join(to);
+            is_permitted(&["install", "-m", mode, from, to.to_str().unwrap()])
+        };
+        let found = |program: &str| {
+            let mut places = ["/usr/bin", "/bin"].into_iter();
+            let path = places.find_map(|place| {
+                let path = format!("{place}/{program}");
+                fs::exists(&path).unwrap().then_some(path)
+            });
+            path.unwrap_or_else(|| panic!("no {program}"))
+        };
+        if !nix::unistd::getuid().is_root()
+            || !install("755", REDLOCK, "redlock")
+            || !install("4755", &found("head"), "head")
+            || !install("4755", &found("setpriv"), "setpriv")
+        {
+            return None;
+        }
+        script(
+            dir.path(),
+            "become",
+            "#!/bin/sh\nexec ./setpriv --reuid 0 --regid 0 --clear-groups \"$@\"\n",
+        );
+        let gate = dir.path().join("gate");
+        nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::set_permissions(&gate, all(0o666)).unwrap();
+        let mut both = fs::OpenOptions::new();
+        let gate = both.read(true).write(true).open(gate).unwrap();
+        let user = Self { id, dir, gate };
+        let probe = user.command(&["./become", "true"]).status();
+        probe.is_ok_and(|status| status.success()).then_some(user)
+    }
+
+    /// A command of this user's.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let id = self.id.to_string();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+            .args(words)
+            .env_clear()
+            .env("PATH", path())
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        without_terminal(&mut command);
+        command
+    }
+
+    /// This user's redlock.
+    pub fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Command {
+        let mut command = self.command(&[&["./redlock"], arguments].concat());
+        command.env("REDLOCK_URL", redis.tcp_url());
+        command
+    }
+
+    /// Lets one that reads a line of the gate go on.
+    pub fn open_gate(&mut self) {
+        self.gate.write_all(b"go\n").unwrap();
+    }
 }

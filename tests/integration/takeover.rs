@@ -4,14 +4,13 @@
 //! a namespace into what the holder left.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, is_alive, moment, now,
-    outcome, queued, wait_until,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, await_mark, is_alive,
+    is_permitted, moment, now, outcome, queued, wait_until,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -19,11 +18,13 @@ const MS: Duration = Duration::from_millis(1);
 /// A waiter that says when its turn came.
 const STAMP: [&str; 4] = ["a", "--", "date", "+%s%N"];
 
-/// A holder, at its ready line, that is killed by and by.
+/// A holder with its mark on this host, that is killed by and by. Until it has left the mark nobody
+/// can know that it is dead.
 fn holder(redis: &Redis, options: &[&str]) -> Running {
     let command = ["a", "--", "sh", "-c", "echo ready; exec sleep 60"];
     let mut run = Running::start(&mut redis.redlock(&[&["run"], options, &command].concat()));
     run.expect_line("ready");
+    await_mark(redis, run.pid());
     run
 }
 
@@ -136,7 +137,7 @@ fn assert_waits_for_the_expiry(redis: &Redis) {
 }
 
 /// Rewrites what the holder said about itself: `change` gets the parts of its instance (boot,
-/// namespace, pid, a time) and its host.
+/// namespace, pid, a time, session) and its host.
 fn disguise(redis: &Redis, change: impl Fn(&mut [String], &mut String)) {
     let token = redis.cli(&["GET", "redlock:a"]);
     let meta = "{redlock:a}:meta";
@@ -145,7 +146,7 @@ fn disguise(redis: &Redis, change: impl Fn(&mut [String], &mut String)) {
     let mut who: Value = serde_json::from_str(&entry[start..]).unwrap();
     let instance = who["instance"].as_str().expect("an instance");
     let mut parts: Vec<String> = instance.split(':').map(str::to_owned).collect();
-    assert_eq!(parts.len(), 4, "{instance}");
+    assert_eq!(parts.len(), 5, "{instance}");
     let mut host = who["host"].as_str().unwrap().to_owned();
     change(&mut parts, &mut host);
     who["instance"] = parts.join(":").into();
@@ -206,12 +207,82 @@ fn a_holder_of_which_nothing_is_known_is_not_known_to_be_dead() {
     assert_not_taken_over(|parts, _| parts[2] = "0".into());
 }
 
+#[test]
+fn a_holder_that_has_left_no_mark_here_is_not_known_to_be_dead() {
+    let redis = Redis::start();
+    let mut holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
+    fs::remove_file(await_mark(&redis, holder.pid())).unwrap();
+    holder.kill();
+    assert_waits_for_the_expiry(&redis);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_holder_on_a_clone_of_this_machine_is_not_known_to_be_dead() {
+    let redis = Redis::start();
+    let mut holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
+    let mark = await_mark(&redis, holder.pid());
+    // The clone has all numbers of this machine, and only its token is another. The real one stands
+    // still meanwhile, so that it doesn't miss its lock.
+    holder.freeze();
+    let meta = "{redlock:a}:meta";
+    let token = redis.cli(&["GET", "redlock:a"]);
+    let entry = redis.cli(&["HGET", meta, &token]);
+    let of_the_clone = format!("0123456789abcdef0123456789abcdef{}", &token[32..]);
+    redis.cli(&["SET", "redlock:a", &of_the_clone, "KEEPTTL"]);
+    redis.cli(&["HDEL", meta, &token]);
+    redis.cli(&["HSET", meta, &of_the_clone, &entry]);
+    holder.kill();
+    assert_waits_for_the_expiry(&redis);
+    assert_nothing_left(&redis);
+    // Nobody has taken this one for dead either.
+    let _ = fs::remove_file(mark);
+}
+
+#[test]
+fn a_lock_that_is_over_leaves_no_mark() {
+    let redis = Redis::start();
+    // A release by the run itself.
+    let gated = Gated::start(&redis, &["a"]).ready();
+    let mark = await_mark(&redis, gated.run.pid());
+    gated.end();
+    assert!(!mark.exists(), "{}", mark.display());
+    // A take-over.
+    let mut killed = holder(&redis, &["--ttl", "60s"]);
+    let mark = await_mark(&redis, killed.pid());
+    killed.kill();
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    assert!(!mark.exists(), "{}", mark.display());
+    // A forced release, of one that lives and of one that is dead.
+    for dead in [false, true] {
+        let mut forced = holder(&redis, &["--ttl", "60s"]);
+        let mark = await_mark(&redis, forced.pid());
+        if dead {
+            forced.kill();
+        }
+        outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+        if !dead {
+            forced.finish().assert_code(79);
+        }
+        assert!(!mark.exists(), "dead: {dead}; {}", mark.display());
+    }
+    // A release by the job, after which it goes on for a while.
+    let script = r#"echo ready; read go <"$HOME/gate"; exec redlock release -q"#;
+    let mut gate = crate::support::Gate::new(&redis);
+    let mut run = Running::start(&mut redis.redlock(&["run", "a", "-c", script]));
+    run.expect_line("ready");
+    let mark = await_mark(&redis, run.pid());
+    gate.open();
+    run.finish().assert_code(0);
+    assert!(!mark.exists(), "{}", mark.display());
+    assert_nothing_left(&redis);
+}
+
 /// A holder that is the first process of a pid namespace of its own, and its pid outside of that;
 /// `None` where that isn't permitted.
 fn holder_in_a_namespace(redis: &Redis) -> Option<(Running, i32)> {
     let unshare = ["--pid", "--fork", "--mount-proc"];
-    let permitted = Command::new("unshare").args(unshare).arg("true").output();
-    if !permitted.is_ok_and(|output| output.status.success()) {
+    if !is_permitted(&[&["unshare"], &unshare[..], &["true"]].concat()) {
         return None;
     }
     let run = ["run", "--ttl", "3s", "-k", "100ms", "a", "-c"];
@@ -219,6 +290,8 @@ fn holder_in_a_namespace(redis: &Redis) -> Option<(Running, i32)> {
     let command = [&["unshare"], &unshare[..], &[REDLOCK], &run, &[script]].concat();
     let mut holder = Running::start(&mut crate::supervision::directly(redis, &command));
     holder.expect_line("ready");
+    // It knows itself by its pid there.
+    await_mark(redis, 1);
     let pid = holder.pid();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     Some((holder, children.trim().parse().unwrap()))

@@ -6,7 +6,8 @@ use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
 use crate::supervision::{COUNTER, is_gone, send, state, with_default_signals};
-use crate::support::{REDLOCK, Redis, is_alive, path, wait_until};
+use crate::support::{REDLOCK, Redis, is_alive, path, seen_by_a_shell, wait_until};
+use crate::tmux::Tmux;
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
@@ -154,26 +155,10 @@ fn a_key_that_the_child_does_not_handle_ends_it_and_the_lock_is_free() {
         let mut terminal = redlock(&redis, &["run", "a", "-c", script]);
         let child = pid_in(&terminal.line("child ready"));
         terminal.type_in(key);
-        assert_eq!(terminal.finish().code(), Some(status));
+        assert_eq!(seen_by_a_shell(terminal.finish()), Some(status));
         assert!(is_gone(child));
         assert_eq!(redis.keys(), ["{redlock:a}:state"]);
     }
-}
-
-#[test]
-fn a_second_ctrl_c_within_kill_after_kills_at_once() {
-    let redis = Redis::start();
-    let mut terminal = redlock(&redis, &counter(&["INT", "USR1"]));
-    let child = pid_in(&terminal.line("child ready"));
-    terminal.type_in(CTRL_C);
-    terminal.line("child INT");
-    // When this one has been passed on, redlock has seen the key too.
-    send(terminal.pid(), libc::SIGUSR1);
-    terminal.line("child USR1");
-    terminal.type_in(CTRL_C);
-    assert_eq!(terminal.finish().code(), Some(137));
-    assert!(is_gone(child));
-    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
 }
 
 #[test]
@@ -214,7 +199,8 @@ fn a_term_stops_grandchildren_too() {
     let mut lines = [(); 2].map(|()| terminal.line(""));
     lines.sort();
     assert_eq!(lines, ["child TERM", "grandchild TERM"]);
-    // Both have been asked and didn't want to: the second time is the last.
+    // Both have been asked and didn't want to: the second time, half a second later, is the last.
+    std::thread::sleep(std::time::Duration::from_millis(550));
     send(terminal.pid(), libc::SIGTERM);
     assert_eq!(terminal.finish().code(), Some(137));
     assert!(pids.into_iter().all(is_gone));
@@ -274,6 +260,116 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     assert!(is_free(&redis));
 }
 
+/// A COMMAND that says ready, stops itself by a signal, and says when it goes on.
+fn stops_itself(signal: &str) -> String {
+    format!("redlock run --ttl 120s a -c 'echo ready $$; kill -{signal} $$; echo went on'")
+}
+
+#[test]
+fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_fg() {
+    let redis = Redis::start();
+    for signal in ["STOP", "TSTP"] {
+        let mut terminal = shell(&redis);
+        let run = stops_itself(signal);
+        terminal.type_in(&format!("{run}; echo status:$?\n"));
+        let child = pid_in(&terminal.line("ready"));
+        let redlock = parent(child);
+        let status = terminal.line("status:");
+        // As a shell names a job that was stopped by STOP or TSTP.
+        assert!(["status:147", "status:148"].contains(&status.as_str()));
+        assert_eq!((state(child), state(redlock)), (Some('T'), Some('T')));
+        terminal.type_in("fg; echo status:$?\n");
+        terminal.line("went on");
+        terminal.line("status:0");
+        terminal.type_in("exit 0\n");
+        terminal.finish();
+        assert!(is_free(&redis));
+    }
+}
+
+#[test]
+fn a_command_that_stops_itself_goes_on_when_the_job_is_told_to() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    let run = stops_itself("STOP");
+    terminal.type_in(&format!("{run}; echo status:$?\n"));
+    let child = pid_in(&terminal.line("ready"));
+    let redlock = parent(child);
+    terminal.line("status:14");
+    // What `bg`, or anybody who knows the job, sends.
+    send(-redlock, libc::SIGCONT);
+    terminal.line("went on");
+    wait_until("both have ended", || !is_alive(child) && !is_alive(redlock));
+    wait_until("the lock is free", || is_free(&redis));
+    terminal.type_in("exit 0\n");
+    terminal.finish();
+}
+
+#[test]
+fn a_child_of_command_that_is_stopped_stops_nobody_else() {
+    let redis = Redis::start();
+    // redlock's business is COMMAND; a shell within it may have jobs of its own.
+    let script =
+        r#"perl -e "$COUNTER" grandchild & kill -STOP $!; exec perl -e "$COUNTER" child USR1"#;
+    let mut terminal = redlock(&redis, &["run", "--ttl", "120s", "a", "-c", script]);
+    terminal.line("child ready");
+    send(terminal.pid(), libc::SIGUSR1);
+    terminal.line("child USR1");
+    assert_ne!(state(terminal.pid()), Some('T'));
+    send(terminal.pid(), libc::SIGTERM);
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(143));
+}
+
+#[test]
+fn tstp_that_is_sent_to_redlock_alone_stops_command_too_and_cont_continues_both() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal
+        .type_in("redlock run --ttl 120s a -- perl -e \"$COUNTER\" child CONT; echo status:$?\n");
+    let child = pid_in(&terminal.line("child ready"));
+    let redlock = parent(child);
+    for round in 0..3 {
+        send(redlock, libc::SIGTSTP);
+        wait_until("both are stopped", || {
+            state(child) == Some('T') && state(redlock) == Some('T')
+        });
+        let status = terminal.line("status:");
+        assert!(["status:147", "status:148"].contains(&status.as_str()));
+        if round < 2 {
+            terminal.type_in("fg; echo status:$?\n");
+        } else {
+            // No shell tells the whole job this time.
+            send(redlock, libc::SIGCONT);
+        }
+        terminal.line("child CONT");
+        wait_until("both go on", || {
+            state(child) != Some('T') && state(redlock) != Some('T')
+        });
+    }
+    send(redlock, libc::SIGRTMAX());
+    terminal.line("child end");
+    wait_until("both have ended", || !is_alive(child) && !is_alive(redlock));
+    terminal.type_in("exit 0\n");
+    terminal.finish();
+    assert!(is_free(&redis));
+}
+
+#[test]
+fn in_tmux_a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_fg() {
+    let redis = Redis::start();
+    let tmux = Tmux::start(&redis);
+    tmux.type_line("redlock run --ttl 120s a -c 'echo ready; kill -TSTP $$; echo went on'");
+    tmux.line("ready");
+    tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
+    tmux.type_line("echo here:$((1 + 1))");
+    tmux.line("here:2");
+    tmux.type_line("fg");
+    tmux.line("went on");
+    tmux.type_line("echo status:$?");
+    tmux.line("status:0");
+    assert!(is_free(&redis));
+}
+
 #[test]
 fn a_lease_that_ran_out_while_stopped_is_noticed_at_once_after_fg() {
     let redis = Redis::start();
@@ -321,7 +417,7 @@ fn ctrl_c_ends_the_wait_for_the_lock() {
         !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
     });
     terminal.type_in(CTRL_C);
-    assert_eq!(terminal.finish().code(), Some(130));
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(130));
     assert!(!terminal.shown.contains("ran"));
     assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
 }
@@ -365,7 +461,8 @@ fn a_hang_up_ends_a_run_at_the_head_of_the_session_and_frees_the_lock() {
     // The kernel tells the head of the session alone, which has to pass it on.
     terminal.hang_up();
     wait_until("the child is gone", || is_gone(child));
-    assert_eq!(terminal.finish().code(), Some(128 + Signal::SIGHUP as i32));
+    let status = seen_by_a_shell(terminal.finish());
+    assert_eq!(status, Some(128 + Signal::SIGHUP as i32));
     assert!(is_free(&redis));
 }
 

@@ -1,6 +1,5 @@
 //! What is seen of a wait, and waiting without taking.
 
-use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -9,7 +8,8 @@ use serde_json::{Value, json};
 use crate::pty::Terminal;
 use crate::supervision::with_default_signals;
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, host, outcome, queued, wait_until,
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, host, outcome, queued,
+    seen_by_a_shell, wait_until,
 };
 
 /// Starts a redlock whose messages come as lines of the run.
@@ -229,7 +229,7 @@ fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
         if let Some(signal) = signal {
             crate::supervision::send(terminal.pid(), signal);
         }
-        assert_eq!(terminal.finish().code(), Some(code));
+        assert_eq!(seen_by_a_shell(terminal.finish()), Some(code));
         let screen = screen(&terminal.shown);
         assert!(screen.starts_with(left), "{screen:?}");
         assert_eq!(screen.is_empty(), left.is_empty(), "{screen:?}");
@@ -333,10 +333,7 @@ fn a_wait_that_is_interrupted_ends_with_128_plus_n() {
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     let mut wait = heard(&redis, &["wait", "a"]);
     wait.line();
-    // As a shell sees it, whether redlock says so itself or was killed by the signal.
-    let status = end(wait).status;
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    assert_eq!(code, Some(143), "{status:?}");
+    end(wait).assert_code(143);
 }
 
 #[test]

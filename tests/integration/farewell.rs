@@ -1,0 +1,166 @@
+//! Leaving while Redis stands still, and starting nothing under a lease that is over.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::supervision::{directly, is_gone, send, with_default_signals};
+use crate::support::{Gated, REDLOCK, Redis, Running, assert_nothing_left, script, wait_until};
+
+/// Longer than the time within which a signal counts as the one before.
+const LATER: Duration = Duration::from_millis(600);
+
+/// Ways to wait for the lock "a", each with this limit for the server's answers.
+fn waits(limit: &'static str) -> [Vec<&'static str>; 3] {
+    let limit = ["--connect-timeout", limit];
+    [
+        [&["run"], &limit[..], &["a", "--", "echo", "ran"]].concat(),
+        [&["acquire", "-w", "60s"], &limit[..], &["a"]].concat(),
+        // The first is taken, and has to be given back.
+        [&["run"], &limit[..], &["0", "a", "--", "echo", "ran"]].concat(),
+    ]
+}
+
+/// One that waits for the lock "a" of another client, in its queue.
+fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    let mut waiter = Running::start(&mut with_default_signals(redis.redlock(arguments)));
+    wait_until("it stands in the queue", || {
+        assert!(!waiter.has_ended(), "it has ended");
+        !redis.queue("a").is_empty()
+    });
+    waiter
+}
+
+#[test]
+fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
+    for arguments in waits("2s") {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            let redis = Redis::start();
+            let waiter = waiter(&redis, &arguments);
+            redis.stall();
+            send(waiter.pid(), signal);
+            let end = waiter.finish();
+            end.assert_code(128 + signal);
+            assert!(!end.stdout.contains("ran"), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_farewell_that_redis_does_not_answer() {
+    for arguments in waits("1h") {
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            let redis = Redis::start();
+            let mut waiter = waiter(&redis, &arguments);
+            redis.stall();
+            send(waiter.pid(), signal);
+            std::thread::sleep(LATER);
+            if !waiter.has_ended() {
+                send(waiter.pid(), signal);
+            }
+            let end = waiter.finish();
+            end.assert_killed_by(signal);
+            assert!(!end.stdout.contains("ran"), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_run_whose_first_question_is_not_answered() {
+    let redis = Redis::start();
+    redis.stall();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let [run, ..] = waits("1h");
+        let mut run = Running::start(&mut with_default_signals(redis.redlock(&run)));
+        let socket = format!("{}", redis.socket().display());
+        wait_until("it has connected", || {
+            let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+            // The listening one, and one a connection that waits to be accepted.
+            sockets.matches(&socket).count() > 1 || run.has_ended()
+        });
+        send(run.pid(), signal);
+        std::thread::sleep(LATER);
+        if !run.has_ended() {
+            send(run.pid(), signal);
+        }
+        let end = run.finish();
+        end.assert_killed_by(signal);
+        assert_eq!(end.stdout, "");
+    }
+    redis.resume();
+}
+
+#[test]
+fn a_second_signal_ends_a_release_that_redis_does_not_answer() {
+    let redis = Redis::start();
+    let command = ["run", "--connect-timeout", "1h", "--ttl", "1h", "a", "-c"];
+    let command = [&command[..], &["echo $$; exec sleep 60"]].concat();
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
+    let child: i32 = run.line().parse().unwrap();
+    redis.stall();
+    send(run.pid(), libc::SIGTERM);
+    wait_until("COMMAND has ended", || is_gone(child));
+    std::thread::sleep(LATER);
+    if !run.has_ended() {
+        send(run.pid(), libc::SIGTERM);
+    }
+    run.finish().assert_killed_by(libc::SIGTERM);
+    redis.resume();
+}
+
+/// A run under a lease of one second whose COMMAND comes late: these system calls take five seconds
+/// each. Its trace is in the home directory.
+fn slow(redis: &Redis, trace: &[&str]) -> Running {
+    let home = redis.dir.path();
+    let command = script(home, "command", "#!/bin/sh\n>\"$HOME/ran\"\n");
+    let command = command.to_str().unwrap();
+    let log = home.join("trace");
+    let strace = ["strace", "-f", "-qq", "-o", log.to_str().unwrap()];
+    let run = [REDLOCK, "run", "--ttl", "1s", "-k", "100ms", "a", "--"];
+    let words = [&strace, trace, &run, &[command]].concat();
+    Running::start(&mut with_default_signals(directly(redis, &words)))
+}
+
+/// A run that loses its lock before COMMAND has started, to one that has it when COMMAND would
+/// start, never executes it.
+#[track_caller]
+fn assert_executes_nothing(redis: &Redis, first: Running) {
+    wait_until("the first has the lock", || redis.holder("a").is_some());
+    redis.cli(&["DEL", "redlock:a"]);
+    let next = Gated::start(redis, &["-q", "a"]).ready();
+    let end = first.finish();
+    let trace = fs::read_to_string(redis.dir.path().join("trace")).unwrap();
+    let own = format!("execve(\"{REDLOCK}\"");
+    let executed = trace
+        .lines()
+        .filter(|line| line.contains("execve") && line.contains("= 0") && !line.contains(&own));
+    let ran = redis.dir.path().join("ran").exists();
+    assert!(
+        executed.count() == 0 && !ran,
+        "COMMAND was executed under the next lock: {end:?}\n{trace}"
+    );
+    end.assert_code(79);
+    next.end();
+    assert_nothing_left(redis);
+}
+
+#[test]
+fn a_command_whose_exec_takes_longer_than_the_lease_never_starts() {
+    let redis = Redis::start();
+    // Of the calls of execve only those that name COMMAND.
+    let command = redis.dir.path().join("command");
+    let command = command.to_str().unwrap();
+    let slow_exec = "inject=execve:delay_enter=5000000";
+    let trace = ["-P", command, "-e", "trace=execve", "-e", slow_exec];
+    let first = slow(&redis, &trace);
+    assert_executes_nothing(&redis, first);
+}
+
+#[test]
+fn a_command_whose_process_is_made_when_the_lease_is_over_never_starts() {
+    let redis = Redis::start();
+    let traced = "trace=execve,clone,clone3,fork,vfork";
+    let slow_clone = "inject=clone,clone3,fork,vfork:delay_enter=5000000";
+    let first = slow(&redis, &["-e", traced, "-e", slow_clone]);
+    assert_executes_nothing(&redis, first);
+}

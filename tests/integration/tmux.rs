@@ -1,0 +1,99 @@
+//! A terminal as people have it: a shell in tmux, with a server of its own.
+
+use std::process::Command;
+
+use crate::support::{Redis, is_alive, path, wait_until, without_terminal};
+
+/// An interactive shell in a window of tmux, in which redlock knows its server. The tmux server and
+/// all in it end with the test.
+pub struct Tmux<'a> {
+    redis: &'a Redis,
+    pid: i32,
+}
+
+impl<'a> Tmux<'a> {
+    pub fn start(redis: &'a Redis) -> Self {
+        let mut tmux = Self { redis, pid: 0 };
+        let shell = "PS1='$ ' exec bash --norc --noprofile --noediting -i";
+        let home = redis.dir.path().to_str().unwrap();
+        let options = ["-d", "-x", "120", "-y", "50", "-c", home];
+        tmux.tmux(&[&["new-session"], &options[..], &[shell]].concat());
+        let pid = tmux.tmux(&["display-message", "-p", "#{pid}"]);
+        tmux.pid = pid.trim().parse().unwrap();
+        tmux.wait_until("a prompt", |screen| screen.starts_with('$'));
+        tmux
+    }
+
+    /// What tmux prints for a command of its own.
+    #[track_caller]
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command
+            .args(["-u", "-f", "/dev/null", "-S"])
+            .arg(self.redis.dir.path().join("tmux.sock"))
+            .args(arguments)
+            .env_clear()
+            .env("PATH", path())
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh")
+            .env("REDLOCK_URL", self.redis.url())
+            .env("HOME", self.redis.dir.path());
+        without_terminal(&mut command);
+        let output = command.output().expect("tmux is installed");
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Types a line, and Enter.
+    pub fn type_line(&self, text: &str) {
+        self.tmux(&["send-keys", "-l", "--", text]);
+        self.press("Enter");
+    }
+
+    /// Presses a key by its name: `C-c`, `Enter`.
+    pub fn press(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    /// What is on the screen.
+    #[track_caller]
+    pub fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    /// Waits until the screen fulfils a condition.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, condition: impl Fn(&str) -> bool) {
+        let end = std::time::Instant::now() + crate::support::PATIENCE;
+        loop {
+            let screen = self.screen();
+            if condition(&screen) {
+                return;
+            }
+            assert!(
+                std::time::Instant::now() < end,
+                "{what} never came; on the screen:\n{}",
+                screen.trim_end()
+            );
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for this line on the screen.
+    #[track_caller]
+    pub fn line(&self, line: &str) {
+        self.wait_until(line, |screen| screen.lines().any(|shown| shown == line));
+    }
+}
+
+impl Drop for Tmux<'_> {
+    fn drop(&mut self) {
+        if !is_alive(self.pid) {
+            return;
+        }
+        // All in it is hung up, which ends a stopped job as well.
+        self.tmux(&["kill-server"]);
+        let pid = self.pid;
+        wait_until("the tmux server has ended", || !is_alive(pid));
+    }
+}
