@@ -9,7 +9,7 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::Moment;
 use crate::sys::{self, SpawnError, SpawnSpec};
-use crate::tree::Tree;
+use crate::tree::{Stat, Tree};
 
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
@@ -115,7 +115,7 @@ impl Child {
     /// left of its tree when it has ended.
     pub fn forward(&self, signal: i32) -> Refused {
         if self.reaped {
-            return self.signal_tree(|_| std::slice::from_ref(&signal));
+            return self.signal_tree(|_| signal);
         }
         let to = if self.own_group {
             -self.pid.as_raw()
@@ -132,25 +132,26 @@ impl Child {
         !self.reaped && sys::is_stopped(self.pid)
     }
 
-    /// Asks the child and all its tree to terminate. A stopped process takes its SIGTERM only when it
-    /// goes on.
+    /// Asks the child and all its tree to terminate. What is stopped takes its SIGTERM only when it goes
+    /// on, so that is continued.
     pub fn terminate(&self) -> Refused {
-        const SIGNALS: [i32; 2] = [sys::SIGTERM, sys::SIGCONT];
-        if !self.own_group || self.reaped {
-            return self.signal_tree(|_| &SIGNALS);
+        let has_group = self.own_group && !self.reaped;
+        if has_group {
+            // A process that is forked meanwhile gets what its group gets.
+            let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
         }
-        // A process that is forked meanwhile gets what its group gets. For the others it is enough to
-        // know whether we may signal them.
-        for signal in SIGNALS {
-            let _ = sys::kill(-self.pid.as_raw(), signal);
-        }
-        self.signal_tree(|pid| {
-            if getpgid(Some(pid)) == Ok(self.pid) {
-                &[0]
-            } else {
-                &SIGNALS
-            }
-        })
+        let mut not_permitted = self.signal_tree(|pid| {
+            // For these it is enough to know whether we may signal them.
+            let has_got_it = has_group && getpgid(Some(pid)) == Ok(self.pid);
+            if has_got_it { 0 } else { sys::SIGTERM }
+        });
+        not_permitted.extend(self.signal_tree(|pid| {
+            let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
+            if is_stopped { sys::SIGCONT } else { 0 }
+        }));
+        not_permitted.sort();
+        not_permitted.dedup();
+        not_permitted
     }
 
     /// Kills the child and all its tree. What is forked meanwhile may escape, so this is repeated
@@ -160,7 +161,7 @@ impl Child {
             // The kernel lets nothing of a group escape.
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGKILL);
         }
-        self.signal_tree(|_| &[sys::SIGKILL])
+        self.signal_tree(|_| sys::SIGKILL)
     }
 
     /// What is left of the tree, but for the child.
@@ -170,13 +171,11 @@ impl Child {
         members
     }
 
-    /// Sends the child and each of its tree the `signals` that it is to get.
-    fn signal_tree<'a>(&self, signals: impl Fn(Pid) -> &'a [i32]) -> Refused {
+    /// Sends the child and each of its tree the signal that it is to get; 0 only asks whether we may.
+    fn signal_tree(&self, signal: impl Fn(Pid) -> i32) -> Refused {
         let mut not_permitted = Vec::new();
         let mut send = |pid: Pid| {
-            for &signal in signals(pid) {
-                not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal)));
-            }
+            not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal(pid))));
         };
         // Before the others, which may take a while to find.
         if !self.reaped {
@@ -187,7 +186,6 @@ impl Child {
                 send(pid);
             }
         });
-        not_permitted.dedup();
         not_permitted
     }
 

@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Err(error) => command::usage(&error),
     };
     command::refuse_eval(exit);
-    stderr::flush();
+    stderr::flush(stderr::LINGER);
     if let Exit::Interrupted(signal) = exit {
         sys::die_by(signal);
     }

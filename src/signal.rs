@@ -5,6 +5,7 @@
 //! ctrlc can't do that, as it neither says which signal came nor leaves ignored ones alone; it
 //! serves where an interrupt only has to end a loop (`status --watch`).
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -13,13 +14,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use crate::sys::{self, ReceivedSignal, SignalSet};
 
 pub use libc::{
-    SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTOU, SIGURG, SIGWINCH,
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTOU, SIGURG, SIGWINCH,
 };
+
+/// Signals that ask a process to end.
+const ENDING: SignalSet = SignalSet::of(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
 
 /// The signals of a run, from when it first asks for the lock.
 pub struct Signals {
     fd: OwnedFd,
     on_terminal: bool,
+    /// The next SIGCONT is the one that has continued us.
+    continued: Cell<bool>,
     /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
     pub sigchld_ignored: bool,
 }
@@ -30,13 +36,15 @@ impl Signals {
         let sigchld_ignored = sys::is_ignored(SIGCHLD);
         // A parent may have left it ignored; then the kernel would throw our child's status away.
         sys::set_default(SIGCHLD);
-        let taken =
-            (1..=sys::LAST_SIGNAL).filter(|&signal| signal == SIGCHLD || is_passed_on(signal));
-        let set = SignalSet::of(taken);
+        let taken: Vec<i32> = (1..=sys::LAST_SIGNAL)
+            .filter(|&signal| signal == SIGCHLD || is_passed_on(signal))
+            .collect();
+        let set = SignalSet::of(&taken);
         set.block()?;
         Ok(Self {
             fd: set.descriptor()?,
             on_terminal,
+            continued: Cell::new(false),
             sigchld_ignored,
         })
     }
@@ -53,23 +61,34 @@ impl Signals {
                     }
                 }
                 Some(received) if sys::is_ignored(received.signal) => {}
+                Some(received)
+                    if received.signal == libc::SIGCONT && self.continued.replace(false) => {}
                 other => return Ok(other),
             }
         }
     }
 
-    /// Stops ourselves, until we are continued. On a terminal that is the shell's doing, which stops a
-    /// job by TSTP and nothing where no shell could continue it; elsewhere, and where nobody else
-    /// asked for it, STOP leaves no doubt.
+    /// Stops ourselves, until we are continued. On a terminal we stop as a job does, by TSTP: the kernel
+    /// ignores that where no shell could continue us; and what continues us continues the job, so
+    /// that it isn't passed on.
     pub fn suspend(&self) -> io::Result<()> {
-        sys::stop_by(if self.on_terminal { SIGTSTP } else { SIGSTOP })
+        if !self.on_terminal {
+            return sys::stop_by(SIGSTOP);
+        }
+        self.continued.set(true);
+        sys::stop_by(SIGTSTP)
     }
 
-    /// From now on a signal that asks us to end does so by itself, at once: nothing is left to do that
-    /// would be worth a wait. What came until now is forgotten.
+    /// Lets a signal that asks us to end do so by itself, at once: nothing is left to do that would be
+    /// worth a wait. What came until now is forgotten.
     pub fn let_through(&self) -> io::Result<()> {
         while self.next()?.is_some() {}
-        SignalSet::of([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).unblock()
+        ENDING.unblock()
+    }
+
+    /// Ends what [`Self::let_through`] has begun.
+    pub fn collect_again(&self) -> io::Result<()> {
+        ENDING.block()
     }
 }
 

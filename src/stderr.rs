@@ -45,7 +45,7 @@ static WRITTEN: Condvar = Condvar::new();
 const MOST: usize = 64;
 
 /// How long the end of redlock waits for a reader.
-const LINGER: Duration = Duration::from_secs(1);
+pub const LINGER: Duration = Duration::from_secs(1);
 
 /// The thread writes a line and waits for more.
 const STACK: usize = 64 * 1024;
@@ -75,16 +75,16 @@ pub fn write(line: Vec<u8>) {
         return;
     }
     // Nothing is at stake any more, but that redlock ends.
-    flush();
+    flush(LINGER);
     if queue().waiting == 0 && is_ready(LINGER) {
         write_all(&line);
     }
 }
 
-/// Waits until all lines are written, but not for ever.
-pub fn flush() {
+/// Waits until all lines are written, at most for a time.
+pub fn flush(within: Duration) {
     let is_busy = |queue: &mut Queue| queue.waiting > 0;
-    drop(WRITTEN.wait_timeout_while(queue(), LINGER, is_busy));
+    drop(WRITTEN.wait_timeout_while(queue(), within, is_busy));
 }
 
 /// Says nothing any more: for a process that was forked, which doesn't have the thread.
@@ -120,7 +120,7 @@ fn start() -> io::Result<SyncSender<Vec<u8>>> {
     let (lines, waiting) = sync_channel::<Vec<u8>>(MOST);
     let write_lines = move || {
         // A job in the background of a terminal may be stopped for writing; a supervisor may not.
-        let _ = SignalSet::of([SIGTTOU]).block();
+        let _ = SignalSet::of(&[SIGTTOU]).block();
         while let Ok(line) = waiting.recv() {
             write_all(&line);
             queue().waiting -= 1;

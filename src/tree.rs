@@ -116,6 +116,8 @@ pub struct Stat {
     pub started: Duration,
     /// It has ended, and its parent has to reap it.
     has_ended: bool,
+    /// A signal has stopped it.
+    pub is_stopped: bool,
     is_kernel_thread: bool,
     /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
     pub exit_code: i32,
@@ -143,6 +145,7 @@ impl Stat {
             session: field(6)?.parse().ok()?,
             started: Duration::from_millis(ticks.saturating_mul(10)),
             has_ended: matches!(field(3)?, "Z" | "X"),
+            is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })

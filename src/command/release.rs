@@ -38,7 +38,7 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
 }
 
 fn give_back(claim: &Claim, link: &mut Link, settings: &Settings) -> Result<Exit> {
-    match claim.release(link, &Parting::Early, settings.server.timeout)? {
+    match claim.release(link, &Parting::Early, || {}, settings.server.timeout)? {
         Release::Kept(_) => Ok(Exit::Success),
         Release::Released => {
             settings

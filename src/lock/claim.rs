@@ -167,6 +167,10 @@ pub enum Release {
     NotOurs(Loss),
 }
 
+/// After this time the answer to a release is slow: what a signal repeats comes within it, and has not
+/// to be taken for another request to end.
+const SOON: Duration = Duration::from_millis(500);
+
 impl Claim {
     /// A claim with a fresh token: 128 random bits, then the host and process, so that
     /// `redis-cli GET` names the owner.
@@ -400,12 +404,13 @@ impl Claim {
         answers.into_iter().map(Self::standing).collect()
     }
 
-    /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer. Safe
-    /// to repeat.
+    /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer, and calls
+    /// `is_slow` when that takes longer than a moment. Safe to repeat.
     pub fn release(
         &self,
         link: &mut Link,
         parting: &Parting,
+        is_slow: impl FnOnce(),
         within: Duration,
     ) -> Result<Release, Error> {
         let (early, how, keep) = match parting {
@@ -419,7 +424,8 @@ impl Claim {
             how.into(),
             keep.as_millis().to_string().into(),
         ];
-        let fields = array(link.ask(self.lock.call(&RELEASE, args), within)?)?;
+        let call = self.lock.call(&RELEASE, args);
+        let fields = array(link.ask_with_patience(call, SOON, is_slow, within)?)?;
         Ok(match fields.as_slice() {
             [Value::Int(1)] => Release::Released,
             [Value::Int(3), left] => Release::Kept(milliseconds(left)?.unwrap_or_default()),

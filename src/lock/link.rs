@@ -323,6 +323,25 @@ impl Link {
         self.answer(number, until)
     }
 
+    /// The same; `is_slow` is called when the answer takes longer than `soon`.
+    pub fn ask_with_patience(
+        &mut self,
+        call: Call,
+        soon: Duration,
+        is_slow: impl FnOnce(),
+        within: Duration,
+    ) -> Result<Value, Error> {
+        let start = Instant::now();
+        let number = self.request(call)?;
+        match self.answer(number, start + soon.min(within)) {
+            Err(error) if error.kind == Kind::Unreachable && soon < within => {
+                is_slow();
+                self.answer(number, start + within)
+            }
+            other => other,
+        }
+    }
+
     /// Sends many calls of one script at once and waits for all answers, each at most `within`.
     pub(super) fn ask_all(
         &mut self,

@@ -113,10 +113,15 @@ pub fn set_default(signal: i32) {
 pub struct SignalSet(u64);
 
 impl SignalSet {
-    /// The set of these signals.
-    pub fn of(signals: impl IntoIterator<Item = i32>) -> Self {
-        let bits = signals.into_iter().map(|signal| 1 << (signal - 1));
-        Self(bits.fold(0, |set, bit: u64| set | bit))
+    /// The set of these signals, numbers from 1 to [`LAST_SIGNAL`].
+    pub const fn of(signals: &[i32]) -> Self {
+        let mut set = 0;
+        let mut next = 0;
+        while next < signals.len() {
+            set |= 1 << (signals[next] - 1);
+            next += 1;
+        }
+        Self(set)
     }
 
     /// Blocks these signals too in this thread.
@@ -178,13 +183,13 @@ pub fn die_by(signal: i32) {
     }
     set_default(signal);
     let _ = kill(Pid::this().as_raw(), signal);
-    let _ = SignalSet::of([signal]).unblock();
+    let _ = SignalSet::of(&[signal]).unblock();
 }
 
 /// Stops this process by a signal with its default action, until it is continued.
 pub fn stop_by(signal: i32) -> io::Result<()> {
     kill(Pid::this().as_raw(), signal)?;
-    let set = SignalSet::of([signal]);
+    let set = SignalSet::of(&[signal]);
     set.unblock()?;
     set.block()
 }

@@ -115,7 +115,7 @@ pub(super) fn leave_behind(
     holds.rest();
     let link = holds.link.as_ref().map(AsFd::as_fd);
     let kept: Vec<BorrowedFd> = link.into_iter().chain([target.process.as_fd()]).collect();
-    stderr::flush();
+    stderr::flush(stderr::LINGER);
     if !sys::fork_daemon(&kept).context("can't leave a keeper behind")? {
         // Everything is the keeper's now.
         holds.all.clear();
@@ -152,7 +152,7 @@ pub(super) fn leave_behind(
     };
     let end = keeper.watch().unwrap_or_else(|_| keeper.abandon());
     let keep = std::time::Duration::ZERO;
-    taker.release_at_end(holds, &Parting::Over { end, keep });
+    taker.release_at_end(holds, &Parting::Over { end, keep }, None);
     Ok(())
 }
 

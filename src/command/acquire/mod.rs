@@ -58,7 +58,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
     if let Err(gave_up) = take(&taker, &mut holds, &signals)? {
-        taker.release_at_end(&mut holds, &Parting::Unused);
+        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
         drop(guard);
         return Ok(taker.gave_up(gave_up));
     }
@@ -73,7 +73,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         None => Ok(()),
     };
     if kept.is_err() {
-        taker.release_at_end(&mut holds, &Parting::Unused);
+        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
     }
     kept.map(|()| Exit::Success)
 }
@@ -107,7 +107,7 @@ fn take(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<()
     holds.link = Some(opened?);
     let taking = taker.take_all(started, holds, signals, &mut timer);
     if let Taking::GaveUp(why) =
-        taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused))?
+        taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused, Some(signals)))?
     {
         return Ok(Err(why));
     }

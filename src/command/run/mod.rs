@@ -120,6 +120,9 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
     }
 }
 
+/// How long the start of COMMAND waits for what was said before: a reader that reads is faster.
+const SPOKEN: Duration = Duration::from_millis(100);
+
 /// How a run comes by signals and time.
 struct Senses {
     signals: Signals,
@@ -172,12 +175,15 @@ impl Run<'_> {
         match taking {
             Ok(Taking::Done) => self.run_under(&mut holds, began, job, &mut senses),
             Ok(Taking::GaveUp(why)) => {
-                self.taker.release_at_end(&mut holds, &Parting::Unused);
+                self.taker
+                    .release_at_end(&mut holds, &Parting::Unused, Some(&senses.signals));
                 drop(guard);
                 Ok(self.taker.gave_up(why))
             }
             Err(error) => {
-                self.taker.release_all(&mut holds, &Parting::Unused);
+                let signals = Some(&senses.signals);
+                self.taker
+                    .release_all(&mut holds, &Parting::Unused, signals);
                 if !self.runs_without(&error) {
                     return Err(error);
                 }
@@ -237,7 +243,8 @@ impl Run<'_> {
         let job = match self.last_look(holds, senses) {
             Ok(None) => self.asking_again(job, holds, began),
             Ok(Some(why)) => {
-                self.taker.release_at_end(holds, &Parting::Unused);
+                let signals = Some(&senses.signals);
+                self.taker.release_at_end(holds, &Parting::Unused, signals);
                 return Ok(self.taker.gave_up(why));
             }
             Err(error) => Err(error),
@@ -251,10 +258,13 @@ impl Run<'_> {
                 ..job
             },
             Err(error) => {
-                self.taker.release_at_end(holds, &Parting::Unused);
+                let signals = Some(&senses.signals);
+                self.taker.release_at_end(holds, &Parting::Unused, signals);
                 return Err(error);
             }
         };
+        // What is erased from a terminal, say, goes before what COMMAND writes.
+        stderr::flush(SPOKEN);
         let Ended { exit, .. } = self.supervise(&job, holds, senses);
         let keep = match exit {
             // Somebody waits for it to end, or it never began.
@@ -262,8 +272,9 @@ impl Run<'_> {
             _ => self.options.hold_at_least,
         };
         let end = end(exit);
+        let parting = Parting::Over { end, keep };
         self.taker
-            .release_at_end(holds, &Parting::Over { end, keep });
+            .release_at_end(holds, &parting, Some(&senses.signals));
         Ok(exit)
     }
 

@@ -20,7 +20,7 @@ use crate::lock::{self, Loss, Name, Who};
 use crate::renewer::News;
 use crate::report;
 use crate::session::{Action, Event, Policy, Session, StopReason};
-use crate::signal::{SIGCHLD, Signals, ends_waiting};
+use crate::signal::{SIGCHLD, SIGCONT, Signals, ends_waiting};
 
 /// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
 /// be a moment later than we are.
@@ -266,7 +266,12 @@ impl Supervision<'_> {
             Action::Forward(signal) => self.child.forward(signal),
             Action::Suspend => {
                 self.signals.suspend()?;
-                Refused::new()
+                // Whoever has continued us alone means the job.
+                if self.run.on_terminal && self.child.is_stopped() {
+                    self.child.forward(SIGCONT)
+                } else {
+                    Refused::new()
+                }
             }
             Action::Renew => {
                 if let Err(error) = self.holds.renew() {

@@ -265,22 +265,23 @@ impl<'a> Taker<'a> {
 
     /// Gives all locks back, the last first, at the end of a process. A failure is a line on stderr and
     /// nothing else: the lock ends with its TTL.
-    pub fn release_at_end(&self, holds: &mut Holds, parting: &Parting) {
+    pub fn release_at_end(&self, holds: &mut Holds, parting: &Parting, signals: Option<&Signals>) {
         // The server answers us before it notifies the next holder. Waking us would delay that one; we
         // have nothing urgent left.
         sys::yield_cpu();
-        self.release_all(holds, parting);
+        self.release_all(holds, parting, signals);
     }
 
-    /// Gives all locks back, the last first.
-    pub fn release_all(&self, holds: &mut Holds, parting: &Parting) {
+    /// Gives all locks back, the last first. A server that stands still may make that slow; then
+    /// another one of these signals ends us at once.
+    pub fn release_all(&self, holds: &mut Holds, parting: &Parting, signals: Option<&Signals>) {
         holds.rest();
         while let Some(hold) = holds.all.pop() {
             if hold.reused {
                 continue;
             }
             let name = hold.claim.lock().name();
-            let released = self.release(&hold.claim, parting, &mut holds.link);
+            let released = self.release(&hold.claim, parting, &mut holds.link, signals);
             holds.remove_mark(&hold);
             match released {
                 Ok(Release::Released) => self
@@ -314,18 +315,30 @@ impl<'a> Taker<'a> {
         claim: &Claim,
         parting: &Parting,
         link: &mut Option<Link>,
+        signals: Option<&Signals>,
     ) -> Result<Release, lock::Error> {
-        let within = self.settings.server.timeout;
-        if let Some(open) = link {
-            match claim.release(open, parting, within) {
-                Ok(release) => return Ok(release),
-                Err(_) => *link = None,
+        let let_signals_through = || {
+            if let Some(Err(error)) = signals.map(Signals::let_through) {
+                self.voice().detail(error);
             }
+        };
+        let within = self.settings.server.timeout;
+        let over_the_old = link
+            .as_mut()
+            .map(|open| claim.release(open, parting, let_signals_through, within));
+        let released = match over_the_old {
+            Some(Ok(release)) => Ok(release),
+            Some(Err(_)) | None => {
+                let_signals_through();
+                *link = None;
+                Link::open(&self.settings.server)
+                    .and_then(|fresh| claim.release(link.insert(fresh), parting, || {}, within))
+            }
+        };
+        if let Some(Err(error)) = signals.map(Signals::collect_again) {
+            self.voice().detail(error);
         }
-        let mut fresh = Link::open(&self.settings.server)?;
-        let release = claim.release(&mut fresh, parting, within)?;
-        *link = Some(fresh);
-        Ok(release)
+        released
     }
 }
 

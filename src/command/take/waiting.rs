@@ -18,9 +18,7 @@ use super::{
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::lease::Lease;
-use crate::lock::{
-    self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Parting, Place, Release,
-};
+use crate::lock::{self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Parting, Place};
 use crate::process::{self, Liveness, ProcessFd};
 use crate::renewer::News;
 use crate::report;
@@ -84,10 +82,6 @@ pub(super) enum Idle {
     GaveUp(GaveUp),
 }
 
-/// How long a server may take to release what a run has that is asked to end, before another signal
-/// ends it at once: as long as repetitions of the first one may come.
-const HASTE: Duration = Duration::from_millis(500);
-
 /// The pause before another try to reach a server that was reached before.
 const RECONNECT: Duration = Duration::from_millis(500);
 
@@ -130,10 +124,9 @@ impl<'a> Attempt<'a> {
         // Whatever else ended the wait: our place must go, and a lock that a request has taken
         // whose answer nobody read. The same connection, where it is good, keeps the order.
         if self.known && !matches!(taking, Ok(Taking::Done)) {
-            let released = match taking {
-                Ok(Taking::GaveUp(GaveUp::Signalled(_))) => self.leave_in_haste(),
-                Ok(_) | Err(_) => self.release(),
-            };
+            let signals = Some(self.signals);
+            let (parting, link) = (&Parting::Unused, &mut self.link);
+            let released = self.taker.release(&self.claim, parting, link, signals);
             if let Err(error) = released {
                 self.taker.voice().detail(error);
             }
@@ -142,28 +135,6 @@ impl<'a> Attempt<'a> {
             self.holds.link = Some(link);
         }
         taking
-    }
-
-    fn release(&mut self) -> Result<Release, lock::Error> {
-        self.taker
-            .release(&self.claim, &Parting::Unused, &mut self.link)
-    }
-
-    /// Releases what we have after a signal has asked us to end. A server that stands still may make
-    /// that slow; then another signal ends us at once.
-    fn leave_in_haste(&mut self) -> Result<Release, lock::Error> {
-        if let Some(link) = &mut self.link {
-            let within = HASTE.min(self.taker.settings.server.timeout);
-            match self.claim.release(link, &Parting::Unused, within) {
-                Ok(release) => return Ok(release),
-                // It may still come, and then be carried out.
-                Err(error) => self.taker.voice().detail(error),
-            }
-        }
-        if let Err(error) = self.signals.let_through() {
-            self.taker.voice().detail(error);
-        }
-        self.release()
     }
 
     fn until_it_is_ours(&mut self, patience: Patience, deadlock: &mut Deadlock) -> Result<Taking> {
