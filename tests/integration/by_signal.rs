@@ -175,7 +175,7 @@ fn a_signal_that_ends_a_wait_without_taking_ends_redlock_by_the_same_signal() {
 }
 
 /// Whether a process takes its signals itself: it has blocked TERM.
-fn takes_signals(pid: i32) -> bool {
+pub fn takes_signals(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let blocked = status
         .lines()

@@ -229,14 +229,15 @@ fn joining_what_leaves_no_status_is_waiting_for_it() {
     outcome(&mut redis.redlock(&["run", "--join", "a", "b", "--", "true"])).assert_code(64);
 }
 
-/// What runners do to a job that is cancelled, quicker.
+/// What runners do to a job that is cancelled, quicker, but slowly enough for each signal to be a
+/// request of its own.
 fn cancel(run: &mut Running) {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         if run.has_ended() {
             return;
         }
         let _ = kill(Pid::from_raw(run.pid()), signal);
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(600));
     }
 }
 

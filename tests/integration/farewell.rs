@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use crate::by_signal::takes_signals;
 use crate::supervision::{directly, is_gone, send, with_default_signals};
 use crate::support::{Gated, REDLOCK, Redis, Running, assert_nothing_left, script, wait_until};
 
@@ -72,11 +73,10 @@ fn a_second_signal_ends_a_run_whose_first_question_is_not_answered() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let [run, ..] = waits("1h");
         let mut run = Running::start(&mut with_default_signals(redis.redlock(&run)));
-        let socket = format!("{}", redis.socket().display());
-        wait_until("it has connected", || {
-            let sockets = fs::read_to_string("/proc/net/unix").unwrap();
-            // The listening one, and one a connection that waits to be accepted.
-            sockets.matches(&socket).count() > 1 || run.has_ended()
+        let pid = run.pid();
+        wait_until("it takes signals", || {
+            assert!(!run.has_ended(), "it has ended");
+            takes_signals(pid)
         });
         send(run.pid(), signal);
         std::thread::sleep(LATER);

@@ -224,6 +224,27 @@ fn the_signals_of_the_c_library_reach_the_child() {
 }
 
 #[test]
+fn the_signals_of_the_c_library_reach_the_child_of_a_redlock_with_threads_too() {
+    let redis = Redis::start();
+    for binary in binaries() {
+        for signal in OF_THE_C_LIBRARY {
+            let script = "echo $$; exec sleep 60";
+            let run = ["run", "-v", "--ttl", "1s", "-k", "100ms", "a", "-c", script];
+            let command = directly(&redis, &[&[binary.as_str()], &run[..]].concat());
+            let mut running = Running::start(&mut with_default_signals(command));
+            let child: i32 = running.line().parse().unwrap();
+            // A C library may let them through to each thread that it makes.
+            let renewals = redis.calls("evalsha");
+            wait_until("it renews", || redis.calls("evalsha") > renewals + 1);
+            send(running.pid(), signal);
+            running.finish().assert_exited(128 + signal);
+            assert!(is_gone(child));
+            assert_eq!(redis.keys(), ["{redlock:a}:state"], "{binary} {signal}");
+        }
+    }
+}
+
+#[test]
 fn the_signals_of_the_c_library_end_a_wait_that_leaves_the_queue() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
