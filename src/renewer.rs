@@ -18,6 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::clock::{Moment, now};
 use crate::lease::try_timeout;
 use crate::lock::{Claim, Error, Link, Loss, Name, Server, Standing, Who};
+use crate::sys::SignalSet;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,8 @@ impl Renewer {
         std::thread::Builder::new()
             .name("renewer".into())
             .spawn(move || {
+                // The C library lets a signal of its own through to a new thread.
+                let _ = SignalSet::ALL.block();
                 while let Ok(work) = ordered.recv() {
                     let told = report.send(work.carry_out(&server));
                     if told.is_err() || waker.write(1).is_err() {

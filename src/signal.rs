@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use crate::sys::{self, ReceivedSignal, SignalSet};
 
 pub use libc::{
-    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTOU, SIGURG, SIGWINCH,
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGURG, SIGWINCH,
 };
 
 /// Signals that ask a process to end.

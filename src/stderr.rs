@@ -16,7 +16,6 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::signal::SIGTTOU;
 use crate::sys::SignalSet;
 
 /// While one exists, nothing that is said waits for a reader.
@@ -119,8 +118,9 @@ fn enqueue(line: Vec<u8>) {
 fn start() -> io::Result<SyncSender<Vec<u8>>> {
     let (lines, waiting) = sync_channel::<Vec<u8>>(MOST);
     let write_lines = move || {
-        // A job in the background of a terminal may be stopped for writing; a supervisor may not.
-        let _ = SignalSet::of(&[SIGTTOU]).block();
+        // A job in the background of a terminal may be stopped for writing; a supervisor may not. And
+        // the C library lets a signal of its own through to a new thread.
+        let _ = SignalSet::ALL.block();
         while let Ok(line) = waiting.recv() {
             write_all(&line);
             queue().waiting -= 1;

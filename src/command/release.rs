@@ -9,8 +9,8 @@ use super::{BadUsage, name, ourselves};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Claim, Forced, Key, Link, Lock, Name, Parting, Release, inspect};
-use crate::report;
+use crate::lock::{Claim, Forced, Inspected, Key, Link, Lock, Name, Parting, Release, inspect};
+use crate::{process, report};
 
 /// Releases a lock.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
@@ -98,7 +98,17 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
     let mut link = Link::open(&settings.server)?;
     let name = lock.name();
     let by = ourselves();
-    match lock.force(&mut link, id, Some(&by), settings.server.timeout)? {
+    let before = inspect(&mut link, &settings.namespace, std::slice::from_ref(name))?;
+    let freed = lock.force(&mut link, id, Some(&by), settings.server.timeout)?;
+    if let Forced::Freed { .. } = freed {
+        // A holder that is dead can't do that any more.
+        for hold in before.iter().flat_map(Inspected::holds) {
+            if id.is_none_or(|id| id == hold.id) {
+                process::remove_mark(&hold.id);
+            }
+        }
+    }
+    match freed {
         Forced::Freed { holder, others } => {
             let whose = report::holder(holder.as_ref());
             let beside = match others {

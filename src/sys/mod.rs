@@ -113,6 +113,9 @@ pub fn set_default(signal: i32) {
 pub struct SignalSet(u64);
 
 impl SignalSet {
+    /// All signals there are.
+    pub const ALL: Self = Self(u64::MAX);
+
     /// The set of these signals, numbers from 1 to [`LAST_SIGNAL`].
     pub const fn of(signals: &[i32]) -> Self {
         let mut set = 0;

@@ -113,6 +113,10 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
             unsafe {
                 libc::waitpid(pid, ptr::null_mut(), 0);
             }
+            // That is our own death, or what looks like it; no program was looked for.
+            if error.raw_os_error() == Some(libc::ESRCH) {
+                return Err(SpawnError::NoProcess(error));
+            }
             Err(SpawnError::CannotExecute(error))
         }
     }

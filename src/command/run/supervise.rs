@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::Result;
+use nix::unistd::Pid;
 
 use super::{Job, Run, Senses, cannot_run};
 use crate::child::{Child, Conditions, Reaped, Refused};
@@ -340,16 +341,15 @@ impl Supervision<'_> {
         if self.killed {
             let left = self.child.descendants();
             if !left.is_empty() {
-                self.run.voice().note(format_args!(
-                    "{} could not be killed, and may still be at work",
-                    processes(&left)
-                ));
+                let left = self.named(&left, "what the command has started");
+                let line = format!("{left} could not be killed, and may still be at work");
+                self.run.voice().note(line);
             }
         }
         if !self.child.is_reaped() {
+            let command = self.named(&[self.child.pid()], "the command");
             self.run.voice().note(format_args!(
-                "the command ({}) could not be killed; what it holds is left to end with its lease",
-                processes(&[self.child.pid()])
+                "{command} could not be killed; what it holds is left to end with its lease"
             ));
             self.holds.leave();
         }
@@ -357,6 +357,14 @@ impl Supervision<'_> {
             exit,
             signal: self.signal,
         }
+    }
+
+    /// Processes by what they are, and by their numbers where these weren't said yet.
+    fn named(&self, pids: &[Pid], what: &str) -> String {
+        if pids.iter().all(|pid| self.refused.contains(pid)) {
+            return what.to_owned();
+        }
+        format!("{what} ({})", processes(pids))
     }
 
     fn announce(&self, reason: StopReason, what: &str) {
@@ -401,7 +409,7 @@ impl Supervision<'_> {
 }
 
 /// Processes in a sentence: `process 12`, `processes 12, 13 and 4 more`.
-fn processes(pids: &[nix::unistd::Pid]) -> String {
+fn processes(pids: &[Pid]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<String> = pids.iter().take(SHOWN).map(ToString::to_string).collect();
     let shown = shown.join(", ");
