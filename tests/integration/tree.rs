@@ -222,12 +222,16 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
     run.expect_line("asked");
+    let has_read_all = || {
+        wait_until("it has read its signals", || {
+            let status = fs::read_to_string(format!("/proc/{redlock}/status")).unwrap();
+            status.contains("\nShdPnd:\t0000000000000000\n") && state(redlock) == Some('S')
+        });
+    };
     wait_until("COMMAND has ended", || !is_alive(group));
+    has_read_all();
     send(redlock, libc::SIGWINCH);
-    wait_until("it has read the signal", || {
-        let status = fs::read_to_string(format!("/proc/{redlock}/status")).unwrap();
-        status.contains("\nShdPnd:\t0000000000000000\n")
-    });
+    has_read_all();
     let_go(&redis);
     run.finish();
     let trace = fs::read_to_string(&trace).unwrap();
@@ -236,8 +240,8 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
         .filter(|line| line.starts_with(&format!("{redlock} ")))
         .collect();
     let reaps = |line: &&str| {
-        (line.contains("wait4(") && line.ends_with(&format!("= {group}")))
-            || (line.contains("waitid(")
+        (line.contains("wait4") && line.ends_with(&format!("= {group}")))
+            || (line.contains("waitid")
                 && line.contains(&format!("si_pid={group},"))
                 && !line.contains("WNOWAIT"))
     };
