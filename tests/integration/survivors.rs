@@ -92,7 +92,7 @@ fn assert_survives(work: &str) {
     // Long before the lease ends, or the test has no patience any more.
     let end = waiter.finish();
     let turn = moment(&end.assert_code(0).stdout);
-    assert!(turn >= over, "{:?} before the end", over - turn);
+    assert!(turn >= over, "at {turn:?}, before the end at {over:?}");
     assert!(!is_alive(holder.survivor));
     assert_nothing_left(&redis);
 }

@@ -62,6 +62,26 @@ fn let_go(redis: &Redis) {
     fs::write(redis.dir.path().join("go"), "").unwrap();
 }
 
+/// A process that a test has stopped, and that would stay so for ever if redlock left it.
+struct Stopped(i32);
+
+impl Stopped {
+    fn stop(pid: i32) -> Self {
+        send(pid, libc::SIGSTOP);
+        let stopped = Self(pid);
+        wait_until("it is stopped", || state(pid) == Some('T'));
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if state(self.0) == Some('T') {
+            send(self.0, libc::SIGKILL);
+        }
+    }
+}
+
 /// The pid in the next line, which starts with this word.
 #[track_caller]
 fn pid_after(word: &str, running: &mut Running) -> i32 {
@@ -222,12 +242,16 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
     run.expect_line("asked");
+    let has_read_all = || {
+        wait_until("it has read its signals", || {
+            let status = fs::read_to_string(format!("/proc/{redlock}/status")).unwrap();
+            status.contains("\nShdPnd:\t0000000000000000\n") && state(redlock) == Some('S')
+        });
+    };
     wait_until("COMMAND has ended", || !is_alive(group));
+    has_read_all();
     send(redlock, libc::SIGWINCH);
-    wait_until("it has read the signal", || {
-        let status = fs::read_to_string(format!("/proc/{redlock}/status")).unwrap();
-        status.contains("\nShdPnd:\t0000000000000000\n")
-    });
+    has_read_all();
     let_go(&redis);
     run.finish();
     let trace = fs::read_to_string(&trace).unwrap();
@@ -236,8 +260,8 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
         .filter(|line| line.starts_with(&format!("{redlock} ")))
         .collect();
     let reaps = |line: &&str| {
-        (line.contains("wait4(") && line.ends_with(&format!("= {group}")))
-            || (line.contains("waitid(")
+        (line.contains("wait4") && line.ends_with(&format!("= {group}")))
+            || (line.contains("waitid")
                 && line.contains(&format!("si_pid={group},"))
                 && !line.contains("WNOWAIT"))
     };
@@ -328,8 +352,7 @@ fn a_stopped_command_goes_on_to_take_its_term() {
     ];
     let mut run = Running::start(&mut run(&redis, &arguments));
     let command = pid_after("ready", &mut run);
-    send(command, libc::SIGSTOP);
-    wait_until("it is stopped", || state(command) == Some('T'));
+    let _stopped = Stopped::stop(command);
     run.signal(Signal::SIGTERM);
     run.expect_line("cleaned");
     run.finish().assert_code(0).assert_silent();
@@ -342,8 +365,7 @@ fn a_stopped_descendant_goes_on_to_take_its_term() {
     let detached = r#"setsid perl -e "$1" & exec sleep 50"#;
     let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], detached, CLEANER);
     let descendant = pid_after("ready", &mut run);
-    send(descendant, libc::SIGSTOP);
-    wait_until("it is stopped", || state(descendant) == Some('T'));
+    let _stopped = Stopped::stop(descendant);
     run.signal(Signal::SIGTERM);
     run.expect_line("cleaned");
     run.finish().assert_code(143);
