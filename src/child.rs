@@ -154,6 +154,19 @@ impl Child {
         not_permitted
     }
 
+    /// Asks those of the tree to terminate that are not of the child's group.
+    pub fn terminate_others(&self) -> Refused {
+        let group = if self.own_group {
+            self.pid
+        } else {
+            nix::unistd::getpgrp()
+        };
+        self.signal_tree(|pid| {
+            let is_of_the_group = getpgid(Some(pid)) == Ok(group);
+            if is_of_the_group { 0 } else { sys::SIGTERM }
+        })
+    }
+
     /// Kills the child and all its tree. What is forked meanwhile may escape, so this is repeated
     /// until nothing is left.
     pub fn kill(&self) -> Refused {

@@ -18,7 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::clock::{Moment, now};
 use crate::lease::try_timeout;
 use crate::lock::{Claim, Error, Link, Loss, Name, Server, Standing, Who};
-use crate::sys::SignalSet;
+use crate::sys;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,9 @@ pub struct Done {
     pub news: Vec<News>,
 }
 
+/// As large as usual: TLS needs some of it.
+const STACK: usize = 2 * 1024 * 1024;
+
 /// A running renewer.
 pub struct Renewer {
     orders: Sender<Work>,
@@ -81,18 +84,14 @@ impl Renewer {
         let (orders, ordered) = channel::<Work>();
         let (report, done) = channel();
         let waker = Arc::clone(&wake);
-        std::thread::Builder::new()
-            .name("renewer".into())
-            .spawn(move || {
-                // The C library lets a signal of its own through to a new thread.
-                let _ = SignalSet::ALL.block();
-                while let Ok(work) = ordered.recv() {
-                    let told = report.send(work.carry_out(&server));
-                    if told.is_err() || waker.write(1).is_err() {
-                        break;
-                    }
+        sys::start_thread("renewer", STACK, move || {
+            while let Ok(work) = ordered.recv() {
+                let told = report.send(work.carry_out(&server));
+                if told.is_err() || waker.write(1).is_err() {
+                    break;
                 }
-            })?;
+            }
+        })?;
         Ok(Self {
             orders,
             done,

@@ -71,6 +71,8 @@ pub enum Action {
     Warn,
     /// Ask COMMAND and all its tree to terminate.
     Terminate(StopReason),
+    /// Ask those of its tree to terminate that did not get the INT that COMMAND has ended after.
+    TerminateOthers,
     /// Kill COMMAND and all its tree.
     Kill(StopReason),
     /// Kill what has escaped, or was forked meanwhile.
@@ -357,25 +359,24 @@ impl Session {
 
     fn on_end(&mut self, status: ExitStatus, now: Moment, actions: &mut Vec<Action>) {
         self.ended = Some(status);
-        let was_killed = status.signal().is_some();
-        let reason = match self.phase {
+        let kill_at = now + self.grace();
+        match self.phase {
+            // What it has started has the grace to end, too.
             Phase::Interrupted { until } if until.is_none_or(|until| now <= until) => {
-                StopReason::Signal
+                let reason = StopReason::Signal;
+                self.phase = Phase::Terminating { reason, kill_at };
+                actions.push(Action::TerminateOthers);
             }
             Phase::Running | Phase::Interrupted { .. } => {
+                let was_killed = status.signal().is_some();
                 if was_killed && matches!(self.guard, Guard::Held(_)) {
-                    StopReason::Leftovers
-                } else if self.policy.wait_tree {
-                    return;
-                } else {
+                    self.terminate(StopReason::Leftovers, kill_at, actions);
+                } else if !self.policy.wait_tree {
                     actions.push(Action::Finish(self.exit()));
-                    return;
                 }
             }
-            Phase::Terminating { .. } | Phase::Killed { .. } => return,
-        };
-        // What it has started has the grace to end, too.
-        self.terminate(reason, now + self.grace(), actions);
+            Phase::Terminating { .. } | Phase::Killed { .. } => {}
+        }
     }
 
     fn on_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -841,8 +842,9 @@ mod tests {
     fn descendants_of_an_interrupted_command_have_the_grace_to_end() {
         let mut session = session(policy());
         session.on_event(sent(SIGINT), at(0));
-        let terminate = [Action::Terminate(StopReason::Signal)];
+        let terminate = [Action::TerminateOthers];
         assert_eq!(session.on_event(ended(130), at(10)), terminate);
+        assert_eq!(session.due(), Some(at(5_010)));
         assert_eq!(
             session.on_event(Event::TreeEnded, at(20)),
             [Action::Finish(Exit::Command(130))]

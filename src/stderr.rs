@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::sys::SignalSet;
+use crate::sys;
 
 /// While one exists, nothing that is said waits for a reader.
 pub struct Guard(());
@@ -117,18 +117,15 @@ fn enqueue(line: Vec<u8>) {
 
 fn start() -> io::Result<SyncSender<Vec<u8>>> {
     let (lines, waiting) = sync_channel::<Vec<u8>>(MOST);
-    let write_lines = move || {
-        // A job in the background of a terminal may be stopped for writing; a supervisor may not. And
-        // the C library lets a signal of its own through to a new thread.
-        let _ = SignalSet::ALL.block();
+    // A job in the background of a terminal may be stopped for writing; a supervisor may not, and this
+    // thread gets no signals.
+    sys::start_thread("stderr", STACK, move || {
         while let Ok(line) = waiting.recv() {
             write_all(&line);
             queue().waiting -= 1;
             WRITTEN.notify_all();
         }
-    };
-    let thread = std::thread::Builder::new().name("stderr".into());
-    thread.stack_size(STACK).spawn(write_lines)?;
+    })?;
     Ok(lines)
 }
 

@@ -114,7 +114,7 @@ pub struct SignalSet(u64);
 
 impl SignalSet {
     /// All signals there are.
-    pub const ALL: Self = Self(u64::MAX);
+    const ALL: Self = Self(u64::MAX);
 
     /// The set of these signals, numbers from 1 to [`LAST_SIGNAL`].
     pub const fn of(signals: &[i32]) -> Self {
@@ -129,27 +129,28 @@ impl SignalSet {
 
     /// Blocks these signals too in this thread.
     pub fn block(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_BLOCK)
+        self.change_mask(libc::SIG_BLOCK).map(drop)
     }
 
     /// Lets these signals through to this thread: any that came meanwhile takes effect now.
     pub fn unblock(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_UNBLOCK)
+        self.change_mask(libc::SIG_UNBLOCK).map(drop)
     }
 
-    fn change_mask(self, how: c_int) -> io::Result<()> {
-        let none = ptr::null_mut::<u64>();
-        // SAFETY: the set is valid, of the size that is named, and nobody asks for the mask before.
+    /// Changes the mask of this thread; what it was before.
+    fn change_mask(self, how: c_int) -> io::Result<Self> {
+        let mut before = Self(0);
+        // SAFETY: both sets are valid, and of the size that is named.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_rt_sigprocmask,
                 how,
                 &raw const self.0,
-                none,
+                &raw mut before.0,
                 SET_SIZE,
             )
         };
-        checked(result).map(drop)
+        checked(result).map(|_| before)
     }
 
     /// A non-blocking descriptor from which these signals can be read, closed on exec.
@@ -162,6 +163,26 @@ impl SignalSet {
             Ok(OwnedFd::from_raw_fd(fd))
         }
     }
+}
+
+/// Starts a thread that gets no signals. (The C library lets its own through to a thread, and with the
+/// first one also to the thread that starts it.)
+pub fn start_thread(
+    name: &str,
+    stack: usize,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    let mask = SignalSet(0).change_mask(libc::SIG_BLOCK)?;
+    let thread = std::thread::Builder::new()
+        .name(name.into())
+        .stack_size(stack);
+    let started = thread.spawn(|| {
+        if SignalSet::ALL.block().is_ok() {
+            work();
+        }
+    });
+    mask.block()?;
+    started.map(drop)
 }
 
 /// The result of a system call.

@@ -273,7 +273,8 @@ impl Keeper<'_> {
                     Action::Forward(signal) => {
                         let _ = self.target.process.signal(signal);
                     }
-                    Action::Suspend => {}
+                    // For a process that gets signals from outside.
+                    Action::Suspend | Action::TerminateOthers => {}
                     Action::Renew => {
                         if self.holds.renew().is_err() {
                             events.push_back(Event::RenewalFailed);

@@ -292,6 +292,7 @@ impl Supervision<'_> {
                 self.announce(reason, "stopping the command");
                 refused
             }
+            Action::TerminateOthers => self.child.terminate_others(),
             Action::Kill(reason) => {
                 let refused = self.child.kill();
                 self.killed = true;
