@@ -6,7 +6,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Gate, Gated, Redis, Running, assert_nothing_left, is_alive, outcome, queued, wait_until,
+    Gate, Gated, Redis, Running, assert_nothing_left, await_mark, is_alive, outcome, queued,
+    wait_until,
 };
 
 #[test]
@@ -196,6 +197,7 @@ fn when_the_run_that_was_joined_dies_one_of_those_who_joined_runs() {
         .map(|_| Running::start(&mut redis.redlock(&join)))
         .collect();
     wait_until("they have looked", || redis.calls("lrange") >= 4);
+    await_mark(&redis, holder.run.pid());
     holder.run.kill();
     let ends: Vec<_> = joined.into_iter().map(Running::finish).collect();
     let ran = ends.iter().filter(|end| end.stdout == "ran\n").count();
@@ -503,6 +505,7 @@ fn when_the_run_that_was_joined_is_killed_exactly_one_takes_over_and_the_others_
         .map(|_| Running::start(&mut redis.redlock(&join)))
         .collect();
     wait_until("they have looked", || redis.calls("lrange") >= 5);
+    await_mark(&redis, holder.run.pid());
     holder.run.kill();
     let ran = || std::fs::read_to_string(redis.dir.path().join("ran")).unwrap_or_default();
     wait_until("one runs", || !ran().is_empty());

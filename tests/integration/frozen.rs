@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, moment, now, outcome,
-    queued, wait_until,
+    Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, await_mark, moment, now,
+    outcome, queued, wait_until,
 };
 
 fn redlock(redis: &Redis, arguments: &[&str]) -> Outcome {
@@ -274,6 +274,7 @@ fn a_holder_that_is_found_dead_leaves_a_frozen_lock() {
         let mut holder = Gated::start(&redis, &[mode, &["--ttl", "1m", "a"]].concat()).ready();
         let waiter = queued(&redis, &["run", "-q", "a", "--", "echo", "in"]);
         freeze(&redis, &["-q"]).assert_code(0);
+        await_mark(&redis, holder.run.pid());
         holder.run.kill();
         wait_until("somebody has found it dead", || {
             redis.cli(&["GET", "redlock:a"]) == "redlock:frozen"

@@ -44,6 +44,8 @@ impl Terminal {
             .unwrap();
         let mut settings = tcgetattr(&slave).unwrap();
         settings.local_flags.remove(LocalFlags::ECHO);
+        // A Ctrl-C would throw away what was just written.
+        settings.local_flags.insert(LocalFlags::NOFLSH);
         settings.output_flags.remove(OutputFlags::OPOST);
         tcsetattr(&slave, SetArg::TCSANOW, &settings).unwrap();
         // SAFETY: system calls only, between fork and exec. Standard input is the terminal by then.
