@@ -14,6 +14,7 @@
 //! | `groups` | shared locks and slots: who runs together, and who never does |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | what is seen of a wait, and waiting without taking |
+//! | `sweep` | each system call fails once, or is the last, and the promises hold |
 //! | `takeover` | a holder on this host that is dead, and what is no proof of that |
 //! | `status` | who holds which lock, for people and for programs |
 //! | `release` | giving back by token, and by force |
@@ -56,6 +57,7 @@ mod status;
 mod supervision;
 mod support;
 mod survival;
+mod sweep;
 mod takeover;
 mod terminal;
 mod tidy;
