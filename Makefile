@@ -1,6 +1,6 @@
 # make demo     set this machine up and run a real job under a lock
 # make test     set this machine up and pass all tests, which leave nothing behind
-# make sweep    have each system call of a run fail, one after the other: some 15 minutes
+# make sweep    have each system call of a run fail, one after the other: half an hour
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
 # make bench    the figures of the README
