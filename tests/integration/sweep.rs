@@ -4,16 +4,17 @@
 //! however it ends: COMMAND never works without the lock or beside another one, nothing of the case is
 //! left, the lock is free within its TTL, and the status is one of the manual.
 //!
-//! `make test` runs some of the cases, always the same; `make sweep` runs all (REDLOCK_SWEEP=all), with
-//! the binary of REDLOCK_BIN where that is set. REDLOCK_SWEEP=TEXT runs those whose line contains it.
+//! `make test` runs some of the cases, always the same; `make sweep` runs all (`REDLOCK_SWEEP=all`), with
+//! the binary of `REDLOCK_BIN` where that is set. `REDLOCK_SWEEP=TEXT` runs those whose line contains it.
 //!
 //! What can't be tested this way: a call that the renewing thread makes for the n-th time, where the
 //! main thread made one of that name n times before it (the count is each thread's own); what happens
-//! before main(), in the C library.
+//! before `main()`, in the C library.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Display};
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -503,9 +504,8 @@ impl Sweep {
         let killed = fault.is_some_and(|fault| fault.error.is_none());
         let documented = match (status.code(), status.signal()) {
             (Some(7), _) => done,
-            (Some(69 | 75 | 77 | 78 | 79 | 124 | 125 | 126), _) => true,
-            // strace, and so a shell around it, end as the process they look at.
-            (Some(137 | 143), _) => true,
+            // The last two: strace, and so a shell around it, end as the process they look at.
+            (Some(69 | 75 | 77 | 78 | 79 | 124 | 125 | 126 | 137 | 143), _) => true,
             (Some(127), _) => fault.is_some_and(|fault| fault.call == "execve"),
             (_, Some(libc::SIGKILL)) => killed || scene.is_script(),
             (_, Some(libc::SIGTERM)) => scene.is_script(),
@@ -567,7 +567,7 @@ impl Sweep {
         }
     }
 
-    /// All cases of a scene: none fails; each call after main() has begun, with each error.
+    /// All cases of a scene: none fails; each call after `main()` has begun, with each error.
     fn cases(&self, scene: Scene) -> Vec<Case> {
         // What breaks here breaks when it is its turn, too.
         let (name, _) = self.play(scene, None);
@@ -595,7 +595,7 @@ impl Sweep {
 }
 
 /// How often each call was made, by the thread that made it most often; and where to begin counting,
-/// as what comes before main() is the C library's.
+/// as what comes before `main()` is the C library's.
 fn counts(trace: &str, from_start: bool) -> BTreeMap<String, (usize, usize)> {
     let mut by_thread: HashMap<&str, HashMap<&str, usize>> = HashMap::new();
     let mut before_main: HashMap<&str, usize> = HashMap::new();
@@ -743,12 +743,14 @@ fn whichever_call_fails_or_is_the_last_no_command_runs_without_the_lock_and_noth
         }
     });
     let broken = broken.into_inner().unwrap();
-    println!(
-        "{} of {all} cases in {:?}, {} broken",
+    let summary = format!(
+        "{} of {all} cases in {:?}, {} broken\n",
         cases.len(),
         began.elapsed(),
         broken.len()
     );
+    // Also where all is well, for those who have asked for all cases.
+    std::io::stdout().write_all(summary.as_bytes()).unwrap();
     let in_full = broken.iter().map(|(case, what)| {
         let what = what.join("\n    ");
         format!("{case}\n    {what}\n    again: {}", sweep.repeat(case))
