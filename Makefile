@@ -1,5 +1,6 @@
 # make demo     set this machine up and run a real job under a lock
-# make test     set this machine up and pass all tests
+# make test     set this machine up and pass all tests, which leave nothing behind
+# make sweep    have each system call of a run fail, one after the other: half an hour
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
 # make bench    the figures of the README
@@ -21,7 +22,7 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
 MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
-.PHONY: build demo test bench install lint generate
+.PHONY: build demo test sweep bench install lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -50,9 +51,20 @@ demo:
 	@$(MAKE) --no-print-directory build
 	@scripts/demo "$(REDLOCK)"
 
+# Built first, as a compiler may leave something behind that isn't the tests'.
 test:
 	@scripts/setup test
-	$(CARGO) test --locked
+	$(CARGO) test --locked --no-run
+	scripts/leftovers $(CARGO) test --locked
+
+# Of the debug build and of the release build, whose C library makes other calls.
+SWEEP := scripts/leftovers env REDLOCK_SWEEP=all $(CARGO) test --locked --test integration -- --nocapture sweep::
+sweep:
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	$(CARGO) test --locked --no-run
+	$(SWEEP)
+	REDLOCK_BIN="$(abspath $(REDLOCK))" $(SWEEP)
 
 bench:
 	@scripts/setup bench

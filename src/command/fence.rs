@@ -1,18 +1,29 @@
 //! `redlock fence`: a file that knows the largest fence it has seen, and refuses smaller ones. Needs no
 //! Redis.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::BadUsage;
 use crate::cli;
+use crate::clock::now;
 use crate::config::BadConfig;
 use crate::exit::Exit;
 use crate::report;
+
+/// How long to wait for FILE's lock. Each holds it for two writes to the disk, so that only one who
+/// has nothing to do with fences, or whose disk hangs, holds it for this long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often FILE is opened again that others replace or remove, before we say so.
+const ATTEMPTS: u32 = 100;
 
 /// Raises the file to our number, unless it holds a larger one.
 pub fn fence(options: &cli::Fence) -> Result<Exit> {
@@ -21,11 +32,61 @@ pub fn fence(options: &cli::Fence) -> Result<Exit> {
         None => from_environment()?,
     };
     let path = options.file.display();
-    let file = open(options).with_context(|| format!("can't lock {path}"))?;
-    let seen = read(&file).with_context(|| format!("can't read {path}"))?;
-    let Some(seen) = seen else {
-        let line = format!("{path} holds something else than a fence; it is left alone");
-        return Err(BadConfig(line).into());
+    raise(&options.file, ours).or_else(|error| match error.downcast_ref::<io::Error>() {
+        Some(cause) if is_forbidden(cause) => {
+            report::error(format_args!(
+                "{error:#}; the user who runs fence must be able to read and write {path}, and to \
+                 write its directory where the file isn't there yet"
+            ));
+            Ok(Exit::Refused)
+        }
+        Some(_) | None => Err(error),
+    })
+}
+
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+fn raise(file: &Path, ours: u64) -> Result<Exit> {
+    let path = file.display();
+    let locked = match open(file).with_context(|| format!("can't lock {path}"))? {
+        Opened::Locked(locked) => locked,
+        Opened::NotAFile(kind) => {
+            let line = format!("{path} is {kind}; fence needs a regular file, or none yet");
+            return Err(BadConfig(line).into());
+        }
+        Opened::Busy => {
+            report::error(format_args!(
+                "another process has had {path} locked for {}; see which with lsof {path}, and try \
+                 again when it is done",
+                humantime::format_duration(PATIENCE)
+            ));
+            return Ok(Exit::Busy(cli::BUSY));
+        }
+        Opened::Replaced => {
+            report::error(format_args!(
+                "{path} is being replaced or removed again and again; have other programs leave it \
+                 alone, and try again"
+            ));
+            return Ok(Exit::Busy(cli::BUSY));
+        }
+    };
+    let seen = match read(&locked).with_context(|| format!("can't read {path}"))? {
+        Content::Number(seen) => seen,
+        Content::Nothing => {
+            // Before the first number, so that no file with a number in it is lost in a crash.
+            sync_directory(file, &locked)
+                .with_context(|| format!("can't write the directory of {path}"))?;
+            0
+        }
+        Content::Other => {
+            let line = format!("{path} holds something else than a fence; it is left alone");
+            return Err(BadConfig(line).into());
+        }
     };
     if ours < seen {
         report::error(format_args!(
@@ -37,11 +98,15 @@ pub fn fence(options: &cli::Fence) -> Result<Exit> {
         // One write over the old number, which is no longer unless it was written by hand: whoever
         // dies here leaves one of the two.
         let text = format!("{ours}\n");
-        file.write_all_at(text.as_bytes(), 0)
-            .and_then(|()| file.set_len(text.len() as u64))
-            .and_then(|()| file.sync_data())
+        locked
+            .write_all_at(text.as_bytes(), 0)
+            .and_then(|()| locked.set_len(text.len() as u64))
             .with_context(|| format!("can't write {path}"))?;
     }
+    // Also a number that was there: the process that wrote it may not have come this far.
+    locked
+        .sync_data()
+        .with_context(|| format!("can't write {path}"))?;
     Ok(Exit::Success)
 }
 
@@ -56,25 +121,135 @@ fn from_environment() -> Result<u64> {
     Err(BadUsage(why).into())
 }
 
-/// Opens the file, makes it where it isn't there, and waits for the lock on it.
-fn open(options: &cli::Fence) -> io::Result<Flock<File>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&options.file)?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
+/// What came of opening FILE.
+enum Opened {
+    /// It is the file at its path, and the lock on it is ours.
+    Locked(Flock<File>),
+    /// Something else is there, in words.
+    NotAFile(&'static str),
+    /// Another process keeps the lock.
+    Busy,
+    /// Others put another file in its place all the time.
+    Replaced,
 }
 
-/// The number in the file: 0 in an empty one, `None` where there is something else.
-fn read(file: &File) -> io::Result<Option<u64>> {
+/// Opens the file, makes it where it isn't there, and waits for the lock on it.
+fn open(path: &Path) -> io::Result<Opened> {
+    let until = now() + PATIENCE;
+    for _ in 0..ATTEMPTS {
+        // Looked at before it is opened, as opening a device may do something to it.
+        let exists = match fs::metadata(path) {
+            Ok(found) if !found.is_file() => {
+                return Ok(Opened::NotAFile(in_words(found.file_type())));
+            }
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            // Asked for only where it is needed: in a directory like /tmp, the kernel refuses to
+            // "create" a file that is there and somebody else's.
+            .create(!exists)
+            .truncate(false)
+            // What has come to that path since then must not hold us up, or become our terminal.
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if exists && error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let ours = file.metadata()?;
+        if !ours.is_file() {
+            return Ok(Opened::NotAFile(in_words(ours.file_type())));
+        }
+        let Some(locked) = lock(file, until.since(now()))? else {
+            return Ok(Opened::Busy);
+        };
+        // While we waited, the file may have been replaced: those who come now look at the new one.
+        match fs::metadata(path) {
+            Ok(there) if is_same(&ours, &there) => return Ok(Opened::Locked(locked)),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Opened::Replaced)
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+fn in_words(kind: FileType) -> &'static str {
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a named pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}
+
+/// Takes the lock on a file; `None` when somebody else keeps it for the whole time.
+fn lock(file: File, patience: Duration) -> io::Result<Option<Flock<File>>> {
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(locked) => return Ok(Some(locked)),
+        Err((file, nix::errno::Errno::EWOULDBLOCK)) => file,
+        Err((_, error)) => return Err(error.into()),
+    };
+    // The kernel keeps the order of those who wait, but has no limit for the time; so a thread waits
+    // for it, and ends with us where it has waited in vain.
+    let (tell, told) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("flock".into())
+        .spawn(move || tell.send(Flock::lock(file, FlockArg::LockExclusive)))?;
+    match told.recv_timeout(patience) {
+        Ok(Ok(locked)) => Ok(Some(locked)),
+        Ok(Err((_, error))) => Err(error.into()),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Has the name of a new file outlive a crash of the machine.
+fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
+    // A symbolic link may lead to another directory.
+    let path = fs::canonicalize(path)?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    match File::open(directory).and_then(|directory| directory.sync_all()) {
+        // Not every file system syncs directories, and not every user who may write one may open it.
+        Err(error)
+            if error.kind() == ErrorKind::PermissionDenied
+                || error.raw_os_error() == Some(libc::EINVAL) =>
+        {
+            Ok(nix::unistd::syncfs(file)?)
+        }
+        synced => synced,
+    }
+}
+
+/// What is in the file.
+enum Content {
+    Nothing,
+    Number(u64),
+    /// It is no fence.
+    Other,
+}
+
+fn read(file: &File) -> io::Result<Content> {
     let mut text = String::new();
     // More than a number has; a large file is no fence.
     match file.take(100).read_to_string(&mut text) {
-        Ok(_) if text.is_empty() => Ok(Some(0)),
-        Ok(_) => Ok(text.strip_suffix('\n').unwrap_or(&text).parse().ok()),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+        Ok(_) if text.is_empty() => Ok(Content::Nothing),
+        Ok(_) => match text.strip_suffix('\n').unwrap_or(&text).parse() {
+            Ok(number) => Ok(Content::Number(number)),
+            Err(_) => Ok(Content::Other),
+        },
+        Err(error) if error.kind() == ErrorKind::InvalidData => Ok(Content::Other),
         Err(error) => Err(error),
     }
 }

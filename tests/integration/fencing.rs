@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Gate, Outcome, Redis, Running, outcome, redlock, wait_until};
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::support::{Gate, Outcome, REDLOCK, Redis, Running, outcome, redlock, wait_until};
 
 /// A directory, and a file in it that isn't there yet.
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -162,7 +164,6 @@ fn however_a_number_was_written_a_larger_one_takes_its_place() {
 #[test]
 fn a_file_that_cannot_be_written_lets_nobody_pass() {
     let (dir, file) = place();
-    fence(dir.path(), "1").assert_code(125);
     fence(&dir.path().join("no/such"), "1").assert_code(125);
     fs::write(&file, "3\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
@@ -171,16 +172,81 @@ fn a_file_that_cannot_be_written_lets_nobody_pass() {
     if nix::unistd::getuid().is_root() {
         // A user to whom the permissions mean something; the binary may lie where it can't look.
         let binary = dir.path().join("redlock");
-        fs::copy(crate::support::REDLOCK, &binary).unwrap();
+        // By another process: a file that this one has open to write may be open in the children of
+        // other tests for a moment, and can't be executed meanwhile.
+        let mut copy = std::process::Command::new("cp");
+        outcome(copy.arg(REDLOCK).arg(&binary)).assert_code(0);
         command = std::process::Command::new(binary);
         command
             .args(["fence", file.to_str().unwrap(), "4"])
             .uid(65_534);
     }
     outcome(&mut command)
-        .assert_code(125)
-        .assert_says(file.to_str().unwrap());
+        .assert_code(77)
+        .assert_says(file.to_str().unwrap())
+        .assert_says("must be able to read and write");
     assert_eq!(text(&file), "3\n");
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let (dir, file) = place();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let socket = dir.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for (path, kind) in [
+        (file.as_path(), "a named pipe"),
+        (&link, "a named pipe"),
+        (&socket, "a socket"),
+        (dir.path(), "a directory"),
+        (Path::new("/dev/null"), "a device"),
+        (Path::new("/dev/tty"), "a device"),
+    ] {
+        fence(path, "1")
+            .assert_code(78)
+            .assert_says(&format!("{} is {kind}", path.display()))
+            .assert_says("needs a regular file");
+    }
+}
+
+/// The system calls that a fence makes to keep what it did, with the files they are about.
+fn synced(dir: &Path, file: &Path, number: &str) -> Vec<String> {
+    let trace = dir.join("trace");
+    let mut command = std::process::Command::new("strace");
+    command
+        .args(["-f", "-y", "-e", "trace=fsync,fdatasync,pwrite64", "-o"])
+        .arg(&trace)
+        .args([REDLOCK, "fence", file.to_str().unwrap(), number]);
+    outcome(&mut command).assert_code(0).assert_silent();
+    let calls = text(&trace);
+    let calls = calls.lines().filter_map(|line| {
+        let (call, arguments) = line.split_once(' ')?.1.trim_start().split_once('(')?;
+        let (_, path) = arguments.split_once('<')?;
+        Some(format!("{call} {}", path.split_once('>')?.0))
+    });
+    calls.collect()
+}
+
+#[test]
+fn a_new_file_and_its_number_outlive_a_crash_of_the_machine() {
+    let (dir, _) = place();
+    // By a link, whose own directory is none of its business.
+    let real = dir.path().canonicalize().unwrap().join("real");
+    fs::create_dir(&real).unwrap();
+    let there = real.join("fence");
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&there, &link).unwrap();
+    let (entry, there) = (real.display(), there.display());
+    let [write, sync] = [format!("pwrite64 {there}"), format!("fdatasync {there}")];
+    assert_eq!(
+        synced(dir.path(), &link, "5"),
+        [format!("fsync {entry}"), write.clone(), sync.clone()]
+    );
+    assert_eq!(synced(dir.path(), &link, "6"), [write, sync.clone()]);
+    // The one that wrote the number may have been killed before it came to this.
+    assert_eq!(synced(dir.path(), &link, "6"), [sync]);
 }
 
 #[test]
@@ -248,26 +314,90 @@ fn of_fifty_writers_at_once_the_largest_fence_stays_and_it_never_shrinks() {
     assert_eq!(text(&file), "1961\n");
 }
 
+/// The lock on a file, held by this process.
+fn lock_of(file: &Path) -> Flock<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    let file = options.create(true).append(true).open(file).unwrap();
+    Flock::lock(file, FlockArg::LockExclusive).expect("nobody else has it")
+}
+
+/// Starts a fence and waits until it waits for the lock on the file.
+fn waiting_for(file: &Path, number: &str) -> Running {
+    let writer = Running::start(&mut redlock(&["fence", file.to_str().unwrap(), number]));
+    let tasks = format!("/proc/{}/task", writer.pid());
+    wait_until("it waits for the file", || {
+        let tasks = fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let channels = tasks.map(|task| fs::read_to_string(task.path().join("wchan")));
+        channels.flatten().any(|channel| channel.contains("lock"))
+    });
+    writer
+}
+
 #[test]
 fn those_who_wait_for_the_file_are_ended_by_a_signal() {
     let (_dir, file) = place();
-    let lock = format!(
-        "exec 9>>{}; flock 9; echo locked; exec sleep 60",
-        file.display()
-    );
-    let mut holder = std::process::Command::new("sh");
-    let mut holder = Running::start(holder.args(["-c", &lock]));
-    holder.expect_line("locked");
-    let writer = Running::start(&mut redlock(&["fence", file.to_str().unwrap(), "1"]));
-    let pid = writer.pid();
-    wait_until("it waits for the file", || {
-        fs::read_to_string(format!("/proc/{pid}/wchan"))
-            .unwrap_or_default()
-            .contains("lock")
-    });
+    let _lock = lock_of(&file);
+    let writer = waiting_for(&file, "1");
     writer.signal(nix::sys::signal::Signal::SIGTERM);
     let end = writer.finish();
-    assert!(!end.status.success());
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&end.status),
+        Some(15),
+        "{end:?}"
+    );
     // Nobody wrote without the lock.
+    assert_eq!(text(&file), "");
+}
+
+#[test]
+fn those_who_wait_for_the_file_go_on_when_it_is_theirs_and_give_up_after_ten_seconds() {
+    let (_dir, file) = place();
+    let lock = lock_of(&file);
+    let writer = waiting_for(&file, "1");
+    drop(lock);
+    writer.finish().assert_code(0).assert_silent();
+    assert_eq!(text(&file), "1\n");
+    let _lock = lock_of(&file);
+    fence(&file, "2")
+        .assert_code(75)
+        .assert_says("locked for 10s")
+        .assert_says("try again");
+    assert_eq!(text(&file), "1\n");
+}
+
+#[test]
+fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_anew() {
+    let (dir, file) = place();
+    let lock = lock_of(&file);
+    let [late, newest] = ["5", "9"].map(|number| waiting_for(&file, number));
+    let other = dir.path().join("other");
+    fs::write(&other, "7\n").unwrap();
+    fs::rename(&other, &file).unwrap();
+    drop(lock);
+    late.finish().assert_code(1).assert_says("fence 7");
+    newest.finish().assert_code(0).assert_silent();
+    assert_eq!(text(&file), "9\n");
+    let lock = lock_of(&file);
+    let writer = waiting_for(&file, "3");
+    fs::remove_file(&file).unwrap();
+    drop(lock);
+    writer.finish().assert_code(0).assert_silent();
+    assert_eq!(text(&file), "3\n");
+}
+
+#[test]
+fn a_file_that_others_replace_all_the_time_is_given_up() {
+    let (dir, file) = place();
+    // Every third look, the one after the lock, finds nothing: as if somebody came each time.
+    let log = dir.path().join("trace");
+    let replaced = outcome(
+        std::process::Command::new("strace")
+            .args(["-f", "-o"])
+            .arg(&log)
+            .args(["-e", "inject=statx:error=ENOENT:when=3+3", "-P"])
+            .arg(&file)
+            .args([REDLOCK, "fence", file.to_str().unwrap(), "1"]),
+    );
+    replaced.assert_code(75).assert_says("again and again");
     assert_eq!(text(&file), "");
 }

@@ -21,6 +21,7 @@
 //! | `starting` | how COMMAND is found and started, and what can't be made when it runs |
 //! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
 //! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
+//! | `sweep` | each system call fails once, or is the last, and the promises hold |
 //! | `takeover` | a holder on this host that is dead, and what is no proof of that |
 //! | `status` | who holds which lock, for people and for programs |
 //! | `release` | giving back by token, and by force |
@@ -69,6 +70,7 @@ mod supervision;
 mod support;
 mod survival;
 mod survivors;
+mod sweep;
 mod takeover;
 mod terminal;
 mod tidy;

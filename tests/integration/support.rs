@@ -549,6 +549,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // With what it has started, where it leads a group. While it isn't reaped, no other group
+        // has its number.
+        if matches!(self.process.try_wait(), Ok(None)) {
+            let _ = nix::sys::signal::killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        }
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
