@@ -95,7 +95,7 @@ _redlock() {
         case $command:$cur in
         run:-*)
             _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once-per --unless
-                --join --jitter --shell -- $common"
+                --wait-tree --join --jitter --shell -- $common"
             ;;
         acquire:-*) _redlock_words "$taking --format --while-pid $common" ;;
         extend:-*) _redlock_words "--token-file $common" ;;

@@ -132,6 +132,7 @@ complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 
 complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock at least this long'
 complete -c redlock -n '__redlock_is run' -l once-per -x -d 'Skip if a run has succeeded within this time'
 complete -c redlock -n '__redlock_is run' -l unless -x -d 'Skip if this script succeeds'
+complete -c redlock -n '__redlock_is run' -l wait-tree -d 'Hold the lock until all that the command has started has ended'
 complete -c redlock -n '__redlock_is run' -l join -d 'End with the run that is going on'
 complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Wait a random time first'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script in place of a command'

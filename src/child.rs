@@ -212,7 +212,7 @@ impl Child {
                 }
                 // An orphan that we adopted, or a child that was there before.
                 Ok(Some(_)) => {}
-                Ok(None) if self.reaped && self.tree.members().is_empty() => {
+                Ok(None) if self.reaped && self.tree.has_only_earlier_children() => {
                     return Ok(Some(Reaped::Tree));
                 }
                 Ok(None) => return Ok(None),

@@ -60,6 +60,9 @@ pub struct Done {
     pub news: Vec<News>,
 }
 
+/// The pause before another try to wake the thread that decides.
+const WAKE_AGAIN: Duration = Duration::from_millis(1);
+
 /// As large as usual: TLS needs some of it.
 const STACK: usize = 2 * 1024 * 1024;
 
@@ -86,9 +89,12 @@ impl Renewer {
         let waker = Arc::clone(&wake);
         sys::start_thread("renewer", STACK, move || {
             while let Ok(work) = ordered.recv() {
-                let told = report.send(work.carry_out(&server));
-                if told.is_err() || waker.write(1).is_err() {
+                if report.send(work.carry_out(&server)).is_err() {
                     break;
+                }
+                // What nobody hears of would count for nothing.
+                while waker.write(1).is_err() {
+                    std::thread::sleep(WAKE_AGAIN);
                 }
             }
         })?;

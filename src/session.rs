@@ -15,6 +15,7 @@ use crate::sys::ReceivedSignal;
 
 /// What a run was asked to do.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy {
     /// The child shares a terminal's foreground group with us.
     pub on_terminal: bool,

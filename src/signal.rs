@@ -23,6 +23,7 @@ const ENDING: SignalSet = SignalSet::of(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
 /// The signals of a run, from when it first asks for the lock.
 pub struct Signals {
     fd: OwnedFd,
+    taken: SignalSet,
     on_terminal: bool,
     /// The next SIGCONT is the one that has continued us.
     continued: Cell<bool>,
@@ -43,6 +44,7 @@ impl Signals {
         set.block()?;
         Ok(Self {
             fd: set.descriptor()?,
+            taken: set,
             on_terminal,
             continued: Cell::new(false),
             sigchld_ignored,
@@ -88,7 +90,7 @@ impl Signals {
 
     /// Ends what [`Self::let_through`] has begun.
     pub fn collect_again(&self) -> io::Result<()> {
-        ENDING.block()
+        self.taken.block()
     }
 }
 

@@ -64,6 +64,13 @@ impl Tree {
         }
     }
 
+    /// Whether none of our children, of which there are some, is a member.
+    pub fn has_only_earlier_children(&self) -> bool {
+        let children = children(self.root);
+        // Where none is found they couldn't be read.
+        !children.is_empty() && children.iter().all(|&child| self.was_there_before(child))
+    }
+
     /// All members but the root.
     pub fn members(&self) -> Vec<Pid> {
         let mut members = Vec::new();

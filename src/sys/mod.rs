@@ -73,7 +73,7 @@ pub const LAST_SIGNAL: i32 = 64;
 /// Asks for the action of a signal, or sets it.
 fn signal_action(signal: i32, new: Option<&KernelAction>) -> KernelAction {
     let mut old: KernelAction = [0; 4];
-    let new = new.map_or(ptr::null(), |new| ptr::from_ref(new));
+    let new = new.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the kernel reads and writes structures of this size, or less. Where it refuses (no such
     // signal) the zeroes stay, which mean the default action.
     unsafe {
@@ -404,22 +404,27 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
         exit_code: i32,
     }
     const PIDFD_INFO_EXIT: u64 = 1 << 3;
-    // _IOWR(0xFF, 11, struct pidfd_info)
-    const PIDFD_GET_INFO: u32 = (3 << 30) | ((size_of::<PidfdInfo>() as u32) << 16) | 0xff0b;
+    // _IOWR(0xFF, 11, struct pidfd_info), which has 64 bytes
+    const PIDFD_GET_INFO: u32 = (3 << 30) | (64 << 16) | 0xff0b;
+    const { assert!(size_of::<PidfdInfo>() == 64) }
     let mut info = PidfdInfo {
         mask: PIDFD_INFO_EXIT,
         ..PidfdInfo::default()
     };
     // SAFETY: the request carries the size of the structure, which is ours to write to.
     let result = unsafe {
-        let request = PIDFD_GET_INFO as libc::Ioctl;
-        libc::ioctl(process.as_raw_fd(), request, &raw mut info)
+        libc::syscall(
+            libc::SYS_ioctl,
+            process.as_raw_fd(),
+            PIDFD_GET_INFO,
+            &raw mut info,
+        )
     };
     let known = result == 0 && info.mask & PIDFD_INFO_EXIT != 0;
     known.then(|| ExitStatus::from_raw(info.exit_code))
 }
 
-/// Switches to SCHED_BATCH, so that waking us doesn't take the processor from another process. COMMAND
+/// Switches to the policy `SCHED_BATCH`, so that waking us doesn't take the processor from another process. COMMAND
 /// must not inherit it.
 pub fn yield_cpu() {
     // SAFETY: the structure is valid, and zero is the only priority that this policy has.

@@ -72,9 +72,9 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
     let run = run(&redis, &["--ttl", "2s", "-k", "200ms"]);
     let token = redis.cli(&["GET", "redlock:a"]);
     for _ in 0..3 {
-        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        redis.cli(&["SCRIPT", "FLUSH"]);
         let before = redis.calls("eval");
+        redis.cli(&["SCRIPT", "FLUSH"]);
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
         wait_until("the script is sent anew", || redis.calls("eval") > before);
     }
     assert_goes_on(&redis, run, &token);

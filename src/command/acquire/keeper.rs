@@ -211,7 +211,7 @@ impl Keeper<'_> {
                 }
             }
             for news in self.holds.news() {
-                let event = self.to_event(news);
+                let event = self.event_of(news);
                 if self.holds.all.is_empty() && !matches!(event, Event::Lost) {
                     return Ok(End::Released);
                 }
@@ -243,7 +243,7 @@ impl Keeper<'_> {
     }
 
     /// The renewer's news as an event.
-    fn to_event(&mut self, news: News) -> Event {
+    fn event_of(&mut self, news: News) -> Event {
         match news {
             News::Renewed(sent) => Event::Renewed(sent),
             News::Confirmed(sent, left) => Event::Confirmed(sent, left),

@@ -8,7 +8,7 @@ mod keeper;
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result};
@@ -88,12 +88,14 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
         .into());
     }
     let target = Target::new(pid, options.on_lost == cli::OnLoss::Warn);
-    Ok(target.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")),
-        _ => BadUsage(format!(
+    target.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")).into(),
+        ErrorKind::PermissionDenied => BadUsage(format!(
             "--while-pid {pid}: that process can't be stopped if the lock is lost ({error}); --on-lost warn only tells it"
-        )),
-    })?)
+        ))
+        .into(),
+        _ => anyhow::Error::new(error).context(format!("can't watch process {pid}")),
+    })
 }
 
 /// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.

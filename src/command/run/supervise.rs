@@ -154,7 +154,7 @@ impl Supervision<'_> {
                 continue;
             }
             for news in self.holds.news() {
-                let event = self.to_event(news);
+                let event = self.event_of(news);
                 if let Some(exit) = self.apply(event)? {
                     return Ok(exit);
                 }
@@ -205,7 +205,7 @@ impl Supervision<'_> {
     }
 
     /// The renewer's news as an event; what only matters for messages is kept.
-    fn to_event(&mut self, news: News) -> Event {
+    fn event_of(&mut self, news: News) -> Event {
         match news {
             News::Renewed(sent) => {
                 self.run.voice().detail("lease renewed");

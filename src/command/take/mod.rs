@@ -326,14 +326,13 @@ impl<'a> Taker<'a> {
         let over_the_old = link
             .as_mut()
             .map(|open| claim.release(open, parting, let_signals_through, within));
-        let released = match over_the_old {
-            Some(Ok(release)) => Ok(release),
-            Some(Err(_)) | None => {
-                let_signals_through();
-                *link = None;
-                Link::open(&self.settings.server)
-                    .and_then(|fresh| claim.release(link.insert(fresh), parting, || {}, within))
-            }
+        let released = if let Some(Ok(release)) = over_the_old {
+            Ok(release)
+        } else {
+            let_signals_through();
+            *link = None;
+            Link::open(&self.settings.server)
+                .and_then(|fresh| claim.release(link.insert(fresh), parting, || {}, within))
         };
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
             self.voice().detail(error);
