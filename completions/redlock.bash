@@ -97,7 +97,7 @@ _redlock() {
             _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once-per --unless
                 --wait-tree --join --jitter --shell -- $common"
             ;;
-        acquire:-*) _redlock_words "$taking --format --while-pid $common" ;;
+        acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
         extend:-*) _redlock_words "--token-file $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
         wait:-*) _redlock_words "$patience $common" ;;

@@ -139,6 +139,7 @@ complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell scrip
 
 complete -c redlock -n '__redlock_is acquire' -l format -x -a 'env json token github' -d 'What to print'
 complete -c redlock -n '__redlock_is acquire' -l while-pid -x -a '(__fish_complete_pids)' -d 'Keep it while this process lives'
+complete -c redlock -n '__redlock_is acquire' -l wait-tree -d 'Keep it until all that the process has started has ended'
 
 complete -c redlock -n '__redlock_is extend check release' -l token-file -r -F -d 'File that holds the token'
 complete -c redlock -n '__redlock_is check' -l for -x -d 'For at least this long'

@@ -240,8 +240,11 @@ fn a_script_is_dead_before_a_lease_ends_that_nobody_can_renew() {
 #[test]
 fn release_in_the_script_ends_the_keeper_and_nothing_else() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "", "redlock release; echo $?; echo on");
+    let mut gate = Gate::new(&redis);
+    let rest = r#"read go <"$HOME/gate"; redlock release; echo $?; echo on"#;
+    let mut script = holder(&redis, "", rest);
     let keeper = keeper(&script);
+    gate.open();
     script.expect_line("0");
     script.expect_line("on");
     wait_until("the keeper is gone", || !is_alive(keeper));

@@ -800,7 +800,7 @@ fn at_most_three_at_a_time() {
 /// One of the recipes that need no heading.
 fn and_more(number: usize) -> String {
     let all = blocks("And more");
-    assert_eq!(all.len(), 5);
+    assert_eq!(all.len(), 6);
     all[number].1.clone()
 }
 
@@ -821,13 +821,33 @@ fn several_locks_are_all_held() {
 }
 
 #[test]
+fn a_job_that_leaves_something_running_is_over_when_that_has_ended() {
+    let worker = "until test -e go; do sleep 0.02; done; echo worked";
+    let sandbox = Sandbox::new().with("start-workers.sh", &format!("setsid sh -c '{worker}' &"));
+    let text = and_more(2);
+    let first = Running::start(&mut sandbox.sh(&text));
+    wait_until("it has ended but for its worker", || {
+        !sandbox.log().is_empty()
+    });
+    let next = Running::start(&mut sandbox.sh(&text));
+    wait_until("the next waits", || {
+        sandbox.redis.queue("import").len() == 1
+    });
+    sandbox.open_the_gate();
+    for run in [first, next] {
+        assert_eq!(run.finish().assert_code(0).stdout, "worked\n");
+    }
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
 fn a_job_that_takes_too_long_is_stopped_with_time_to_clean_up() {
     let sandbox = Sandbox::new().with(
         "reindex.sh",
         // It needs longer than the five seconds that there are by default.
         "trap 'sleep 5.5; echo cleaned up; exit' TERM; test -e go || while :; do sleep 0.02; done",
     );
-    let text = and_more(2);
+    let text = and_more(3);
     // A second in place of the hour.
     assert!(text.contains(" -t 1h "), "{text}");
     let stopped = outcome(&mut sandbox.sh(&text.replace(" -t 1h ", " -t 1s ")));
@@ -842,9 +862,9 @@ fn a_job_that_takes_too_long_is_stopped_with_time_to_clean_up() {
 #[test]
 fn only_the_newest_deploy_at_once() {
     let sandbox = Sandbox::new().with("deploy.sh", GATE);
-    let mut old = Running::start(&mut sandbox.sh(&and_more(3)));
+    let mut old = Running::start(&mut sandbox.sh(&and_more(4)));
     old.expect_line("ready");
-    let mut new = Running::start(&mut sandbox.sh(&and_more(3)));
+    let mut new = Running::start(&mut sandbox.sh(&and_more(4)));
     new.expect_line("ready");
     old.finish().assert_code(79).assert_says("cancelled by");
     sandbox.open_the_gate();
@@ -855,7 +875,7 @@ fn only_the_newest_deploy_at_once() {
 #[test]
 fn something_to_do_when_nobody_deploys() {
     let sandbox = Sandbox::new().with("report.sh", "date +%s%N");
-    let text = and_more(4);
+    let text = and_more(5);
     let holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
     let run = Running::start(&mut sandbox.sh(&text));
     wait_until_it_is_at(&run, "redlock wait deploy");
