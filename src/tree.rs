@@ -126,6 +126,8 @@ pub struct Stat {
     /// A signal has stopped it.
     pub is_stopped: bool,
     is_kernel_thread: bool,
+    /// It is a redlock, which adopts orphans.
+    is_redlock: bool,
     /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
     pub exit_code: i32,
 }
@@ -141,7 +143,7 @@ impl Stat {
 
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
         // The program's name, in parentheses, may contain anything.
-        let (_, fields) = stat.rsplit_once(')')?;
+        let (name, fields) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks: u64 = field(22)?.parse().ok()?;
@@ -154,6 +156,7 @@ impl Stat {
             has_ended: matches!(field(3)?, "Z" | "X"),
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
+            is_redlock: name.ends_with("(redlock"),
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })
     }
@@ -224,7 +227,8 @@ pub fn remains(alive: Moment, session: i32, is_marked: impl Fn(&[u8]) -> bool) -
             match find(of.parent) {
                 Some(parent) if parent.pid == Pid::from_raw(1) => return true,
                 Some(parent) if is_younger(parent) => of = *parent,
-                Some(parent) => return parent.session != of.session,
+                // Who adopts orphans is of another session, but for a redlock around the dead one.
+                Some(parent) => return parent.session != of.session || parent.is_redlock,
                 None => return true,
             }
         }
