@@ -7,6 +7,7 @@
 //! | `generated` | man pages and completions agree with the command line, and work |
 //! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
+//! | `lies` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `exclusion` | two never run at once, whoever they are |
@@ -44,6 +45,7 @@ mod generated;
 mod groups;
 mod history;
 mod keeper;
+mod lies;
 mod loss;
 mod nesting;
 mod pty;
