@@ -109,7 +109,7 @@ impl Liar {
     #[track_caller]
     fn await_flood(&self) {
         wait_until("much was read of a stream", || {
-            self.streamed.load(Ordering::Relaxed) > 16 << 20
+            self.streamed.load(Ordering::Relaxed) > 256 * 1024
         });
     }
 
