@@ -149,12 +149,12 @@ pub fn timestamp(ms: u64) -> Option<String> {
 
 /// The command, its reason in parentheses, and the link to the job.
 pub fn what(who: &Who) -> String {
-    let mut what = escaped(&command_line(&who.command)).into_owned();
+    let mut what = escaped(&quoted(&command_line(&who.command))).into_owned();
     if let Some(reason) = &who.reason {
-        let _ = write!(what, "  ({})", escaped(reason));
+        let _ = write!(what, "  ({})", escaped(&quoted(reason)));
     }
     if let Some(url) = &who.url {
-        let _ = write!(what, "  {}", escaped(url));
+        let _ = write!(what, "  {}", escaped(&quoted(url)));
     }
     what.trim_start().to_owned()
 }

@@ -34,6 +34,8 @@ enum Say {
     Truth,
     /// The same, twice.
     Twice,
+    /// The same, and then messages without an end.
+    TruthAndFlood,
     /// The same, but for a change.
     Changed(fn(&str) -> String),
     /// This, whatever the server would say.
@@ -198,7 +200,8 @@ fn serve(
     if let Some(server) = server {
         let (server, client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
         let (next, lies) = (Arc::clone(&next), Arc::clone(&lies));
-        std::thread::spawn(move || forward(server, client, &next, &lies));
+        let count = Arc::clone(streamed);
+        std::thread::spawn(move || forward(server, client, &next, &lies, &count));
     }
     let mut reader = BufReader::new(client);
     let mut last = String::new();
@@ -214,13 +217,17 @@ fn serve(
             other => other.to_owned(),
         };
         let say = hook.lock().unwrap()(&last);
-        if !matches!(say, Say::Truth | Say::Twice | Say::Changed(_)) {
+        let tells_the_truth = matches!(
+            say,
+            Say::Truth | Say::Twice | Say::TruthAndFlood | Say::Changed(_)
+        );
+        if !tells_the_truth {
             // What the server still has to say would fall in between.
             lies.store(true, Ordering::Relaxed);
         }
         let mut to_client = client.try_clone().unwrap();
         match say {
-            Say::Truth | Say::Twice | Say::Changed(_) => {
+            Say::Truth | Say::Twice | Say::TruthAndFlood | Say::Changed(_) => {
                 if !matches!(say, Say::Truth) {
                     *next.lock().unwrap() = Some(say);
                 }
@@ -268,6 +275,7 @@ fn forward(
     mut client: TcpStream,
     next: &Mutex<Option<Say>>,
     lies: &AtomicBool,
+    streamed: &AtomicUsize,
 ) {
     let mut bytes = vec![0; 65536];
     while let Ok(read) = server.read(&mut bytes) {
@@ -285,6 +293,7 @@ fn forward(
         } else {
             next.lock().unwrap().take()
         };
+        let floods = matches!(how, Some(Say::TruthAndFlood));
         let said = match how {
             Some(Say::Twice) => [said, said].concat(),
             Some(Say::Changed(change)) => change(&String::from_utf8_lossy(said)).into_bytes(),
@@ -292,6 +301,9 @@ fn forward(
         };
         if client.write_all(&said).is_err() {
             break;
+        }
+        if floods {
+            stream(&mut client, b"", MESSAGE, usize::MAX, streamed);
         }
     }
     let _ = client.shutdown(std::net::Shutdown::Both);
@@ -576,28 +588,31 @@ fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
 
 #[test]
 fn a_flood_does_not_keep_command_alive_past_its_lease() {
-    let mut redis = Redis::start();
-    let liar = Liar::new(&redis, once("renew", 1, flood()));
-    let mut command = liar.redlock(
-        &redis,
-        &["run", "--ttl", "2s", "-k", "100ms", "a", "-c", IDLE],
-    );
-    let mut run = Running::start(&mut command);
-    run.expect_line("ready");
-    liar.await_flood();
-    redis.kill();
-    run.finish()
-        .assert_code(79)
-        .assert_says("was not renewed in time");
+    for (operation, say) in [("renew", flood()), ("check", Say::TruthAndFlood)] {
+        let mut redis = Redis::start();
+        let liar = Liar::new(&redis, once(operation, 1, say));
+        let arguments = ["run", "--ttl", "2s", "-k", "100ms", "a", "-c", IDLE];
+        let mut run = Running::start(&mut liar.redlock(&redis, &arguments));
+        run.expect_line("ready");
+        liar.await_flood();
+        redis.kill();
+        run.finish()
+            .assert_code(79)
+            .assert_says("was not renewed in time");
+    }
 }
 
 #[test]
 fn a_flood_holds_up_neither_a_signal_nor_the_end_of_command() {
     let redis = Redis::start();
     for ends_by_signal in [true, false] {
-        for operation in ["renew", "EXISTS", "check"] {
-            // Also where the flood comes over a connection that all else has been answered on.
-            let liar = Liar::new(&redis, once(operation, 1, flood()));
+        for (operation, say) in [
+            ("renew", flood()),
+            ("check", flood()),
+            // All that was asked is answered.
+            ("check", Say::TruthAndFlood),
+        ] {
+            let liar = Liar::new(&redis, once(operation, 1, say));
             let script = r#"echo ready; read go <"$HOME/gate""#;
             let arguments = ["run", "--ttl", "30s", "a", "-c", script];
             let gate = redis.dir.path().join("gate");
@@ -740,4 +755,261 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let (last, left) = liar.left.recv_timeout(PATIENCE).expect("it goes away");
     assert_eq!((last.as_str(), left), ("release", Left::InOrder));
     assert_nothing_left(&redis);
+}
+
+/// What drives a terminal, or turns the direction of a text.
+fn drives(c: char) -> bool {
+    (c.is_control() && c != '\n')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whatever was found, it was said in a way that a user can do something about, and COMMAND ran only
+/// if that was all.
+#[track_caller]
+fn assert_sane(end: &Outcome, what: &str) {
+    let code = end.code().unwrap_or(-1);
+    assert!([0, 69, 75, 78, 79].contains(&code), "{what}: {end:?}");
+    assert!(end.stderr.len() < 4000, "{what}: {end:?}");
+    assert!(
+        code == 0 || !end.stdout.contains("started"),
+        "{what}: {end:?}"
+    );
+    let seen = end.stdout.clone() + &end.stderr;
+    assert!(!seen.contains(drives), "{what}: {end:?}");
+}
+
+/// Commands that read what stands in the keys of the lock "a"; a COMMAND that runs says "started".
+const READERS: [&[&str]; 13] = [
+    &["status", "a"],
+    &["status"],
+    &["status", "--json", "a"],
+    &["history", "a"],
+    &["history"],
+    &["history", "--json", "a"],
+    &["history", "--timeline", "a"],
+    &["history", "--svg", "-", "a"],
+    &["wait", "-w", "50ms", "a"],
+    &["check", "a"],
+    &["run", "-n", "a", "--", "echo", "started"],
+    &[
+        "run", "-w", "50ms", "--slots", "2", "a", "--", "echo", "started",
+    ],
+    &["release", "a"],
+];
+
+#[test]
+fn keys_of_another_type_are_left_alone_and_named() {
+    let redis = Redis::start();
+    let keys = ["state", "meta", "holders", "queue", "waiters", "history"];
+    for key in keys
+        .map(|key| format!("{{redlock:a}}:{key}"))
+        .iter()
+        .chain(&["{redlock:}:index".into()])
+    {
+        for command in [
+            ["SET", key, "x", ""],
+            ["RPUSH", key, "x", ""],
+            ["SADD", key, "x", ""],
+            ["ZADD", key, "1", "x"],
+            ["HSET", key, "x", "y"],
+        ] {
+            let words: Vec<&str> = command
+                .into_iter()
+                .filter(|word| !word.is_empty())
+                .collect();
+            for arguments in READERS {
+                redis.cli(&["FLUSHALL"]);
+                redis.cli(&words);
+                let mut reader = redis.redlock(arguments);
+                let end = outcome(reader.env("REDLOCK_TOKEN", "x"));
+                assert_sane(&end, &format!("{words:?}, {arguments:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_stands_in_our_keys_is_shown_escaped_or_not_at_all() {
+    let redis = Redis::start();
+    let nasty = "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}\u{2066}\u{61c}\u{9b}31m\u{2028}";
+    let json = nasty
+        .replace('\u{1b}', "\\u001b")
+        .replace('\u{7}', "\\u0007");
+    let who = format!(
+        r#"{{"host":"{json}","user":"{json}","pid":7,"command":["{json}","\n"],"reason":"{json}","url":"https://{json}"}}"#
+    );
+    let bytes = |text: &[u8]| text.to_vec();
+    let whos: Vec<Vec<u8>> = vec![
+        who.clone().into(),
+        bytes(b"{}"),
+        bytes(b"\xff\xfe\0"),
+        bytes(nasty.as_bytes()),
+        bytes(br#"{"host":7}"#),
+        bytes(br#"{"pid":-1}"#),
+        b"[".repeat(100_000),
+        format!(r#"{{"command":[{}""]}}"#, r#""","#.repeat(40_000)).into(),
+        format!(r#"{{"later":{who},"host":"h"}}"#).into(),
+    ];
+    let numbers = [
+        "7 8000 1 1 250 held",
+        "9007199254740993 8000 1 1 250 held",
+        "7 99999999999999999999 1 1 250 held",
+        "7 18446744073709551615 1 1 18446744073709551615 held",
+        "7 0 4294967295 4294967295 0 kept",
+        "-1 -1 -1 -1 -1 granted",
+        "",
+    ];
+    let mut client = UnixStream::connect(redis.socket()).unwrap();
+    let mut store = |words: &[&[u8]]| {
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            request.extend(format!("${}\r\n", word.len()).bytes());
+            request.extend_from_slice(word);
+            request.extend(b"\r\n");
+        }
+        client.write_all(&request).unwrap();
+        let mut answer = [0; 512];
+        let read = client.read(&mut answer).unwrap();
+        assert_ne!(
+            answer[0],
+            b'-',
+            "{}",
+            String::from_utf8_lossy(&answer[..read])
+        );
+    };
+    let far = b"99999999999999";
+    for who in &whos {
+        for number in numbers {
+            redis.cli(&["FLUSHALL"]);
+            let entry = [number.as_bytes(), b" ", who].concat();
+            store(&[b"SET", b"redlock:a", b"t", b"PX", b"60000"]);
+            store(&[
+                b"HSET",
+                b"{redlock:a}:meta",
+                b"t",
+                &entry,
+                nasty.as_bytes(),
+                &entry,
+            ]);
+            store(&[b"ZADD", b"{redlock:a}:queue", b"1", b"w"]);
+            let waiter = [b"99999999999999 1 8000 0 1 ", who.as_slice()].concat();
+            store(&[b"HSET", b"{redlock:a}:waiters", b"w", &waiter]);
+            let frozen = [far, b" 8000 ".as_slice(), who].concat();
+            store(&[b"HSET", b"{redlock:a}:state", b"frozen", &frozen]);
+            let over = [b"c0ffee 9000 lost 0 ", entry.as_slice()].concat();
+            let forced = format!("{} 9000 forced {} ", nasty, who.len()).into_bytes();
+            let forced = [&forced, who.as_slice(), &entry].concat();
+            store(&[
+                b"RPUSH",
+                b"{redlock:a}:history",
+                &over,
+                &forced,
+                who,
+                b"",
+                &entry,
+            ]);
+            let name = "a\u{202e}b".as_bytes();
+            store(&[
+                b"ZADD",
+                b"{redlock:}:index",
+                far,
+                b"a",
+                far,
+                name,
+                far,
+                b"\xff",
+                far,
+                &entry,
+            ]);
+            for arguments in READERS {
+                let what = format!(
+                    "{number:?}, {:?}",
+                    String::from_utf8_lossy(&who[..who.len().min(300)])
+                );
+                let mut reader = redis.redlock(arguments);
+                let end = outcome(reader.env("REDLOCK_TOKEN", "x"));
+                assert_sane(&end, &format!("{what}, {arguments:?}"));
+                assert!(!end.stdout.contains("started"), "{what}: it isn't free");
+            }
+        }
+    }
+}
+
+#[test]
+fn large_values_in_our_keys_take_no_memory() {
+    let redis = Redis::start();
+    let large = |command: &str| {
+        let script = format!("local x = string.rep('x', 45000000) return #tostring({command})");
+        let said = redis.cli(&["EVAL", &script, "0"]);
+        assert!(said.parse::<u64>().is_ok(), "{said}");
+    };
+    for command in [
+        "redis.call('SET', 'redlock:a', x)",
+        "redis.call('HSET', '{redlock:a}:meta', 't', x)",
+        "redis.call('HSET', '{redlock:a}:state', 'frozen', '99999999999999 1 ' .. x)",
+        "redis.call('RPUSH', '{redlock:a}:history', x)",
+        "redis.call('ZADD', '{redlock:}:index', 99999999999999, x)",
+    ] {
+        redis.cli(&["FLUSHALL"]);
+        redis.cli(&["SET", "redlock:a", "t", "PX", "600000"]);
+        redis.cli(&["ZADD", "{redlock:a}:queue", "1", "w"]);
+        large(command);
+        for arguments in [READERS[0], READERS[4], READERS[8], READERS[10]] {
+            let mut reader = redis.redlock(&[&["--connect-timeout", "10s"], arguments].concat());
+            let (end, peak) = weighed(reader.env("REDLOCK_TOKEN", "x"));
+            assert_sane(&end, &format!("{command}, {arguments:?}"));
+            assert!(peak < MOST, "{command}, {arguments:?}: {peak} KiB");
+            assert!(!end.stdout.contains("started"), "{command}: it isn't free");
+        }
+    }
+}
+
+#[test]
+fn a_long_listing_takes_little_memory() {
+    let redis = Redis::start();
+    // Texts and lists that are small by themselves, and large when they are read or shown.
+    let script = r#"
+        local words = {}
+        for n = 1, 40000 do words[n] = '""' end
+        local who = '{"command":[' .. table.concat(words, ',') .. ']}'
+        for n = 1, 120 do
+            redis.call('RPUSH', KEYS[1], 'c0ffee 9000 lost 0 ' .. n .. ' 8000 1 1 250 held ' .. who)
+        end
+        who = '{"reason":"' .. string.rep('\226\128\174', 660) .. '"}'
+        for n = 1, 3000 do
+            redis.call('ZADD', KEYS[2], n, 'w' .. n)
+            redis.call('HSET', KEYS[3], 'w' .. n, '99999999999999 1 8000 0 1 ' .. who)
+        end
+        redis.call('SET', KEYS[4], 'x')
+    "#;
+    let keys = ["history", "queue", "waiters"].map(|key| format!("{{redlock:a}}:{key}"));
+    let [history, queue, waiters] = keys.each_ref().map(String::as_str);
+    let said = redis.cli(&["EVAL", script, "4", history, queue, waiters, "redlock:a"]);
+    assert_eq!(said, "");
+    for arguments in READERS {
+        let mut reader = redis.redlock(&[&["--connect-timeout", "10s"], arguments].concat());
+        let (end, peak) = weighed(reader.env("REDLOCK_TOKEN", "x"));
+        assert_sane(&end, &format!("{arguments:?}"));
+        assert!(peak < MOST, "{arguments:?}: {peak} KiB");
+    }
+}
+
+#[test]
+fn a_token_that_is_longer_than_any_is_nobodys() {
+    let redis = Redis::start();
+    let token = "x".repeat(100_000);
+    redis.cli(&["SET", "redlock:a", "t", "PX", "60000"]);
+    for arguments in [
+        &["release", "a"][..],
+        &["check", "a"],
+        &["extend", "a", "1m"],
+    ] {
+        let mut command = redis.redlock(arguments);
+        let end = outcome(command.env("REDLOCK_TOKEN", &token));
+        assert_eq!(end.code(), Some(79), "{arguments:?}: {end:?}");
+    }
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "t");
+    let held = format!("a={token}");
+    let mut command = redis.redlock(&["run", "-n", "a", "--", "echo", "started"]);
+    outcome(command.env("REDLOCK_HELD", held)).assert_code(75);
 }
