@@ -144,16 +144,21 @@ pub enum Incoming {
     Invalidated,
 }
 
+/// What the next reply may weigh.
+#[derive(Clone, Copy)]
+enum Room {
+    Usual,
+    /// It is one of a listing, of which so much may still come.
+    Listing(usize),
+}
+
 /// A connection to one server.
 pub struct Link {
     stream: Stream,
     replies: Replies,
     /// How much was read since the caller was last told that there is nothing.
     turn: usize,
-    /// What the next reply may weigh.
-    limit: usize,
-    /// Long answers are waited for.
-    lists: bool,
+    room: Room,
     expected: VecDeque<Expected>,
     sent: Number,
     resp3: Resp3,
@@ -183,8 +188,7 @@ impl Link {
             stream: server.open(until)?,
             replies: Replies::default(),
             turn: 0,
-            limit: USUAL,
-            lists: false,
+            room: Room::Usual,
             expected: VecDeque::new(),
             sent: 0,
             resp3: Resp3::Unasked,
@@ -480,7 +484,7 @@ impl Link {
     fn broken(&self, broken: &Broken) -> Error {
         match broken {
             // What has never said anything else is no Redis, and won't be one.
-            Broken::Noise(noise) if self.replies.weight() == 0 => Error::new(
+            Broken::Noise(noise) if self.replies.last_weight() == 0 => Error::new(
                 Kind::Internal,
                 format!(
                     "what answers at {} doesn't speak Redis' protocol: it said {noise:?}",
@@ -490,13 +494,15 @@ impl Link {
             Broken::Noise(noise) => {
                 self.gives_up(&format!("it doesn't speak Redis' protocol: {noise:?}"))
             }
-            Broken::TooLarge if self.lists => self.gives_up(&format!(
-                "what it holds for these locks is more than {} MiB; name fewer of them",
-                LISTING >> 20
-            )),
-            Broken::TooLarge => {
-                self.gives_up(&format!("an answer was larger than {} MiB", USUAL >> 20))
-            }
+            Broken::TooLarge => match self.room {
+                Room::Usual => {
+                    self.gives_up(&format!("an answer was larger than {} MiB", USUAL >> 20))
+                }
+                Room::Listing(_) => self.gives_up(&format!(
+                    "what it holds for these locks is more than {} MiB; name fewer of them",
+                    LISTING >> 20
+                )),
+            },
             Broken::TooDeep => self.gives_up("an answer was nested too deep"),
         }
     }
@@ -507,7 +513,11 @@ impl Link {
             return Err(error.clone());
         }
         loop {
-            let reply = self.replies.next(self.limit);
+            let limit = match self.room {
+                Room::Usual => USUAL,
+                Room::Listing(left) => left,
+            };
+            let reply = self.replies.next(limit);
             if let Some(reply) = reply.map_err(|broken| self.broken(&broken))? {
                 return Ok(Some(reply));
             }
@@ -571,16 +581,18 @@ impl Link {
         mut read: impl FnMut(Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
         let within = self.server.timeout;
-        (self.limit, self.lists) = (LISTING, true);
+        let mut left = LISTING;
+        self.room = Room::Listing(left);
         let found = self.ask_each(
             calls,
             || Instant::now() + within,
             |link, value| {
-                link.limit = link.limit.saturating_sub(link.replies.weight());
+                left = left.saturating_sub(link.replies.last_weight());
+                link.room = Room::Listing(left);
                 read(value)
             },
         );
-        (self.limit, self.lists) = (USUAL, false);
+        self.room = Room::Usual;
         found
     }
 
@@ -631,9 +643,9 @@ impl Link {
 
     /// The same for an answer that may be long.
     pub(super) fn query_list(&mut self, command: &Cmd) -> Result<Value, Error> {
-        (self.limit, self.lists) = (LISTING, true);
+        self.room = Room::Listing(LISTING);
         let answer = self.query(command);
-        (self.limit, self.lists) = (USUAL, false);
+        self.room = Room::Usual;
         answer
     }
 

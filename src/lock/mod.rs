@@ -116,7 +116,7 @@ impl Lock {
         by: Option<&Who>,
         within: Duration,
     ) -> Result<Forced, Error> {
-        let by = by.map(|by| by.to_json());
+        let by = by.map(Who::to_json);
         let args = vec![id.unwrap_or_default().into(), by.unwrap_or_default()];
         let fields = array(link.ask(self.call(&FORCE, args), within)?)?;
         Ok(match fields.as_slice() {

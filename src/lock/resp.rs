@@ -81,7 +81,7 @@ impl Replies {
     }
 
     /// What the last reply weighed, in bytes.
-    pub(super) fn weight(&self) -> usize {
+    pub(super) fn last_weight(&self) -> usize {
         self.last
     }
 
@@ -429,7 +429,7 @@ mod tests {
         replies.add(many.as_bytes());
         for _ in 0..100 {
             assert!(matches!(replies.next(1000), Ok(Some(_))));
-            assert!(replies.weight() > 500);
+            assert!(replies.last_weight() > 500);
         }
     }
 }

@@ -147,9 +147,8 @@ impl Server {
     }
 
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
-        let addresses = self
-            .resolve(host, port, until)
-            .map_err(|error| self.unreachable(&error))?;
+        let addresses =
+            Self::resolve(host, port, until).map_err(|error| self.unreachable(&error))?;
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
             let left = left(until).map_err(|error| self.unreachable(&error))?;
@@ -168,7 +167,7 @@ impl Server {
 
     /// The addresses of a host, in time. The C library's look-up knows none, so it is
     /// left to a thread that nobody waits for any longer; what isn't a name needs none.
-    fn resolve(&self, host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
+    fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![(address, port).into()]);
         }
