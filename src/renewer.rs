@@ -63,11 +63,10 @@ pub struct Done {
 /// The pause before another try to wake the thread that decides.
 const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
-/// As large as usual: TLS needs some of it.
-const STACK: usize = 2 * 1024 * 1024;
-
 /// A running renewer.
 pub struct Renewer {
+    /// How long an order may take.
+    patience: Duration,
     orders: Sender<Work>,
     done: Receiver<Done>,
     wake: Arc<EventFd>,
@@ -81,13 +80,16 @@ impl Renewer {
         let mut server = server.clone();
         let within = claims.iter().map(|claim| try_timeout(claim.ttl())).min();
         server.timeout = server.timeout.min(within.unwrap_or(server.timeout));
+        // Connecting has one time-out, all answers together have another. Somewhat more, so that who
+        // waits for an order doesn't give up just before it is done.
+        let patience = server.timeout * 2 + Duration::from_millis(200);
         let server = Arc::new(server);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
         let (orders, ordered) = channel::<Work>();
         let (report, done) = channel();
         let waker = Arc::clone(&wake);
-        sys::start_thread("renewer", STACK, move || {
+        sys::start_thread("renewer", sys::USUAL_STACK, move || {
             while let Ok(work) = ordered.recv() {
                 if report.send(work.carry_out(&server)).is_err() {
                     break;
@@ -99,6 +101,7 @@ impl Renewer {
             }
         })?;
         Ok(Self {
+            patience,
             orders,
             done,
             wake,
@@ -132,10 +135,11 @@ impl Renewer {
         Some(done)
     }
 
-    /// Waits for an order that is being carried out, so at most [`try_timeout`] and the time that
-    /// it takes to connect.
+    /// Waits for an order that is being carried out: at most [`try_timeout`] for connecting and as
+    /// much for the answers, whatever the thread hangs in.
     pub fn finish(&mut self) -> Option<Done> {
-        let done = self.busy.then(|| self.done.recv().ok()).flatten();
+        let waits = self.busy.then(|| self.done.recv_timeout(self.patience));
+        let done = waits.and_then(Result::ok);
         self.busy = false;
         done
     }
@@ -168,10 +172,14 @@ impl Work {
             Some(link) => link,
             None => Link::open(server)?,
         };
+        // All answers together have the time of one try: the end of a run waits for it.
+        let until = now() + server.timeout;
         if self.order == Order::Renew {
             let standings = Claim::renew_all(&self.claims, &mut link, server.timeout)?;
-            if let Some(left) = shortest(&standings) {
-                news.extend([News::Renewed(sent), News::Confirmed(sent, left)]);
+            // A renewal gives what was asked for, whatever number came back; that the work has
+            // extended the lease beyond that is for the check to say.
+            if shortest(&standings).is_some() {
+                news.push(News::Renewed(sent));
             }
             news.extend(told(&self.claims, standings));
         }
@@ -179,7 +187,8 @@ impl Work {
         // changes; and what happened before it was asked, it doesn't tell.
         if !news.iter().any(|news| matches!(news, News::Lost(..))) {
             let asked = now();
-            let standings = Claim::check_all(&self.claims, &mut link, server.timeout)?;
+            let within = until.since(asked);
+            let standings = Claim::check_all(&self.claims, &mut link, within)?;
             let left = shortest(&standings);
             news.extend(left.map(|left| News::Confirmed(asked, left)));
             news.extend(told(&self.claims, standings));

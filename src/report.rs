@@ -98,8 +98,8 @@ pub fn product(text: &str) -> io::Result<bool> {
     }
 }
 
-/// The text with control characters and direction marks written out: what comes from Redis can't
-/// drive the terminal.
+/// The text with control characters, direction marks and line separators written out: what comes from
+/// Redis can't drive the terminal, nor what else shows it.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     written_out(text, |safe, c| write!(safe, "{}", c.escape_default()))
 }
@@ -112,7 +112,7 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
 fn written_out(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) -> Cow<'_, str> {
     let drives = |c: char| {
         c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     if !text.contains(drives) {
         return Cow::Borrowed(text);
@@ -150,12 +150,12 @@ pub fn timestamp(ms: u64) -> Option<String> {
 
 /// The command, its reason in parentheses, and the link to the job.
 pub fn what(who: &Who) -> String {
-    let mut what = escaped(&command_line(&who.command)).into_owned();
+    let mut what = escaped(&quoted(&command_line(&who.command))).into_owned();
     if let Some(reason) = &who.reason {
-        let _ = write!(what, "  ({})", escaped(reason));
+        let _ = write!(what, "  ({})", escaped(&quoted(reason)));
     }
     if let Some(url) = &who.url {
-        let _ = write!(what, "  {}", escaped(url));
+        let _ = write!(what, "  {}", escaped(&quoted(url)));
     }
     what.trim_start().to_owned()
 }
@@ -165,7 +165,8 @@ pub fn width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
 }
 
-/// A table: columns as wide as they need to be, but for the last; what doesn't fit is cut off.
+/// A table: columns as wide as they need to be, but for the last; what doesn't fit is cut off. What
+/// could drive the terminal is written out.
 pub fn table<R: AsRef<[String]>>(rows: &[R], width: Option<usize>) -> String {
     let mut widths = Vec::new();
     for row in rows {
@@ -173,14 +174,14 @@ pub fn table<R: AsRef<[String]>>(rows: &[R], width: Option<usize>) -> String {
             if column == widths.len() {
                 widths.push(0);
             }
-            widths[column] = cell.chars().count().max(widths[column]);
+            widths[column] = escaped(cell).chars().count().max(widths[column]);
         }
     }
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.as_ref().iter().zip(&widths) {
-            let _ = write!(line, "{cell:<width$}  ");
+            let _ = write!(line, "{:<width$}  ", escaped(cell));
         }
         text += &cut(line.trim_end(), width.unwrap_or(usize::MAX));
         text.push('\n');
@@ -191,8 +192,8 @@ pub fn table<R: AsRef<[String]>>(rows: &[R], width: Option<usize>) -> String {
 /// A holder in a sentence: `ci-7 (deploy, pid 4121)`.
 pub fn by(who: &Who) -> String {
     match (who.user.as_str(), who.host.as_str()) {
-        ("", host) => format!("{host} (pid {})", who.pid),
-        (user, host) => format!("{user}@{host} (pid {})", who.pid),
+        ("", host) => format!("{} (pid {})", quoted(host), who.pid),
+        (user, host) => format!("{}@{} (pid {})", quoted(user), quoted(host), who.pid),
     }
 }
 
@@ -212,17 +213,17 @@ pub fn left(left: Option<Duration>) -> String {
 /// Somebody and the reason: `ann@desk (pid 7): release night`.
 pub fn by_for_reason(who: &Who) -> String {
     match &who.reason {
-        Some(reason) => format!("{}: {reason}", by(who)),
+        Some(reason) => format!("{}: {}", by(who), quoted(reason)),
         None => by(who),
     }
 }
 
 /// Why, and where to read on: ` (release-1.2, https://ci/7)`.
 fn why(who: &Who) -> String {
-    let parts: Vec<&str> = [&who.reason, &who.url]
+    let parts: Vec<_> = [&who.reason, &who.url]
         .into_iter()
         .flatten()
-        .map(String::as_str)
+        .map(|text| quoted(text))
         .collect();
     match parts.as_slice() {
         [] => String::new(),
@@ -281,13 +282,22 @@ pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
             let held = rough(Duration::from_secs(held.as_secs()));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
-                escaped(&(command_line(&who.command) + &why(who))).into_owned(),
+                escaped(&(quoted(&command_line(&who.command)).into_owned() + &why(who)))
+                    .into_owned(),
             )
         }
     };
     let rest = [PREFIX, &start, &whom, &end].map(|part| part.chars().count());
     let room = line_width().saturating_sub(rest.iter().sum());
     start + &whom + &cut(&what, room) + &end
+}
+
+/// The most that is said of somebody's COMMAND, reason or name at once, in characters.
+const QUOTED: usize = 300;
+
+/// As much of somebody's text as a message has room for.
+fn quoted(text: &str) -> Cow<'_, str> {
+    cut(text, QUOTED)
 }
 
 /// How much fits in a line of the terminal; without one, anything.
@@ -346,7 +356,56 @@ mod tests {
             "a\\u{1b}[2Jb\\nc\\u{202e}"
         );
         assert_eq!(escaped("\u{9b}31m"), "\\u{9b}31m");
+        assert_eq!(escaped("\u{61c}a\u{2028}"), "\\u{61c}a\\u{2028}");
+        assert_eq!(
+            table(&[["\u{202e}a".into(), "b".into()]], None),
+            "\\u{202e}a  b\n"
+        );
         assert!(matches!(escaped("plain é"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn what_is_quoted_has_an_end() {
+        let long = || "x".repeat(2000);
+        let who = Who {
+            host: long(),
+            user: long(),
+            command: vec![long()],
+            reason: Some(long()),
+            url: Some(long()),
+            ..Who::default()
+        };
+        let busy = |frozen| Busy {
+            now_ms: 0,
+            ahead: 0,
+            ticket: None,
+            polls: false,
+            left: None,
+            holders: 1,
+            id: String::new(),
+            holder: Some(Holder {
+                fence: 1,
+                since_ms: 0,
+                limit: crate::lock::Limit::EXCLUSIVE,
+                slot: 1,
+                waited: Duration::ZERO,
+                kept: false,
+                who: who.clone(),
+            }),
+            frozen,
+            repaired: false,
+        };
+        let frozen = Frozen {
+            till_ms: 0,
+            since_ms: 0,
+            who: who.clone(),
+        };
+        let name = "a".parse().unwrap();
+        for busy in [busy(None), busy(Some(frozen))] {
+            for said in [held(&name, &busy), waiting(&name, &busy, Duration::ZERO)] {
+                assert!(said.contains("x…") && said.len() < 2000, "{said}");
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,11 @@
 //! One attempt to hold a lock, known to the server by its own token: acquire, renew, check, release.
+//!
+//! How long a lease is, is never taken from what a server says beyond what was asked of it. An acquire
+//! and a renewal give exactly the TTL that was asked for, and no number in their answers makes it
+//! longer. That more is left, as the work itself can extend a lease, is believed of a check alone: its
+//! answer has a shape that no other operation's has, and says at most a year, which is the longest
+//! that anybody can ask for. So an answer that was doubled or shifted on its way is at worst a lease
+//! that is known too late, and not one that nobody has.
 
 use std::time::Duration;
 
@@ -7,7 +14,8 @@ use sha1_smol::Sha1;
 
 use super::link::{Call, Link};
 use super::scripts::{
-    self, ACQUIRE, CHECK, RELEASE, RENEW, array, frozen, holder, milliseconds, number, odd, text,
+    self, ACQUIRE, CHECK, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
+    milliseconds, number, odd, slot, some_text, text,
 };
 use super::{End, Error, Frozen, Holder, Kind, Limit, Lock, Who};
 
@@ -188,7 +196,7 @@ impl Claim {
             lock,
             token: token.into(),
             request,
-            who: serde_json::to_vec(who).unwrap_or_default(),
+            who: who.to_json(),
         })
     }
 
@@ -274,10 +282,10 @@ impl Claim {
     pub fn acquired(answer: Value) -> Result<Acquired, Error> {
         let fields = array(answer)?;
         Ok(match fields.as_slice() {
-            [Value::Int(1), fence, slot, success] => Acquired::Held {
+            [Value::Int(1), fence, place, success] => Acquired::Held {
                 fence: number(fence)?,
-                slot: number(slot)?,
-                success: milliseconds(success)?,
+                slot: slot(place)?,
+                success: ago(success)?,
             },
             [
                 Value::Int(0),
@@ -293,20 +301,23 @@ impl Claim {
                 repaired,
             ] => Acquired::Busy(Busy {
                 now_ms: number(now_ms)?,
-                ahead: number(ahead)?,
-                ticket: text(ticket).parse().ok(),
-                polls: matches!(polls, Value::Int(1)),
+                ahead: count(ahead)?,
+                ticket: match some_text(ticket)? {
+                    None | Some(b"") => None,
+                    Some(_) => Some(number(ticket)?),
+                },
+                polls: flag(polls)?,
                 left: milliseconds(left)?,
-                holders: number(holders)?,
-                id: text(id),
-                holder: holder(entry),
-                frozen: frozen(freeze),
-                repaired: matches!(repaired, Value::Int(1)),
+                holders: count(holders)?,
+                id: some_text(id)?.map_or(String::new(), |_| text(id)),
+                holder: holder(entry)?,
+                frozen: frozen(freeze)?,
+                repaired: flag(repaired)?,
             }),
-            [Value::Int(3), ago] => Acquired::Done(milliseconds(ago)?.unwrap_or_default()),
-            [Value::Int(2), by] => Acquired::Superseded(Box::new(
-                serde_json::from_str(&text(by)).unwrap_or_default(),
-            )),
+            [Value::Int(3), since] => Acquired::Done(ago(since)?.unwrap_or_default()),
+            [Value::Int(2), by] => {
+                Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
+            }
             _ => return Err(odd(&fields)),
         })
     }
@@ -329,32 +340,49 @@ impl Claim {
         self.lock.call(&RENEW, args)
     }
 
-    /// Reads the answer to [`Self::renew`] and to a check.
+    /// Reads the answer to [`Self::renew`].
     pub fn standing(answer: Value) -> Result<Standing, Error> {
         let fields = array(answer)?;
-        Ok(match fields.as_slice() {
-            [Value::Int(1), left, more @ ..] => Standing::Ours {
-                left: milliseconds(left)?.unwrap_or_default(),
-                cancelled_by: more
-                    .first()
-                    .and_then(|by| serde_json::from_str(&text(by)).ok()),
-            },
-            [Value::Int(2)] => Standing::Returned,
-            [Value::Int(0), by, entry] => Standing::Lost(loss(by, entry)),
-            _ => return Err(odd(&fields)),
-        })
+        match fields.as_slice() {
+            [Value::Int(1), more, fence, limit, place] => {
+                number(fence)?;
+                count(limit)?;
+                slot(place)?;
+                Ok(Standing::Ours {
+                    left: left(more)?,
+                    cancelled_by: None,
+                })
+            }
+            other => not_ours(other),
+        }
     }
 
-    /// Lengthens the leases of several claims in one round trip; waits at most `within` for each
-    /// answer.
+    /// Reads the answer to a check.
+    fn checked(answer: Value) -> Result<Standing, Error> {
+        let fields = array(answer)?;
+        match fields.as_slice() {
+            // A word that can't be read is none.
+            [Value::Int(1), more @ Value::Int(_)] => Ok(Standing::Ours {
+                left: left(more)?,
+                cancelled_by: None,
+            }),
+            [Value::Int(1), more @ Value::Int(_), by] => Ok(Standing::Ours {
+                left: left(more)?,
+                cancelled_by: scripts::who(by)?.map(Box::new),
+            }),
+            other => not_ours(other),
+        }
+    }
+
+    /// Lengthens the leases of several claims in one round trip; waits at most `within` for all
+    /// answers.
     pub fn renew_all(
         claims: &[Self],
         link: &mut Link,
         within: Duration,
     ) -> Result<Vec<Standing>, Error> {
         let calls = claims.iter().map(Self::renew).collect();
-        let answers = link.ask_all(calls, within)?;
-        answers.into_iter().map(Self::standing).collect()
+        link.ask_all(calls, within, Self::standing)
     }
 
     /// The same on behalf of those who hold them, who are to hear of it.
@@ -364,8 +392,7 @@ impl Claim {
         within: Duration,
     ) -> Result<Vec<Standing>, Error> {
         let calls = claims.iter().map(|claim| claim.renewal(None, true));
-        let answers = link.ask_all(calls.collect(), within)?;
-        answers.into_iter().map(Self::standing).collect()
+        link.ask_all(calls.collect(), within, Self::standing)
     }
 
     /// Says which processes use the lock from now on, and renews it.
@@ -381,14 +408,15 @@ impl Claim {
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
     pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Option<Reused>, Error> {
         let fields = array(link.ask(self.renewal(Some(""), false), within)?)?;
-        Ok(match fields.as_slice() {
-            [Value::Int(1), _, fence, limit, slot] => Some(Reused {
+        if let [Value::Int(1), more, fence, limit, place] = fields.as_slice() {
+            left(more)?;
+            return Ok(Some(Reused {
                 fence: number(fence)?,
-                limit: Limit::of(number(limit)?),
-                slot: number(slot)?,
-            }),
-            _ => None,
-        })
+                limit: Limit::of(count(limit)?),
+                slot: slot(place)?,
+            }));
+        }
+        not_ours(&fields).map(|_| None)
     }
 
     /// Whether several claims are still ours, in one round trip; changes nothing. From then on the
@@ -400,8 +428,7 @@ impl Claim {
     ) -> Result<Vec<Standing>, Error> {
         link.watch(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
         let call = |claim: &Self| claim.lock.call(&CHECK, vec![claim.token.clone()]);
-        let answers = link.ask_all(claims.iter().map(call).collect(), within)?;
-        answers.into_iter().map(Self::standing).collect()
+        link.ask_all(claims.iter().map(call).collect(), within, Self::checked)
     }
 
     /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer, and calls
@@ -428,24 +455,40 @@ impl Claim {
         let fields = array(link.ask_with_patience(call, SOON, is_slow, within)?)?;
         Ok(match fields.as_slice() {
             [Value::Int(1)] => Release::Released,
-            [Value::Int(3), left] => Release::Kept(milliseconds(left)?.unwrap_or_default()),
+            [Value::Int(3), more] => Release::Kept(left(more)?),
             [Value::Int(2)] => Release::Returned,
-            [Value::Int(0), by, entry] => Release::NotOurs(loss(by, entry)),
+            [Value::Int(0), by, entry] => Release::NotOurs(loss(by, entry)?),
             _ => return Err(odd(&fields)),
         })
     }
 }
 
-/// What others call a token: the start of its SHA-1, which doesn't give it away.
+/// The longest token of anybody's; ours have about a hundred bytes.
+const LONGEST_TOKEN: usize = 1024;
+
+/// What others call a token: the start of its SHA-1, which doesn't give it away. One that is longer
+/// than any is nobody's, and has no name.
 pub fn id(token: &[u8]) -> String {
+    if token.len() > LONGEST_TOKEN {
+        return String::new();
+    }
     let mut digits = Sha1::from(token).digest().to_string();
     digits.truncate(12);
     digits
 }
 
-fn loss(by: &Value, entry: &Value) -> Loss {
-    Loss {
-        forced_by: serde_json::from_str(&text(by)).ok(),
-        holder: scripts::holder(entry),
+/// Reads what is said of a token that doesn't hold the lock.
+fn not_ours(fields: &[Value]) -> Result<Standing, Error> {
+    match fields {
+        [Value::Int(2)] => Ok(Standing::Returned),
+        [Value::Int(0), by, entry] => Ok(Standing::Lost(loss(by, entry)?)),
+        other => Err(odd(other)),
     }
+}
+
+fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
+    Ok(Loss {
+        forced_by: scripts::who(by)?,
+        holder: scripts::holder(entry)?,
+    })
 }

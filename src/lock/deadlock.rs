@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::link::Link;
 use super::name::blocked_key;
 use super::scripts::text;
-use super::{Error, Inspected, Limit, Lock, Name, Namespace, Waiting, Who, inspect};
+use super::{Error, Inspected, Kind, Limit, Lock, Name, Namespace, Waiting, Who, inspect};
 
 /// The one who looks.
 #[derive(Debug)]
@@ -160,7 +160,12 @@ impl Search<'_> {
     fn stuck(&mut self, holds: &Name, hold: &str, who: &Who) -> Result<Option<Vec<Member>>, Error> {
         let mut get = redis::cmd("GET");
         get.arg(blocked_key(&self.namespace.prefix, hold));
-        let note = text(&self.link.query(&get)?);
+        let note = match self.link.query(&get) {
+            Ok(note) => text(&note),
+            // A key of another type is nobody's note.
+            Err(error) if error.kind == Kind::Config => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let Some((id, wants)) = note.split_once(' ') else {
             return Ok(None);
         };

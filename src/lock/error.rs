@@ -1,5 +1,6 @@
 //! A conversation with Redis that failed, in the user's words.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use redis::{ServerError, ServerErrorKind};
@@ -26,6 +27,17 @@ pub struct Error {
     message: String,
 }
 
+/// How much of a text a message quotes, in characters.
+const QUOTED: usize = 300;
+
+/// The text as a message quotes it, whoever wrote it: not endless.
+pub(super) fn quoted(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(QUOTED) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+    }
+}
+
 impl Error {
     pub(crate) fn new(kind: Kind, message: String) -> Self {
         Self { kind, message }
@@ -33,9 +45,11 @@ impl Error {
 
     pub(super) fn from_server(error: &ServerError, server: &Server) -> Self {
         let details = error.details().unwrap_or_default();
-        let said = format!("{} {details}", error.code());
+        let all = format!("{} {details}", error.code());
+        let said = quoted(&all);
+        let quoted = quoted(details);
         let (kind, message) = match (error.kind(), error.code()) {
-            _ if said.contains("WRONGTYPE") => (
+            _ if all.contains("WRONGTYPE") => (
                 Kind::Config,
                 "the key isn't a string, so it belongs to another program; choose another name or --prefix".to_owned(),
             ),
@@ -43,7 +57,7 @@ impl Error {
                 || details.contains("user executing the script can't") =>
             (
                 Kind::Refused,
-                format!("Redis at {server} doesn't permit it: {details}; see \"permissions\" in redlock-protocol(7)"),
+                format!("Redis at {server} doesn't permit it: {quoted}; see \"permissions\" in redlock-protocol(7)"),
             ),
             // It answers so to a request with more than ten parts.
             _ if details.contains("unauthenticated") || error.code() == "NOAUTH" => (
@@ -69,7 +83,7 @@ impl Error {
             ),
             _ if details.contains("DB index") => (
                 Kind::Config,
-                format!("Redis at {server} has no such database: {details}"),
+                format!("Redis at {server} has no such database: {quoted}"),
             ),
             _ => (Kind::Internal, format!("Redis at {server} answered: {said}")),
         };
@@ -84,12 +98,3 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-impl From<redis::ParsingError> for Error {
-    fn from(error: redis::ParsingError) -> Self {
-        Self::new(
-            Kind::Internal,
-            format!("unexpected answer from a script: {error}"),
-        )
-    }
-}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::link::{Call, Link};
-use super::scripts::{HISTORY, array, number, odd, text};
+use super::scripts::{HISTORY, MOST, array, flag, number, odd, text};
 use super::{Error, Holder, Limit, Lock, Name, Namespace, Who};
 
 /// What is known of a lock's holds.
@@ -88,7 +88,11 @@ impl End {
     fn parse(text: &str, by: Option<Who>) -> Option<Self> {
         Some(match text.split_once(':') {
             Some(("status", status)) => Self::Status(status.parse().ok()?),
-            Some(("signal", signal)) => Self::Signal(signal.parse().ok()?),
+            Some(("signal", signal)) => {
+                // There are no others, and somebody may have to end as this one did.
+                let number = signal.parse().ok()?;
+                Self::Signal((1..=64).contains(&number).then_some(number)?)
+            }
             Some(_) => return None,
             None => match text {
                 "timeout" => Self::Timeout,
@@ -111,45 +115,55 @@ pub fn history(
 ) -> Result<Vec<History>, Error> {
     let call = |name: &Name| Lock::new(namespace, name.clone()).call(&HISTORY, Vec::new());
     let calls: Vec<Call> = names.iter().map(call).collect();
-    let within = link.timeout();
-    let answers = link.ask_all(calls, within)?;
-    let read = names.iter().zip(answers);
-    read.map(|(name, answer)| parse(namespace, name, answer))
-        .collect()
+    let mut names = names.iter();
+    let found = link.list(calls, |answer| {
+        let name = names.next();
+        name.map(|name| parse(namespace, name, answer)).transpose()
+    })?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 fn parse(namespace: &Namespace, name: &Name, answer: Value) -> Result<History, Error> {
-    let fields = array(answer)?;
-    let [now_ms, records, live] = fields.as_slice() else {
-        return Err(odd(&fields));
-    };
+    let fields: [Value; 3] = array(answer)?
+        .try_into()
+        .map_err(|fields: Vec<Value>| odd(&fields))?;
+    let [now_ms, records, live] = fields;
     // A few more may be there than are wanted, until they are cut off.
     let wanted = usize::try_from(namespace.history).unwrap_or(usize::MAX);
-    let mut holds: Vec<Past> = array(records.clone())?
-        .iter()
+    let mut holds: Vec<Past> = array(records)?
+        .into_iter()
         .take(wanted)
-        .filter_map(|record| over(name, record))
+        .filter_map(|record| over(name, &record))
         .collect();
-    for hold in array(live.clone())? {
+    for hold in array(live)? {
         holds.extend(not_written(name, &array(hold)?));
     }
     holds.sort_by_key(|past| past.fence);
     Ok(History {
-        now_ms: number(now_ms)?,
+        now_ms: number(&now_ms)?,
         holds,
     })
 }
 
+/// The longest record that is read: two entries and what stands before them.
+const LONGEST: usize = 300 * 1024;
+
 /// Reads `"<id> <ended> <how> <bytes of by> <by><entry>"`.
 fn over(name: &Name, record: &Value) -> Option<Past> {
-    let record = text(record);
+    let Value::BulkString(record) = record else {
+        return None;
+    };
+    if record.len() > LONGEST {
+        return None;
+    }
+    let record = String::from_utf8_lossy(record);
     let mut parts = record.splitn(5, ' ');
     let id = parts.next()?;
-    let ended_ms = parts.next()?.parse().ok()?;
+    let ended_ms = parts.next()?.parse().ok().filter(|ended| *ended <= MOST)?;
     let how = parts.next()?;
     let length: usize = parts.next()?.parse().ok()?;
     let (by, entry) = parts.next()?.split_at_checked(length)?;
-    let end = End::parse(how, serde_json::from_str(by).ok())?;
+    let end = End::parse(how, Who::parse(by.as_bytes()))?;
     past(name, id, entry, Some(ended_ms), end)
 }
 
@@ -158,9 +172,10 @@ fn not_written(name: &Name, fields: &[Value]) -> Option<Past> {
     let [id, held, lease_end, entry] = fields else {
         return None;
     };
-    let (ended_ms, end) = match held {
-        Value::Int(1) => (None, End::Running),
-        _ => (Some(number(lease_end).ok()?), End::Expired),
+    let (ended_ms, end) = if flag(held).ok()? {
+        (None, End::Running)
+    } else {
+        (Some(number(lease_end).ok()?), End::Expired)
     };
     past(name, &text(id), &text(entry), ended_ms, end)
 }

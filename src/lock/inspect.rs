@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::error::quoted;
 use super::link::{Call, Link};
 use super::name::index_key;
-use super::scripts::{INSPECT, array, frozen, holder, milliseconds, number, odd, text, waiter};
+use super::scripts::{
+    INSPECT, array, frozen, holder, milliseconds, number, odd, some_text, text, waiter,
+};
 use super::{Error, Frozen, Holder, Limit, Lock, Name, Namespace, Waiter};
 
 /// A lock as it was found.
@@ -92,13 +95,12 @@ pub fn inspect(
             call
         })
         .collect();
-    let within = link.timeout();
-    let answers = link.ask_all(calls, within)?;
-    names
-        .iter()
-        .zip(answers)
-        .map(|(name, answer)| inspected(name.clone(), answer))
-        .collect()
+    let mut names = names.iter();
+    let found = link.list(calls, |answer| {
+        let name = names.next().cloned();
+        name.map(|name| inspected(name, answer)).transpose()
+    })?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// Has the server tell when one of these locks changes for the next time, where it can.
@@ -111,24 +113,24 @@ pub fn watch(link: &mut Link, namespace: &Namespace, names: &[Name]) -> Result<(
 }
 
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
-    let fields = array(answer)?;
-    let [kind, fence, now_ms, held, waiting, freeze] = fields.as_slice() else {
-        return Err(odd(&fields));
-    };
-    let key = match text(kind).as_str() {
+    let fields: [Value; 6] = array(answer)?
+        .try_into()
+        .map_err(|fields: Vec<Value>| odd(&fields))?;
+    let [kind, fence, now_ms, held, waiting, freeze] = fields;
+    let key = match text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
             [id, left, entry] => Ok(Some(Hold {
                 id: text(id),
                 left: milliseconds(left)?,
-                holder: holder(entry),
+                holder: holder(entry)?,
             })),
             _ => Err(odd(fields)),
         })?),
-        other => Key::NotALock(other.to_owned()),
+        other => Key::NotALock(quoted(other).into_owned()),
     };
     let waiters = all(waiting, |fields| match fields {
-        [id, entry] => Ok(waiter(entry).map(|waiter| Waiting {
+        [id, entry] => Ok(waiter(entry)?.map(|waiter| Waiting {
             id: text(id),
             waiter,
         })),
@@ -136,21 +138,22 @@ fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     })?;
     Ok(Inspected {
         name,
-        fence: number(fence)?,
-        now_ms: number(now_ms)?,
+        // What somebody else has written there is no fence.
+        fence: some_text(&fence)?.and_then(|_| number(&fence).ok()),
+        now_ms: number(&now_ms)?,
         key,
-        frozen: frozen(freeze),
+        frozen: frozen(&freeze)?,
         waiters,
     })
 }
 
-/// Reads a list of lists.
+/// Reads a list of lists, of which nothing else is kept.
 fn all<T>(
-    list: &Value,
+    list: Value,
     read: impl Fn(&[Value]) -> Result<Option<T>, Error>,
 ) -> Result<Vec<T>, Error> {
     let mut found = Vec::new();
-    for item in array(list.clone())? {
+    for item in array(list)? {
         found.extend(read(&array(item)?)?);
     }
     Ok(found)
@@ -170,15 +173,15 @@ pub fn names(link: &mut Link, namespace: &Namespace, which: Which) -> Result<Vec
     let since = match which {
         Which::InUse => {
             let time = array(link.query(&redis::cmd("TIME"))?)?;
-            let seconds: u64 = number(time.first().unwrap_or(&Value::Nil))?;
-            (seconds * 1000).to_string()
+            let seconds = number(time.first().unwrap_or(&Value::Nil))?;
+            seconds.saturating_mul(1000).to_string()
         }
         Which::All => "-inf".to_owned(),
     };
     let mut command = redis::cmd("ZRANGEBYSCORE");
     let key = index_key(&namespace.prefix);
     command.arg(key).arg(since).arg("+inf");
-    let mut names: Vec<Name> = array(link.query(&command)?)?
+    let mut names: Vec<Name> = array(link.query_list(&command)?)?
         .iter()
         .filter_map(|value| text(value).parse().ok())
         .collect();

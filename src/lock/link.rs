@@ -2,6 +2,20 @@
 //!
 //! Nothing here blocks unless asked to: a caller that also has signals and timers to watch sends,
 //! waits for the descriptor, and takes what came; one that has nothing else to do uses [`Link::ask`].
+//!
+//! What the other side sends is believed as far as the protocol goes, and no further:
+//!
+//! - A reply has a limit of its size and depth, and a listing one for all of its replies together.
+//! - However much comes in, a caller is back at its clock after [`TURN`] bytes, and what waits for an
+//!   answer waits until its deadline and no longer, also when bytes keep coming.
+//! - A reply that nobody asked for, an answer to something else than what was asked, and what is not
+//!   the protocol at all, mean that answers can't be told apart any more. The connection is given up
+//!   and what was asked is *unknown*: never granted, and never lost.
+//! - A channel is subscribed to only where the server speaks RESP3. With RESP2 a subscription changes
+//!   what the connection may be used for, and its messages look like answers.
+//! - A connection that is given up with a request unanswered is reset, so that what is still under way
+//!   doesn't arrive later and take a lock that nobody wants any more. A release is wanted also when it
+//!   comes late, so where one was the last word the connection is closed in order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -11,9 +25,20 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
-use super::scripts::{Script, text};
+use super::resp::{Broken, Replies};
+use super::scripts::{MOST, RELEASE, SLOTS, Script, text};
 use super::server::{Server, Stream};
-use super::{Error, Kind, ready, resp};
+use super::{Error, Kind, ready};
+
+/// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
+/// one holder and a word about another, so a few kilobytes.
+const USUAL: usize = 1 << 20;
+
+/// What all replies of a listing together may weigh.
+const LISTING: usize = 16 << 20;
+
+/// How much is read before the caller is back at its clock.
+const TURN: usize = 64 * 1024;
 
 /// One call of a script.
 pub struct Call {
@@ -46,15 +71,31 @@ type Number = u64;
 enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
     Call(Number, Call),
+    /// A call that is not sent again.
+    Sent(Number, &'static Script),
     /// A command whose answer is wanted as it is.
     Plain(Number),
-    /// What we can do without: the change to RESP3, tracking.
+    /// The change to RESP3.
+    Hello,
+    /// What we can do without: tracking.
     Optional,
     /// A subscription.
     Subscribed,
 }
 
-/// A lease that the server gave us by itself.
+/// Whether the server speaks RESP3, in which messages can be told from answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Resp3 {
+    /// It wasn't asked.
+    Unasked,
+    /// It was asked.
+    Asked,
+    Spoken,
+    Unknown,
+}
+
+/// A lease that the server gave us by itself. Read from a message, so what no script of ours could
+/// have written is no grant.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
     pub fence: u64,
@@ -69,14 +110,22 @@ impl Grant {
     /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
     fn parse(message: &str) -> Option<Self> {
         let mut words = message.strip_prefix("granted ")?.split(' ');
-        Some(Self {
-            fence: words.next()?.parse().ok()?,
-            slot: words.next()?.parse().ok()?,
-            at_ms: words.next()?.parse().ok()?,
-            lasting: Duration::from_millis(words.next()?.parse().ok()?),
-        })
+        let mut number = |most: u64| -> Option<u64> {
+            let number = words.next()?.parse().ok()?;
+            (number <= most).then_some(number)
+        };
+        let grant = Self {
+            fence: number(MOST)?,
+            slot: u32::try_from(number(SLOTS.into())?).ok()?,
+            at_ms: number(MOST)?,
+            lasting: Duration::from_millis(number(LONGEST_GRANT)?),
+        };
+        words.next().is_none().then_some(grant)
     }
 }
+
+/// No grant is longer than this, in milliseconds: whoever can't claim it stands in the way of all.
+const LONGEST_GRANT: u64 = 60_000;
 
 /// What came in.
 #[derive(Debug)]
@@ -95,17 +144,36 @@ pub enum Incoming {
     Invalidated,
 }
 
+/// What the next reply may weigh.
+#[derive(Clone, Copy)]
+enum Room {
+    Usual,
+    /// It is one of a listing, of which so much may still come.
+    Listing(usize),
+}
+
 /// A connection to one server.
 pub struct Link {
     stream: Stream,
-    /// What was read of replies that aren't complete, or that nobody has asked for yet.
-    unread: Vec<u8>,
+    replies: Replies,
+    /// How much was read since the caller was last told that there is nothing.
+    turn: usize,
+    room: Room,
     expected: VecDeque<Expected>,
     sent: Number,
+    resp3: Resp3,
+    /// The channel to listen to, once it is known that the server speaks RESP3.
+    channel: Option<Vec<u8>>,
+    /// What is to be sent after the subscription.
+    held_back: Vec<u8>,
+    /// A subscription isn't possible, which the caller hasn't heard yet.
+    deaf: bool,
     /// An invalidation came while somebody waited for an answer.
     invalidated: bool,
     /// The server was asked to tell of keys that change.
     tracks: bool,
+    /// Answers can't be told apart any more.
+    broken: Option<Error>,
     server: Arc<Server>,
 }
 
@@ -115,21 +183,34 @@ impl Link {
     /// # Errors
     /// [`Kind::Unreachable`], [`Kind::Refused`] or [`Kind::Config`].
     pub fn open(server: &Arc<Server>) -> Result<Self, Error> {
+        Self::open_within(server, server.timeout)
+    }
+
+    /// The same within another time.
+    pub fn open_within(server: &Arc<Server>, within: Duration) -> Result<Self, Error> {
+        let until = Instant::now() + within;
         let mut link = Self {
-            stream: server.open()?,
-            unread: Vec::new(),
+            stream: server.open(until)?,
+            replies: Replies::default(),
+            turn: 0,
+            room: Room::Usual,
             expected: VecDeque::new(),
             sent: 0,
+            resp3: Resp3::Unasked,
+            channel: None,
+            held_back: Vec::new(),
+            deaf: false,
             invalidated: false,
             tracks: false,
+            broken: None,
             server: Arc::clone(server),
         };
-        link.introduce()?;
+        link.introduce(until)?;
         Ok(link)
     }
 
     /// Logs in and chooses the database, in one round trip, and in none where neither is needed.
-    fn introduce(&mut self) -> Result<(), Error> {
+    fn introduce(&mut self, until: Instant) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut answers = 0;
         if let Some(password) = &self.server.password {
@@ -150,8 +231,7 @@ impl Link {
             return Ok(());
         }
         let numbers: Vec<Number> = (0..answers).map(|_| self.expect_plain()).collect();
-        self.write(&bytes)?;
-        let until = Instant::now() + self.server.timeout;
+        self.write(&bytes, until)?;
         for number in numbers {
             self.answer(number, until)?;
         }
@@ -160,14 +240,16 @@ impl Link {
 
     /// Sends a call; its answer comes in later.
     pub fn send(&mut self, call: Call) -> Result<(), Error> {
-        self.request(call).map(drop)
+        let until = self.until();
+        self.request(call, until).map(drop)
     }
 
-    fn request(&mut self, call: Call) -> Result<Number, Error> {
+    fn request(&mut self, call: Call, until: Instant) -> Result<Number, Error> {
+        self.nothing_is_left()?;
         let bytes = call.command(true).get_packed_command();
         self.sent += 1;
         self.expected.push_back(Expected::Call(self.sent, call));
-        self.write(&bytes)?;
+        self.write(&bytes, until)?;
         Ok(self.sent)
     }
 
@@ -178,54 +260,141 @@ impl Link {
         self.sent
     }
 
-    /// Listens to a channel, on this same connection (RESP3, Redis 6 or later).
+    /// Before something is asked: whatever came in meanwhile, an answer isn't among it, as it would
+    /// pass for the next one.
+    fn nothing_is_left(&mut self) -> Result<(), Error> {
+        if self.sent == 0 || !self.expected.is_empty() {
+            return Ok(());
+        }
+        while let Some((_, incoming)) = self.take_in()? {
+            self.pass_over(&incoming);
+        }
+        Ok(())
+    }
+
+    /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent
+    /// next on: that waits here until it is known that the server can.
     pub fn listen(&mut self, channel: &[u8]) -> Result<(), Error> {
+        let until = self.until();
+        match self.resp3 {
+            Resp3::Spoken => {
+                self.expected.push_back(Expected::Subscribed);
+                self.write(&subscribe(channel), until)
+            }
+            Resp3::Unasked if !self.server.closes_on_hello() => {
+                self.nothing_is_left()?;
+                self.say_hello(&mut Vec::new(), until)?;
+                self.subscribe_later(channel);
+                Ok(())
+            }
+            Resp3::Asked => {
+                self.subscribe_later(channel);
+                Ok(())
+            }
+            Resp3::Unasked | Resp3::Unknown => {
+                self.deaf = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Holds back what is sent from now on, until it is known whether the server speaks RESP3.
+    fn subscribe_later(&mut self, channel: &[u8]) {
+        if self.channel.replace(channel.to_vec()).is_none() {
+            self.expected.push_back(Expected::Subscribed);
+        }
+    }
+
+    /// Asks for RESP3, and sends what is to follow at once.
+    fn say_hello(&mut self, followed_by: &mut Vec<u8>, until: Instant) -> Result<(), Error> {
         let mut bytes = Vec::new();
         cmd("HELLO").arg(3).write_packed_command(&mut bytes);
-        cmd("SUBSCRIBE")
-            .arg(channel)
-            .write_packed_command(&mut bytes);
-        self.expected.push_back(Expected::Optional);
-        self.expected.push_back(Expected::Subscribed);
-        self.write(&bytes)
+        bytes.append(followed_by);
+        self.resp3 = Resp3::Asked;
+        self.expected.push_back(Expected::Hello);
+        self.write(&bytes, until)
+    }
+
+    /// What comes of it that RESP3 was asked for.
+    fn hello(&mut self, answer: &Value) -> Result<(), Error> {
+        // In RESP2 there are no maps.
+        let spoken = matches!(answer, Value::Map(_));
+        self.resp3 = if spoken {
+            Resp3::Spoken
+        } else {
+            Resp3::Unknown
+        };
+        let Some(channel) = self.channel.take() else {
+            return Ok(());
+        };
+        let mut bytes = Vec::new();
+        if spoken {
+            bytes = subscribe(&channel);
+        } else {
+            self.deaf = true;
+            let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
+            if let Some(at) = self.expected.iter().position(subscribed) {
+                self.expected.remove(at);
+            }
+        }
+        bytes.append(&mut self.held_back);
+        let until = self.until();
+        self.write(&bytes, until)
     }
 
     /// Has the server tell us when somebody else changes one of these keys for the next time (client
     /// tracking, RESP3). Where that doesn't exist, nobody tells. Only what is read here counts: of a
-    /// script's keys most are written all the time.
+    /// script's keys most are written all the time. What stands in the key isn't asked for, as it may
+    /// be anything.
     pub(super) fn watch<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+        let until = self.until();
+        let asks = match self.resp3 {
+            Resp3::Spoken | Resp3::Asked => false,
+            Resp3::Unasked if !self.server.closes_on_hello() => true,
+            Resp3::Unasked | Resp3::Unknown => return Ok(()),
+        };
+        self.nothing_is_left()?;
         let mut bytes = Vec::new();
-        let mut optional = |command: &Cmd| {
+        let mut optional = 0;
+        let mut add = |command: &Cmd| {
             command.write_packed_command(&mut bytes);
-            self.expected.push_back(Expected::Optional);
+            optional += 1;
         };
         if !std::mem::replace(&mut self.tracks, true) {
-            optional(cmd("HELLO").arg(3));
-            optional(
-                cmd("CLIENT")
-                    .arg("TRACKING")
-                    .arg("ON")
-                    .arg("OPTIN")
-                    .arg("NOLOOP"),
-            );
+            add(cmd("CLIENT")
+                .arg("TRACKING")
+                .arg("ON")
+                .arg("OPTIN")
+                .arg("NOLOOP"));
         }
         for key in keys {
-            optional(cmd("CLIENT").arg("CACHING").arg("YES"));
-            optional(cmd("GET").arg(key));
+            add(cmd("CLIENT").arg("CACHING").arg("YES"));
+            add(cmd("EXISTS").arg(key));
         }
-        self.write(&bytes)
+        if asks {
+            self.say_hello(&mut bytes, until)?;
+        } else {
+            self.write(&bytes, until)?;
+        }
+        let optional = (0..optional).map(|_| Expected::Optional);
+        self.expected.extend(optional);
+        Ok(())
     }
 
-    /// The longest that each answer may take.
-    pub fn timeout(&self) -> Duration {
-        self.server.timeout
+    /// When what is sent now has to be through.
+    fn until(&self) -> Instant {
+        Instant::now() + self.server.timeout
     }
 
     /// What came in, if anything has. Never blocks. Call until `None` before waiting for the
-    /// descriptor: bytes may have been read ahead.
+    /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
+    /// [`TURN`] bytes, and the descriptor says that there is more.
     pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
         if std::mem::take(&mut self.invalidated) {
             return Ok(Some(Incoming::Invalidated));
+        }
+        if std::mem::take(&mut self.deaf) {
+            return Ok(Some(Incoming::Deaf));
         }
         Ok(self.take_in()?.map(|(_, incoming)| incoming))
     }
@@ -250,7 +419,10 @@ impl Link {
                     },
                     PushKind::Invalidate => return unasked(Incoming::Invalidated),
                     PushKind::Subscribe => {
-                        self.expected.pop_front();
+                        let expected = self.expected.pop_front();
+                        if !matches!(expected, Some(Expected::Subscribed)) {
+                            return Err(self.out_of_step("confirmed what was not asked for"));
+                        }
                         return unasked(Incoming::Listening);
                     }
                     _ => continue,
@@ -264,62 +436,134 @@ impl Link {
                     // now it would be done after that, a lock taken that was just given back.
                     if self.expected.is_empty() {
                         let bytes = call.command(false).get_packed_command();
-                        self.expected.push_back(Expected::Plain(number));
-                        self.write(&bytes)?;
+                        self.expected.push_back(Expected::Sent(number, call.script));
+                        let until = self.until();
+                        self.write(&bytes, until)?;
                     }
                 }
                 (Some(Expected::Optional), _) => {}
-                (Some(Expected::Subscribed), _) => return unasked(Incoming::Deaf),
+                (Some(Expected::Hello), answer) => {
+                    self.hello(&answer)?;
+                    if std::mem::take(&mut self.deaf) {
+                        return unasked(Incoming::Deaf);
+                    }
+                }
+                (Some(Expected::Subscribed), Value::ServerError(_)) => {
+                    return unasked(Incoming::Deaf);
+                }
+                (Some(Expected::Subscribed), _) => {
+                    return Err(self.out_of_step("did not answer a subscription"));
+                }
                 // Also unasked, such as "max number of clients reached".
                 (_, Value::ServerError(error)) => {
                     return Err(Error::from_server(&error, &self.server));
                 }
-                (Some(Expected::Call(number, _) | Expected::Plain(number)), value) => {
-                    return Ok(Some((number, Incoming::Answer(value))));
-                }
-                (None, _) => {
-                    return Err(Error::new(
-                        Kind::Internal,
-                        format!("Redis at {} answered what nobody asked", self.server),
-                    ));
-                }
+                (
+                    Some(
+                        Expected::Call(number, _)
+                        | Expected::Sent(number, _)
+                        | Expected::Plain(number),
+                    ),
+                    value,
+                ) => return Ok(Some((number, Incoming::Answer(value)))),
+                (None, _) => return Err(self.out_of_step("answered what nobody asked")),
             }
+        }
+    }
+
+    /// What came doesn't belong to what was asked: from here on no answer can be trusted.
+    fn out_of_step(&mut self, what: &str) -> Error {
+        let error = self.gives_up(&format!("it {what}"));
+        self.broken = Some(error.clone());
+        error
+    }
+
+    fn gives_up(&self, why: &str) -> Error {
+        Error::new(
+            Kind::Unreachable,
+            format!("gave up the connection to Redis at {}: {why}", self.server),
+        )
+    }
+
+    /// The error for what isn't a reply of ours.
+    fn broken(&self, broken: &Broken) -> Error {
+        match broken {
+            // What has never said anything else is no Redis, and won't be one.
+            Broken::Noise(noise) if self.replies.last_weight() == 0 => Error::new(
+                Kind::Internal,
+                format!(
+                    "what answers at {} doesn't speak Redis' protocol: it said {noise:?}",
+                    self.server
+                ),
+            ),
+            Broken::Noise(noise) => {
+                self.gives_up(&format!("it doesn't speak Redis' protocol: {noise:?}"))
+            }
+            Broken::TooLarge => match self.room {
+                Room::Usual => {
+                    self.gives_up(&format!("an answer was larger than {} MiB", USUAL >> 20))
+                }
+                Room::Listing(_) => self.gives_up(&format!(
+                    "what it holds for these locks is more than {} MiB; name fewer of them",
+                    LISTING >> 20
+                )),
+            },
+            Broken::TooDeep => self.gives_up("an answer was nested too deep"),
         }
     }
 
     /// The next reply of whatever kind, if it is complete.
     fn next_reply(&mut self) -> Result<Option<Value>, Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
         loop {
-            let reply = resp::next(&mut self.unread).map_err(|error| {
-                let what = format!(
-                    "what answers at {} doesn't speak Redis' protocol: {error}",
-                    self.server
-                );
-                Error::new(Kind::Internal, what)
-            })?;
-            if reply.is_some() {
-                return Ok(reply);
+            let limit = match self.room {
+                Room::Usual => USUAL,
+                Room::Listing(left) => left,
+            };
+            let reply = self.replies.next(limit);
+            if let Some(reply) = reply.map_err(|broken| self.broken(&broken))? {
+                return Ok(Some(reply));
             }
             let mut bytes = [0; 4096];
-            match self.stream.read(&mut bytes) {
+            let read = if self.turn < TURN {
+                self.stream.read(&mut bytes)
+            } else {
+                // What TLS has read already, the descriptor doesn't tell of.
+                self.stream.read_ahead(&mut bytes)
+            };
+            match read {
                 Ok(0) => {
-                    return Err(self
-                        .server
-                        .unreachable(&io::ErrorKind::UnexpectedEof.into()));
+                    return Err(self.closed(&io::ErrorKind::UnexpectedEof.into()));
                 }
-                Ok(read) => self.unread.extend_from_slice(&bytes[..read]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Ok(read) => {
+                    self.turn += read;
+                    self.replies.add(&bytes[..read]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.turn = 0;
+                    return Ok(None);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.server.unreachable(&error)),
+                Err(error) => return Err(self.closed(&error)),
             }
         }
+    }
+
+    /// The other side has closed the connection.
+    fn closed(&self, error: &io::Error) -> Error {
+        if self.resp3 == Resp3::Asked {
+            self.server.note_that_it_closes_on_hello();
+        }
+        self.server.unreachable(error)
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
     /// nobody has read are passed over.
     pub fn ask(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
-        let number = self.request(call)?;
+        let number = self.request(call, until)?;
         self.answer(number, until)
     }
 
@@ -332,7 +576,7 @@ impl Link {
         within: Duration,
     ) -> Result<Value, Error> {
         let start = Instant::now();
-        let number = self.request(call)?;
+        let number = self.request(call, start + within)?;
         match self.answer(number, start + soon.min(within)) {
             Err(error) if error.kind == Kind::Unreachable && soon < within => {
                 is_slow();
@@ -342,18 +586,55 @@ impl Link {
         }
     }
 
-    /// Sends many calls of one script at once and waits for all answers, each at most `within`.
-    pub(super) fn ask_all(
+    /// Sends many calls of one script at once and reads all answers, which may take `within` together.
+    pub(super) fn ask_all<T>(
         &mut self,
         calls: Vec<Call>,
         within: Duration,
-    ) -> Result<Vec<Value>, Error> {
+        mut read: impl FnMut(Value) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let until = Instant::now() + within;
+        self.ask_each(calls, || until, |_, value| read(value))
+    }
+
+    /// The same for answers that may be long: each may take the server's timeout, and all together
+    /// may weigh as much as a listing. What was read of one is kept, not the answer.
+    pub(super) fn list<T>(
+        &mut self,
+        calls: Vec<Call>,
+        mut read: impl FnMut(Value) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let within = self.server.timeout;
+        let mut left = LISTING;
+        self.room = Room::Listing(left);
+        let found = self.ask_each(
+            calls,
+            || Instant::now() + within,
+            |link, value| {
+                left = left.saturating_sub(link.replies.last_weight());
+                link.room = Room::Listing(left);
+                read(value)
+            },
+        );
+        self.room = Room::Usual;
+        found
+    }
+
+    fn ask_each<T>(
+        &mut self,
+        calls: Vec<Call>,
+        until: impl Fn() -> Instant,
+        mut read: impl FnMut(&mut Self, Value) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
         let mut calls = calls.into_iter();
         let Some(first) = calls.next() else {
             return Ok(Vec::new());
         };
         // The first by itself makes sure that the server knows the script.
-        let mut values = vec![self.ask(first, within)?];
+        let end = until();
+        let number = self.request(first, end)?;
+        let value = self.answer(number, end)?;
+        let mut found = vec![read(self, value)?];
         let rest: Vec<Call> = calls.collect();
         // In parts, so that neither side's buffers fill while both write.
         for part in rest.chunks(100) {
@@ -361,21 +642,35 @@ impl Link {
             let mut numbers = Vec::new();
             for call in part {
                 call.command(true).write_packed_command(&mut bytes);
-                numbers.push(self.expect_plain());
+                self.sent += 1;
+                numbers.push(self.sent);
+                self.expected
+                    .push_back(Expected::Sent(self.sent, call.script));
             }
-            self.write(&bytes)?;
+            self.write(&bytes, until())?;
             for number in numbers {
-                values.push(self.answer(number, Instant::now() + within)?);
+                let value = self.answer(number, until())?;
+                found.push(read(self, value)?);
             }
         }
-        Ok(values)
+        Ok(found)
     }
 
     /// Sends a plain command and waits for its answer.
     pub(super) fn query(&mut self, command: &Cmd) -> Result<Value, Error> {
+        let until = self.until();
+        self.nothing_is_left()?;
         let number = self.expect_plain();
-        self.write(&command.get_packed_command())?;
-        self.answer(number, Instant::now() + self.server.timeout)
+        self.write(&command.get_packed_command(), until)?;
+        self.answer(number, until)
+    }
+
+    /// The same for an answer that may be long.
+    pub(super) fn query_list(&mut self, command: &Cmd) -> Result<Value, Error> {
+        self.room = Room::Listing(LISTING);
+        let answer = self.query(command);
+        self.room = Room::Usual;
+        answer
     }
 
     /// Waits for the answer to a request, passing over all else.
@@ -385,12 +680,13 @@ impl Link {
                 Some((answered, Incoming::Answer(value))) if answered == number => {
                     return Ok(value);
                 }
-                Some((_, Incoming::Invalidated)) => self.invalidated = true,
-                Some(_) => {}
+                Some((_, incoming)) => self.pass_over(&incoming),
                 None => {
+                    // Also where there is always something to read.
                     let left = until.saturating_duration_since(Instant::now());
-                    let readable = ready::to_read(self.as_fd(), left)
-                        .map_err(|error| self.server.unreachable(&error))?;
+                    let readable = !left.is_zero()
+                        && ready::to_read(self.as_fd(), left)
+                            .map_err(|error| self.server.unreachable(&error))?;
                     if !readable {
                         return Err(self.server.unreachable(&io::ErrorKind::TimedOut.into()));
                     }
@@ -399,15 +695,85 @@ impl Link {
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    /// What came in while an answer was waited for.
+    fn pass_over(&mut self, incoming: &Incoming) {
+        match incoming {
+            Incoming::Invalidated => self.invalidated = true,
+            Incoming::Deaf => self.deaf = true,
+            Incoming::Answer(_)
+            | Incoming::Listening
+            | Incoming::Granted(_)
+            | Incoming::Notified => {}
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8], until: Instant) -> Result<(), Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        if self.channel.is_some() {
+            self.held_back.extend_from_slice(bytes);
+            return Ok(());
+        }
         self.stream
-            .send(bytes, self.server.timeout)
+            .send(bytes, until)
             .map_err(|error| self.server.unreachable(&error))
     }
+
+    /// Whether something was asked that nobody has an answer to, and that must not come late.
+    fn owes_an_answer(&self) -> bool {
+        let last = self.expected.iter().rev().find_map(|expected| {
+            let script = match expected {
+                Expected::Call(_, call) => Some(call.script),
+                Expected::Sent(_, script) => Some(*script),
+                Expected::Plain(_) => None,
+                Expected::Hello | Expected::Optional | Expected::Subscribed => return None,
+            };
+            Some(script.is_none_or(|script| script.hash != RELEASE.hash))
+        });
+        last == Some(true)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.owes_an_answer() {
+            self.stream.reset_when_closed();
+        }
+    }
+}
+
+fn subscribe(channel: &[u8]) -> Vec<u8> {
+    cmd("SUBSCRIBE").arg(channel).get_packed_command()
 }
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_script_can_have_written_is_a_grant() {
+        let grant = Grant::parse("granted 1700000000000000 2 1700000000000 2000").unwrap();
+        assert_eq!((grant.fence, grant.slot), (1_700_000_000_000_000, 2));
+        assert_eq!(grant.lasting, Duration::from_secs(2));
+        for message in [
+            "",
+            "granted",
+            "granted 1 1 1",
+            "granted 1 1 1 2000 1",
+            "granted -1 1 1 2000",
+            "granted 1 1 1 1800000000000",
+            "granted 1 10000 1 2000",
+            "granted 9007199254740993 1 1 2000",
+            "granted 1 1 9007199254740993 2000",
+        ] {
+            assert!(Grant::parse(message).is_none(), "{message:?}");
+        }
     }
 }

@@ -64,7 +64,7 @@ pub use self::inspect::{Hold, Inspected, Key, Waiting, Which, inspect, names, wa
 pub use self::link::{Call, Grant, Incoming, Link};
 use self::name::Keys;
 pub use self::name::Name;
-use self::scripts::{FORCE, FREEZE, Script, THAW, array, holder, number, odd, text};
+use self::scripts::{FORCE, FREEZE, Script, THAW, array, count, holder, odd, text};
 pub use self::server::{Server, TlsFiles};
 pub use self::who::{Frozen, Holder, Limit, Waiter, Who};
 
@@ -116,16 +116,16 @@ impl Lock {
         by: Option<&Who>,
         within: Duration,
     ) -> Result<Forced, Error> {
-        let by = by.map(|by| serde_json::to_vec(by).unwrap_or_default());
+        let by = by.map(Who::to_json);
         let args = vec![id.unwrap_or_default().into(), by.unwrap_or_default()];
         let fields = array(link.ask(self.call(&FORCE, args), within)?)?;
         Ok(match fields.as_slice() {
-            [Value::Int(1), entry, Value::Int(count)] => Forced::Freed {
-                holder: holder(entry),
-                others: u32::try_from(count - 1).unwrap_or(0),
+            [Value::Int(1), entry, many] => Forced::Freed {
+                holder: holder(entry)?,
+                others: count(many)?.saturating_sub(1),
             },
             [Value::Int(0)] => Forced::WasFree,
-            [Value::Int(2), id, entry] => Forced::Another(text(id), holder(entry)),
+            [Value::Int(2), id, entry] => Forced::Another(text(id), holder(entry)?),
             _ => return Err(odd(&fields)),
         })
     }
@@ -138,14 +138,14 @@ impl Lock {
         who: &Who,
         within: Duration,
     ) -> Result<Freeze, Error> {
-        let who = serde_json::to_vec(who).unwrap_or_default();
+        let who = who.to_json();
         let args = vec![long.as_millis().to_string().into(), who];
         let fields = array(link.ask(self.call(&FREEZE, args), within)?)?;
         match fields.as_slice() {
             [holders, entry, before] => Ok(Freeze {
-                holders: number(holders)?,
-                holder: holder(entry),
-                before: serde_json::from_str(&text(before)).ok(),
+                holders: count(holders)?,
+                holder: holder(entry)?,
+                before: scripts::who(before)?,
             }),
             _ => Err(odd(&fields)),
         }
@@ -155,7 +155,7 @@ impl Lock {
     pub fn thaw(&self, link: &mut Link, within: Duration) -> Result<Option<Who>, Error> {
         let fields = array(link.ask(self.call(&THAW, Vec::new()), within)?)?;
         match fields.as_slice() {
-            [Value::Int(1), who] => Ok(Some(serde_json::from_str(&text(who)).unwrap_or_default())),
+            [Value::Int(1), who] => Ok(Some(scripts::who(who)?.unwrap_or_default())),
             [Value::Int(0)] => Ok(None),
             _ => Err(odd(&fields)),
         }

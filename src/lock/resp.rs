@@ -1,89 +1,297 @@
 //! Replies of the Redis protocol, cut out of a stream of bytes. Pure.
 //!
-//! The redis crate's parser knows all of the protocol, but finds out what the processor can do
-//! before it reads its first byte, and on a virtual machine that takes longer than Redis does. So
-//! the few kinds of reply that our scripts make are read here, and all others given to the crate.
+//! What comes in may be anything: a proxy in between, a server that is broken, or one that lies. So
+//! each reply has a limit of its size and depth, which is checked before anything is stored, and no
+//! byte is looked at twice however small the pieces are in which a reply comes. After what isn't
+//! allowed nothing of that stream can be trusted, and there are no replies any more.
+//!
+//! The redis crate's parser finds out what the processor can do before it reads its first byte, and
+//! on a virtual machine that takes longer than Redis does. It is asked about errors and rare kinds of
+//! reply alone.
 
-use redis::{PushKind, RedisResult, Value};
+use redis::{PushKind, Value};
 
-/// Cuts the first reply off the buffer; `None` while it isn't complete.
-pub(super) fn next(buffer: &mut Vec<u8>) -> RedisResult<Option<Value>> {
-    let Some(length) = length(buffer, 0) else {
-        return Ok(None);
-    };
-    let value = match plain(buffer, &mut 0) {
-        Some(value) => value,
-        None => redis::parse_redis_value(&buffer[..length])?,
-    };
-    buffer.drain(..length);
-    Ok(Some(value))
+/// How deep replies nest: ours have lists in lists in a list.
+const DEEPEST: usize = 8;
+
+/// What a value weighs beside its text, so that many small ones count for what they take up here: as
+/// they come, as what is read of them, and as what is written of that.
+const WEIGHT: usize = 192;
+
+/// Why there are no replies any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// What came is not the protocol: its beginning.
+    Noise(String),
+    /// A reply was larger than its limit.
+    TooLarge,
+    /// A reply nested deeper than any of ours.
+    TooDeep,
 }
 
-/// Where the reply that starts at `start` ends. A reply of unknown kind ends with its line, so
-/// that the crate can say what is wrong with it.
-fn length(buffer: &[u8], start: usize) -> Option<usize> {
-    let (line, end) = line(buffer, start)?;
-    let Some((kind, rest)) = line.split_first() else {
-        return Some(end);
-    };
-    let count = || {
-        number(rest)
-            .and_then(|count| usize::try_from(count).ok())
-            .unwrap_or(0)
-    };
-    match kind {
-        b'$' | b'=' | b'!' if number(rest) == Some(-1) => Some(end),
-        b'$' | b'=' | b'!' => {
-            let end = end.checked_add(count())?.checked_add(2)?;
-            (end <= buffer.len()).then_some(end)
+/// A list that is under way.
+struct List {
+    /// Its first byte in the protocol.
+    kind: u8,
+    values: Vec<Value>,
+    missing: usize,
+}
+
+/// A text that is under way, with the end of line behind it.
+struct Text {
+    kind: u8,
+    bytes: Vec<u8>,
+    missing: usize,
+}
+
+/// The replies in a stream of bytes.
+#[derive(Default)]
+pub(super) struct Replies {
+    bytes: Vec<u8>,
+    /// Where the bytes begin that aren't part of a value yet.
+    at: usize,
+    /// Up to here there is no end of line.
+    looked: usize,
+    lists: Vec<List>,
+    text: Option<Text>,
+    /// What the reply that is under way weighs so far.
+    weight: usize,
+    /// What the last reply weighed.
+    last: usize,
+    broken: Option<Broken>,
+}
+
+impl Replies {
+    /// Takes in what was read.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        if let Some(text) = &mut self.text
+            && self.at == self.bytes.len()
+            && bytes.len() <= text.missing
+        {
+            text.missing -= bytes.len();
+            text.bytes.extend_from_slice(bytes);
+            return;
         }
-        b'*' | b'~' | b'>' => (0..count()).try_fold(end, |end, _| length(buffer, end)),
-        b'%' => (0..2 * count()).try_fold(end, |end, _| length(buffer, end)),
-        _ => Some(end),
+        if self.at > 0 {
+            self.bytes.drain(..self.at);
+            self.looked = self.looked.saturating_sub(self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// What the last reply weighed, in bytes.
+    pub(super) fn last_weight(&self) -> usize {
+        self.last
+    }
+
+    /// The next reply; `None` while it isn't complete. It may weigh at most `limit`.
+    pub(super) fn next(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        self.read(limit)
+            .inspect_err(|broken| self.broken = Some(broken.clone()))
+    }
+
+    fn read(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
+        loop {
+            let value = match self.text.take() {
+                Some(text) => self.go_on_with(text)?,
+                None => self.item(limit)?,
+            };
+            let value = match value {
+                Item::Value(value) => value,
+                Item::Opened => continue,
+                Item::Incomplete => return Ok(None),
+            };
+            if let Some(reply) = self.put(value)? {
+                self.last = std::mem::take(&mut self.weight);
+                return Ok(Some(reply));
+            }
+        }
+    }
+
+    /// Reads the line that a value begins with, and the value where that is all.
+    fn item(&mut self, limit: usize) -> Result<Item, Broken> {
+        let Some((start, end)) = self.line(limit)? else {
+            return Ok(Item::Incomplete);
+        };
+        self.weigh(end - start + WEIGHT, limit)?;
+        let line = &self.bytes[start..end];
+        let noise = || Broken::Noise(beginning(line));
+        let (&kind, rest) = line.split_first().ok_or_else(noise)?;
+        let number = number(rest);
+        let value = match kind {
+            b':' => Value::Int(number.ok_or_else(noise)?),
+            b'_' if rest.is_empty() => Value::Nil,
+            b'$' | b'*' if number == Some(-1) => Value::Nil,
+            b'+' if rest == b"OK" => Value::Okay,
+            b'+' => Value::SimpleString(String::from_utf8_lossy(rest).into_owned()),
+            b'$' | b'=' | b'!' => {
+                let size = number.and_then(|size| usize::try_from(size).ok());
+                let size = size.ok_or_else(noise)?;
+                self.weigh(size, limit)?;
+                // Memory that nothing was written to isn't there yet.
+                let bytes = Vec::with_capacity(size + 2);
+                self.text = Some(Text {
+                    kind,
+                    bytes,
+                    missing: size + 2,
+                });
+                return Ok(Item::Opened);
+            }
+            b'*' | b'~' | b'>' | b'%' => {
+                if kind == b'>' && !self.lists.is_empty() {
+                    return Err(noise());
+                }
+                let count = number.and_then(|count| usize::try_from(count).ok());
+                let count = count.ok_or_else(noise)?;
+                let missing = count.saturating_mul(if kind == b'%' { 2 } else { 1 });
+                let most = self.weight.saturating_add(missing.saturating_mul(WEIGHT));
+                if most > limit {
+                    return Err(Broken::TooLarge);
+                }
+                let values = Vec::with_capacity(missing.min(64));
+                let list = List {
+                    kind,
+                    values,
+                    missing,
+                };
+                if missing > 0 {
+                    if self.lists.len() == DEEPEST {
+                        return Err(Broken::TooDeep);
+                    }
+                    self.lists.push(list);
+                    return Ok(Item::Opened);
+                }
+                closed(list)?
+            }
+            b'-' | b'#' | b',' | b'(' => rare(line)?,
+            _ => return Err(noise()),
+        };
+        Ok(Item::Value(value))
+    }
+
+    /// Takes what is there of a text.
+    fn go_on_with(&mut self, mut text: Text) -> Result<Item, Broken> {
+        let there = text.missing.min(self.bytes.len() - self.at);
+        let end = self.at + there;
+        text.bytes.extend_from_slice(&self.bytes[self.at..end]);
+        text.missing -= there;
+        self.at = end;
+        if text.missing > 0 {
+            self.text = Some(text);
+            return Ok(Item::Incomplete);
+        }
+        if !text.bytes.ends_with(b"\r\n") {
+            return Err(Broken::Noise(beginning(&text.bytes)));
+        }
+        text.bytes.truncate(text.bytes.len() - 2);
+        Ok(Item::Value(match text.kind {
+            b'$' => Value::BulkString(text.bytes),
+            // An error of several lines is one of one line to us.
+            b'!' => {
+                let said = String::from_utf8_lossy(&text.bytes).replace(['\r', '\n'], " ");
+                rare(format!("-{said}").as_bytes())?
+            }
+            // The first four say what kind of text it is.
+            _ => Value::SimpleString(
+                String::from_utf8_lossy(text.bytes.get(4..).unwrap_or_default()).into_owned(),
+            ),
+        }))
+    }
+
+    /// Puts a value where it belongs; the reply, if it is complete with it.
+    fn put(&mut self, mut value: Value) -> Result<Option<Value>, Broken> {
+        while let Some(mut list) = self.lists.pop() {
+            list.values.push(value);
+            list.missing -= 1;
+            if list.missing > 0 {
+                self.lists.push(list);
+                return Ok(None);
+            }
+            value = closed(list)?;
+        }
+        Ok(Some(value))
+    }
+
+    /// The next line without its end, as a range; it is passed over.
+    fn line(&mut self, limit: usize) -> Result<Option<(usize, usize)>, Broken> {
+        let from = self.looked.max(self.at);
+        let Some(found) = self.bytes[from..].iter().position(|&byte| byte == b'\n') else {
+            self.looked = self.bytes.len();
+            let pending = self.bytes.len() - self.at;
+            if self.weight + pending > limit {
+                return Err(Broken::TooLarge);
+            }
+            return Ok(None);
+        };
+        let (start, end) = (self.at, from + found);
+        self.at = end + 1;
+        self.looked = self.at;
+        match self.bytes[start..end].strip_suffix(b"\r") {
+            Some(line) => Ok(Some((start, start + line.len()))),
+            None => Err(Broken::Noise(beginning(&self.bytes[start..end]))),
+        }
+    }
+
+    fn weigh(&mut self, more: usize, limit: usize) -> Result<(), Broken> {
+        self.weight = self.weight.saturating_add(more);
+        if self.weight > limit {
+            return Err(Broken::TooLarge);
+        }
+        Ok(())
     }
 }
 
-/// Reads an integer, a text, an absent value, an array of these, or what the server says by itself;
-/// `None` for all else.
-fn plain(buffer: &[u8], position: &mut usize) -> Option<Value> {
-    let (line, end) = line(buffer, *position)?;
-    let (kind, rest) = line.split_first()?;
-    *position = end;
-    match (kind, number(rest)) {
-        (b':', Some(number)) => Some(Value::Int(number)),
-        (b'$' | b'*', Some(-1)) => Some(Value::Nil),
-        (b'$', Some(size)) => {
-            let text = buffer.get(end..end.checked_add(usize::try_from(size).ok()?)?)?;
-            *position = end + text.len() + 2;
-            Some(Value::BulkString(text.to_vec()))
+/// What a line was.
+enum Item {
+    Value(Value),
+    /// The beginning of a list or a text.
+    Opened,
+    /// It isn't there yet.
+    Incomplete,
+}
+
+/// A list that is complete.
+fn closed(list: List) -> Result<Value, Broken> {
+    let mut values = list.values;
+    Ok(match list.kind {
+        b'~' => Value::Set(values),
+        b'%' => {
+            let mut pairs = Vec::with_capacity(values.len() / 2);
+            let mut values = values.into_iter();
+            while let (Some(key), Some(value)) = (values.next(), values.next()) {
+                pairs.push((key, value));
+            }
+            Value::Map(pairs)
         }
-        (b'*', Some(count)) => (0..count)
-            .map(|_| plain(buffer, position))
-            .collect::<Option<_>>()
-            .map(Value::Array),
-        (b'>', Some(count)) => {
-            let mut data = (0..count)
-                .map(|_| plain(buffer, position))
-                .collect::<Option<Vec<_>>>()?;
-            let kind = match data.first()? {
+        b'>' => {
+            if values.is_empty() {
+                return Err(Broken::Noise(">0".into()));
+            }
+            let kind = match values.remove(0) {
                 Value::BulkString(kind) if kind == b"message" => PushKind::Message,
                 Value::BulkString(kind) if kind == b"subscribe" => PushKind::Subscribe,
                 Value::BulkString(kind) if kind == b"invalidate" => PushKind::Invalidate,
-                _ => return None,
+                Value::BulkString(kind) => PushKind::Other(beginning(&kind)),
+                _ => return Err(Broken::Noise(">".into())),
             };
-            data.remove(0);
-            Some(Value::Push { kind, data })
+            Value::Push { kind, data: values }
         }
-        (b'_', None) if rest.is_empty() => Some(Value::Nil),
-        _ => None,
-    }
+        _ => Value::Array(values),
+    })
 }
 
-/// The line that starts at `start`, without its end, and where the next begins.
-fn line(buffer: &[u8], start: usize) -> Option<(&[u8], usize)> {
-    let rest = buffer.get(start..)?;
-    let size = rest.windows(2).position(|two| two == b"\r\n")?;
-    Some((&rest[..size], start + size + 2))
+/// What the crate makes of a line.
+fn rare(line: &[u8]) -> Result<Value, Broken> {
+    redis::parse_redis_value(&[line, b"\r\n"].concat()).map_err(|_| Broken::Noise(beginning(line)))
+}
+
+/// As much of what came as a message can quote.
+fn beginning(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned()
 }
 
 fn number(text: &[u8]) -> Option<i64> {
@@ -94,7 +302,7 @@ fn number(text: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const REPLIES: [&str; 19] = [
+    const REPLIES: [&str; 20] = [
         ":1\r\n",
         ":-42\r\n",
         "$5\r\nhello\r\n",
@@ -108,6 +316,7 @@ mod tests {
         "-NOSCRIPT No matching script.\r\n",
         "*2\r\n+string\r\n:3\r\n",
         "%1\r\n$1\r\na\r\n:1\r\n",
+        "~2\r\n:1\r\n*1\r\n:2\r\n",
         ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
         ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
         ">2\r\n$5\r\nother\r\n$1\r\nm\r\n",
@@ -116,44 +325,111 @@ mod tests {
         ",1.5\r\n",
     ];
 
+    const MANY: usize = 1 << 20;
+
+    fn next(bytes: &[u8], limit: usize) -> Result<Option<Value>, Broken> {
+        let mut replies = Replies::default();
+        replies.add(bytes);
+        replies.next(limit)
+    }
+
     #[test]
     fn every_reply_is_read_as_the_crate_reads_it() {
+        let mut replies = Replies::default();
         for reply in REPLIES {
-            let mut buffer = reply.as_bytes().to_vec();
-            let value = next(&mut buffer).unwrap().unwrap();
+            replies.add(reply.as_bytes());
             assert_eq!(
-                value,
+                replies.next(MANY).unwrap().unwrap(),
                 redis::parse_redis_value(reply.as_bytes()).unwrap(),
                 "{reply:?}"
             );
-            assert!(buffer.is_empty());
+            assert_eq!(replies.next(MANY), Ok(None));
         }
     }
 
     #[test]
     fn replies_that_come_in_pieces_are_waited_for() {
         let stream = REPLIES.concat().into_bytes();
-        let mut buffer = Vec::new();
-        let mut found = 0;
-        for byte in stream {
-            buffer.push(byte);
-            while next(&mut buffer).unwrap().is_some() {
-                found += 1;
+        for size in [1, 2, 3, 7, 50, stream.len()] {
+            let mut replies = Replies::default();
+            let mut found = Vec::new();
+            for piece in stream.chunks(size) {
+                replies.add(piece);
+                while let Some(value) = replies.next(MANY).unwrap() {
+                    found.push(value);
+                }
             }
+            let right = REPLIES.map(|reply| redis::parse_redis_value(reply.as_bytes()).unwrap());
+            assert_eq!(found, right, "in pieces of {size}");
         }
-        assert_eq!((found, buffer.len()), (REPLIES.len(), 0));
     }
 
     #[test]
-    fn what_is_not_the_protocol_is_an_error() {
+    fn what_is_not_the_protocol_is_an_error_and_stays_one() {
         for noise in [
             "HTTP/1.1 400 Bad Request\r\n",
             "\r\n",
             "$x\r\n\r\n",
+            "$-2\r\n\r\n",
+            "*-7\r\n",
+            "$2\r\nabc\r\n",
             "*1\r\n?\r\n",
+            "*1\r\n>2\r\n$1\r\na\r\n:1\r\n",
+            ">0\r\n",
+            ":1\n",
         ] {
-            assert!(next(&mut noise.as_bytes().to_vec()).is_err(), "{noise:?}");
+            let mut replies = Replies::default();
+            replies.add(noise.as_bytes());
+            assert!(
+                matches!(replies.next(MANY), Err(Broken::Noise(_))),
+                "{noise:?}"
+            );
+            replies.add(b":1\r\n");
+            assert!(replies.next(MANY).is_err(), "{noise:?}");
         }
-        assert!(matches!(next(&mut b"SSH-2.0".to_vec()), Ok(None)));
+        assert_eq!(next(b"SSH-2.0", MANY), Ok(None));
+    }
+
+    #[test]
+    fn no_reply_is_deeper_than_ours_are() {
+        let deep = |depth: usize| "*1\r\n".repeat(depth) + ":1\r\n";
+        assert!(matches!(next(deep(8).as_bytes(), MANY), Ok(Some(_))));
+        for depth in [9, 150_000] {
+            assert_eq!(
+                next(deep(depth).as_bytes(), MANY * 64),
+                Err(Broken::TooDeep)
+            );
+        }
+    }
+
+    #[test]
+    fn no_reply_is_larger_than_its_limit_whatever_it_promises() {
+        let long = |size: usize| format!("${size}\r\n{}\r\n", "x".repeat(size));
+        assert!(matches!(next(long(800).as_bytes(), 1000), Ok(Some(_))));
+        for large in [
+            long(1000),
+            "$1000\r\n".into(),
+            "$9223372036854775807\r\n".into(),
+            "*9223372036854775807\r\n".into(),
+            "%9223372036854775807\r\n".into(),
+            "*2\r\n".to_owned() + &long(300) + &long(300),
+            "*5\r\n".to_owned() + &"_\r\n".repeat(5),
+            // A line without an end.
+            "+".to_owned() + &"x".repeat(1000),
+        ] {
+            assert_eq!(
+                next(large.as_bytes(), 1000),
+                Err(Broken::TooLarge),
+                "{large:?}"
+            );
+        }
+        // Each reply counts by itself.
+        let many = long(500).repeat(100);
+        let mut replies = Replies::default();
+        replies.add(many.as_bytes());
+        for _ in 0..100 {
+            assert!(matches!(replies.next(1000), Ok(Some(_))));
+            assert!(replies.last_weight() > 500);
+        }
     }
 }

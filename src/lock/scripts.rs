@@ -1,10 +1,27 @@
 //! The scripts, one Lua file an operation, and how their answers are read.
+//!
+//! Each answer has one shape: so many fields, each of its own type and within its own bounds. What has
+//! another is no answer, and nobody knows what was done: a reply of another operation that was doubled
+//! or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
+//! [`Kind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
 
 use std::time::Duration;
 
-use redis::{FromRedisValue, Value};
+use redis::Value;
 
-use super::{Error, Frozen, Holder, Kind, Waiter};
+use super::error::quoted;
+use super::{Error, Frozen, Holder, Kind, Waiter, Who};
+
+/// The largest number of ours: above it, Lua's numbers have gaps. Fences are below it until the year
+/// 2255, moments in milliseconds for longer than that.
+pub(super) const MOST: u64 = 1 << 53;
+
+/// The most holders of a lock that count as slots, and so the largest slot.
+pub(super) const SLOTS: u32 = 9999;
+
+/// The longest that a lease of ours, or what is left of it, can be: nobody can ask for more than a
+/// year, and a clock that is set can't give more.
+const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A Lua script and its SHA-1, by which it is called. The hash is written down, and checked by a
 /// test, because computing it takes a fiftieth of a short run.
@@ -66,10 +83,28 @@ pub(super) fn array(value: Value) -> Result<Vec<Value>, Error> {
 
 /// The error for an answer of an unexpected form.
 pub(super) fn odd(fields: &[Value]) -> Error {
+    let shape = quoted(&fields.iter().map(shape).collect::<Vec<_>>().join(", ")).into_owned();
     Error::new(
-        Kind::Internal,
-        format!("unexpected answer from a script: {fields:?}"),
+        Kind::Unreachable,
+        format!("Redis gave an answer that doesn't fit the question: [{shape}]"),
     )
+}
+
+/// A field as a message shows it: enough to see what was answered, and nothing that anybody has stored.
+fn shape(field: &Value) -> String {
+    match field {
+        Value::Nil => "nil".into(),
+        Value::Int(number) => number.to_string(),
+        Value::BulkString(bytes) => format!("{} bytes", bytes.len()),
+        Value::Array(fields) => format!("{} fields", fields.len()),
+        Value::Okay | Value::SimpleString(_) | Value::VerbatimString { .. } => "a word".into(),
+        Value::Map(_) | Value::Attribute { .. } | Value::Set(_) | Value::Push { .. } => {
+            "a collection".into()
+        }
+        Value::ServerError(_) => "an error".into(),
+        // The type is the crate's, and may grow.
+        _ => "another value".into(),
+    }
 }
 
 /// A field's text; empty where there is none. Never fails: other clients' bytes may be anything.
@@ -81,37 +116,96 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// A whole number, whether it comes as one or as text.
-pub(super) fn number<T: FromRedisValue>(value: &Value) -> Result<T, Error> {
-    Ok(T::from_redis_value_ref(value)?)
+/// A whole number from 0 to `most`, whether it comes as one or as digits.
+pub(super) fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
+    let number = match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::BulkString(digits) if digits.iter().all(u8::is_ascii_digit) => {
+            std::str::from_utf8(digits)
+                .ok()
+                .and_then(|digits| digits.parse().ok())
+        }
+        _ => None,
+    };
+    number
+        .filter(|number| *number <= most)
+        .ok_or_else(|| odd(std::slice::from_ref(value)))
 }
 
-/// A remaining time as PTTL gives it; `None` for a key without expiry.
+/// A fence, a ticket or a moment.
+pub(super) fn number(value: &Value) -> Result<u64, Error> {
+    number_to(MOST, value)
+}
+
+/// How many there are of something.
+pub(super) fn count(value: &Value) -> Result<u32, Error> {
+    let most = 1_000_000_000_u32;
+    Ok(u32::try_from(number_to(most.into(), value)?).unwrap_or(most))
+}
+
+/// The number of a holder among several; 0 for those that have none.
+pub(super) fn slot(value: &Value) -> Result<u32, Error> {
+    Ok(u32::try_from(number_to(SLOTS.into(), value)?).unwrap_or(SLOTS))
+}
+
+/// Whether something is so: 1 or 0.
+pub(super) fn flag(value: &Value) -> Result<bool, Error> {
+    Ok(number_to(1, value)? == 1)
+}
+
+/// A remaining time as PTTL gives it; `None` for a key without expiry. It may be anybody's key.
 pub(super) fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
-    Ok(u64::try_from(number::<i64>(value)?)
-        .ok()
-        .map(Duration::from_millis))
-}
-
-pub(super) fn holder(value: &Value) -> Option<Holder> {
     match value {
-        Value::BulkString(entry) => Holder::parse(entry),
-        _ => None,
+        Value::Int(-1) => Ok(None),
+        other => {
+            let most = i64::MAX.unsigned_abs();
+            Ok(Some(Duration::from_millis(number_to(most, other)?)))
+        }
     }
 }
 
-pub(super) fn frozen(value: &Value) -> Option<Frozen> {
+/// What is left of a lease of ours; none where somebody has taken the key's expiry away.
+pub(super) fn left(value: &Value) -> Result<Duration, Error> {
+    let left = milliseconds(value)?.unwrap_or_default();
+    if left > LONGEST_LEASE {
+        return Err(odd(std::slice::from_ref(value)));
+    }
+    Ok(left)
+}
+
+/// How long ago something was; `None`: never. Neither does a clock that was set back know.
+pub(super) fn ago(value: &Value) -> Result<Option<Duration>, Error> {
     match value {
-        Value::BulkString(entry) => Frozen::parse(entry),
-        _ => None,
+        Value::Int(..0) => Ok(None),
+        other => Ok(Some(Duration::from_millis(number(other)?))),
     }
 }
 
-pub(super) fn waiter(value: &Value) -> Option<Waiter> {
+/// Text that may be absent.
+pub(super) fn some_text(value: &Value) -> Result<Option<&[u8]>, Error> {
     match value {
-        Value::BulkString(entry) => Waiter::parse(entry),
-        _ => None,
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        other => Err(odd(std::slice::from_ref(other))),
     }
+}
+
+/// Who did something, where somebody did that can be read.
+pub(super) fn who(value: &Value) -> Result<Option<Who>, Error> {
+    Ok(some_text(value)?.and_then(Who::parse))
+}
+
+/// The entry of a holder; `None` where there is none, and for one that isn't ours.
+pub(super) fn holder(value: &Value) -> Result<Option<Holder>, Error> {
+    Ok(some_text(value)?.and_then(Holder::parse))
+}
+
+pub(super) fn frozen(value: &Value) -> Result<Option<Frozen>, Error> {
+    Ok(some_text(value)?.and_then(Frozen::parse))
+}
+
+pub(super) fn waiter(value: &Value) -> Result<Option<Waiter>, Error> {
+    Ok(some_text(value)?.and_then(Waiter::parse))
 }
 
 #[cfg(test)]

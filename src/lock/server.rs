@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{Error, Kind, ready};
 
@@ -44,6 +46,17 @@ pub struct Server {
     tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
     pub timeout: Duration,
+    closes_on_hello: Noted,
+}
+
+/// What was found out about a server. A copy begins with what its original knew.
+#[derive(Default)]
+struct Noted(AtomicBool);
+
+impl Clone for Noted {
+    fn clone(&self) -> Self {
+        Self(self.0.load(Ordering::Relaxed).into())
+    }
 }
 
 impl Server {
@@ -93,7 +106,18 @@ impl Server {
             password: redis.password().map(str::to_owned),
             tls,
             timeout,
+            closes_on_hello: Noted::default(),
         })
+    }
+
+    /// Some proxies close the connection when they are asked for RESP3, so they are asked once.
+    pub(super) fn note_that_it_closes_on_hello(&self) {
+        self.closes_on_hello.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it isn't to be asked for RESP3 again.
+    pub(super) fn closes_on_hello(&self) -> bool {
+        self.closes_on_hello.0.load(Ordering::Relaxed)
     }
 
     /// Uses the password that a file holds, in place of the URL's.
@@ -101,17 +125,16 @@ impl Server {
         self.password = Some(password);
     }
 
-    /// Connects within the timeout; no command has been sent yet.
-    pub(super) fn open(&self) -> Result<Stream, Error> {
-        let started = Instant::now();
+    /// Connects until this moment at the latest; no command has been sent yet.
+    pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         let stream = match &self.address {
             Address::Unix(path) => {
-                Stream::Unix(UnixStream::connect(path).map_err(|error| self.unreachable(&error))?)
+                Stream::Unix(open_unix(path, until).map_err(|error| self.unreachable(&error))?)
             }
             Address::Tcp { host, port, tls } => {
-                let tcp = self.open_tcp(host, *port, started)?;
+                let tcp = self.open_tcp(host, *port, until)?;
                 if *tls {
-                    Stream::Tls(Box::new(self.encrypt(tcp, host, started)?))
+                    Stream::Tls(Box::new(self.encrypt(tcp, host, until)?))
                 } else {
                     Stream::Tcp(tcp)
                 }
@@ -123,16 +146,12 @@ impl Server {
         Ok(stream)
     }
 
-    fn open_tcp(&self, host: &str, port: u16, started: Instant) -> Result<TcpStream, Error> {
-        let addresses = self
-            .resolve(host, port)
-            .map_err(|error| self.unreachable(&error))?;
+    fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
+        let addresses =
+            Self::resolve(host, port, until).map_err(|error| self.unreachable(&error))?;
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
-            let left = self.timeout.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return Err(self.unreachable(&io::ErrorKind::TimedOut.into()));
-            }
+            let left = left(until).map_err(|error| self.unreachable(&error))?;
             match TcpStream::connect_timeout(&address, left) {
                 Ok(tcp) => {
                     // Our messages are small and each waits for its answer.
@@ -146,9 +165,9 @@ impl Server {
         Err(self.unreachable(&failure))
     }
 
-    /// The addresses of a host, within the timeout. The C library's look-up knows none, so it is
+    /// The addresses of a host, in time. The C library's look-up knows none, so it is
     /// left to a thread that nobody waits for any longer; what isn't a name needs none.
-    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![(address, port).into()]);
         }
@@ -158,7 +177,7 @@ impl Server {
             let _ = answer.send(name.to_socket_addrs().map(Iterator::collect));
         })?;
         answered
-            .recv_timeout(self.timeout)
+            .recv_timeout(left(until)?)
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
@@ -166,7 +185,7 @@ impl Server {
         &self,
         mut tcp: TcpStream,
         host: &str,
-        started: Instant,
+        until: Instant,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
         let config = self.tls.client_config()?;
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
@@ -177,14 +196,10 @@ impl Server {
         })?;
         let mut tls = ClientConnection::new(Arc::new(config), name)
             .map_err(|error| Error::new(Kind::Config, format!("TLS: {error}")))?;
-        while tls.is_handshaking() {
-            let left = self.timeout.saturating_sub(started.elapsed());
-            let step = if left.is_zero() {
-                Err(io::ErrorKind::TimedOut.into())
-            } else {
-                tcp.set_read_timeout(Some(left))
-            };
-            step.and_then(|()| tls.complete_io(&mut tcp)).map_err(|error| {
+        tcp.set_nonblocking(true)
+            .map_err(|error| self.unreachable(&error))?;
+        while tls.is_handshaking() || tls.wants_write() {
+            shake_hands(&mut tls, &mut tcp, until).map_err(|error| {
                 if error.kind() == io::ErrorKind::InvalidData {
                     Error::new(Kind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
                 } else {
@@ -291,6 +306,58 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
     Error::new(Kind::Config, format!("can't use {}: {why}", path.display()))
 }
 
+/// What is left until a moment, if anything.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+/// Connects to a socket file. A server that is so busy that it doesn't accept anybody makes others wait.
+fn open_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_write_timeout(Some(left(until)?))?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(socket.into())
+}
+
+/// One step of a handshake. What the other side has to say is limited, but not how slowly it says it.
+fn shake_hands(tls: &mut ClientConnection, tcp: &mut TcpStream, until: Instant) -> io::Result<()> {
+    let left = left(until)?;
+    let (done, writes) = if tls.wants_write() {
+        (tls.write_tls(tcp), true)
+    } else {
+        (tls.read_tls(tcp), false)
+    };
+    let in_time = match done {
+        Ok(0) if !writes => return Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(_) if writes => true,
+        Ok(_) => {
+            if let Err(error) = tls.process_new_packets() {
+                // The other side is told why.
+                let _ = tls.write_tls(tcp);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+            true
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock && writes => {
+            ready::to_write(tcp.as_fd(), left)?
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            ready::to_read(tcp.as_fd(), left)?
+        }
+        Err(error) => return Err(error),
+    };
+    if in_time {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
 /// A connected, non-blocking byte stream.
 pub(super) enum Stream {
     Tcp(TcpStream),
@@ -307,27 +374,46 @@ impl Stream {
         }
     }
 
-    /// Writes everything, waiting at most `within` whenever the socket is full.
-    pub(super) fn send(&mut self, mut bytes: &[u8], within: Duration) -> io::Result<()> {
+    /// What was read from the socket already, but not by us: only TLS reads whole records.
+    pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tls(tls) => tls.conn.reader().read(buffer),
+            Self::Tcp(_) | Self::Unix(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Has what is still under way thrown away when the connection is closed, on both sides.
+    pub(super) fn reset_when_closed(&self) {
+        let tcp = match self {
+            Self::Tcp(tcp) => tcp,
+            Self::Tls(tls) => &tls.sock,
+            // Here nothing is ever under way.
+            Self::Unix(_) => return,
+        };
+        let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Writes everything, until this moment at the latest.
+    pub(super) fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => bytes = &bytes[written..],
-                Err(error) => self.wait_to_write(error, within)?,
+                Err(error) => self.wait_to_write(error, until)?,
             }
         }
         loop {
             match self.flush() {
                 Ok(()) => return Ok(()),
-                Err(error) => self.wait_to_write(error, within)?,
+                Err(error) => self.wait_to_write(error, until)?,
             }
         }
     }
 
-    fn wait_to_write(&self, error: io::Error, within: Duration) -> io::Result<()> {
+    fn wait_to_write(&self, error: io::Error, until: Instant) -> io::Result<()> {
         match error.kind() {
             io::ErrorKind::Interrupted => Ok(()),
-            io::ErrorKind::WouldBlock if ready::to_write(self.as_fd(), within)? => Ok(()),
+            io::ErrorKind::WouldBlock if ready::to_write(self.as_fd(), left(until)?)? => Ok(()),
             io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
             _ => Err(error),
         }

@@ -1,10 +1,23 @@
 //! Those who hold a lock or wait for it, as others see them. Pure.
 //!
-//! All of it is read from Redis, so it may come from another client: whoever shows it escapes it.
+//! All of it is read from Redis, so it may come from another client, another version, or nobody who
+//! wishes us well. What is longer than we would have written it is cut, numbers that no script of ours
+//! can have written make an entry nobody's, and a text is shown with its control characters escaped.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use super::scripts::{MOST, SLOTS};
+
+/// The longest entry that is read: what the longest texts come to, with each character escaped.
+const ENTRY: usize = 128 * 1024;
+
+/// How long each of the texts may be, in bytes: the longest name of a host or a user; what a person
+/// writes, or the link to a job; a command, of which we store less.
+const NAME: usize = 255;
+const TEXT: usize = 2000;
+const COMMAND: usize = 8000;
 
 /// Who holds a lock, waits for it or acts on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +35,74 @@ pub struct Who {
     /// still live. That there is one also says that somebody watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+}
+
+impl Who {
+    /// Reads it from JSON; `None` for anything else.
+    pub(super) fn parse(json: &[u8]) -> Option<Self> {
+        if json.len() > ENTRY {
+            return None;
+        }
+        let mut who: Self = serde_json::from_slice(json).ok()?;
+        if who.is_long() {
+            who.shorten();
+        }
+        Some(who)
+    }
+
+    /// As it is stored for others to see.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        if !self.is_long() {
+            return serde_json::to_vec(self).unwrap_or_default();
+        }
+        let mut short = self.clone();
+        short.shorten();
+        serde_json::to_vec(&short).unwrap_or_default()
+    }
+
+    fn is_long(&self) -> bool {
+        let command: usize = self.command.iter().map(|word| word.len() + 1).sum();
+        let texts = [&self.reason, &self.url, &self.instance];
+        self.host.len() > NAME
+            || self.user.len() > NAME
+            || command > COMMAND
+            || texts.into_iter().flatten().any(|text| text.len() > TEXT)
+    }
+
+    fn shorten(&mut self) {
+        cut(&mut self.host, NAME);
+        cut(&mut self.user, NAME);
+        let mut room = COMMAND;
+        self.command.retain_mut(|word| {
+            let has_room = room > 1;
+            cut(word, room.saturating_sub(1));
+            room = room.saturating_sub(word.len() + 1);
+            has_room
+        });
+        self.command.shrink_to_fit();
+        for text in [&mut self.reason, &mut self.url].into_iter().flatten() {
+            cut(text, TEXT);
+        }
+        // Half of an identity is none.
+        if self.instance.as_ref().is_some_and(|text| text.len() > TEXT) {
+            self.instance = None;
+        }
+    }
+}
+
+/// Cuts a text to so many bytes and a sign that there was more.
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
+        text.shrink_to_fit();
+    }
+}
+
+/// A fence or a moment.
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number| *number <= MOST)
 }
 
 /// With whom a request can share the lock, in one number: at most so many holders at a time. A
@@ -70,7 +151,10 @@ impl Limit {
 
     /// Reads it from an entry.
     fn parse(text: &str) -> Option<Self> {
-        Some(Self(text.parse().ok()?))
+        let number = text.parse().ok()?;
+        (1..=Self::SHARED.0)
+            .contains(&number)
+            .then_some(Self(number))
     }
 
     /// The limit of this number.
@@ -99,15 +183,15 @@ impl Holder {
     /// Reads `"<fence> <since> <limit> <slot> <waited> <phase> <who as JSON>"`; `None` for anything
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let mut parts = std::str::from_utf8(entry).ok()?.splitn(7, ' ');
+        let mut parts = within_bounds(entry)?.splitn(7, ' ');
         Some(Self {
-            fence: parts.next()?.parse().ok()?,
-            since_ms: parts.next()?.parse().ok()?,
+            fence: number(parts.next()?)?,
+            since_ms: number(parts.next()?)?,
             limit: Limit::parse(parts.next()?)?,
-            slot: parts.next()?.parse().ok()?,
-            waited: Duration::from_millis(parts.next()?.parse().ok()?),
+            slot: parts.next()?.parse().ok().filter(|slot| *slot <= SLOTS)?,
+            waited: Duration::from_millis(number(parts.next()?)?),
             kept: parts.next()? == "kept",
-            who: serde_json::from_str(parts.next()?).ok()?,
+            who: Who::parse(parts.next()?.as_bytes())?,
         })
     }
 }
@@ -128,13 +212,13 @@ impl Waiter {
     /// Reads `"<dies at> <limit> <since> <priority> <hears> <who as JSON>"`; `None` for anything
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let mut parts = std::str::from_utf8(entry).ok()?.splitn(6, ' ').skip(1);
+        let mut parts = within_bounds(entry)?.splitn(6, ' ').skip(1);
         Some(Self {
             limit: Limit::parse(parts.next()?)?,
-            since_ms: parts.next()?.parse().ok()?,
+            since_ms: number(parts.next()?)?,
             priority: parts.next()?.parse().ok()?,
             hears: parts.next()? == "1",
-            who: serde_json::from_str(parts.next()?).ok()?,
+            who: Who::parse(parts.next()?.as_bytes())?,
         })
     }
 }
@@ -152,18 +236,79 @@ pub struct Frozen {
 impl Frozen {
     /// Reads `"<till> <since> <who as JSON>"`; `None` for anything else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let mut parts = std::str::from_utf8(entry).ok()?.splitn(3, ' ');
+        let mut parts = within_bounds(entry)?.splitn(3, ' ');
         Some(Self {
-            till_ms: parts.next()?.parse().ok()?,
-            since_ms: parts.next()?.parse().ok()?,
-            who: serde_json::from_str(parts.next()?).ok()?,
+            till_ms: number(parts.next()?)?,
+            since_ms: number(parts.next()?)?,
+            who: Who::parse(parts.next()?.as_bytes())?,
         })
     }
+}
+
+/// An entry as text, if it can be one of ours.
+fn within_bounds(entry: &[u8]) -> Option<&str> {
+    std::str::from_utf8(entry)
+        .ok()
+        .filter(|entry| entry.len() <= ENTRY)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_script_of_ours_can_have_written_is_nobody() {
+        let entry = |numbers: &str| Holder::parse(format!("{numbers} held {{}}").as_bytes());
+        assert!(entry("7 8000 1 1 250").is_some());
+        for numbers in [
+            "9007199254740993 8000 1 1 250",
+            "-7 8000 1 1 250",
+            "7 18446744073709551615 1 1 250",
+            "7 8000 0 1 250",
+            "7 8000 1000000001 1 250",
+            "7 8000 1 10000 250",
+            "7 8000 1 1 9007199254740993",
+        ] {
+            assert_eq!(entry(numbers), None, "{numbers}");
+        }
+        let long = format!(r#"7 8000 1 1 250 held {{"x":"{}"}}"#, "y".repeat(ENTRY));
+        assert_eq!(Holder::parse(long.as_bytes()), None);
+        let deep = format!("7 8000 1 1 250 held {}", "[".repeat(ENTRY / 2));
+        assert_eq!(Holder::parse(deep.as_bytes()), None);
+    }
+
+    #[test]
+    fn texts_are_cut_when_they_are_written_and_when_they_are_read() {
+        let long = |count| "é".repeat(count);
+        let who = Who {
+            host: long(1000),
+            user: "\0".repeat(1000),
+            pid: 3,
+            command: vec![String::new(); 100_000],
+            reason: Some(long(5000)),
+            url: Some(long(5000)),
+            instance: Some(long(5000)),
+        };
+        let written = who.to_json();
+        assert!(written.len() < ENTRY, "{}", written.len());
+        let read = Who::parse(&written).unwrap();
+        assert_eq!(read.host, long(127) + "…");
+        assert_eq!(read.pid, 3);
+        assert_eq!(read.reason, Some(long(1000) + "…"));
+        assert_eq!(read.instance, None);
+        let raw = serde_json::to_vec(&Who {
+            command: vec!["x".repeat(50_000)],
+            ..who
+        })
+        .unwrap();
+        let read = Who::parse(&raw).unwrap();
+        assert_eq!(read.command, ["x".repeat(COMMAND - 1) + "…"]);
+        let short = Who {
+            host: "h".into(),
+            ..Who::default()
+        };
+        assert_eq!(short.to_json(), serde_json::to_vec(&short).unwrap());
+    }
 
     #[test]
     fn a_foreign_entry_is_nobody() {

@@ -165,6 +165,9 @@ impl SignalSet {
     }
 }
 
+/// As large as a thread's stack usually is: TLS needs some of it.
+pub const USUAL_STACK: usize = 2 * 1024 * 1024;
+
 /// Starts a thread that gets no signals. (The C library lets its own through to a thread, and with the
 /// first one also to the thread that starts it.)
 pub fn start_thread(

@@ -10,6 +10,7 @@
 //! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
 //! | `blocked` | nothing that redlock says holds it up: a full pipe, a stopped terminal |
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
+//! | `lies` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `farewell` | leaving while Redis stands still, and starting nothing under a lease that is over |
@@ -55,6 +56,7 @@ mod generated;
 mod groups;
 mod history;
 mod keeper;
+mod lies;
 mod loss;
 mod nesting;
 mod pty;

@@ -16,16 +16,16 @@ use clap::CommandFactory;
 use serde_json::json;
 
 use self::keeper::Target;
-use super::take::{Environment, GaveUp, Holds, Taker, Taking};
+use super::take::{self, Environment, GaveUp, Holds, Taker, Taking, ending};
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Link, Parting, Who};
+use crate::lock::{Parting, Who};
 use crate::process;
 use crate::report::product;
-use crate::signal::{Signals, ends_waiting};
+use crate::signal::Signals;
 use crate::{stderr, sys};
 
 /// Takes a lock and leaves it held.
@@ -57,7 +57,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     // Before all else: a process that is stopped here still has to tell the shell.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
-    if let Err(gave_up) = take(&taker, &mut holds, &signals)? {
+    if let Err(gave_up) = acquire_lock(&taker, &mut holds, &signals)? {
         taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
         drop(guard);
         return Ok(taker.gave_up(gave_up));
@@ -99,14 +99,13 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
 }
 
 /// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
-fn take(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<(), GaveUp>> {
+fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<(), GaveUp>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
-    let opened = Link::open(&taker.settings.server);
-    if let Some(signal) = ending(signals)? {
-        return Ok(Err(GaveUp::Signalled(signal)));
+    match take::open(&taker.settings.server, signals)? {
+        Ok(link) => holds.link = Some(link),
+        Err(gave_up) => return Ok(Err(gave_up)),
     }
-    holds.link = Some(opened?);
     let taking = taker.take_all(started, holds, signals, &mut timer);
     if let Taking::GaveUp(why) =
         taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused, Some(signals)))?
@@ -117,16 +116,6 @@ fn take(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<()
         Some(signal) => Err(GaveUp::Signalled(signal)),
         None => Ok(()),
     })
-}
-
-/// A signal that has come and ends us.
-fn ending(signals: &Signals) -> Result<Option<i32>> {
-    while let Some(arrived) = signals.next()? {
-        if ends_waiting(arrived.signal) {
-            return Ok(Some(arrived.signal));
-        }
-    }
-    Ok(None)
 }
 
 /// What is printed when the lock is ours.

@@ -32,6 +32,9 @@ const STEPS: [u64; 19] = [
     604_800, 2_592_000,
 ];
 
+/// Twelve months as the axis has them, in seconds.
+const YEAR: u64 = 2_592_000 * 12;
+
 impl<'a> Chart<'a> {
     /// The chart of some holds, up to now.
     pub fn of(holds: &'a [Past], now_ms: u64) -> Self {
@@ -80,7 +83,9 @@ impl<'a> Chart<'a> {
     fn marks(&self, most: u64) -> Vec<(u64, String)> {
         let span = self.to_ms - self.from_ms;
         let fits = |step: &u64| span / (step * 1000) < most.max(1);
-        let step = STEPS.into_iter().find(fits).unwrap_or(2_592_000 * 12) * 1000;
+        // Whole years, as many as it takes: a server's clock may say anything.
+        let years = || YEAR * (span / 1000 / YEAR / most.max(1) + 1);
+        let step = STEPS.into_iter().find(fits).unwrap_or_else(years) * 1000;
         let first = self.from_ms.div_ceil(step) * step;
         let moments = (first..=self.to_ms).step_by(usize::try_from(step).unwrap_or(usize::MAX));
         moments.map(|ms| (ms, label(ms, step))).collect()
@@ -102,4 +107,20 @@ fn label(ms: u64, step: u64) -> String {
         _ => 5..10,
     };
     text.get(part).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::history::listing::tests::hold;
+    use crate::lock::End;
+
+    #[test]
+    fn however_long_the_time_is_there_are_few_marks() {
+        for now_ms in [200_000, 1 << 40, 1 << 53] {
+            let holds = [hold("h", 100, Some(110), End::Status(0))];
+            let marks = Chart::of(&holds, now_ms).marks(8);
+            assert!((1..=9).contains(&marks.len()), "{now_ms}: {}", marks.len());
+        }
+    }
 }

@@ -139,7 +139,8 @@ pub fn summary(holds: &[Past], now_ms: u64) -> String {
         let span = rough(Duration::from_millis(span));
         let _ = writeln!(
             text,
-            "{name}: {runs}, {failed} failed; waited {waited}; ran {lasted}; held {share} % of the last {span}"
+            "{}: {runs}, {failed} failed; waited {waited}; ran {lasted}; held {share} % of the last {span}",
+            escaped(name.as_str())
         );
     }
     text

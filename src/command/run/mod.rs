@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::supervise::Ended;
-use super::take::{Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, end, sleep};
+use super::take::{
+    self, Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, end, sleep,
+};
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
@@ -157,10 +159,17 @@ impl Run<'_> {
         }
         let started = now();
         // Until a lock is asked for, a signal has nothing to clean up and ends us by itself.
-        let opened = Link::open(&self.taker.settings.server);
-        let mut senses = match early {
-            Some(senses) => senses,
-            None => Senses::new(self.on_terminal)?,
+        let server = &self.taker.settings.server;
+        let (opened, mut senses) = match early {
+            Some(senses) => match take::open(server, &senses.signals) {
+                Ok(Ok(link)) => (Ok(link), senses),
+                Ok(Err(why)) => return Ok(self.taker.gave_up(why)),
+                Err(error) => (Err(error), senses),
+            },
+            None => {
+                let opened = Link::open(server).map_err(Into::into);
+                (opened, Senses::new(self.on_terminal)?)
+            }
         };
         let guard = stderr::Guard::new();
         let mut holds = Holds::none(&self.taker.settings.server);
@@ -170,7 +179,7 @@ impl Run<'_> {
                 let Senses { signals, timer } = &mut senses;
                 self.taker.take_all(started, &mut holds, signals, timer)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         };
         match taking {
             Ok(Taking::Done) => self.run_under(&mut holds, began, job, &mut senses),

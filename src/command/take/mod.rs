@@ -10,13 +10,16 @@ mod waiting;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Result;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 pub use self::holds::{Hold, Holds};
 use self::waiting::Attempt;
@@ -28,10 +31,10 @@ use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
     self, Claim, End, Limit, Link, Lock, Loss, Name, Order, Parting, Release, Request, Reused,
-    Supersede, Who,
+    Server, Supersede, Who,
 };
 use crate::report::{self, Voice};
-use crate::signal::{Signals, is_passed_up};
+use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
 
 /// One who takes locks, and what it knows from its start.
@@ -431,6 +434,46 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
         "cancelled by {}, who waits for lock \"{name}\"",
         report::by(by)
     )
+}
+
+/// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
+const SOON: Duration = Duration::from_millis(250);
+
+/// Opens a connection, for a process whose signals are collected; one that ends us does so also where
+/// the server doesn't let us in.
+pub fn open(server: &Arc<Server>, signals: &Signals) -> Result<Result<Link, GaveUp>> {
+    let started = now();
+    let opened = Link::open_within(server, SOON.min(server.timeout));
+    let left = server.timeout.saturating_sub(SOON);
+    if opened.is_ok() || left.is_zero() || now().since(started) < SOON {
+        return Ok(opened.map(Ok)?);
+    }
+    let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
+    let (answer, answered) = channel();
+    let (server, waker) = (Arc::clone(server), Arc::clone(&done));
+    sys::start_thread("connect", sys::USUAL_STACK, move || {
+        let _ = answer.send(Link::open_within(&server, left));
+        let _ = waker.write(1);
+    })?;
+    loop {
+        sleep([Some(signals.as_fd()), Some(done.as_fd())])?;
+        if let Some(signal) = ending(signals)? {
+            return Ok(Err(GaveUp::Signalled(signal)));
+        }
+        if let Ok(opened) = answered.try_recv() {
+            return Ok(opened.map(Ok)?);
+        }
+    }
+}
+
+/// A signal that has come and ends us before there is a COMMAND.
+pub fn ending(signals: &Signals) -> io::Result<Option<i32>> {
+    while let Some(received) = signals.next()? {
+        if ends_waiting(received.signal) {
+            return Ok(Some(received.signal));
+        }
+    }
+    Ok(None)
 }
 
 /// Sleeps until one of the descriptors has something to read.

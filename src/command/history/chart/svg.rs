@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Chart, came};
 use crate::command::history::listing::{ended, failed, ran};
 use crate::lock::Past;
-use crate::report::{by, cut, rough, timestamp, what};
+use crate::report::{by, cut, escaped, rough, timestamp, what};
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
@@ -144,22 +144,30 @@ fn text(picture: &mut String, x: f64, y: f64, class: &str, text: &str) {
     );
 }
 
-/// The text as XML has it; what XML can't have is replaced.
+/// The text as XML has it; what XML can't have, and what turns the direction of what stands beside
+/// it, is written out.
 fn safe(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
+    for (line, part) in text.split('\n').enumerate() {
+        if line > 0 {
+            safe.push('\n');
+        }
+        write_line(&mut safe, &escaped(part));
+    }
+    safe
+}
+
+fn write_line(safe: &mut String, line: &str) {
+    for c in line.chars() {
         match c {
-            '&' => safe += "&amp;",
-            '<' => safe += "&lt;",
-            '>' => safe += "&gt;",
-            '"' => safe += "&quot;",
-            '\n' => safe.push(c),
+            '&' => *safe += "&amp;",
+            '<' => *safe += "&lt;",
+            '>' => *safe += "&gt;",
+            '"' => *safe += "&quot;",
             '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
-            c if c.is_control() => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
     }
-    safe
 }
 
 #[cfg(test)]
@@ -171,7 +179,7 @@ mod tests {
     #[test]
     fn a_picture_is_well_formed_whatever_the_names() {
         let mut holds = [
-            hold("<h&\">\u{1b}\u{0}", 100, Some(110), End::Status(0)),
+            hold("<h&\">\u{1b}\u{0}\u{202e}", 100, Some(110), End::Status(0)),
             hold("i", 150, Some(150), End::Forced(None)),
             hold("j", 199, None, End::Running),
         ];
@@ -181,7 +189,10 @@ mod tests {
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
                 let (tag, rest) = tag.split_once('>').expect("a tag ends");
-                assert!(!rest.contains(['>', '\u{1b}', '\u{0}']), "{rest}");
+                assert!(
+                    !rest.contains(['>', '\u{1b}', '\u{0}', '\u{202e}']),
+                    "{rest}"
+                );
                 let name = tag.split(' ').next().unwrap();
                 match (tag.strip_prefix('/'), tag.ends_with('/')) {
                     (Some(closed), _) => assert_eq!(open.pop(), Some(closed)),

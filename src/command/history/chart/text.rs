@@ -38,7 +38,7 @@ impl Chart<'_> {
         let mut text = String::new();
         for lock in &self.locks {
             if self.locks.len() > 1 {
-                let _ = writeln!(text, "{}", cut(lock.name.as_str(), width));
+                let _ = writeln!(text, "{}", cut(&escaped(lock.name.as_str()), width));
             }
             for row in &lock.rows {
                 let host = escaped(row.host).into_owned();
