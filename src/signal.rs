@@ -18,7 +18,8 @@ pub use libc::{
 };
 
 /// Signals that ask a process to end.
-const ENDING: SignalSet = SignalSet::of(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
+const ENDING_SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+const ENDING: SignalSet = SignalSet::of(&ENDING_SIGNALS);
 
 /// The signals of a run, from when it first asks for the lock.
 pub struct Signals {
@@ -85,12 +86,22 @@ impl Signals {
     /// worth a wait. What came until now is forgotten.
     pub fn let_through(&self) -> io::Result<()> {
         while self.next()?.is_some() {}
+        // The kernel spares the first process of a system what signals do by default.
+        if std::process::id() == 1 {
+            for signal in ENDING_SIGNALS {
+                sys::exit_at(signal);
+            }
+        }
         ENDING.unblock()
     }
 
     /// Ends what [`Self::let_through`] has begun.
     pub fn collect_again(&self) -> io::Result<()> {
-        self.taken.block()
+        self.taken.block()?;
+        if std::process::id() == 1 {
+            ENDING_SIGNALS.into_iter().for_each(sys::set_default);
+        }
+        Ok(())
     }
 }
 
@@ -141,5 +152,5 @@ pub fn ends_waiting(signal: i32) -> bool {
 /// Whether redlock ends by this signal when the work has ended by it, as a shell expects that waits
 /// for us: a script is to end at Ctrl-C, and not to go on with its next line.
 pub fn is_passed_up(signal: i32) -> bool {
-    matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM)
+    ENDING_SIGNALS.contains(&signal)
 }

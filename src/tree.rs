@@ -114,6 +114,7 @@ fn children(of: Pid) -> Vec<Pid> {
 
 /// What the kernel tells everybody of a process.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Stat {
     pid: Pid,
     parent: Pid,

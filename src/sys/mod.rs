@@ -108,6 +108,18 @@ pub fn set_default(signal: i32) {
     signal_action(signal, Some(&[libc::SIG_DFL, 0, 0, 0]));
 }
 
+/// Has a signal end this process with the status 128+N.
+pub fn exit_at(signal: i32) {
+    extern "C" fn exit(signal: c_int) {
+        // SAFETY: the call may be made in a signal handler, and nothing follows.
+        unsafe { libc::_exit(128 + signal) }
+    }
+    // SAFETY: the handler makes one system call.
+    unsafe {
+        libc::signal(signal, exit as *const () as libc::sighandler_t);
+    }
+}
+
 /// A set of signals, all that the kernel has among them.
 #[derive(Clone, Copy)]
 pub struct SignalSet(u64);

@@ -160,16 +160,15 @@ impl Run<'_> {
         let started = now();
         // Until a lock is asked for, a signal has nothing to clean up and ends us by itself.
         let server = &self.taker.settings.server;
-        let (opened, mut senses) = match early {
-            Some(senses) => match take::open(server, &senses.signals) {
+        let (opened, mut senses) = if let Some(senses) = early {
+            match take::open(server, &senses.signals) {
                 Ok(Ok(link)) => (Ok(link), senses),
                 Ok(Err(why)) => return Ok(self.taker.gave_up(why)),
                 Err(error) => (Err(error), senses),
-            },
-            None => {
-                let opened = Link::open(server).map_err(Into::into);
-                (opened, Senses::new(self.on_terminal)?)
             }
+        } else {
+            let opened = Link::open(server).map_err(Into::into);
+            (opened, Senses::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
         let mut holds = Holds::none(&self.taker.settings.server);
