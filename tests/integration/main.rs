@@ -27,6 +27,7 @@
 //! | `history` | who held a lock, how long, and how it ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
 //! | `config` | settings, passwords, TLS |
+//! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
@@ -46,6 +47,7 @@ mod history;
 mod keeper;
 mod loss;
 mod nesting;
+mod proxy;
 mod pty;
 mod queue;
 mod recipes;
