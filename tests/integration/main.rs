@@ -9,6 +9,7 @@
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
+//! | `distance` | servers that are far away, stand still or can't do it now |
 //! | `exclusion` | two never run at once, whoever they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `groups` | shared locks and slots: who runs together, and who never does |
@@ -37,6 +38,7 @@ mod basics;
 mod ci;
 mod config;
 mod cron;
+mod distance;
 mod exclusion;
 mod exit;
 mod fencing;

@@ -159,7 +159,7 @@ impl Run<'_> {
             }
             Err(error) => {
                 self.taker.release_all(&mut holds, &Parting::Unused);
-                if !self.runs_without(&error) {
+                if holds.answered || !self.runs_without(&error) {
                     return Err(error);
                 }
                 self.voice()
@@ -200,6 +200,7 @@ impl Run<'_> {
         }))
     }
 
+    /// Whether COMMAND runs without a lock, where no server was reached at all.
     fn runs_without(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
             .downcast_ref::<lock::Error>()
