@@ -206,6 +206,24 @@ fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
     });
 }
 
+#[test]
+fn a_server_that_stands_still_for_three_seconds_after_a_hand_over_is_survived() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let holder = Elsewhere::holding(&redis);
+    let proxy = Proxy::new(&redis);
+    let waiter = waiting(&redis, &proxy, &["--ttl", "30s"]);
+    // The grant comes through, and then nothing for three seconds.
+    let stalled = std::sync::Mutex::new(None);
+    proxy.set_hook(move |_| {
+        let mut began = stalled.lock().unwrap();
+        let began = began.get_or_insert_with(Instant::now);
+        Action::Stall(Duration::from_secs(3).saturating_sub(began.elapsed()))
+    });
+    holder.release();
+    finish_once_claimed(&redis, &proxy, waiter).assert_code(0);
+}
+
 /// How many scripts a server is asked to run within a second.
 fn asked_in_a_second(redis: &Redis) -> u64 {
     let before = redis.calls("evalsha");
