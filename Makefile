@@ -3,6 +3,7 @@
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
 # make bench    the figures of the README
+# make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
 # make generate write the generated man pages anew
 
@@ -21,7 +22,7 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
 MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
-.PHONY: build demo test bench install lint generate
+.PHONY: build demo test faults bench install lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -53,6 +54,10 @@ demo:
 test:
 	@scripts/setup test
 	$(CARGO) test --locked
+
+faults:
+	@scripts/setup test
+	FAULTS_WHOLE=1 $(CARGO) test --locked --test integration faults:: -- --nocapture
 
 bench:
 	@scripts/setup bench

@@ -8,6 +8,7 @@
 //! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
+//! | `faults` | any one request or answer gets lost, late or cut, at any step |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `distance` | servers that are far away, stand still or can't do it now |
 //! | `exclusion` | two never run at once, whoever they are |
@@ -41,6 +42,7 @@ mod cron;
 mod distance;
 mod exclusion;
 mod exit;
+mod faults;
 mod fencing;
 mod frozen;
 mod generated;
