@@ -4,6 +4,7 @@
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
 # make bench    the figures of the README
+# make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
 # make generate write the generated man pages anew
 
@@ -22,7 +23,7 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
 MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
-.PHONY: build demo test sweep bench install lint generate
+.PHONY: build demo test sweep faults bench install lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -65,6 +66,10 @@ sweep:
 	$(CARGO) test --locked --no-run
 	$(SWEEP)
 	REDLOCK_BIN="$(abspath $(REDLOCK))" $(SWEEP)
+
+faults:
+	@scripts/setup test
+	FAULTS_WHOLE=1 $(CARGO) test --locked --test integration faults:: -- --nocapture
 
 bench:
 	@scripts/setup bench

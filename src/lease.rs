@@ -145,7 +145,9 @@ impl Lease {
     /// A renewal failed at `now`: when to try again.
     pub fn retry(&mut self, now: Moment) {
         self.renewing = false;
-        self.renew_at = now + retry_pause(self.ttl);
+        // A mere grant is over sooner than a lease is.
+        let length = if self.is_grant { self.length } else { self.ttl };
+        self.renew_at = now + retry_pause(length);
     }
 }
 
@@ -283,6 +285,13 @@ mod tests {
         let mut lease = lease(10, 5);
         lease.retry(START + SECOND * 4);
         assert_eq!(lease.renew_at(), Some(START + SECOND * 4 + SECOND / 2));
+        let mut granted = Lease {
+            is_grant: true,
+            length: SECOND * 2,
+            ..self::lease(60, 5)
+        };
+        granted.retry(START + SECOND);
+        assert_eq!(granted.renew_at(), Some(START + SECOND + SECOND / 10));
         assert_eq!(retry_pause(SECOND * 3600), SECOND);
         assert_eq!(try_timeout(SECOND * 3600), SECOND * 3);
     }

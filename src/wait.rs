@@ -1,5 +1,8 @@
 //! Waiting for a lock: our place in the queue, when to ask again, when to give up, and when to
 //! say something. Pure.
+//!
+//! Nothing here asks again without a floor: however near the end of a lease is, and whatever messages
+//! come, a server is asked at most about twenty times a second by each who waits ([`Pace`]).
 
 use std::time::Duration;
 
@@ -76,14 +79,58 @@ pub fn next(
         Ear::Listens => heartbeat(ahead),
         Ear::Polls => look(ahead).mul_f64(0.75 + dice / 2.0),
     };
-    // One millisecond more, as Redis rounds the remaining time down. Only the first in the queue
-    // can do something about an expired lease.
+    // Only the first in the queue can do something about an expired lease.
     let expiry = left.filter(|_| ahead == 0);
-    let ask_at = now + expiry.map_or(look, |left| look.min(left + Duration::from_millis(1)));
+    let ask_at = now + expiry.map_or(look, |left| look.min(end_of(left)));
     match patience {
         Patience::ForEver => Next::AskAt(ask_at),
         Patience::Until(end) if now < end => Next::AskAt(ask_at.min(end)),
         Patience::Until(_) => Next::GiveUp,
+    }
+}
+
+/// How long until a lease has ended that lasts for `left` more: one millisecond more, as Redis rounds
+/// the remaining time down, and never so short that looking for it becomes a loop. A lease can be over
+/// and its lock still be held: by other members, or because it is frozen.
+pub fn end_of(left: Duration) -> Duration {
+    (left + Duration::from_millis(1)).max(FLOOR)
+}
+
+/// The pause before another try to reach a server that was reached before and has failed so many times
+/// in a row. `dice` in 0..1: not all come back at the same moment.
+pub fn reconnect(failures: u32, dice: f64) -> Duration {
+    let longest = FLOOR.saturating_mul(1 << failures.clamp(1, 4));
+    longest
+        .min(Duration::from_millis(500))
+        .mul_f64(0.5 + dice / 2.0)
+}
+
+/// Whether work may start on the word of the server alone, with the claim under way, where a question
+/// and its answer took so long: the claim must have been answered long before a short lease ends.
+pub fn is_near(round_trip: Duration) -> bool {
+    round_trip <= Duration::from_millis(100)
+}
+
+/// The least time between two questions, over any longer time.
+const FLOOR: Duration = Duration::from_millis(50);
+
+/// So many questions may follow each other at once: the first, that for a place in the queue, and
+/// what a message or a holder's death gives rise to.
+const BURST: u32 = 4;
+
+/// How often a server may be asked, whatever the reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// Until when the questions so far would last, at one in each [`FLOOR`].
+    spent: Option<Moment>,
+}
+
+impl Pace {
+    /// When the next question may be asked, which is taken to be asked then.
+    pub fn ask_at(&mut self, now: Moment) -> Moment {
+        let spent = self.spent.map_or(now, |spent| spent.max(now));
+        self.spent = Some(spent + FLOOR);
+        now.max(spent.before(FLOOR * (BURST - 1)))
     }
 }
 
@@ -149,6 +196,83 @@ mod tests {
         assert_eq!(ask(Some(MS * 30_000), 0), Next::AskAt(START + MS * 2_000));
         assert_eq!(ask(None, 0), Next::AskAt(START + MS * 2_000));
         assert_eq!(ask(Some(MS * 300), 1), Next::AskAt(START + MS * 2_500));
+    }
+
+    #[test]
+    fn a_lease_that_is_over_or_nearly_so_is_no_reason_to_ask_in_a_loop() {
+        for (left, pause) in [(0, 50), (10, 50), (48, 50), (60, 61), (300, 301)] {
+            assert_eq!(end_of(MS * left), MS * pause, "{left}");
+            let ask = next(
+                Patience::ForEver,
+                Ear::Listens,
+                0,
+                Some(MS * left),
+                START,
+                0.5,
+            );
+            assert_eq!(ask, Next::AskAt(START + MS * pause), "{left}");
+        }
+        for dice in [0.0, 0.5, 1.0] {
+            let Next::AskAt(at) = next(
+                Patience::ForEver,
+                Ear::Polls,
+                0,
+                Some(Duration::ZERO),
+                START,
+                dice,
+            ) else {
+                panic!("patience without an end has ended");
+            };
+            assert_eq!(at, START + FLOOR);
+        }
+    }
+
+    #[test]
+    fn a_few_questions_may_follow_each_other_and_many_may_not() {
+        // Moments at which somebody wants to ask, and when it may.
+        for (wanted, allowed) in [
+            (&[0, 0, 0, 0][..], &[0, 0, 0, 0][..]),
+            (&[0, 0, 0, 0, 0, 0], &[0, 0, 0, 0, 50, 100]),
+            (&[0, 1, 2, 3, 4, 50], &[0, 1, 2, 3, 50, 100]),
+            (&[0, 0, 0, 0, 1_000, 1_000], &[0, 0, 0, 0, 1_000, 1_000]),
+            (&[0, 50, 100, 150, 200, 250], &[0, 50, 100, 150, 200, 250]),
+        ] {
+            let mut pace = Pace::default();
+            let at = wanted.iter().map(|&ms| pace.ask_at(START + MS * ms));
+            let at: Vec<Moment> = at.collect();
+            let expected: Vec<Moment> = allowed.iter().map(|&ms| START + MS * ms).collect();
+            assert_eq!(at, expected, "{wanted:?}");
+        }
+        // One who asks as soon as it may, for ten seconds.
+        let mut pace = Pace::default();
+        let mut at = START;
+        let mut asked = 0;
+        while at < START + MS * 10_000 {
+            at = pace.ask_at(at);
+            asked += 1;
+        }
+        assert!((200..=205).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn a_server_that_fails_is_tried_again_at_once_and_then_less_often() {
+        for (failures, least, most) in [
+            (0, 50, 100),
+            (1, 50, 100),
+            (2, 100, 200),
+            (3, 200, 400),
+            (4, 250, 500),
+            (u32::MAX, 250, 500),
+        ] {
+            assert_eq!(reconnect(failures, 0.0), MS * least, "{failures}");
+            assert_eq!(reconnect(failures, 1.0), MS * most, "{failures}");
+        }
+    }
+
+    #[test]
+    fn work_starts_on_the_servers_word_where_the_answer_to_the_claim_comes_soon() {
+        assert!(is_near(MS * 100));
+        assert!(!is_near(MS * 101));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub fn status_of(error: &anyhow::Error) -> Exit {
         Exit::Config
     } else if let Some(error) = error.downcast_ref::<lock::Error>() {
         match error.kind {
-            Kind::Unreachable => Exit::Unreachable,
+            Kind::Unreachable | Kind::NotNow => Exit::Unreachable,
             Kind::Refused => Exit::Refused,
             Kind::Config => Exit::Config,
             Kind::Internal => Exit::Internal,

@@ -11,9 +11,9 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Inspected, Kind, Link, Name, inspect, watch};
+use crate::lock::{Busy, Inspected, Link, Name, inspect, watch};
 use crate::report;
-use crate::wait::{Patience, Telling};
+use crate::wait::{Pace, Patience, Telling, end_of};
 
 /// How often to look where the server doesn't say when something changes, or said it over a
 /// connection that broke.
@@ -26,12 +26,18 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let patience = Patience::since(began, options.patience.no_wait, options.patience.wait);
     let mut telling = Telling::new(began, report::has_terminal());
     let mut link = Some(Link::open(&settings.server)?);
+    let mut pace = Pace::default();
     loop {
+        let asked = now();
+        let look_at = pace.ask_at(asked);
+        if look_at > asked {
+            sleep(None, look_at)?;
+        }
         let looked = now();
         let found = match look(&mut link, settings, &names) {
             Ok(found) => found,
             // It was reached before: it may come back.
-            Err(error) if error.kind == Kind::Unreachable && !patience.is_over(looked) => {
+            Err(error) if error.kind.may_pass() && !patience.is_over(looked) => {
                 settings.voice.detail(error);
                 sleep(None, looked + LOOK / 4)?;
                 continue;
@@ -42,9 +48,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             report::transient(None);
             return Ok(Exit::Success);
         };
-        let expiry = busy
-            .left
-            .map_or(LOOK, |left| left + Duration::from_millis(1));
+        let expiry = busy.left.map_or(LOOK, end_of);
         let mut look_at = looked + LOOK.min(expiry);
         if let Patience::Until(end) = patience {
             if looked >= end {

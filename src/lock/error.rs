@@ -10,14 +10,26 @@ use super::Server;
 /// What went wrong with Redis, as far as the exit status needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No answer, or not yet (loading, failing over).
+    /// No answer.
     Unreachable,
+    /// It was reached, and can't do it now: loading its data, failing over, full, not to be written.
+    NotNow,
     /// Authentication or permissions.
     Refused,
     /// Our configuration: URL, certificates, or a key that belongs to another program.
     Config,
     /// What should not happen.
     Internal,
+}
+
+impl Kind {
+    /// Whether the same request may succeed a little later.
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::Unreachable | Self::NotNow => true,
+            Self::Refused | Self::Config | Self::Internal => false,
+        }
+    }
 }
 
 /// A failed conversation with Redis. The message is for people: what happened, and what to do.
@@ -74,11 +86,11 @@ impl Error {
             ),
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown), _)
             | (_, "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS") => (
-                Kind::Unreachable,
+                Kind::NotNow,
                 format!("Redis at {server} can't do it now: {said}"),
             ),
             _ if details.contains("max number of clients") => (
-                Kind::Unreachable,
+                Kind::NotNow,
                 format!("Redis at {server} has too many clients"),
             ),
             _ if details.contains("DB index") => (

@@ -8,6 +8,7 @@ local name, channels, remembered = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local KEPT = 30 * 24 * 3600 * 1000 -- how long what is remembered outlives its last use, ms
 local CLAIM = 2000 -- how long a granted waiter has to claim, ms
+local HEARD = 5000 -- the same for one that got the message: its claim may be held up on its way
 local SHARED = 1000000000 -- the limit of a shared request: none
 -- What stands in the lock when it is held by a group, so that plain clients stay out.
 local GROUP = {['redlock:shared'] = true, ['redlock:slots'] = true}
@@ -185,13 +186,14 @@ local function promote(mark, me)
     local entry = redis.call('HGET', waiters, head) or ''
     local till, limit, since, hears, who = string.match(entry, '^(%d+) (%d+) (%d+) %S+ ([01]) (.*)$')
     limit = tonumber(limit)
-    local slot, fence = nil, nil
+    local slot, fence, lasting = nil, nil, CLAIM
     if till and (head == me or tonumber(till) > now) then
       slot = room(limit, mark)
       if not slot then break end
       fence = next_fence()
       if head ~= me and hears == '1' then
-        local grant = table.concat({'granted', fence, slot, digits(now), CLAIM}, ' ')
+        lasting = HEARD
+        local grant = table.concat({'granted', fence, slot, digits(now), lasting}, ' ')
         local heard = redis.pcall('PUBLISH', channels .. id(head), grant)
         -- Not permitted to this user: the waiters will look by themselves.
         if type(heard) ~= 'number' then break end
@@ -201,7 +203,7 @@ local function promote(mark, me)
     redis.call('ZREM', queue, head)
     redis.call('HDEL', waiters, head)
     if slot then
-      hold(head, limit, slot, CLAIM, fence, now - tonumber(since), 'granted', who)
+      hold(head, limit, slot, lasting, fence, now - tonumber(since), 'granted', who)
       any = true
       if head == me then mine = true end
       if limit == 1 then break end

@@ -39,35 +39,35 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "df48c8008fd78a2947fa6a74c31f634964e58cba",
+    hash: "41e8818145cec842683c5f3f4ae48caf720c74ff",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "5f73587568b44519a9f4afb06d69d8f5b093effa",
+    hash: "ccd1c8d39419b8808868c3acfe79b68ee96d41a5",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "16f99b6722702012d917a3239cc8b4beab245314",
+    hash: "84b21d8306f7ff01447d718b681ae92ef4002720",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "e698071d7b730eaf58fbea38a1d4c60902dafad6",
+    hash: "9a02cbfcf3b750c5c4ebcdba2d4945fa73d22c38",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "9b4e7d8ee0087be709ffe8298d25515568bd6aed",
+    hash: "5e5746b57edd8b7fda5f9dd40746f071c9df1d5a",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "128f77dd98e45e9a7efd89e24edf866f8780666d",
+    hash: "614cc044de9120ae520e3aff065c6a73b6974958",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "35387a6c1694e2844a44cfab99d4a518024dda79",
+    hash: "d8f2010e69fd8425985e8f6fc6d528e09aed0c83",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "7a7b218d99b2b8ea3c4cab2b0a7d286aeec9221c",
+    hash: "0643a23ae347067d555caa9c72650a3596720f4a",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

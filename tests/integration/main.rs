@@ -12,8 +12,10 @@
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
 //! | `lies` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
+//! | `faults` | any one request or answer gets lost, late or cut, at any step |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `farewell` | leaving while Redis stands still, and starting nothing under a lease that is over |
+//! | `distance` | servers that are far away, stand still or can't do it now |
 //! | `exclusion` | two never run at once, whoever they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `groups` | shared locks and slots: who runs together, and who never does |
@@ -36,6 +38,7 @@
 //! | `history` | who held a lock, how long, and how it ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
 //! | `config` | settings, passwords, TLS |
+//! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
@@ -47,9 +50,11 @@ mod by_signal;
 mod ci;
 mod config;
 mod cron;
+mod distance;
 mod exclusion;
 mod exit;
 mod farewell;
+mod faults;
 mod fencing;
 mod frozen;
 mod generated;
@@ -59,6 +64,7 @@ mod keeper;
 mod lies;
 mod loss;
 mod nesting;
+mod proxy;
 mod pty;
 mod queue;
 mod recipes;

@@ -192,7 +192,7 @@ impl Run<'_> {
                 let signals = Some(&senses.signals);
                 self.taker
                     .release_all(&mut holds, &Parting::Unused, signals);
-                if !self.runs_without(&error) {
+                if holds.answered || !self.runs_without(&error) {
                     return Err(error);
                 }
                 self.voice()
@@ -233,6 +233,7 @@ impl Run<'_> {
         }))
     }
 
+    /// Whether COMMAND runs without a lock, where no server was reached at all.
     fn runs_without(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
             .downcast_ref::<lock::Error>()

@@ -10,6 +10,7 @@ use crate::lease::Lease;
 use crate::lock::{Claim, Error, Incoming, Kind, Link, Name, Server, Standing};
 use crate::process;
 use crate::renewer::{News, Order, Renewer};
+use crate::wait::Pace;
 
 /// A lock that we hold.
 pub struct Hold {
@@ -35,14 +36,19 @@ pub struct Holds {
     renewer: Option<Renewer>,
     /// How far the claim of a lock has come that the server gave us by itself.
     claiming: Claiming,
-    /// The server has said that one of our keys was changed.
-    suspicious: bool,
+    /// When to look whether all is still ours, as the server has said that one of our keys was changed.
+    look_at: Option<Moment>,
+    /// However often they are changed, they are looked at now and then only.
+    looks: Pace,
+    /// The server has answered a question of ours: it was reached.
+    pub answered: bool,
     /// Each lock has its mark on this host.
     marked: bool,
 }
 
-/// How long the answer to a claim may take, before it is tried over a fresh connection. That must be
-/// done before the short lease of a grant ends.
+/// How long the answer to a claim may take, before the claim is also made over a fresh connection: the
+/// old one may be broken, or just slow. Whichever answers first counts, before the short lease of a
+/// grant ends.
 const CLAIM_WITHIN: Duration = Duration::from_millis(300);
 
 /// A claim for whose answer nobody waits.
@@ -53,6 +59,8 @@ enum Claiming {
     Due,
     /// It was sent at this moment.
     Sent(Moment),
+    /// It was sent at this moment, over the connection; and again by the renewer, over another one.
+    Twice(Moment),
 }
 
 impl Holds {
@@ -65,7 +73,9 @@ impl Holds {
             server: Arc::clone(server),
             renewer: None,
             claiming: Claiming::No,
-            suspicious: false,
+            look_at: None,
+            looks: Pace::default(),
+            answered: false,
             marked: false,
         }
     }
@@ -142,6 +152,15 @@ impl Holds {
     }
 
     fn order(&mut self, order: Order) -> Result<(), Error> {
+        if self.renewer.as_ref().is_some_and(Renewer::is_busy) {
+            // What it does now does for this, too: a claim was made twice.
+            return Ok(());
+        }
+        // The answer to a claim may still come.
+        let link = match self.claiming {
+            Claiming::Sent(_) | Claiming::Twice(_) => None,
+            Claiming::No | Claiming::Due => self.link.take(),
+        };
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let renewer = match &mut self.renewer {
             Some(renewer) => renewer,
@@ -153,30 +172,52 @@ impl Holds {
                 }
             },
         };
-        renewer.order(order, self.link.take(), claims);
+        renewer.order(order, link, claims);
         Ok(())
     }
 
     /// What came of a renewal or a claim, or is found out between two.
     pub fn news(&mut self) -> Vec<News> {
-        if let Claiming::Sent(sent) = self.claiming {
-            return self.claimed(sent).into_iter().collect();
+        let mut news = Vec::new();
+        if let Claiming::Sent(sent) | Claiming::Twice(sent) = self.claiming {
+            match self.claimed(sent) {
+                Ok(Some(answer)) => {
+                    self.claiming = Claiming::No;
+                    return vec![answer];
+                }
+                Ok(None) if self.overdue().is_none_or(|due| now() < due) => {}
+                Ok(None) => {
+                    let error = self.server.unreachable(&io::ErrorKind::TimedOut.into());
+                    news.extend(self.claim_again(sent, error));
+                }
+                Err(error) => {
+                    self.link = None;
+                    news.extend(self.claim_again(sent, error));
+                    self.claiming = Claiming::No;
+                }
+            }
         }
         let Some(renewer) = &mut self.renewer else {
-            return Vec::new();
+            return news;
         };
-        let mut news = Vec::new();
         if let Some(done) = renewer.done() {
-            self.link = done.link;
-            news = done.news;
+            news.extend(done.news);
+            // Where the claim was made twice, its answer may still come.
+            if done.link.is_some() || !matches!(self.claiming, Claiming::Twice(_)) {
+                self.claiming = Claiming::No;
+                self.link = done.link.or(self.link.take());
+            }
         }
-        if !renewer.is_busy() {
-            if let Err(error) = self.listen() {
-                self.link = None;
-                news.push(News::Failed(error));
-            } else if std::mem::take(&mut self.suspicious)
-                && let Err(error) = self.order(Order::Check)
-            {
+        let is_busy = renewer.is_busy();
+        if let Claiming::Sent(_) | Claiming::Twice(_) = self.claiming {
+            return news;
+        }
+        if let Err(error) = self.listen() {
+            self.link = None;
+            news.push(News::Failed(error));
+        } else if !is_busy && self.look_at.is_some_and(|at| now() >= at) {
+            self.look_at = None;
+            if let Err(error) = self.order(Order::Check) {
                 news.push(News::Failed(error));
             }
         }
@@ -188,52 +229,67 @@ impl Holds {
         while let Some(link) = &mut self.link
             && let Some(incoming) = link.receive()?
         {
-            self.suspicious |= matches!(incoming, Incoming::Invalidated);
+            if let (Incoming::Invalidated, None) = (incoming, self.look_at) {
+                self.look_at = Some(self.looks.ask_at(now()));
+            }
         }
         Ok(())
     }
 
-    /// What came of a claim that was sent at this moment.
-    fn claimed(&mut self, sent: Moment) -> Option<News> {
-        let answer = loop {
-            match self.link.as_mut().map(Link::receive) {
-                Some(Ok(Some(Incoming::Answer(answer)))) => break Claim::standing(answer),
-                Some(Ok(Some(_))) => {}
-                Some(Ok(None)) if now() < self.due()? => return None,
-                Some(Ok(None)) | None => {
-                    break Err(self.server.unreachable(&io::ErrorKind::TimedOut.into()));
-                }
-                Some(Err(error)) => break Err(error),
-            }
+    /// The answer to a claim that was sent at this moment, if it has come.
+    fn claimed(&mut self, sent: Moment) -> Result<Option<News>, Error> {
+        let (Some(link), Some(hold)) = (&mut self.link, self.all.first()) else {
+            return Err(self.server.unreachable(&io::ErrorKind::NotConnected.into()));
         };
-        self.claiming = Claiming::No;
-        let name = self.all.first()?.claim.lock().name().clone();
-        Some(match answer {
-            Ok(Standing::Ours { .. }) => News::Renewed(sent),
-            Ok(Standing::Returned) => News::Returned(name),
-            Ok(Standing::Lost(loss)) => News::Lost(name, loss),
-            Err(error) => {
-                self.link = None;
-                News::Failed(error)
+        let name = || hold.claim.lock().name().clone();
+        while let Some(incoming) = link.receive()? {
+            if let Incoming::Answer(answer) = incoming {
+                return Ok(Some(match Claim::standing(answer)? {
+                    Standing::Ours { .. } => News::Renewed(sent),
+                    Standing::Returned => News::Returned(name()),
+                    Standing::Lost(loss) => News::Lost(name(), loss),
+                }));
             }
-        })
+        }
+        Ok(None)
+    }
+
+    /// Makes a claim that has failed like this, or whose answer is overdue, over a fresh connection as
+    /// well; what comes of that, the renewer tells. The failure is news, the first time.
+    fn claim_again(&mut self, sent: Moment, error: Error) -> Option<News> {
+        match self.claiming {
+            Claiming::Sent(_) => {
+                self.claiming = Claiming::Twice(sent);
+                let failed = self.order(Order::Renew).err().unwrap_or(error);
+                Some(News::Failed(failed))
+            }
+            Claiming::Twice(_) | Claiming::No | Claiming::Due => None,
+        }
     }
 
     /// When the answer to a claim is overdue.
-    pub fn due(&self) -> Option<Moment> {
+    fn overdue(&self) -> Option<Moment> {
         match self.claiming {
             // Without a connection there is nothing to wait for.
             Claiming::Sent(sent) if self.link.is_none() => Some(sent),
             Claiming::Sent(sent) => Some(sent + CLAIM_WITHIN),
-            Claiming::No | Claiming::Due => None,
+            Claiming::No | Claiming::Due | Claiming::Twice(_) => None,
         }
+    }
+
+    /// When there is something to do: a claim is overdue, or a look is due.
+    pub fn due(&self) -> Option<Moment> {
+        // The renewer has to be done first, and wakes us.
+        let is_busy = self.renewer.as_ref().is_some_and(Renewer::is_busy);
+        let look_at = self.look_at.filter(|_| !is_busy);
+        self.overdue().into_iter().chain(look_at).min()
     }
 
     /// One of these becomes readable when there may be news.
     pub fn wakes(&self) -> [Option<BorrowedFd<'_>>; 2] {
         // Before there is a renewer the server has nothing to say but the answer to a claim.
         let listens = match self.claiming {
-            Claiming::Sent(_) => true,
+            Claiming::Sent(_) | Claiming::Twice(_) => true,
             Claiming::No | Claiming::Due => self.renewer.is_some(),
         };
         [
@@ -242,12 +298,13 @@ impl Holds {
         ]
     }
 
-    /// Has the connection back, where it is good: a renewal that is under way ends first.
+    /// Has the connection back, where it is good: a renewal that is under way with it ends first.
     pub fn rest(&mut self) {
-        if let Some(renewer) = &mut self.renewer
+        if self.link.is_none()
+            && let Some(renewer) = &mut self.renewer
             && let Some(done) = renewer.finish()
         {
-            self.link = self.link.take().or(done.link);
+            self.link = done.link;
         }
     }
 }

@@ -9,7 +9,7 @@ use super::waiting::{Asked, Attempt, Idle};
 use crate::clock::{Moment, now};
 use crate::exit::Exit;
 use crate::lock::{self, Busy, End, Link, Past, history};
-use crate::wait::Patience;
+use crate::wait::{self, Patience};
 
 /// How often one who has joined a run looks where the server says nothing.
 const JOINED: Duration = Duration::from_secs(2);
@@ -26,14 +26,20 @@ impl Attempt<'_> {
     ) -> Result<Option<GaveUp>> {
         let mut died = false;
         loop {
-            let asked = now();
+            let asked = match self.pace()? {
+                Ok(asked) => asked,
+                Err(why) => return Ok(Some(why)),
+            };
             let (pause, known) = match self.look_at(busy) {
                 // Its process has ended without a word.
                 Ok(Some(past)) if past.end == End::Running && died => return Ok(None),
                 Ok(Some(past)) if past.end == End::Running => (JOINED, true),
                 Ok(Some(past)) => return Ok(status(&past.end).map(GaveUp::Joined)),
                 // Another client's, or it is only just being handed on.
-                Ok(None) => (busy.left.map_or(JOINED, |left| left.min(JOINED)), false),
+                Ok(None) => {
+                    let end = busy.left.map_or(JOINED, wait::end_of);
+                    (end.min(JOINED), false)
+                }
                 Err(error) => {
                     return Ok(match self.no_answer(error, asked, patience)? {
                         Asked::GaveUp(why) => Some(why),
@@ -41,7 +47,7 @@ impl Attempt<'_> {
                     });
                 }
             };
-            self.heard = Some(now());
+            self.has_answered(now());
             let until = match patience {
                 Patience::Until(end) if asked >= end => {
                     return Ok(Some(GaveUp::Busy(self.patience_is_over(busy))));

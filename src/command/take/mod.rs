@@ -192,6 +192,7 @@ impl<'a> Taker<'a> {
         let sent = now();
         let reused = claim.reuse(&mut link, self.settings.server.timeout)?;
         holds.link = Some(link);
+        holds.answered = true;
         // Where it isn't held (any more), that was another server, or a job that has ended.
         let Some(Reused {
             fence,

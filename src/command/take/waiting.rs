@@ -23,7 +23,7 @@ use crate::process::{self, Liveness, ProcessFd};
 use crate::renewer::News;
 use crate::report;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
-use crate::wait::{self, Ear, Next, Patience, Telling};
+use crate::wait::{self, Ear, Next, Pace, Patience, Telling};
 
 /// One wait for one lock.
 pub struct Attempt<'a> {
@@ -40,6 +40,12 @@ pub struct Attempt<'a> {
     listening: bool,
     /// When the server was last heard of; it may go away for a while once it has answered.
     pub(super) heard: Option<Moment>,
+    /// How often it was asked in vain since then, and when for the first time.
+    failures: u32,
+    failing_since: Moment,
+    pace: Pace,
+    /// How long the last answer took.
+    round_trip: Duration,
     /// When we asked last and were told to wait, and what the server's clock said then.
     asked: Option<(Moment, u64)>,
     /// How often the lock came so late that its lease was as good as over.
@@ -82,9 +88,6 @@ pub(super) enum Idle {
     GaveUp(GaveUp),
 }
 
-/// The pause before another try to reach a server that was reached before.
-const RECONNECT: Duration = Duration::from_millis(500);
-
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         taker: &'a Taker<'a>,
@@ -93,20 +96,25 @@ impl<'a> Attempt<'a> {
         signals: &'a Signals,
         timer: &'a mut Timer,
     ) -> Self {
+        let began = now();
         Self {
             taker,
             claim,
             link: holds.link.take(),
             holds,
-            began: now(),
+            began,
             known: false,
             place: None,
             listening: false,
             heard: None,
+            failures: 0,
+            failing_since: began,
+            pace: Pace::default(),
+            round_trip: Duration::MAX,
             asked: None,
             too_late: 0,
             pulse: None,
-            telling: Telling::new(now(), report::has_terminal()),
+            telling: Telling::new(began, report::has_terminal()),
             signals,
             timer,
         }
@@ -138,8 +146,12 @@ impl<'a> Attempt<'a> {
     }
 
     fn until_it_is_ours(&mut self, patience: Patience, deadlock: &mut Deadlock) -> Result<Taking> {
+        deadlock.lasting = wait::heartbeat(0) * 3;
         loop {
-            let asked = now();
+            let asked = match self.pace()? {
+                Ok(asked) => asked,
+                Err(why) => return Ok(Taking::GaveUp(why)),
+            };
             let answer = match deadlock.look(&mut self.link, asked) {
                 Ok(Some(cycle)) => return Ok(Taking::GaveUp(GaveUp::Busy(cycle))),
                 Ok(None) => self.ask(),
@@ -155,7 +167,7 @@ impl<'a> Attempt<'a> {
                 Asked::Nothing => continue,
             };
             let heard = now();
-            self.heard = Some(heard);
+            self.has_answered(heard);
             if self.take_over_from_the_dead(&busy) {
                 continue;
             }
@@ -229,27 +241,69 @@ impl<'a> Attempt<'a> {
         Err(lock::Error::new(Kind::Unreachable, line).into())
     }
 
-    /// The server was asked and didn't answer: whether to try again, after a pause.
+    /// The server has answered at this moment.
+    pub(super) fn has_answered(&mut self, heard: Moment) {
+        self.heard = Some(heard);
+        self.failures = 0;
+    }
+
+    /// The server was asked and didn't answer: whether to try again, after a pause. One that has never
+    /// answered isn't waited for; one that has is, for a TTL.
     pub(super) fn no_answer(
         &mut self,
         error: lock::Error,
         asked: Moment,
         patience: Patience,
     ) -> Result<Asked> {
-        let ttl = self.claim.ttl();
-        let lasting = self.heard.is_none_or(|heard| asked.since(heard) > ttl);
-        if lasting || error.kind != Kind::Unreachable || patience.is_over(now()) {
+        if self.failures == 0 {
+            self.failing_since = asked;
+        }
+        self.failures += 1;
+        let lasting = asked.since(self.failing_since) > self.claim.ttl();
+        if lasting || !self.holds.answered || !error.kind.may_pass() || patience.is_over(now()) {
             return Err(error.into());
         }
         self.taker.voice().detail(&error);
         self.disconnect();
-        // Not all come back at the same moment.
-        let until = asked + RECONNECT.mul_f64(0.5 + dice() / 2.0);
+        let why = self.pause(asked + wait::reconnect(self.failures, dice()))?;
+        Ok(why.map_or(Asked::Nothing, Asked::GaveUp))
+    }
+
+    /// Waits until the server may be asked again: this moment, or why to give up.
+    pub(super) fn pace(&mut self) -> Result<Result<Moment, GaveUp>> {
+        let at = now();
+        let ask_at = self.pace.ask_at(at);
+        if ask_at <= at {
+            return Ok(Ok(at));
+        }
+        Ok(self.pause(ask_at)?.map_or_else(|| Ok(now()), Err))
+    }
+
+    /// Waits until a moment, after which the server is asked in any case; why to give up, if there is
+    /// reason to.
+    fn pause(&mut self, until: Moment) -> Result<Option<GaveUp>> {
         loop {
-            match self.next(until)? {
-                Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
-                Woken::Time => return Ok(Asked::Nothing),
-                Woken::Incoming(_) | Woken::HolderDied => {}
+            match self.next(until) {
+                Ok(Woken::GaveUp(why)) => return Ok(Some(why)),
+                Ok(Woken::Time) => return Ok(None),
+                Ok(Woken::Incoming(Incoming::Deaf)) => self.poll_from_now_on(),
+                // What is said meanwhile is found out by asking.
+                Ok(
+                    Woken::Incoming(
+                        Incoming::Answer(_)
+                        | Incoming::Listening
+                        | Incoming::Granted(_)
+                        | Incoming::Notified
+                        | Incoming::Invalidated,
+                    )
+                    | Woken::HolderDied,
+                ) => {}
+                // Without the connection there is nothing to fail any more, but for ourselves.
+                Err(error) if self.link.is_some() => {
+                    self.taker.voice().detail(&error);
+                    self.disconnect();
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -300,7 +354,9 @@ impl<'a> Attempt<'a> {
     /// Starts COMMAND on the server's word that the lock is ours, with the claim still under way, if
     /// it can be known that enough is left of that short lease.
     fn start_under(&mut self, grant: Grant) -> bool {
-        let Some((asked, server_ms)) = self.asked.filter(|_| self.taker.starts_on_word) else {
+        // Far away the claim comes first: its answer might come when the grant is over.
+        let starts = self.taker.starts_on_word && wait::is_near(self.round_trip);
+        let Some((asked, server_ms)) = self.asked.filter(|_| starts) else {
             return false;
         };
         // A server whose clock went back says nothing about how long ago that was.
@@ -349,6 +405,7 @@ impl<'a> Attempt<'a> {
             Some(link) => link,
             None => self.link.insert(Link::open(&self.taker.settings.server)?),
         };
+        let mut within = self.taker.settings.server.timeout;
         // In one go with the question: the subscription stands before the server looks at it, so no
         // message can fall in between.
         if let Some(Place { polls: false, .. }) = self.place
@@ -356,13 +413,17 @@ impl<'a> Attempt<'a> {
         {
             link.listen(&self.claim.channel())?;
             self.listening = true;
+            // To listen may take an answer of its own, for which the question waits.
+            within *= 2;
         }
         let sent = now();
         self.known = true;
         link.send(self.claim.acquire(self.place.as_ref()))?;
         loop {
-            match self.next(sent + self.taker.settings.server.timeout)? {
+            match self.next(sent + within)? {
                 Woken::Incoming(Incoming::Answer(answer)) => {
+                    self.holds.answered = true;
+                    self.round_trip = now().since(sent);
                     return Ok(match Claim::acquired(answer)? {
                         Acquired::Held {
                             fence,
@@ -513,7 +574,8 @@ impl<'a> Attempt<'a> {
                 return Ok(Woken::HolderDied);
             }
             let renewal = self.holds.lease.and_then(|lease| lease.renew_at());
-            let wake_at = renewal.map_or(until, |renewal| renewal.min(until));
+            let due = renewal.into_iter().chain(self.holds.due());
+            let wake_at = due.fold(until, Moment::min);
             let set = self.timer.set(Some(wake_at)).map_err(io::Error::from);
             set.and_then(|()| {
                 let [renewer, renewing] = self.holds.wakes();
