@@ -26,6 +26,7 @@
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | who held a lock, how long, and how it ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
+//! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `config` | settings, passwords, TLS |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
@@ -40,6 +41,8 @@ mod exclusion;
 mod exit;
 mod fencing;
 mod frozen;
+#[cfg(target_os = "linux")]
+mod fuzz;
 mod generated;
 mod groups;
 mod history;
