@@ -2,6 +2,7 @@
 # make test     set this machine up and pass all tests
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
+# make fuzz     the protocol in simulated time: SECONDS of it, 60 unless told, or the one run of a SEED
 # make bench    the figures of the README
 # make lint     formatting, warnings
 # make generate write the generated man pages anew
@@ -21,7 +22,7 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
 MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
-.PHONY: build demo test bench install lint generate
+.PHONY: build demo test fuzz bench install lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -53,6 +54,12 @@ demo:
 test:
 	@scripts/setup test
 	$(CARGO) test --locked
+
+# A run is drawn from its seed: SEED alone is that run, with SECONDS it is the first of many.
+fuzz:
+	@scripts/setup test
+	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
+	    $(CARGO) test --locked --test integration fuzz:: -- --nocapture
 
 bench:
 	@scripts/setup bench
