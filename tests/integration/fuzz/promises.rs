@@ -75,6 +75,8 @@ macro_rules! promise {
 struct Past {
     /// The step at which it was first in the queue.
     queued: Option<u64>,
+    /// The step at which it first asked for a place there, which may have led to the lock at once.
+    asked: Option<u64>,
     ticket: Option<i64>,
     /// When it was last seen in the queue, and the step.
     seen: i64,
@@ -519,7 +521,8 @@ impl Promises {
                         .map(|(_, t)| *t)
                         .max();
                     promise!(
-                        last.is_none_or(|last| ticket > last),
+                        // One that got the lock at once has a ticket that nobody saw.
+                        past.ever_held || last.is_none_or(|last| ticket > last),
                         "no ticket is below those in the queue",
                         "{token} got {ticket}, and others have {tickets:?}"
                     );
@@ -688,6 +691,9 @@ impl Promises {
         } = step;
         let token = all[n].token();
         let is_held = after.held().contains_key(token);
+        if queues {
+            self.pasts[n].asked.get_or_insert(step.number);
+        }
         match answer {
             Answer::Held { fence, .. } => {
                 promise!(is_held, "who is told so holds the lock", "{token} doesn't");
@@ -744,7 +750,7 @@ impl Promises {
                     let counts = other.ever_held || other.queued.is_some() && !other.cancelled;
                     counts && all[o].plan.wish.number > number
                 });
-                let first = self.pasts[n].queued;
+                let first = self.pasts[n].asked;
                 let told = first.is_some_and(|first| first < self.superseded);
                 promise!(
                     number.is_some() && newer || told,
