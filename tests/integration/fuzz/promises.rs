@@ -606,10 +606,13 @@ impl Promises {
             self.superseded = step.number;
         }
         // One that never claimed what it was granted hasn't been there.
+        let counts = |view: &View, token: &str| {
+            let entry = view.meta.get(token).and_then(|entry| scripts::hold(entry));
+            entry.is_some_and(|entry| entry.phase != "granted")
+        };
         for token in held.keys() {
-            if let Some(&n) = self.tokens.get(token)
-                && entry_of(token).is_some_and(|entry| entry.phase != "granted")
-            {
+            let is_first = counts(after, token) && !counts(before, token);
+            if let Some(&n) = self.tokens.get(token).filter(|_| is_first) {
                 self.number = self.number.max(all[n].plan.wish.number.unwrap_or(0));
             }
         }
@@ -752,8 +755,9 @@ impl Promises {
                 });
                 let first = self.pasts[n].asked;
                 let told = first.is_some_and(|first| first < self.superseded);
+                // An old request that comes after a newer one may be superseded by that.
                 promise!(
-                    number.is_some() && newer || told,
+                    number.is_some() && newer || told || all[n].plan.manners.late > 0,
                     "nobody gives up for nothing",
                     "{token} gave up, and no newer run has been there"
                 );
