@@ -113,6 +113,8 @@ pub struct Promises {
     forgotten: i64,
     /// Entries in `meta` were deleted at this step.
     meta_deleted: u64,
+    /// The state was deleted at this step.
+    state_deleted: u64,
     /// Since when a live waiter could have the lock and nobody gets it.
     stalled: Option<i64>,
     granted: bool,
@@ -138,6 +140,7 @@ impl Promises {
             disturbed: 0,
             forgotten: i64::MIN,
             meta_deleted: 0,
+            state_deleted: 0,
             stalled: None,
             granted: false,
             frozen_free: false,
@@ -315,6 +318,7 @@ impl Promises {
             Key::State => {
                 self.superseded = 0;
                 self.number = 0;
+                self.state_deleted = step;
                 self.success = None;
                 self.forgotten = now;
                 if self.sets_clock && server <= self.latest {
@@ -612,7 +616,10 @@ impl Promises {
         };
         for token in held.keys() {
             let is_first = counts(after, token) && !counts(before, token);
-            if let Some(&n) = self.tokens.get(token).filter(|_| is_first) {
+            if let Some(&n) = self.tokens.get(token).filter(|_| is_first)
+                // What one said when it began to wait went with the state.
+                && self.pasts[n].asked.is_none_or(|asked| asked > self.state_deleted)
+            {
                 self.number = self.number.max(all[n].plan.wish.number.unwrap_or(0));
             }
         }
