@@ -3,6 +3,7 @@
 # make sweep    have each system call of a run fail, one after the other: half an hour
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
+# make fuzz     the protocol in simulated time: SECONDS of it, 60 unless told, or the one run of a SEED
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
@@ -23,7 +24,7 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
 MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
-.PHONY: build demo test sweep faults bench install lint generate
+.PHONY: build demo test sweep faults fuzz bench install lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -70,6 +71,12 @@ sweep:
 faults:
 	@scripts/setup test
 	FAULTS_WHOLE=1 $(CARGO) test --locked --test integration faults:: -- --nocapture
+
+# A run is drawn from its seed: SEED alone is that run, with SECONDS it is the first of many.
+fuzz:
+	@scripts/setup test
+	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
+	    $(CARGO) test --locked --test integration fuzz:: -- --nocapture
 
 bench:
 	@scripts/setup bench

@@ -37,6 +37,7 @@
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | who held a lock, how long, and how it ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
+//! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `config` | settings, passwords, TLS |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
 //! | `tidy` | the invariants of the code that can be seen in its text |
@@ -57,6 +58,7 @@ mod farewell;
 mod faults;
 mod fencing;
 mod frozen;
+mod fuzz;
 mod generated;
 mod groups;
 mod history;

@@ -164,7 +164,7 @@ impl Run<'_> {
             match take::open(server, &senses.signals) {
                 Ok(Ok(link)) => (Ok(link), senses),
                 Ok(Err(why)) => return Ok(self.taker.gave_up(why)),
-                Err(error) => (Err(error), senses),
+                Err(error) => (Err(error.into()), senses),
             }
         } else {
             let opened = Link::open(server).map_err(Into::into);

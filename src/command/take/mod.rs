@@ -30,8 +30,8 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
-    self, Claim, End, Limit, Link, Lock, Loss, Name, Order, Parting, Release, Request, Reused,
-    Server, Supersede, Who,
+    self, Claim, End, Kind, Limit, Link, Lock, Loss, Name, Order, Parting, Release, Request,
+    Reused, Server, Supersede, Who,
 };
 use crate::report::{self, Voice};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
@@ -442,27 +442,38 @@ const SOON: Duration = Duration::from_millis(250);
 
 /// Opens a connection, for a process whose signals are collected; one that ends us does so also where
 /// the server doesn't let us in.
-pub fn open(server: &Arc<Server>, signals: &Signals) -> Result<Result<Link, GaveUp>> {
+pub fn open(server: &Arc<Server>, signals: &Signals) -> Result<Result<Link, GaveUp>, lock::Error> {
     let started = now();
     let opened = Link::open_within(server, SOON.min(server.timeout));
     let left = server.timeout.saturating_sub(SOON);
     if opened.is_ok() || left.is_zero() || now().since(started) < SOON {
-        return Ok(opened.map(Ok)?);
+        return opened.map(Ok);
     }
+    open_in_background(server, left, signals).unwrap_or_else(|error| {
+        let line = format!("can't wait for a connection: {error}");
+        Err(lock::Error::new(Kind::Internal, line))
+    })
+}
+
+fn open_in_background(
+    server: &Arc<Server>,
+    within: Duration,
+    signals: &Signals,
+) -> io::Result<Result<Result<Link, GaveUp>, lock::Error>> {
     let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
     let (answer, answered) = channel();
     let (server, waker) = (Arc::clone(server), Arc::clone(&done));
     sys::start_thread("connect", sys::USUAL_STACK, move || {
-        let _ = answer.send(Link::open_within(&server, left));
+        let _ = answer.send(Link::open_within(&server, within));
         let _ = waker.write(1);
     })?;
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())])?;
         if let Some(signal) = ending(signals)? {
-            return Ok(Err(GaveUp::Signalled(signal)));
+            return Ok(Ok(Err(GaveUp::Signalled(signal))));
         }
         if let Ok(opened) = answered.try_recv() {
-            return Ok(opened.map(Ok)?);
+            return Ok(opened.map(Ok));
         }
     }
 }

@@ -13,7 +13,7 @@ use anyhow::Result;
 
 use super::deadlock::Deadlock;
 use super::{
-    GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, holds_by_environment, lost, sleep,
+    GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, holds_by_environment, lost, open, sleep,
 };
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
@@ -403,7 +403,10 @@ impl<'a> Attempt<'a> {
         }
         let link = match &mut self.link {
             Some(link) => link,
-            None => self.link.insert(Link::open(&self.taker.settings.server)?),
+            None => match open(&self.taker.settings.server, self.signals)? {
+                Ok(link) => self.link.insert(link),
+                Err(gave_up) => return Ok(Asked::GaveUp(gave_up)),
+            },
         };
         let mut within = self.taker.settings.server.timeout;
         // In one go with the question: the subscription stands before the server looks at it, so no

@@ -1,0 +1,140 @@
+//! Whatever happens, the protocol keeps its promises: the scripts as they are shipped, on a real server
+//! whose time is simulated, with clients that crash, stand still, repeat themselves and lose their
+//! answers, and with people who force, freeze, delete keys and set clocks.
+//!
+//! All of a run is drawn from its seed, so each failure can be had again: `make fuzz SEED=…`. The
+//! file `plan` says what is going to happen, `world` lets it happen, `promises` looks at it, `scripts`
+//! knows how the scripts are called, and `server` is the server.
+
+mod plan;
+mod promises;
+mod scripts;
+mod server;
+mod world;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use plan::Plan;
+use server::Server;
+use world::{Done, Failure, World};
+
+/// How many seeds are tried when nobody asks for more.
+const SEEDS: u64 = 60;
+/// How long a failure is made shorter.
+const SHRINKING: Duration = Duration::from_secs(30);
+
+#[test]
+fn the_protocol_keeps_its_promises_whatever_happens() {
+    let asked = |name: &str| -> Option<u64> {
+        let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+        Some(
+            text.parse()
+                .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+        )
+    };
+    let (seconds, seed) = (asked("FUZZ_SECONDS"), asked("FUZZ_SEED"));
+    // Those who ask for more want others than the last time.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let first = seed.unwrap_or(if seconds.is_some() { now.as_secs() } else { 1 });
+    let began = Instant::now();
+    let mut server = Server::start();
+    let (mut steps, mut held) = (0, 0);
+    for n in 0.. {
+        let is_over = match (seconds, seed) {
+            (Some(seconds), _) => began.elapsed() >= Duration::from_secs(seconds),
+            (None, Some(_)) => n >= 1,
+            (None, None) => n >= SEEDS,
+        };
+        if is_over {
+            break;
+        }
+        let plan = Plan::of(first + n);
+        match World::run(&mut server, &plan, false) {
+            Ok(Done {
+                steps: more,
+                held: holders,
+            }) => {
+                steps += more;
+                held += holders;
+            }
+            Err(failure) => panic!("{}", told(&mut server, plan, failure)),
+        }
+    }
+    // A fuzz in which nothing happens finds nothing.
+    assert!(
+        seed.is_some() || steps > SEEDS * 100 && held > 200,
+        "{steps} steps, {held} holders"
+    );
+}
+
+/// A failure in full, after all was taken out of the plan that it doesn't need.
+fn told(server: &mut Server, plan: Plan, failure: Failure) -> String {
+    let seed = plan.seed;
+    let (plan, failure) = shrink(server, plan, failure);
+    format!(
+        "seed {seed}: {}: {}\nwhat happened (`make fuzz SEED={seed}`; the clients that matter: {}):\n{}",
+        failure.broken.promise,
+        failure.broken.detail,
+        plan.clients
+            .iter()
+            .map(described)
+            .collect::<Vec<_>>()
+            .join("\n  "),
+        failure.trace.join("\n")
+    )
+}
+
+fn described(client: &plan::Client) -> String {
+    let plan::Client {
+        wish,
+        patience,
+        holds,
+        keep,
+        plain,
+        manners,
+        ..
+    } = client;
+    format!(
+        "{}: limit {} ttl {} priority {} lifo {} supersede {} number {:?} once {}; plain {plain} patience {patience} holds {holds} keep {keep}; {manners:?}",
+        wish.token,
+        wish.limit,
+        wish.ttl,
+        wish.priority,
+        wish.lifo,
+        wish.supersede,
+        wish.number,
+        wish.once
+    )
+}
+
+/// Takes clients and deeds out of a plan, one after the other, as long as it fails in the same way.
+fn shrink(server: &mut Server, mut plan: Plan, mut failure: Failure) -> (Plan, Failure) {
+    let until = Instant::now() + SHRINKING;
+    let promise = failure.broken.promise;
+    let mut fails = |smaller: &Plan| match World::run(server, smaller, true) {
+        Err(failure) if failure.broken.promise == promise => Some(failure),
+        Ok(_) | Err(_) => None,
+    };
+    // The same again, this time with a trace.
+    failure = fails(&plan).unwrap_or(failure);
+    loop {
+        let before = plan.clients.len() + plan.deeds.len();
+        for n in (0..before).rev() {
+            if Instant::now() > until {
+                return (plan, failure);
+            }
+            let mut smaller = plan.clone();
+            if n < plan.clients.len() {
+                smaller.clients.remove(n);
+            } else if n - plan.clients.len() < plan.deeds.len() {
+                smaller.deeds.remove(n - plan.clients.len());
+            }
+            if let Some(shorter) = fails(&smaller) {
+                (plan, failure) = (smaller, shorter);
+            }
+        }
+        if plan.clients.len() + plan.deeds.len() == before {
+            return (plan, failure);
+        }
+    }
+}

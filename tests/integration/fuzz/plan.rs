@@ -1,0 +1,307 @@
+//! What is going to happen in a run, all of it drawn from a seed: who comes when and wants what, how
+//! each behaves, and what befalls the lock.
+
+use super::scripts::{Key, SHARED, Wish};
+
+/// Numbers that look random and are always the same (`SplitMix64`).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64, stream: u64) -> Self {
+        let mut dice = Self(seed ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        dice.next();
+        dice
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A whole number of this range, its end excluded.
+    pub fn between(&mut self, from: i64, to: i64) -> i64 {
+        let wide = u64::try_from(to - from).unwrap();
+        from + i64::try_from(self.next() % wide).unwrap()
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn chance(&mut self, percent: i64) -> bool {
+        self.between(0, 100) < percent
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        let n = self.between(0, i64::try_from(from.len()).unwrap());
+        from[usize::try_from(n).unwrap()]
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub clients: Vec<Client>,
+    pub deeds: Vec<Deed>,
+    /// The longest that a request or an answer is under way, in microseconds.
+    pub slowest: i64,
+    /// Somebody sets the server's clock.
+    pub sets_clock: bool,
+}
+
+/// A run of redlock, or a plain client. Times are in milliseconds.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Draws what is left to chance during the run.
+    pub seed: u64,
+    pub comes: i64,
+    pub wish: Wish,
+    /// Takes the lock with SET NX PX and knows of nothing else.
+    pub plain: bool,
+    /// How long it waits; 0: not at all.
+    pub patience: i64,
+    pub holds: i64,
+    /// The lock stays its own for so long at least.
+    pub keep: i64,
+    /// Its job gives the lock back before the run ends.
+    pub early: bool,
+    pub how: &'static str,
+    pub manners: Manners,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Manners {
+    /// Of a hundred requests so many are lost, or their answers are.
+    pub loses: i64,
+    /// Of a hundred requests so many arrive seconds later.
+    pub late: i64,
+    /// Of a hundred requests so many arrive twice, the first answer being lost.
+    pub twice: i64,
+    /// Looks for its turn; no message can reach it.
+    pub polls: bool,
+    /// Its work begins with the message of the grant, before the claim is answered.
+    pub starts_on_grant: bool,
+    /// Lengthens its lease beyond what it asked for.
+    pub extends: bool,
+    /// Is gone without a word so long after it came.
+    pub crashes: Option<i64>,
+    /// Stands still from then on, and for how long.
+    pub stops: Option<(i64, i64)>,
+}
+
+impl Manners {
+    /// Nothing disturbs it, so it has what the manual promises to everybody.
+    pub fn are_perfect(&self) -> bool {
+        self.loses == 0 && self.late == 0 && self.crashes.is_none() && self.stops.is_none()
+    }
+}
+
+/// What befalls the lock, and when (in milliseconds).
+#[derive(Clone, Debug)]
+pub struct Deed {
+    pub at: i64,
+    pub what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum What {
+    ForceAny,
+    /// One of the holders, by this number.
+    ForceOne(usize),
+    ForceNobody,
+    Freeze(i64),
+    Thaw,
+    Delete(Key),
+    /// The server's clock is set forwards or backwards by so many milliseconds.
+    SetClock(i64),
+    Check(usize),
+    Inspect,
+    History,
+}
+
+/// The keys that may be lost one by one: all but the index, which isn't the lock's own.
+const EVICTED: [Key; 8] = [
+    Key::Lock,
+    Key::State,
+    Key::Meta,
+    Key::Holders,
+    Key::Queue,
+    Key::Waiters,
+    Key::History,
+    Key::Slots,
+];
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, 0);
+        let long = dice.between(30_000, 90_000);
+        let sets_clock = dice.chance(20);
+        let kinds = Kinds::draw(&mut dice);
+        let count = dice.between(12, 70);
+        let clients = (0..count)
+            .map(|n| kinds.client(&mut dice, n, long))
+            .collect();
+        let mut deeds = Vec::new();
+        let mut add =
+            |dice: &mut Dice, percent: i64, most: i64, what: &mut dyn FnMut(&mut Dice) -> What| {
+                if dice.chance(percent) {
+                    for _ in 0..dice.between(1, most + 1) {
+                        let at = dice.between(0, long);
+                        deeds.push(Deed {
+                            at,
+                            what: what(dice),
+                        });
+                    }
+                }
+            };
+        add(&mut dice, 30, 4, &mut |dice| match dice.between(0, 4) {
+            0 => What::ForceAny,
+            1 => What::ForceNobody,
+            n => What::ForceOne(usize::try_from(n).unwrap()),
+        });
+        add(&mut dice, 30, 4, &mut |dice| {
+            if dice.chance(70) {
+                What::Freeze(dice.between(100, 10_000))
+            } else {
+                What::Thaw
+            }
+        });
+        add(&mut dice, 35, 4, &mut |dice| {
+            What::Delete(dice.pick(&EVICTED))
+        });
+        add(&mut dice, 50, 4, &mut |dice| match dice.between(0, 3) {
+            0 => What::Inspect,
+            1 => What::History,
+            _ => What::Check(usize::try_from(dice.between(0, 30)).unwrap()),
+        });
+        if sets_clock {
+            add(&mut dice, 100, 4, &mut |dice| {
+                let furthest = dice.pick(&[500, 5_000, 60_000, 3_600_000]);
+                What::SetClock(dice.between(-furthest, furthest))
+            });
+        }
+        Self {
+            seed,
+            clients,
+            deeds,
+            slowest: if dice.chance(20) { 150_000 } else { 700 },
+            sets_clock,
+        }
+    }
+}
+
+/// What clients a run has: a run with few kinds disturbs less, so more can be promised.
+struct Kinds {
+    limits: Vec<i64>,
+    plain: i64,
+    misbehaves: i64,
+    priorities: bool,
+    lifo: bool,
+    supersedes: i64,
+    once: i64,
+    keeps: i64,
+}
+
+impl Kinds {
+    fn draw(dice: &mut Dice) -> Self {
+        let all: [&[i64]; 8] = [
+            &[1],
+            &[1],
+            &[2],
+            &[3, 2],
+            &[SHARED],
+            &[SHARED, 1],
+            &[SHARED, SHARED, 3, 1],
+            &[1, 2, 3, SHARED],
+        ];
+        Self {
+            limits: dice.pick(&all).to_vec(),
+            plain: dice.pick(&[0, 0, 15]),
+            misbehaves: dice.pick(&[0, 30, 70]),
+            priorities: dice.chance(40),
+            lifo: dice.chance(25),
+            supersedes: dice.pick(&[0, 0, 25, 60]),
+            once: dice.pick(&[0, 0, 0, 0, 0, 40]),
+            keeps: dice.pick(&[0, 0, 0, 40]),
+        }
+    }
+
+    fn client(&self, dice: &mut Dice, n: i64, long: i64) -> Client {
+        let plain = dice.chance(self.plain);
+        let supersede = if dice.chance(self.supersedes) {
+            dice.pick(&[1, 1, 2])
+        } else {
+            0
+        };
+        let wish = Wish {
+            token: if plain {
+                format!("plain-{n}")
+            } else {
+                format!("{n:04x}:host:{n}")
+            },
+            who: format!(
+                r#"{{"host":"h","user":"u","pid":{n},"command":["c{n}"]{}}}"#,
+                if dice.chance(70) {
+                    r#","instance":"i""#
+                } else {
+                    ""
+                }
+            ),
+            ttl: dice.between(1_000, 10_000),
+            limit: if plain { 1 } else { dice.pick(&self.limits) },
+            priority: if self.priorities {
+                dice.pick(&[0, 0, 0, 1, -1, 100])
+            } else {
+                0
+            },
+            lifo: self.lifo && dice.chance(50),
+            supersede,
+            number: (supersede > 0 && dice.chance(50)).then(|| dice.between(1, 30)),
+            once: if dice.chance(self.once) {
+                dice.between(1_000, 20_000)
+            } else {
+                0
+            },
+        };
+        let mut manners = Manners {
+            twice: dice.pick(&[0, 0, 20]),
+            polls: dice.chance(15),
+            starts_on_grant: dice.chance(50),
+            extends: dice.chance(10),
+            ..Manners::default()
+        };
+        if dice.chance(self.misbehaves) {
+            match dice.between(0, 5) {
+                0 => manners.loses = dice.between(5, 50),
+                1 => manners.late = dice.between(5, 30),
+                2 => manners.crashes = Some(dice.between(0, 15_000)),
+                3 => manners.stops = Some((dice.between(0, 10_000), dice.between(100, 20_000))),
+                _ => {
+                    manners.loses = 20;
+                    manners.stops = Some((dice.between(0, 10_000), dice.between(100, 20_000)));
+                }
+            }
+        }
+        Client {
+            seed: u64::try_from(dice.between(0, i64::MAX)).unwrap(),
+            comes: dice.between(0, long),
+            wish,
+            plain,
+            patience: if dice.chance(10) {
+                0
+            } else {
+                dice.between(500, 40_000)
+            },
+            holds: dice.pick(&[1, 20, 300, 1_000, 4_000]) + dice.between(0, 1_000),
+            keep: if dice.chance(self.keeps) {
+                dice.between(500, 6_000)
+            } else {
+                0
+            },
+            early: dice.chance(10),
+            how: dice.pick(&["status:0", "status:0", "status:1", "signal:15"]),
+            manners,
+        }
+    }
+}

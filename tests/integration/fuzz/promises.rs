@@ -1,0 +1,921 @@
+//! What is promised, looked at after each step: from what was before, what was done, and what is then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan::Plan;
+use super::scripts::{self, Answer, Call, Key, SHARED};
+use super::server::View;
+use super::world::{Client, Phase};
+
+const SECOND: i64 = 1_000_000;
+
+/// Who did what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `queues`: with the wish for a place in the queue.
+    Acquire {
+        client: usize,
+        queues: bool,
+    },
+    Renew(usize),
+    /// `keeps`: the lock is to stay for a while.
+    Release {
+        client: usize,
+        keeps: bool,
+    },
+    PlainAcquire(usize),
+    PlainRelease(usize),
+    /// From all holders, or from this client's hold alone.
+    Force(Option<usize>),
+    Freeze,
+    Thaw,
+    Delete(Key),
+    SetClock(i64),
+    Look,
+    /// Somebody comes when all is over.
+    Visit,
+}
+
+/// What the server has just done.
+pub struct Step<'a> {
+    /// The number of the step, and when it was.
+    pub number: u64,
+    pub now: i64,
+    pub act: Act,
+    pub call: &'a Call,
+    pub answer: &'a Answer,
+    pub before: &'a View,
+    pub after: &'a View,
+    pub all: &'a [Client],
+}
+
+/// A promise that wasn't kept.
+pub struct Broken {
+    pub promise: &'static str,
+    pub detail: String,
+}
+
+impl Broken {
+    pub fn new(promise: &'static str, detail: String) -> Self {
+        Self { promise, detail }
+    }
+}
+
+/// Fails with the promise and a detail unless the condition holds.
+macro_rules! promise {
+    ($condition:expr, $promise:literal, $($detail:tt)*) => {
+        if !$condition {
+            return Err(Broken::new($promise, format!($($detail)*)));
+        }
+    };
+}
+
+/// What a client has been through, as the server could know.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    /// The step at which it was first in the queue.
+    queued: Option<u64>,
+    /// The step at which it first asked for a place there, which may have led to the lock at once.
+    asked: Option<u64>,
+    ticket: Option<i64>,
+    /// When it was last seen in the queue, and the step.
+    seen: i64,
+    /// The step of its last heartbeat that was served.
+    refreshed: u64,
+    /// The step that made it a holder, and its fence.
+    held: Option<u64>,
+    fence: Option<i64>,
+    /// How long its lease was at first, in milliseconds.
+    granted: i64,
+    ever_held: bool,
+    /// It gave its lock back, and was told so.
+    released: bool,
+    /// It gave its place in the queue back.
+    cancelled: bool,
+    last: Option<(Vec<String>, Answer, u64)>,
+}
+
+pub struct Promises {
+    tokens: BTreeMap<String, usize>,
+    pasts: Vec<Past>,
+    sets_clock: bool,
+    /// The last fence that anybody has seen.
+    fence: i64,
+    /// The step at which a run last told the older ones to give up.
+    superseded: u64,
+    /// The highest number in an outside order that has held the lock.
+    number: i64,
+    /// When a run last succeeded, in the server's milliseconds.
+    success: Option<i64>,
+    /// The step at which the queue was last disturbed as a whole, and when the keys of it were last
+    /// deleted.
+    disturbed: u64,
+    forgotten: i64,
+    /// Entries in `meta` were deleted at this step.
+    meta_deleted: u64,
+    /// The state was deleted at this step.
+    state_deleted: u64,
+    /// Since when a live waiter could have the lock and nobody gets it.
+    stalled: Option<i64>,
+    granted: bool,
+    /// Nobody held the lock when it was frozen.
+    frozen_free: bool,
+    /// The latest that the server's clock has ever been.
+    latest: i64,
+}
+
+impl Promises {
+    pub fn new(plan: &Plan) -> Self {
+        let tokens = plan.clients.iter().enumerate();
+        Self {
+            tokens: tokens
+                .map(|(n, client)| (client.wish.token.clone(), n))
+                .collect(),
+            pasts: vec![Past::default(); plan.clients.len()],
+            sets_clock: plan.sets_clock,
+            fence: 0,
+            superseded: 0,
+            number: 0,
+            success: None,
+            disturbed: 0,
+            forgotten: i64::MIN,
+            meta_deleted: 0,
+            state_deleted: 0,
+            stalled: None,
+            granted: false,
+            frozen_free: false,
+            latest: 0,
+        }
+    }
+
+    /// Whose leases mean nothing any more by what was just done: the manual excludes it, or they are
+    /// to be told.
+    pub fn tainted(&self, act: Act, before: &View, after: &View, all: &[Client]) -> Vec<usize> {
+        let everybody = || (0..all.len()).collect();
+        match act {
+            Act::Delete(Key::Lock) => everybody(),
+            Act::Delete(Key::Holders) if before.mark.as_deref().is_some_and(scripts::is_group) => {
+                everybody()
+            }
+            Act::SetClock(by) if by > 0 => everybody(),
+            Act::Force(_) => {
+                let held = after.held();
+                let lost = before
+                    .held()
+                    .into_keys()
+                    .filter(|token| !held.contains_key(token));
+                lost.filter_map(|token| self.tokens.get(&token).copied())
+                    .collect()
+            }
+            Act::Acquire { .. }
+            | Act::Renew(_)
+            | Act::Release { .. }
+            | Act::PlainAcquire(_)
+            | Act::PlainRelease(_)
+            | Act::Freeze
+            | Act::Thaw
+            | Act::Delete(_)
+            | Act::SetClock(_)
+            | Act::Look
+            | Act::Visit => Vec::new(),
+        }
+    }
+
+    /// After each event: who believes to hold the lock holds it, nobody holds it together with
+    /// somebody who must not, and what is free is given to those who wait.
+    pub fn believed(
+        &mut self,
+        now: i64,
+        view: &View,
+        is_frozen: bool,
+        all: &[Client],
+    ) -> Result<(), Broken> {
+        let mut limit = SHARED;
+        let mut slots = BTreeSet::new();
+        let mut names = Vec::new();
+        let held = view.held();
+        for client in all {
+            let Some(belief) = client.belief.filter(|belief| now < belief.until) else {
+                continue;
+            };
+            if belief.step <= client.tainted {
+                continue;
+            }
+            let token = client.token();
+            promise!(
+                held.contains_key(token),
+                "a lease that has not run out is held",
+                "{token} counts on its lease for {} µs more",
+                belief.until - now
+            );
+            names.push(token);
+            limit = limit.min(client.plan.wish.limit);
+            promise!(
+                belief.slot == 0 || slots.insert(belief.slot),
+                "each holder has a slot of its own",
+                "{names:?} have slot {}",
+                belief.slot
+            );
+        }
+        let count = i64::try_from(names.len()).unwrap();
+        promise!(
+            count <= limit,
+            "no two hold it that must not",
+            "{names:?} believe in it, limit {limit}"
+        );
+        self.progress(now, view, is_frozen, all)
+    }
+
+    /// A lock that could be given to a live waiter is given to one within a bound.
+    fn progress(
+        &mut self,
+        now: i64,
+        view: &View,
+        is_frozen: bool,
+        all: &[Client],
+    ) -> Result<(), Broken> {
+        if self.sets_clock {
+            return Ok(());
+        }
+        let is_live = |n: &usize| {
+            let client = &all[*n];
+            client.plan.manners.are_perfect() && client.phase == Phase::Waits
+        };
+        let index = |token: &String| self.tokens.get(token).copied();
+        let mut room = SHARED;
+        let mut count = 0;
+        for token in view.held().keys() {
+            let Some(n) = index(token) else { continue };
+            let entry = view.meta.get(token).and_then(|entry| scripts::hold(entry));
+            // A grant to one that doesn't answer is nobody's.
+            let answers = all[n].plan.manners.are_perfect();
+            if entry.is_none_or(|entry| entry.phase != "granted") || answers {
+                count += 1;
+                room = room.min(all[n].plan.wish.limit);
+            }
+        }
+        let waiting: Vec<usize> = view
+            .queue
+            .iter()
+            .filter_map(|(token, _)| index(token))
+            .collect();
+        let limits = waiting.iter().map(|&n| all[n].plan.wish.limit);
+        room = limits.fold(room, i64::min);
+        let beats = waiting.iter().copied().filter(is_live).map(|n| all[n].beat);
+        let goes_on = std::mem::take(&mut self.granted) || is_frozen || count >= room;
+        let Some(beat) = beats.min().filter(|_| !goes_on) else {
+            self.stalled = None;
+            return Ok(());
+        };
+        let since = *self.stalled.get_or_insert(now);
+        promise!(
+            now - since <= 5 * SECOND + beat + SECOND / 2,
+            "what is free is given to those who wait",
+            "for {} ms nobody got it, with {waiting:?} in the queue",
+            (now - since) / 1_000
+        );
+        Ok(())
+    }
+
+    /// After each step.
+    pub fn observe(&mut self, step: &Step) -> Result<(), Broken> {
+        let after = step.after;
+        if let Act::Delete(key) = step.act {
+            self.forget(key, step.number, step.now, after.now);
+        }
+        if let Act::SetClock(_) = step.act {
+            self.disturbed = step.number;
+            // The fence is in the state and in the clock; without both nothing is left of it.
+            if !step.before.state.contains_key("fence") {
+                self.fence = 0;
+            }
+        }
+        self.latest = self.latest.max(after.now);
+        self.keys(step)?;
+        self.holds(step)?;
+        self.queue(step)?;
+        self.newly_held(step)?;
+        self.answer(step)?;
+        self.repetition(step)?;
+        self.records(after)?;
+        let held = after.held();
+        for (token, &n) in &self.tokens {
+            if !held.contains_key(token) {
+                self.pasts[n].held = None;
+                self.pasts[n].fence = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody has deleted a key: what can't be known any more is not asked for.
+    fn forget(&mut self, key: Key, step: u64, now: i64, server: i64) {
+        match key {
+            Key::Queue | Key::Waiters => {
+                self.disturbed = step;
+                self.forgotten = now;
+            }
+            Key::State => {
+                self.superseded = 0;
+                self.number = 0;
+                self.state_deleted = step;
+                self.success = None;
+                self.forgotten = now;
+                if self.sets_clock && server <= self.latest {
+                    self.fence = 0;
+                }
+            }
+            Key::Meta => self.meta_deleted = step,
+            Key::History => {
+                // That is where it stands how a hold ended.
+                for past in &mut self.pasts {
+                    past.released = false;
+                }
+            }
+            Key::Lock | Key::Holders | Key::Index | Key::Slots => {}
+        }
+    }
+
+    fn keys(&mut self, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            act, before, after, ..
+        } = step;
+        for (key, &left) in &after.keys {
+            promise!(
+                left != -1,
+                "each key has an expiry",
+                "{} has none",
+                key.name()
+            );
+        }
+        for (token, entry) in &after.meta {
+            promise!(
+                scripts::hold(entry).is_some(),
+                "entries can be read",
+                "the hold of {token} is {entry:?}"
+            );
+        }
+        if act == Act::Freeze {
+            self.frozen_free = after.held().is_empty();
+        } else if matches!(act, Act::Delete(_)) {
+            self.frozen_free = false;
+        }
+        // A plain client asks nobody but the key; it gets in when another one has left it.
+        let may = matches!(act, Act::PlainAcquire(_)) && !self.frozen_free;
+        let frozen = before.is_frozen() && after.is_frozen() && !may;
+        let held = before.held();
+        let new = after
+            .held()
+            .into_keys()
+            .find(|token| !held.contains_key(token));
+        if let Some(token) = new.filter(|_| frozen) {
+            let detail = format!("{token} got in by {act:?}");
+            return Err(Broken::new("nobody gets into a frozen lock", detail));
+        }
+        if act == Act::Look {
+            let same = before.state == after.state
+                && before.history == after.history
+                && before.queue.len() >= after.queue.len();
+            promise!(same, "who only looks changes nothing", "before: {before:?}");
+        }
+        Ok(())
+    }
+
+    /// Nobody becomes a holder, or stops being one, but in the ways there are.
+    fn holds(&self, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            act,
+            before,
+            after,
+            all,
+            ..
+        } = step;
+        let (old, new) = (before.held(), after.held());
+        if matches!(act, Act::SetClock(_)) {
+            return Ok(());
+        }
+        let actor = match act {
+            Act::Acquire { client, .. } | Act::Release { client, .. } => Some(client),
+            Act::Renew(n) | Act::PlainAcquire(n) | Act::PlainRelease(n) => Some(n),
+            _ => None,
+        };
+        let actor = actor.map(|n| all[n].token());
+        for (token, &end) in &old {
+            let is_actor = actor == Some(token);
+            let Some(&until) = new.get(token) else {
+                let is_gone = match act {
+                    _ if end <= after.now => true,
+                    Act::Release { .. } | Act::PlainRelease(_) => is_actor,
+                    Act::Force(None) | Act::Visit => true,
+                    Act::Force(Some(victim)) => self.tokens.get(token) == Some(&victim),
+                    Act::Delete(key) => matches!(key, Key::Lock | Key::Holders),
+                    _ => false,
+                };
+                promise!(
+                    is_gone,
+                    "a hold ends in no other way",
+                    "{token} lost its hold by {act:?}"
+                );
+                continue;
+            };
+            // What is granted may be longer than what is then asked for.
+            let entry = before
+                .meta
+                .get(token)
+                .and_then(|entry| scripts::hold(entry));
+            let claims = entry.is_none_or(|entry| entry.phase == "granted");
+            let keeps = matches!(act, Act::Release { keeps: true, .. });
+            let may_shorten = is_actor && (claims || keeps);
+            promise!(
+                until >= end - 1 || may_shorten,
+                "no lease is shortened",
+                "that of {token} ended in {} ms, and by {act:?} in {} ms",
+                end - after.now,
+                until - after.now
+            );
+        }
+        let mut limit = SHARED;
+        for token in new.keys() {
+            let Some(&n) = self.tokens.get(token) else {
+                continue;
+            };
+            limit = limit.min(all[n].plan.wish.limit);
+            if old.get(token).is_some_and(|&end| end > after.now) {
+                continue;
+            }
+            let asks = matches!(act, Act::Acquire { .. } | Act::PlainAcquire(_));
+            promise!(
+                asks && actor == Some(token) || before.waits(token),
+                "who has lost a lock gets it back by asking for it only",
+                "{token} holds it by {act:?}"
+            );
+        }
+        let count = i64::try_from(new.len()).unwrap();
+        promise!(
+            count <= limit,
+            "the server gives it to no two that must not hold it",
+            "{new:?}, limit {limit}"
+        );
+        Ok(())
+    }
+
+    /// The queue: tickets grow, nobody falls out of it, those who come back have their old place.
+    fn queue(&mut self, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            number: step,
+            now,
+            act,
+            before,
+            after,
+            all,
+            ..
+        } = step;
+        let held = after.held();
+        for (token, _) in &before.queue {
+            let Some(&n) = self.tokens.get(token) else {
+                continue;
+            };
+            self.pasts[n].seen = now;
+            if after.waits(token) || held.contains_key(token) {
+                continue;
+            }
+            let is_perfect =
+                all[n].plan.manners.are_perfect() && self.pasts[n].refreshed > self.disturbed;
+            match act {
+                Act::Acquire { client, .. }
+                    if client != n && all[client].plan.wish.supersede > 0 =>
+                {
+                    let older = self.pasts[n].queued < self.pasts[client].queued;
+                    let is_new = self.pasts[client].queued.is_none();
+                    promise!(
+                        older || is_new || !is_perfect,
+                        "only older ones give up for it",
+                        "{token} came after {}",
+                        all[client].token()
+                    );
+                }
+                Act::Acquire { client, .. } if client == n => {}
+                Act::Release { client, .. } if client == n => self.pasts[n].cancelled = true,
+                Act::Delete(Key::Queue | Key::Waiters) | Act::SetClock(_) | Act::Visit => {}
+                _ => promise!(
+                    !is_perfect,
+                    "a live waiter keeps its place",
+                    "{token} fell out of the queue by {act:?}"
+                ),
+            }
+        }
+        let ticket = |token: &String, score: i64| {
+            let n = self.tokens.get(token)?;
+            Some((*n, scripts::ticket(score, all[*n].plan.wish.priority)))
+        };
+        let tickets: Vec<(usize, i64)> = after
+            .queue
+            .iter()
+            .filter_map(|(token, score)| ticket(token, *score))
+            .collect();
+        for &(n, ticket) in &tickets {
+            let past = &mut self.pasts[n];
+            let token = all[n].token();
+            let is_new = !before.waits(token);
+            match past.ticket {
+                None => {
+                    let last = tickets
+                        .iter()
+                        .filter(|(other, _)| *other != n)
+                        .map(|(_, t)| *t)
+                        .max();
+                    promise!(
+                        // One that got the lock at once has a ticket that nobody saw.
+                        past.ever_held || last.is_none_or(|last| ticket > last),
+                        "no ticket is below those in the queue",
+                        "{token} got {ticket}, and others have {tickets:?}"
+                    );
+                    past.ticket = Some(ticket);
+                    past.queued = Some(step);
+                    if all[n].plan.wish.supersede > 0 {
+                        self.superseded = step;
+                    }
+                }
+                Some(mine) if is_new && mine != ticket => {
+                    let waited_on = !past.ever_held && !past.cancelled;
+                    let knows =
+                        waited_on && now - past.seen < 30 * SECOND && self.forgotten < past.seen;
+                    promise!(
+                        !knows,
+                        "who comes back has its old place",
+                        "{token} had ticket {mine} and has {ticket}"
+                    );
+                    past.ticket = Some(ticket);
+                    past.queued = Some(step);
+                }
+                Some(_) => {}
+            }
+            if let Act::Acquire { client, .. } = act
+                && client == n
+            {
+                self.pasts[n].refreshed = step;
+            }
+        }
+        Ok(())
+    }
+
+    /// Those who get the lock: in the order of their turns, with a growing fence.
+    fn newly_held(&mut self, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            act,
+            before,
+            after,
+            all,
+            ..
+        } = step;
+        let (old, held) = (before.held(), after.held());
+        let entry_of = |token: &str| after.meta.get(token).and_then(|entry| scripts::hold(entry));
+        let mut new = Vec::new();
+        for token in held.keys() {
+            let Some(&n) = self.tokens.get(token) else {
+                continue;
+            };
+            let is_old = old.get(token).is_some_and(|&end| end > after.now);
+            if !is_old && !all[n].plan.plain && !matches!(act, Act::SetClock(_)) {
+                new.push((entry_of(token).map(|entry| entry.fence), n));
+            }
+        }
+        // In the order in which they got it.
+        new.sort_unstable();
+        let mut tells = false;
+        for (fence, n) in new {
+            let token = all[n].token();
+            if let Some(fence) = fence {
+                promise!(
+                    fence > self.fence,
+                    "the fence grows with each grant",
+                    "{token} got {fence}, and {} was there before",
+                    self.fence
+                );
+                self.fence = fence;
+            }
+            self.may_have_it(n, step)?;
+            self.granted |= all[n].plan.manners.are_perfect();
+            let past = &mut self.pasts[n];
+            past.held = Some(step.number);
+            past.fence = fence;
+            // A grant may be longer than what is asked for.
+            past.granted = held[token] - after.now;
+            past.ever_held = true;
+            past.released = false;
+            // It came when nobody waited; it tells the older ones all the same.
+            tells |= all[n].plan.wish.supersede > 0 && past.queued.is_none();
+        }
+        if tells {
+            self.superseded = step.number;
+        }
+        // One that never claimed what it was granted hasn't been there.
+        let counts = |view: &View, token: &str| {
+            let entry = view.meta.get(token).and_then(|entry| scripts::hold(entry));
+            entry.is_some_and(|entry| entry.phase != "granted")
+        };
+        for token in held.keys() {
+            let is_first = counts(after, token) && !counts(before, token);
+            if let Some(&n) = self.tokens.get(token).filter(|_| is_first)
+                // What one said when it began to wait went with the state.
+                && self.pasts[n].asked.is_none_or(|asked| asked > self.state_deleted)
+            {
+                self.number = self.number.max(all[n].plan.wish.number.unwrap_or(0));
+            }
+        }
+        Ok(())
+    }
+
+    /// A client has got the lock: nobody was before it, and no newer run has told it to give up.
+    fn may_have_it(&self, n: usize, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            act,
+            before,
+            after,
+            all,
+            ..
+        } = step;
+        let (token, past) = (all[n].token(), &self.pasts[n]);
+        promise!(
+            past.queued.is_none_or(|queued| queued >= self.superseded),
+            "who was told to give up never gets the lock",
+            "{token} was superseded at step {}",
+            self.superseded
+        );
+        if let Some(number) = all[n].plan.wish.number {
+            promise!(
+                number >= self.number,
+                "an older number never follows a newer one",
+                "{token} has number {number}, and {} has held the lock",
+                self.number
+            );
+        }
+        let rank = |client: &Client, queued: Option<u64>| {
+            let wish = &client.plan.wish;
+            let came = i64::try_from(queued.unwrap_or(step.number)).unwrap();
+            (-wish.priority, if wish.lifo { -came } else { came })
+        };
+        let mine = rank(&all[n], past.queued);
+        for (other, _) in &before.queue {
+            let Some(&o) = self.tokens.get(other) else {
+                continue;
+            };
+            let theirs = &self.pasts[o];
+            let is_undisturbed = all[o].plan.manners.are_perfect()
+                && all[o].phase == Phase::Waits
+                && theirs.refreshed > self.disturbed
+                && theirs.queued.is_some_and(|queued| queued > self.disturbed);
+            if o == n || !is_undisturbed || !after.waits(other) {
+                continue;
+            }
+            promise!(
+                mine < rank(&all[o], theirs.queued),
+                "first in, first out",
+                "{token} got the lock by {act:?} before {other}"
+            );
+        }
+        Ok(())
+    }
+
+    /// What is answered is true, and its numbers are possible.
+    fn answer(&mut self, step: &Step) -> Result<(), Broken> {
+        match step.act {
+            Act::Acquire { client, queues } => self.acquired(client, queues, step),
+            Act::Renew(client) => self.renewed(client, step),
+            Act::Release { client, .. } => self.released(client, step),
+            Act::PlainAcquire(_)
+            | Act::PlainRelease(_)
+            | Act::Force(_)
+            | Act::Freeze
+            | Act::Thaw
+            | Act::Delete(_)
+            | Act::SetClock(_)
+            | Act::Look
+            | Act::Visit => Ok(()),
+        }
+    }
+
+    fn acquired(&mut self, n: usize, queues: bool, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            after, all, answer, ..
+        } = step;
+        let token = all[n].token();
+        let is_held = after.held().contains_key(token);
+        if queues {
+            self.pasts[n].asked.get_or_insert(step.number);
+        }
+        match answer {
+            Answer::Held { fence, .. } => {
+                promise!(is_held, "who is told so holds the lock", "{token} doesn't");
+                let past = &mut self.pasts[n];
+                let known = past.fence.filter(|_| past.held > Some(self.meta_deleted));
+                promise!(
+                    known.is_none_or(|known| known == *fence),
+                    "a hold has one fence",
+                    "{token} got {known:?} and is told {fence}"
+                );
+                promise!(
+                    known.is_some() || *fence >= self.fence,
+                    "the fence grows with each grant",
+                    "{token} is told {fence}, and {} was there before",
+                    self.fence
+                );
+                past.fence = Some(*fence);
+                self.fence = self.fence.max(*fence);
+            }
+            Answer::Busy {
+                ahead,
+                ticket,
+                left,
+                ..
+            } => {
+                // An old request that comes after a newer one has an answer that nobody reads.
+                promise!(
+                    !is_held || all[n].plan.manners.late > 0,
+                    "who holds the lock is told so",
+                    "{token} is told that it's busy"
+                );
+                promise!(
+                    *left >= -1 || self.sets_clock,
+                    "numbers are possible",
+                    "{left} ms are left"
+                );
+                let at = after.queue.iter().position(|(waiter, _)| waiter == token);
+                let mine = self.pasts[n].ticket;
+                promise!(
+                    !queues || *ticket == mine,
+                    "who waits knows its ticket",
+                    "{token} has {mine:?} and is told {ticket:?}"
+                );
+                promise!(
+                    !queues || at.and_then(|at| i64::try_from(at).ok()) == Some(*ahead),
+                    "who waits knows its place",
+                    "{token} is number {at:?} and is told that {ahead} are ahead"
+                );
+            }
+            Answer::Superseded => {
+                let number = all[n].plan.wish.number;
+                let newer = self.tokens.values().any(|&o| {
+                    let other = &self.pasts[o];
+                    let counts = other.ever_held || other.queued.is_some() && !other.cancelled;
+                    counts && all[o].plan.wish.number > number
+                });
+                let first = self.pasts[n].asked;
+                let told = first.is_some_and(|first| first < self.superseded);
+                // An old request that comes after a newer one may be superseded by that.
+                promise!(
+                    number.is_some() && newer || told || all[n].plan.manners.late > 0,
+                    "nobody gives up for nothing",
+                    "{token} gave up, and no newer run has been there"
+                );
+            }
+            Answer::Enough => {
+                let ago = self.success.map(|success| after.now - success);
+                promise!(
+                    self.sets_clock || ago.is_some_and(|ago| ago <= all[n].plan.wish.once),
+                    "nobody is skipped without a success",
+                    "{token} is, the last success was {ago:?} ms ago"
+                );
+            }
+            other => unreachable!("scripts::read gives no {other:?} here"),
+        }
+        Ok(())
+    }
+
+    fn renewed(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            before,
+            after,
+            all,
+            answer,
+            ..
+        } = step;
+        let token = all[n].token();
+        let was_held = before.held().get(token).is_some_and(|&end| end > after.now);
+        if let Answer::Ours { left } = answer {
+            promise!(was_held, "a lost lock isn't renewed", "that of {token} was");
+            let most = all[n].asked_most.max(self.pasts[n].granted);
+            promise!(
+                (0..=most).contains(left) || self.sets_clock,
+                "no lease is longer than asked for",
+                "{token} asked for {most} ms and is told {left} ms"
+            );
+        } else {
+            promise!(
+                !was_held,
+                "a held lock isn't called lost",
+                "{token} is told {answer:?}"
+            );
+        }
+        Ok(())
+    }
+
+    fn released(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            before,
+            after,
+            all,
+            answer,
+            ..
+        } = step;
+        let token = all[n].token();
+        let is_held = after.held().contains_key(token);
+        let was_held = before.held().get(token).is_some_and(|&end| end > after.now);
+        let past = &mut self.pasts[n];
+        if was_held && before.state.get("succeeded") != after.state.get("succeeded") {
+            self.success = Some(after.now);
+        }
+        match answer {
+            Answer::Released | Answer::Kept { .. } => {
+                promise!(
+                    is_held == matches!(answer, Answer::Kept { .. }),
+                    "what is given back is free, and what is kept is held",
+                    "{token} is told {answer:?}"
+                );
+                // Of a hold whose entry was deleted nothing is known when it is over.
+                past.released |= was_held && before.meta.contains_key(token);
+            }
+            _ => {
+                promise!(
+                    !was_held,
+                    "a held lock isn't called lost",
+                    "{token} is told {answer:?}"
+                );
+                promise!(
+                    *answer == Answer::Returned || !past.released,
+                    "what was given back wasn't lost",
+                    "{token} has given it back itself and is told that it lost it"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The same request again, before anything else has happened: it has the same outcome.
+    fn repetition(&mut self, step: &Step) -> Result<(), Broken> {
+        let &Step {
+            number: step,
+            act,
+            call,
+            answer,
+            ..
+        } = step;
+        let n = match act {
+            Act::Acquire { client, .. } | Act::Release { client, .. } => client,
+            Act::Renew(n) => n,
+            _ => return Ok(()),
+        };
+        let past = &mut self.pasts[n];
+        let last = past.last.replace((call.args.clone(), answer.clone(), step));
+        let is_next =
+            |(was, _, at): &(Vec<String>, Answer, u64)| *was == call.args && at + 1 == step;
+        let Some((_, first, _)) = last.filter(is_next) else {
+            return Ok(());
+        };
+        // Of a hold whose entry was deleted nothing is known when it is over.
+        let is_unknown = !past.released;
+        let same = match (&first, answer) {
+            (Answer::Held { .. }, Answer::Held { .. })
+            | (Answer::Superseded, Answer::Superseded)
+            | (Answer::Enough, Answer::Enough | Answer::Busy { .. } | Answer::Held { .. })
+            | (Answer::Busy { .. }, Answer::Busy { .. } | Answer::Held { .. })
+            | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost)
+            | (Answer::Released | Answer::Returned, Answer::Released | Answer::Returned)
+            | (Answer::Kept { .. }, Answer::Kept { .. } | Answer::Released | Answer::Returned)
+            | (Answer::Lost, Answer::Lost) => true,
+            (Answer::Released, Answer::Lost) => is_unknown,
+            _ => false,
+        };
+        promise!(
+            same,
+            "a repetition has the same outcome",
+            "{act:?} is answered {first:?}, and then {answer:?}"
+        );
+        Ok(())
+    }
+
+    /// The history has each hold once, and nothing that is still to come.
+    fn records(&mut self, after: &View) -> Result<(), Broken> {
+        let mut seen = BTreeSet::new();
+        for text in &after.history {
+            let Some((id, fence, ended)) = scripts::record(text) else {
+                return Err(Broken::new(
+                    "entries can be read",
+                    format!("the history has {text:?}"),
+                ));
+            };
+            promise!(
+                ended <= after.now || self.sets_clock,
+                "the history tells what is over",
+                "{text:?} ends in {} ms",
+                ended - after.now
+            );
+            promise!(
+                seen.insert((id, fence)),
+                "the history has each hold once",
+                "{text:?} stands there twice"
+            );
+        }
+        Ok(())
+    }
+}
