@@ -307,7 +307,7 @@ impl<'a> Attempt<'a> {
         };
         let later = Duration::from_millis(later);
         let (ttl, kill_after) = (self.claim.ttl(), self.taker.kill_after);
-        let lease = Lease::granted(asked, later, grant.lasting, ttl, kill_after);
+        let lease = Lease::granted(asked, later, now(), grant.lasting, ttl, kill_after);
         if now() >= lease.stop_at() {
             return false;
         }
