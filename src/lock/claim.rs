@@ -104,6 +104,9 @@ pub struct Busy {
     pub frozen: Option<Frozen>,
     /// The lock had no expiry, and has got one.
     pub repaired: bool,
+    /// It was granted, and isn't claimed yet: one that stands still may have it, so that all in the
+    /// queue look when that short lease ends.
+    pub granted: bool,
 }
 
 /// The answer to [`Claim::renew`] and [`Claim::check_all`]; that there was no answer is an
@@ -287,6 +290,7 @@ impl Claim {
                 entry,
                 freeze,
                 repaired,
+                granted,
             ] => Acquired::Busy(Busy {
                 now_ms: number(now_ms)?,
                 ahead: number(ahead)?,
@@ -298,6 +302,7 @@ impl Claim {
                 holder: holder(entry),
                 frozen: frozen(freeze),
                 repaired: matches!(repaired, Value::Int(1)),
+                granted: matches!(granted, Value::Int(1)),
             }),
             [Value::Int(3), ago] => Acquired::Done(milliseconds(ago)?.unwrap_or_default()),
             [Value::Int(2), by] => Acquired::Superseded(Box::new(
@@ -395,7 +400,12 @@ impl Claim {
         within: Duration,
     ) -> Result<Vec<Standing>, Error> {
         link.watch(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
-        let call = |claim: &Self| claim.lock.call(&CHECK, vec![claim.token.clone()]);
+        let call = |claim: &Self| {
+            let ttl = claim.request.ttl.as_millis().to_string();
+            claim
+                .lock
+                .call(&CHECK, vec![claim.token.clone(), ttl.into()])
+        };
         let answers = link.ask_all(claims.iter().map(call).collect(), within)?;
         answers.into_iter().map(Self::standing).collect()
     }

@@ -63,6 +63,7 @@ pub(super) struct Keys {
     pub(super) holders: Vec<u8>,
     pub(super) queue: Vec<u8>,
     pub(super) waiters: Vec<u8>,
+    pub(super) slots: Vec<u8>,
     pub(super) history: Vec<u8>,
     /// What the channel of each waiter begins with.
     pub(super) channels: Vec<u8>,
@@ -86,6 +87,7 @@ impl Keys {
             holders: format!("{tag}:holders").into(),
             queue: format!("{tag}:queue").into(),
             waiters: format!("{tag}:waiters").into(),
+            slots: format!("{tag}:slots").into(),
             history: format!("{tag}:history").into(),
             channels: format!("{tag}:").into(),
             index: index_key(prefix),
@@ -196,11 +198,14 @@ mod tests {
                     holders,
                     queue,
                     waiters,
+                    slots,
                     history,
                     channels,
                     ..
                 } = &keys;
-                for key in [state, meta, holders, queue, waiters, history, channels] {
+                for key in [
+                    state, meta, holders, queue, waiters, slots, history, channels,
+                ] {
                     let text = String::from_utf8_lossy(key);
                     assert_eq!(slot_of(key), slot_of(&keys.lock), "{prefix}{name}: {text}");
                 }

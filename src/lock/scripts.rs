@@ -13,44 +13,44 @@ pub(super) struct Script {
     pub(super) hash: &'static str,
 }
 
-/// A script that begins with what `promote.lua` defines.
+/// A script that begins with what `promote.lua` defines, in the function that it opens.
 macro_rules! with_promote {
     ($file:literal) => {
-        concat!(include_str!("promote.lua"), include_str!($file))
+        concat!(include_str!("promote.lua"), include_str!($file), "end)()\n")
     };
 }
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "df48c8008fd78a2947fa6a74c31f634964e58cba",
+    hash: "c1987ce23b0d36d5e8f0d923a4a3a8bb9c42b433",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "5f73587568b44519a9f4afb06d69d8f5b093effa",
+    hash: "c15b46622057cadfd81e0f8433104f1948cca6b2",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "16f99b6722702012d917a3239cc8b4beab245314",
+    hash: "13d314f357abf3bfc92658db389b75d031405021",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "e698071d7b730eaf58fbea38a1d4c60902dafad6",
+    hash: "11c09ccd8e227c4a2331ab79d52861f9e8a7958c",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "9b4e7d8ee0087be709ffe8298d25515568bd6aed",
+    hash: "9c7d02e0e4cadec40c2a2912abf2420ed0d010c0",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "128f77dd98e45e9a7efd89e24edf866f8780666d",
+    hash: "6675bccc670f27b34cc7872dfcaf510da34c4fce",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "35387a6c1694e2844a44cfab99d4a518024dda79",
+    hash: "c31869059f0e9cdd5ba243ac20edb9267511cfa8",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "7a7b218d99b2b8ea3c4cab2b0a7d286aeec9221c",
+    hash: "dcf05d4768933f07b8a43d2dd1a557238bc81ba1",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

@@ -170,7 +170,9 @@ impl<'a> Attempt<'a> {
             } else {
                 Ear::Listens
             };
-            match wait::next(patience, ear, busy.ahead, busy.left, heard, dice()) {
+            // All of us look when a grant ends that isn't claimed.
+            let ahead = if busy.granted { 0 } else { busy.ahead };
+            match wait::next(patience, ear, ahead, busy.left, heard, dice()) {
                 Next::GiveUp => {
                     let line = self.patience_is_over(&busy);
                     return Ok(Taking::GaveUp(GaveUp::Busy(line)));
