@@ -351,8 +351,10 @@ fn loops(redis: &Redis) -> Result<()> {
 fn work_of_the_server(redis: &Redis) -> Result<()> {
     const HAND_OFFS: usize = 200;
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    let script =
-        |own: &str| redis::Script::new(&[include_str!("../src/lock/promote.lua"), own].concat());
+    let script = |own: &str| {
+        let promote = include_str!("../src/lock/promote.lua");
+        redis::Script::new(&[promote, own, "end)()\n"].concat())
+    };
     let acquire = script(include_str!("../src/lock/acquire.lua"));
     let release = script(include_str!("../src/lock/release.lua"));
     let renew = script(include_str!("../src/lock/renew.lua"));
@@ -440,6 +442,7 @@ fn call<'a>(script: &'a redis::Script, arguments: &[&str]) -> redis::ScriptInvoc
         call.key(format!("{{redlock:work}}:{sibling}"));
     }
     call.key("{redlock:}:index")
+        .key("{redlock:work}:slots")
         .arg("work")
         .arg("{redlock:work}:")
         .arg("200");

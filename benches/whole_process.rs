@@ -294,7 +294,8 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port))?;
     let script = concat!(
         include_str!("../src/lock/promote.lua"),
-        include_str!("../src/lock/acquire.lua")
+        include_str!("../src/lock/acquire.lua"),
+        "end)()\n"
     );
     let who = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
     for number in 0..1000 {
@@ -303,9 +304,10 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
         let siblings = ["state", "meta", "holders", "queue", "waiters", "history"];
         let keys = siblings.map(|sibling| format!("{{{lock}}}:{sibling}"));
         let channels = format!("{{{lock}}}:");
-        let mut words = vec!["EVAL", script, "8", &lock];
+        let slots = format!("{{{lock}}}:slots");
+        let mut words = vec!["EVAL", script, "9", &lock];
         words.extend(keys.iter().map(String::as_str));
-        words.extend(["{redlock:}:index", &name, &channels, "200"]);
+        words.extend(["{redlock:}:index", &slots, &name, &channels, "200"]);
         words.extend([
             "token", "600000", "1", who, "", "", "0", "fifo", "0", "", "0", "0",
         ]);

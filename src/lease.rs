@@ -44,17 +44,19 @@ impl Lease {
     }
 
     /// A lease that the server gave us by itself, `length` long, and told us of in a message that
-    /// may have been under way for any time. `asked` is when we asked the server for the last time,
-    /// and `later` how much later than that question its clock says the lease began: so it began
-    /// at the earliest then. It has to be renewed at once.
+    /// may have been under way for any time, until it was `received`. `asked` is when we asked the
+    /// server for the last time, and `later` how much later than that question its clock says the
+    /// lease began: so it began at the earliest then; and, whatever that clock was set to meanwhile,
+    /// before the message came. It has to be renewed at once.
     pub fn granted(
         asked: Moment,
         later: Duration,
+        received: Moment,
         length: Duration,
         ttl: Duration,
         kill_after: Duration,
     ) -> Self {
-        let valid_from = asked + later.saturating_sub(drift(later));
+        let valid_from = (asked + later.saturating_sub(drift(later))).min(received);
         Self {
             length,
             is_grant: true,
@@ -120,7 +122,7 @@ impl Lease {
     /// after it was done: a slow server doesn't make the schedule drift.
     pub fn renewed(&mut self, sent: Moment) {
         self.renewing = false;
-        self.confirmed(sent, self.ttl);
+        self.lengthen(sent, self.ttl);
         if self.is_grant {
             // The claim of a grant: from here on it is as after an acquire.
             *self = Self::new(sent, self.ttl, self.kill_after);
@@ -133,9 +135,17 @@ impl Lease {
         }
     }
 
-    /// The server said, asked at `sent`, that the lock is ours for `left` more. That may be longer than
-    /// any renewal of ours made it: the work itself can extend it.
+    /// The server said, asked at `sent`, that the lock is ours for `left` more. That counts where it is
+    /// longer than any renewal of ours makes it, as the work itself can extend it; else our renewals
+    /// say as much, by our own clock alone.
     pub fn confirmed(&mut self, sent: Moment, left: Duration) {
+        if left > self.ttl {
+            self.lengthen(sent, left);
+        }
+    }
+
+    /// The lease lasts for `left` from `sent`, or as long as it does already.
+    fn lengthen(&mut self, sent: Moment, left: Duration) {
         if sent + left.saturating_sub(drift(left)) > self.deadline() {
             self.valid_from = sent;
             self.length = left;
@@ -266,7 +276,14 @@ mod tests {
     #[test]
     fn a_granted_lease_counts_from_the_grant_however_late_the_message_comes() {
         let claim = SECOND * 2;
-        let mut lease = Lease::granted(START, SECOND * 10, claim, SECOND * 30, SECOND * 5);
+        let mut lease = Lease::granted(
+            START,
+            SECOND * 10,
+            START + SECOND * 60,
+            claim,
+            SECOND * 30,
+            SECOND * 5,
+        );
         let began = START + Duration::from_millis(10_000 - 102);
         assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 22));
         assert_eq!(lease.grace(), Duration::from_millis(100));
@@ -278,6 +295,27 @@ mod tests {
         );
         assert_eq!(lease.grace(), SECOND * 5);
         assert_eq!(lease.renew_at(), Some(START + SECOND * 11 + FIRST_RENEWAL));
+    }
+
+    #[test]
+    fn a_granted_lease_never_begins_after_its_receipt_whatever_the_servers_clock_says() {
+        let received = START + SECOND * 3;
+        let granted =
+            |later| Lease::granted(START, later, received, SECOND * 2, SECOND * 30, SECOND * 5);
+        let latest = received + Duration::from_millis(2_000 - 22);
+        assert_eq!(granted(SECOND * 3600).deadline(), latest);
+        assert!(granted(SECOND * 2).deadline() < latest);
+    }
+
+    #[test]
+    fn what_the_server_confirms_gives_no_more_than_was_asked_for() {
+        let mut lease = lease(30, 5);
+        let deadline = lease.deadline();
+        // By a renewal alone it would last until then.
+        lease.confirmed(START + SECOND * 5, SECOND * 30);
+        assert_eq!(lease.deadline(), deadline);
+        lease.renewed(START + SECOND * 5);
+        assert_eq!(lease.deadline(), deadline + SECOND * 5);
     }
 
     #[test]

@@ -394,6 +394,7 @@ mod tests {
             }),
             frozen,
             repaired: false,
+            granted: false,
         };
         let frozen = Frozen {
             till_ms: 0,

@@ -110,6 +110,7 @@ fn busy(lock: &Inspected) -> Option<Busy> {
         holder: first.holder.clone(),
         frozen: lock.frozen.clone(),
         repaired: false,
+        granted: false,
     })
 }
 

@@ -1,20 +1,27 @@
 -- acquire: take the lock, claim a grant, or take a place in the queue; also the heartbeat of one who waits.
 -- KEYS: see promote
--- ARGV: 4 token, 5 ttl (ms), 6 limit, 7 who (JSON), 8 place ('' none, 'listen' or 'poll'), 9 ticket ('' for a new one), 10 priority, 11 order ('fifo' or 'lifo'), 12 supersede (0: no, 1: the older ones in the queue, 2: the holders too), 13 number in an outside order or '', 14 once (ms that a success counts, or 0), 15 repair (1 or 0)
--- Returns: {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough
+-- ARGV: 4 token, 5 ttl (ms), 6 limit, 7 who (JSON), 8 place ('' none, 'listen' or 'poll'), 9 ticket ('' for a new one, or one whose number was lost with a reply), 10 priority, 11 order ('fifo' or 'lifo'), 12 supersede (0: no, 1: the older ones in the queue, 2: the holders too), 13 number in an outside order or '', 14 once (ms that a success counts, or 0), 15 repair (1 or 0)
+-- Returns: {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to look when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local place, ticket, priority, order = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
 local QUEUED = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 
-local success = succeeded and now - tonumber(succeeded) or -1
+local success = succeeded and math.max(0, now - tonumber(succeeded)) or -1
 local repaired = 0
 
 -- It is ours: a grant to claim, or a reply was lost.
 local function claim(mark)
-  extend(token, mark, ttl)
-  local fence, slot = string.match(claimed(token), '^(%d+) %d+ %d+ (%d+) ')
-  return {1, fence or next_fence(), tonumber(slot or 0), success}
+  -- A grant lasts longer than the shortest lease. Nobody works under one that is claimed here, so that it
+  -- may become shorter.
+  local _, phase = string.match(ttl < HEARD and redis.call('HGET', meta, token) or '', PHASE)
+  extend(token, mark, ttl, phase == 'granted')
+  local fence, slot = string.match(claimed(token, mark, ttl), '^(%d+) %d+ %d+ (%d+) ')
+  if not fence then
+    fence = next_fence()
+    set_state('fence', fence)
+  end
+  return {1, fence, tonumber(slot or 0), success}
 end
 
 local function busy(ahead, polls)
@@ -35,38 +42,55 @@ local function busy(ahead, polls)
     end
   end
   local entry = holder and redis.call('HGET', meta, holder)
-  return {0, digits(now), ahead, ticket, polls, left, count, holder and id(holder), entry, frozen > 0 and freeze, repaired}
+  -- A grant that isn't claimed may have gone to one that stands still, and so may those who come next.
+  local _, phase = string.match(entry or '', PHASE)
+  local all = phase == 'granted' and 1 or 0
+  return {0, digits(now), ahead, ticket, polls, left, count, holder and id(holder), entry, frozen > 0 and freeze, repaired, all}
 end
 
 -- A newer one makes it give up.
 local function superseded(by)
   if redis.call('ZREM', queue, token) == 1 then
     redis.call('HDEL', waiters, token)
-    if promote(redis.call('GET', lock)) then lengthen(meta, CLAIM + KEPT) end
+    promote(look())
     unlist()
   end
-  return {2, by}
-end
-
--- It has a place in the outside order now.
-local function note_number()
-  if number then redis.call('HSET', state, 'number', digits(number), 'number_by', who) end
+  return {2, by or ''}
 end
 
 if success >= 0 and success < once then return {3, success} end
-local mark = redis.call('GET', lock)
+local mark = look()
+if type(mark) == 'table' then return mark end
 if is_held(token, mark) then return claim(mark) end
-if not mark then
-  sweep()
-  if frozen > 0 then
-    set_free()
-    mark = FROZEN
-  end
+if not mark and frozen > 0 then
+  set_free()
+  mark = FROZEN
 end
 
+local score, own_id = false, false
+if place ~= '' then
+  -- The server knows the number by the token, also for a minute after that has left the queue.
+  score = redis.call('ZSCORE', queue, token)
+  if score then
+    ticket = digits(ticket_of(tonumber(score)))
+  elseif ticket == '' then
+    own_id = id(token)
+    local kept = redis.call('HGET', state, 'left:' .. string.sub(own_id, 1, 1)) or ''
+    local whose, its, left = string.match(kept, '^(%x+) (%d+) (%d+)$')
+    if whose == own_id and now - tonumber(left) <= 60000 then ticket = its end
+  end
+end
+-- Somebody has a larger number in the outside order: the last one that held the lock, or one that waits. One
+-- that has left the queue without the lock displaces nobody.
 if number then
-  local newest = redis.call('HMGET', state, 'number', 'number_by')
-  if number < tonumber(newest[1] or number) then return superseded(newest[2]) end
+  local newest, by, waits = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
+  if number < (tonumber(newest) or number) then return superseded(by) end
+  local theirs, waiter = string.match(waits or '', '^(%d+) (.*)$')
+  if theirs and number < tonumber(theirs) then
+    local entry = redis.call('HGET', waiters, waiter)
+    if not entry and is_held(waiter, mark) then entry = redis.call('HGET', meta, waiter) end
+    if entry then return superseded(string.match(entry, '({.*)$')) end
+  end
 end
 -- Somebody who came later has told the older ones to give up.
 if ticket ~= '' then
@@ -77,18 +101,33 @@ end
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
   -- Perhaps nobody in the queue is alive.
-  if promote(mark) then lengthen(meta, CLAIM + KEPT) end
+  promote(mark)
   queued = redis.call('EXISTS', queue) == 1
   mark = redis.call('GET', lock)
 end
+
+-- The last number that was given. It never falls below those in the queue, whatever becomes of the state.
+local function last_ticket()
+  local last = tonumber(redis.call('HGET', state, 'ticket'))
+  if last or not queued then return last or 0 end
+  last = 0
+  local all = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
+  for n = 2, #all, 2 do last = math.max(last, ticket_of(tonumber(all[n]))) end
+  return last
+end
+
 if not queued then
   local slot = room(limit, mark)
   if slot then
     local fence = next_fence()
-    hold(token, limit, slot, ttl, fence, 0, 'held', who)
-    note_number()
+    hold(mark, token, limit, slot, ttl, fence, 0, 'held', who)
+    if number then set_state('number', digits(number), 'number_by', who) end
+    if supersede ~= '0' and ticket == '' then
+      local newest = digits(last_ticket() + 1)
+      -- Older ones that have left the queue are not to follow it either.
+      set_state('ticket', newest, 'superseded', newest, 'superseded_by', who)
+    end
     keep_memory()
-    lengthen(meta, ttl + KEPT)
     list(2 * ttl)
     return {1, fence, slot, success}
   end
@@ -97,27 +136,32 @@ if place == '' then return busy(redis.call('ZCARD', queue), 0) end
 
 -- From here on it is one who waits.
 local polls = place == 'poll'
-local last = tonumber(redis.call('HGET', state, 'ticket') or 0)
-local since = string.match(redis.call('HGET', waiters, token) or '', '^%d+ %d+ (%d+) ')
-if not redis.call('ZSCORE', queue, token) then
-  local is_new = ticket == ''
+local since = string.match(redis.call('HGET', waiters, token) or '', '^%S+ %d+ (%d+) ')
+local is_new = ticket == ''
+-- One that had its place before keeps it, and its turn, also on a full server.
+if not is_new then redis.call('PEXPIRE', waiters, QUEUED) end
+if not score then
+  local last = last_ticket()
   if is_new then ticket = digits(last + 1) end
-  -- Whoever comes back with an old ticket gets its old place; no new ticket is smaller than that.
-  if tonumber(ticket) > last then redis.call('HSET', state, 'ticket', ticket) end
+  -- One that comes back with an old ticket gets its old place; no new ticket is smaller than that.
+  set_state('ticket', digits(math.max(last, tonumber(ticket))))
   redis.call('PEXPIRE', state, digits(2 * KEPT))
-  note_number()
-  local score = tonumber(ticket)
-  if order == 'lifo' then score = -score end
-  redis.call('ZADD', queue, digits(score - tonumber(priority) * 2 ^ 42), token)
+  if number then set_state('number_waits', digits(number) .. ' ' .. token) end
+  local turn = tonumber(ticket)
+  if order == 'lifo' then turn = -turn end
+  redis.call('ZADD', queue, digits(turn - tonumber(priority) * ROUND), token)
   if is_new and supersede ~= '0' then
-    for _, older in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-      if older ~= token then
-        redis.call('ZREM', queue, older)
-        redis.call('HDEL', waiters, older)
-        redis.pcall('PUBLISH', channels .. id(older), 'superseded')
+    local older = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
+    for n = 1, #older, 2 do
+      if older[n] ~= token then
+        local waiter = id(older[n])
+        redis.call('ZREM', queue, older[n])
+        redis.call('HDEL', waiters, older[n])
+        set_state(ticket_note(waiter, older[n + 1]))
+        redis.pcall('PUBLISH', channels .. waiter, 'superseded')
       end
     end
-    redis.call('HSET', state, 'superseded', ticket, 'superseded_by', who)
+    set_state('superseded', ticket, 'superseded_by', who)
   end
   if is_new and supersede == '2' and mark then
     local held = {mark}
@@ -132,16 +176,16 @@ if not redis.call('ZSCORE', queue, token) then
     end
   end
   -- Somebody whom no message can reach has to look by itself.
-  if not polls then polls = (tonumber(redis.pcall('PUBLISH', channels .. id(token), 'hello')) or 0) == 0 end
+  if not polls then polls = (tonumber(redis.pcall('PUBLISH', channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
 end
 -- An entry lives for three heartbeats.
 local beat = math.min(2000 * (1 + redis.call('ZRANK', queue, token) / 4), 30000)
-local entry = {digits(now + 3 * beat), digits(limit), since or digits(now), priority, polls and '0' or '1', who}
+local life = digits(now + 3 * beat) .. ':' .. digits(now)
+local entry = {life, digits(limit), since or digits(now), priority, polls and '0' or '1', who}
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUED)
 redis.call('PEXPIRE', waiters, QUEUED)
 list(QUEUED)
-local granted, mine = promote(mark, token)
+local _, mine = promote(mark, token)
 if mine then return claim(redis.call('GET', lock)) end
-if granted then lengthen(meta, CLAIM + KEPT) end
 return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)

@@ -112,6 +112,9 @@ pub struct Busy {
     pub frozen: Option<Frozen>,
     /// The lock had no expiry, and has got one.
     pub repaired: bool,
+    /// It was granted, and isn't claimed yet: one that stands still may have it, so that all in the
+    /// queue look when that short lease ends.
+    pub granted: bool,
 }
 
 /// The answer to [`Claim::renew`] and [`Claim::check_all`]; that there was no answer is an
@@ -299,6 +302,7 @@ impl Claim {
                 entry,
                 freeze,
                 repaired,
+                granted,
             ] => Acquired::Busy(Busy {
                 now_ms: number(now_ms)?,
                 ahead: count(ahead)?,
@@ -313,6 +317,7 @@ impl Claim {
                 holder: holder(entry)?,
                 frozen: frozen(freeze)?,
                 repaired: flag(repaired)?,
+                granted: flag(granted)?,
             }),
             [Value::Int(3), since] => Acquired::Done(ago(since)?.unwrap_or_default()),
             [Value::Int(2), by] => {
@@ -427,7 +432,11 @@ impl Claim {
         within: Duration,
     ) -> Result<Vec<Standing>, Error> {
         link.watch(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
-        let call = |claim: &Self| claim.lock.call(&CHECK, vec![claim.token.clone()]);
+        let call = |claim: &Self| {
+            let ttl = claim.request.ttl.as_millis().to_string();
+            let args = vec![claim.token.clone(), ttl.into()];
+            claim.lock.call(&CHECK, args)
+        };
         link.ask_all(claims.iter().map(call).collect(), within, Self::checked)
     }
 

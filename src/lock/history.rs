@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::link::{Call, Link};
-use super::scripts::{HISTORY, MOST, array, flag, number, odd, text};
+use super::scripts::{HISTORY, MOST, array, number, odd, text};
 use super::{Error, Holder, Limit, Lock, Name, Namespace, Who};
 
 /// What is known of a lock's holds.
@@ -167,15 +167,16 @@ fn over(name: &Name, record: &Value) -> Option<Past> {
     past(name, id, entry, Some(ended_ms), end)
 }
 
-/// Reads `{id, 1 when held or 0, end of its lease, entry}`.
+/// Reads `{id, 1 when held, 0 when its lease has ended or 2 when it was lost, when, entry}`.
 fn not_written(name: &Name, fields: &[Value]) -> Option<Past> {
-    let [id, held, lease_end, entry] = fields else {
+    let [id, Value::Int(how), when, entry] = fields else {
         return None;
     };
-    let (ended_ms, end) = if flag(held).ok()? {
-        (None, End::Running)
-    } else {
-        (Some(number(lease_end).ok()?), End::Expired)
+    let (ended_ms, end) = match how {
+        0 => (Some(number(when).ok()?), End::Expired),
+        1 => (None, End::Running),
+        2 => (Some(number(when).ok()?), End::Lost),
+        _ => return None,
     };
     past(name, &text(id), &text(entry), ended_ms, end)
 }

@@ -3,14 +3,32 @@
 //! The lock is the string key PREFIX+NAME. Held exclusively it contains the holder's *token*: a
 //! random text, fresh for every acquisition, with a TTL. Every client that does
 //! `SET key token NX PX ttl` on the same key excludes us and is excluded by us. Held by a group
-//! (shared, slots) it contains a mark that keeps such clients out, and the members are in `holders`.
-//! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze, word for those
-//! who hold it), `meta` (who the holders are), `queue` and `waiters` (who waits, in the order of their
+//! (shared, slots) it contains a mark that keeps such clients out, and the members are in `holders`, their
+//! slots and limits in `slots`.
+//! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze, notices for
+//! holders), `meta` (who the holders are), `queue` and `waiters` (who waits, in the order of their
 //! turns), `history` (who held it before), and a channel for each waiter; and for each prefix one
 //! `index` of the names in use, so that nobody has to walk the keyspace.
 //!
 //! Each operation is one Lua script, in a file of its own, that checks the token before it changes
 //! anything; what they share is `promote.lua`:
+//!
+//! What all of them keep to:
+//!
+//! - What was asked once and lost can be asked again with the same outcome; the token alone is enough to
+//!   come back. So the server knows a waiter's ticket by its token, and a release finds in the history
+//!   that it was done.
+//! - The write that frees, extends or hands on comes first, and is one that a server without memory to
+//!   spare accepts (`DEL`, `HDEL`, `ZREM`, `PEXPIRE`); after it, that server accepts all others of the
+//!   script. Bookkeeping comes last. What is new is refused there.
+//! - Without the lock no holder counts, and no member whose lease is over: each script that changes
+//!   anything begins by removing what is left of them (`look` in `promote.lua`).
+//! - The server's clock is never trusted beyond our own: no wait is negative, no lease longer than what
+//!   was asked for, no grant later than its receipt.
+//! - Each key has an expiry, whatever became of another one. Nothing grows without a bound, and one call
+//!   does a bounded amount of work.
+//!
+//! The scripts:
 //!
 //! - `acquire.lua` takes a lock, or a place in its queue; it claims a grant, and is the heartbeat of
 //!   one who waits. A repetition after a lost reply is safe.
@@ -22,12 +40,16 @@
 //! - `inspect.lua` and `history.lua` look, and change nothing.
 //!
 //! A hold that ends is written into the history by the script that ends it. One that ends without a
-//! word (its process died) leaves its entry in `meta`, until somebody comes by and writes it down.
+//! word (its process died) leaves its entry in `meta`, until somebody comes by and writes it down:
+//! `expired` when its lease is over, `lost` when the lock was taken away before that.
 //!
 //! A lock that is given back is *handed on*: the same script writes the next waiter's token into it,
 //! with a short TTL, and sends that waiter alone a message. So nobody can get in between, and a lost
 //! message costs a heartbeat, not a stall. One that hears no message is dead and is passed over; one
-//! that doesn't claim in time is passed over too, and keeps its number in the queue.
+//! that doesn't claim in time is passed over too, and keeps its ticket. Such a one stands still, and so may
+//! those behind it: so they are told of the grant, answer at once, and look when it runs out; then those
+//! that haven't answered are passed over together. How many are told depends on how long the hold
+//! before lasted, so that a quick succession of short holds is not disturbed.
 //!
 //! The *fence* that each hold carries is `max(last + 1, server time in µs)`: it grows with every
 //! grant also when the state was flushed or the server restarted empty.
@@ -180,6 +202,7 @@ impl Lock {
                 keys.waiters.clone(),
                 keys.history.clone(),
                 keys.index.clone(),
+                keys.slots.clone(),
             ],
             args: common.into_iter().chain(args).collect(),
         }

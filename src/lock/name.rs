@@ -63,6 +63,7 @@ pub(super) struct Keys {
     pub(super) holders: Vec<u8>,
     pub(super) queue: Vec<u8>,
     pub(super) waiters: Vec<u8>,
+    pub(super) slots: Vec<u8>,
     pub(super) history: Vec<u8>,
     /// What the channel of each waiter begins with.
     pub(super) channels: Vec<u8>,
@@ -75,7 +76,10 @@ impl Keys {
         let lock = format!("{prefix}{name}");
         let tag = match hash_tag(&lock) {
             Some(tag) => format!("{{{tag}}}:{lock}"),
-            None => format!("{{{lock}}}"),
+            None if !lock.contains('}') => format!("{{{lock}}}"),
+            // Redis hashes all of the lock's key, but would read only its beginning as a tag: a number
+            // that has the same hash slot takes its place.
+            None => format!("{{{}}}:{lock}", number_in(slot(lock.as_bytes()))),
         };
         Self {
             state: format!("{tag}:state").into(),
@@ -83,6 +87,7 @@ impl Keys {
             holders: format!("{tag}:holders").into(),
             queue: format!("{tag}:queue").into(),
             waiters: format!("{tag}:waiters").into(),
+            slots: format!("{tag}:slots").into(),
             history: format!("{tag}:history").into(),
             channels: format!("{tag}:").into(),
             index: index_key(prefix),
@@ -106,6 +111,24 @@ fn hash_tag(key: &str) -> Option<&str> {
     let inner = &key[key.find('{')? + 1..];
     let tag = &inner[..inner.find('}')?];
     (!tag.is_empty()).then_some(tag)
+}
+
+/// The hash slot of a text, as Redis Cluster has it: CRC16 (XMODEM) modulo 16384.
+fn slot(text: &[u8]) -> u16 {
+    let crc = text.iter().fold(0_u16, |crc, &byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            let carry = crc & 0x8000 != 0;
+            (crc << 1) ^ if carry { 0x1021 } else { 0 }
+        })
+    });
+    crc % 16384
+}
+
+/// The smallest number that, as text, has this hash slot.
+fn number_in(wanted: u16) -> u32 {
+    let is_it = |number: &u32| slot(number.to_string().as_bytes()) == wanted;
+    // Six digits reach every slot.
+    (0..1_000_000).find(is_it).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -154,5 +177,48 @@ mod tests {
             hash_tag("{b}:redlock:a{b}c:meta"),
             hash_tag("redlock:a{b}c")
         );
+    }
+
+    /// The hash slot of a key.
+    fn slot_of(key: &[u8]) -> u16 {
+        let key = std::str::from_utf8(key).unwrap();
+        slot(hash_tag(key).unwrap_or(key).as_bytes())
+    }
+
+    #[test]
+    fn all_keys_of_a_lock_share_its_hash_slot_whatever_braces_its_name_and_prefix_have() {
+        // From the specification of Redis Cluster.
+        assert_eq!(slot(b"123456789"), 0x31C3);
+        for prefix in ["redlock:", "", "{app}:", "x}:", "{}:", "a}{b"] {
+            for name in ["deploy", "a{b}c", "a{}b", "{}", "a{}{b}", "{{a}}", "é{}"] {
+                let keys = Keys::new(prefix, &name.parse().unwrap());
+                let Keys {
+                    state,
+                    meta,
+                    holders,
+                    queue,
+                    waiters,
+                    slots,
+                    history,
+                    channels,
+                    ..
+                } = &keys;
+                for key in [
+                    state, meta, holders, queue, waiters, slots, history, channels,
+                ] {
+                    let text = String::from_utf8_lossy(key);
+                    assert_eq!(slot_of(key), slot_of(&keys.lock), "{prefix}{name}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_hash_slot_has_a_number() {
+        let mut reached = vec![false; 16384];
+        for number in 0..1_000_000_u32 {
+            reached[usize::from(slot(number.to_string().as_bytes()))] = true;
+        }
+        assert!(reached.iter().all(|&reached| reached));
     }
 }

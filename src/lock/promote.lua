@@ -1,15 +1,26 @@
 -- promote: what all scripts but inspect begin with: holding, admission, the queue's turn, the history.
--- KEYS: 1 lock, 2 state, 3 meta, 4 holders, 5 queue, 6 waiters, 7 history, 8 index
+-- KEYS: 1 lock, 2 state, 3 meta, 4 holders, 5 queue, 6 waiters, 7 history, 8 index, 9 slots
 -- ARGV: 1 name, 2 start of the waiters' channels, 3 how many holds the history keeps
 -- Returns: nothing; the script that follows does
+--
+-- A full server refuses a script whose first write needs memory, and lets all its writes through after one
+-- that needs none (DEL, HDEL, ZREM, PEXPIRE). So what frees, extends or hands on begins with one of
+-- these; what takes a lock or a new place in the queue doesn't, and is refused.
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local queue, waiters, history, index = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local queue, waiters, history, index, slots = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local name, channels, remembered = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local KEPT = 30 * 24 * 3600 * 1000 -- how long what is remembered outlives its last use, ms
 local CLAIM = 2000 -- how long a granted waiter has to claim, ms
 local HEARD = 5000 -- the same for one that got the message: its claim may be held up on its way
+local FIRST_BEAT = 2500 -- the longest time after which one that has become the first in the queue looks, ms
 local SHARED = 1000000000 -- the limit of a shared request: none
+local LIMITS = 2 ^ 40 -- what is added to a limit in `slots`, so that limits come after slots
+local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
+local GRANTS = 100 -- how many are let in by one call; each claim goes on with it
+local DEAD = 10000 -- how many dead waiters one call clears away, in some 50 ms
+local TOLD = 100 -- how many hear at most that a grant was made to one before them
+local WORDS = 100 -- how many notices for holders are kept
 -- What stands in the lock when it is held by a group, so that plain clients stay out.
 local GROUP = {['redlock:shared'] = true, ['redlock:slots'] = true}
 -- The same when nobody holds it and nobody may.
@@ -18,10 +29,15 @@ local FROZEN = 'redlock:frozen'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local last_fence, freeze, succeeded = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded'))
+local last_fence, freeze, succeeded, told = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'told'))
 -- Until when nobody is let in; 0 when the lock isn't frozen.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
 if frozen <= now then frozen = 0 end
+
+-- All that follows, with the script itself, is one function, which scripts.rs closes: its functions get at
+-- what stands above through it, and not each by a search of its own, which took a short script more time
+-- than its commands.
+return (function()
 
 local function digits(number) return string.format('%.0f', number) end
 
@@ -33,34 +49,43 @@ local function lengthen(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, digits(ms)) end
 end
 
--- Says in the index that the name is in use for at least so long.
+-- Writes fields of the state. Its expiry is refreshed whenever a ticket or the lock is taken, so it is
+-- missing only where somebody has deleted the state meanwhile.
+local function set_state(...)
+  redis.call('HSET', state, ...)
+  if not last_fence then redis.call('PEXPIRE', state, digits(2 * KEPT)) end
+end
+
+-- Says in the index that the name is in use for at least so long. The index and the history are no part
+-- of the lock, which doesn't depend on what others have put there.
 local function list(ms)
-  if tonumber(redis.call('ZSCORE', index, name) or 0) >= now + ms then return end
-  if redis.call('ZADD', index, digits(now + ms), name) == 1 then
+  local till = tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0
+  if till >= now + ms then return end
+  if redis.pcall('ZADD', index, digits(now + ms), name) == 1 then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', digits(now - KEPT))
   end
   redis.call('PEXPIRE', index, digits(2 * KEPT))
 end
 
 -- Says in the index that the lock is neither held by redlock nor waited for any more; there it stays
--- for as long as its history.
-local function unlist()
+-- for as long as its history. The caller may know that the lock is `free`.
+local function unlist(free)
   if frozen > 0 or redis.call('EXISTS', queue) == 1 then return end
-  local mark = redis.call('GET', lock)
+  local mark = not free and redis.call('GET', lock)
   if not mark or (not GROUP[mark] and redis.call('HEXISTS', meta, mark) == 0) then
-    redis.call('ZADD', index, digits(now), name)
+    if redis.pcall('ZADD', index, digits(now), name) == 1 then
+      redis.call('PEXPIRE', index, digits(2 * KEPT))
+    end
   end
 end
 
 -- Grows with every grant, also when the state was flushed: server time in microseconds is below
--- 2^53 until 2255. The state's expiry is refreshed by who takes a ticket or the lock.
+-- 2^53 until 2255. It counts once it is written, with the hold.
 local function next_fence()
   local fence = clock[1] * 1000000 + clock[2]
   local last = tonumber(last_fence or 0)
   if fence <= last then fence = last + 1 end
-  last_fence = digits(fence)
-  redis.call('HSET', state, 'fence', last_fence)
-  return last_fence
+  return digits(fence)
 end
 
 -- Where a hold stands in its entry in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>":
@@ -68,14 +93,14 @@ end
 local PHASE = '^(%d+ %d+ %d+ %d+ %d+) (%l+) '
 
 -- Writes the end of a hold into the history. `how` it ended is as in the manual, `by` (JSON or '')
--- whoever ended it. The caller then removes the entry, so it is written once.
+-- whoever ended it. The caller also removes the entry, so it is written once.
 local function log(token, entry, ended, how, by)
   if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ') then return end
   local record = {id(token), digits(ended), how, #by, by .. entry}
-  local length = redis.call('LPUSH', history, table.concat(record, ' '))
+  local length = tonumber(redis.pcall('LPUSH', history, table.concat(record, ' '))) or 0
   -- Rarely, as the next holder waits for this.
   if length > remembered + remembered / 10 then redis.call('LTRIM', history, 0, remembered - 1) end
-  -- Later on whoever takes the lock sees to that.
+  -- Later on the expiry is refreshed whenever the lock is taken.
   if length == 1 then redis.call('PEXPIRE', history, KEPT) end
 end
 
@@ -86,160 +111,273 @@ local function keep_memory()
   redis.call('PEXPIRE', history, KEPT)
 end
 
--- The same for a hold that ended without a word, unless it was never claimed: its lease ended at
--- this moment, or would have.
+-- The same for a hold that ended without a word, unless it was never claimed or its run is over. Its lease
+-- ended at this moment, or would have: then nobody knows when the lock was taken away, but now it is seen.
 local function log_silent(token, entry, lease_end)
   local _, phase = string.match(entry or '', PHASE)
   if phase ~= 'held' then return end
   log(token, entry, math.min(lease_end, now), lease_end > now and 'lost' or 'expired', '')
 end
 
--- What is left of holders that died, or whose lock somebody deleted. The expiry of `meta` is that of
--- the last exclusive lease, and KEPT.
-local function sweep()
-  local all = redis.call('HGETALL', meta)
-  if #all == 0 then return end
-  local lease_end = now + redis.call('PTTL', meta) - KEPT
+-- Takes a member out of its group.
+local function remove(token)
+  redis.call('ZREM', holders, token)
+  redis.pcall('ZREM', slots, 'slot ' .. token, 'limit ' .. token)
+  redis.pcall('HDEL', meta, token)
+end
+
+-- Without the lock no holder counts: removes what is left of holders that died, or whose lock somebody
+-- deleted. The expiry of `meta` is that of the last exclusive lease, and KEPT. The token `mine` speaks for
+-- itself.
+local function sweep(mine)
+  if redis.call('EXISTS', meta, holders, slots) == 0 then return end
+  -- Keys of another type are cleared away, too.
+  local all = redis.pcall('HGETALL', meta)
+  local ends = now + redis.call('PTTL', meta) - KEPT
+  local left = {}
   for n = 1, #all, 2 do
-    log_silent(all[n], all[n + 1], tonumber(redis.call('ZSCORE', holders, all[n]) or lease_end))
+    left[n] = tonumber(redis.pcall('ZSCORE', holders, all[n])) or ends
   end
-  redis.call('DEL', meta, holders)
+  redis.call('DEL', meta, holders, slots)
+  for n = 1, #all, 2 do
+    if all[n] ~= mine then log_silent(all[n], all[n + 1], left[n]) end
+  end
 end
 
 -- Nobody holds the lock any more.
 local function set_free()
-  if frozen > 0 then
-    redis.call('SET', lock, FROZEN, 'PX', digits(frozen - now))
-    redis.call('DEL', meta, holders)
-  else
-    redis.call('DEL', lock, meta, holders)
+  redis.call('DEL', lock, meta, holders, slots)
+  if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', digits(frozen - now)) end
+end
+
+-- Notes the slots down anew, where somebody has deleted them. Returns whether each member is known.
+local function find_slots()
+  local all = redis.call('HGETALL', meta)
+  local known = 0
+  for n = 1, #all, 2 do
+    local limit, slot = string.match(all[n + 1], '^%d+ %d+ (%d+) (%d+) ')
+    if limit and redis.call('ZSCORE', holders, all[n]) then
+      known = known + 1
+      if tonumber(limit) < SHARED then
+        redis.call('ZADD', slots, slot, 'slot ' .. all[n], digits(LIMITS + limit), 'limit ' .. all[n])
+      end
+    end
   end
+  redis.call('PEXPIRE', slots, KEPT)
+  return known == redis.call('ZCARD', holders)
+end
+
+-- Members have left the group. Returns what stands in the lock now.
+local function regroup(mark)
+  if redis.call('EXISTS', holders) == 0 then
+    set_free()
+    return frozen > 0 and FROZEN
+  end
+  if mark == 'redlock:slots' and redis.call('EXISTS', slots) == 0 and find_slots() then
+    if redis.call('EXISTS', slots) == 0 then
+      mark = 'redlock:shared'
+      redis.call('SET', lock, mark, 'KEEPTTL')
+    end
+  end
+  return mark
+end
+
+-- What stands in the lock; an error when it is no string. Every script that changes anything begins
+-- with this: holders that don't count any more are gone then, so that nothing brings them back. The token
+-- `mine` speaks for itself.
+local function look(mine)
+  local mark = redis.pcall('GET', lock)
+  if not mark then
+    sweep(mine)
+  elseif type(mark) == 'string' and GROUP[mark] then
+    local dead = redis.call('ZRANGEBYSCORE', holders, '-inf', digits(now), 'LIMIT', 0, 1000)
+    for _, token in ipairs(dead) do
+      local entry, lease_end = redis.call('HGET', meta, token), tonumber(redis.call('ZSCORE', holders, token))
+      remove(token)
+      if token ~= mine then log_silent(token, entry, lease_end) end
+    end
+    if #dead > 0 or redis.call('EXISTS', holders) == 0 then mark = regroup(mark) end
+  end
+  return mark
 end
 
 -- Whether there is room for one more with this limit: holders + 1 <= min(its limit, each holder's
 -- limit). Returns the slot it would get (0: none, for shared), or nil. `mark` is what stands in
--- the lock.
+-- the lock, as look() gives it.
 local function room(limit, mark)
   if frozen > 0 then return nil end
   local first = limit < SHARED and 1 or 0
   if not mark or mark == FROZEN then return first end
   if not GROUP[mark] then return nil end
-  for _, dead in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', digits(now))) do
-    log_silent(dead, redis.call('HGET', meta, dead), tonumber(redis.call('ZSCORE', holders, dead)))
-    redis.call('ZREM', holders, dead)
-    redis.call('HDEL', meta, dead)
-  end
   local count = redis.call('ZCARD', holders)
-  if count == 0 then
-    set_free()
-    return first
-  end
   if count + 1 > limit then return nil end
-  if first == 0 and mark == 'redlock:shared' then return 0 end
-  local taken = {}
-  for _, token in ipairs(redis.call('ZRANGE', holders, 0, -1)) do
-    local entry = redis.call('HGET', meta, token) or ''
-    local theirs, slot = string.match(entry, '^%d+ %d+ (%d+) (%d+) ')
-    if count + 1 > tonumber(theirs or 1) then return nil end
-    taken[tonumber(slot)] = true
+  -- None of them has a limit, nor a slot.
+  if mark == 'redlock:shared' then return first end
+  if redis.call('EXISTS', slots) == 0 and not find_slots() then return nil end
+  -- First come the slots in use, and then as many limits.
+  local used = redis.call('ZCARD', slots) / 2
+  local smallest = redis.call('ZRANGE', slots, used, used, 'WITHSCORES')[2]
+  if smallest and count + 1 > smallest - LIMITS then return nil end
+  -- As long as none is free below it, the slot after so many others is one more.
+  local low, high = 0, used
+  while low < high do
+    local others = math.floor((low + high) / 2)
+    local slot = tonumber(redis.call('ZRANGE', slots, others, others, 'WITHSCORES')[2])
+    if slot > others + 1 then high = others else low = others + 1 end
   end
-  local slot = first
-  while slot > 0 and taken[slot] do slot = slot + 1 end
-  return slot
+  return first * (low + 1)
 end
 
 -- Makes a token a holder for so many milliseconds; room() has said that it may. How long it has
--- waited is in milliseconds, too.
-local function hold(token, limit, slot, lease, fence, waited, phase, who)
+-- waited is in milliseconds, too; `mark` is what stands in the lock. More fields of the state may follow.
+-- Returns what stands in the lock now.
+local function hold(mark, token, limit, slot, lease, fence, waited, phase, who, ...)
+  set_state('fence', fence, ...)
+  last_fence = fence
   if limit == 1 then
+    mark = token
     redis.call('SET', lock, token, 'PX', lease)
   else
-    local mark = limit < SHARED and 'redlock:slots' or 'redlock:shared'
-    -- A third longer than any member's lease, so that it isn't written with each renewal of each
-    -- member: all of them watch this key.
-    local long = lease + lease / 3
-    local there = redis.call('GET', lock)
-    if GROUP[there] then
-      lengthen(lock, long)
-      if limit < SHARED and there ~= mark then redis.call('SET', lock, mark, 'KEEPTTL') end
-    else
-      redis.call('SET', lock, mark, 'PX', digits(long))
-    end
     redis.call('ZADD', holders, digits(now + lease), token)
     lengthen(holders, lease + KEPT)
+    local ours = limit < SHARED and 'redlock:slots' or 'redlock:shared'
+    -- All members watch this key, so it is written as rarely as may be: it gets a third more than a
+    -- member's lease, and another member writes it only when its own would end later.
+    if not mark or not GROUP[mark] then
+      redis.call('SET', lock, ours, 'PX', digits(lease + lease / 3))
+      mark = ours
+    else
+      if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, digits(lease + lease / 3)) end
+      if limit < SHARED and mark ~= ours then
+        redis.call('SET', lock, ours, 'KEEPTTL')
+        mark = ours
+      end
+    end
+    if limit < SHARED then
+      redis.call('ZADD', slots, slot, 'slot ' .. token, digits(LIMITS + limit), 'limit ' .. token)
+      lengthen(slots, lease + KEPT)
+    end
   end
-  local entry = {fence, digits(now), digits(limit), digits(slot), digits(waited), phase, who}
+  local since = math.max(0, waited)
+  local entry = {fence, digits(now), digits(limit), digits(slot), digits(since), phase, who}
   redis.call('HSET', meta, token, table.concat(entry, ' '))
+  if limit == 1 then
+    redis.call('PEXPIRE', meta, digits(lease + KEPT))
+  else
+    lengthen(meta, lease + KEPT)
+  end
+  return mark
+end
+
+-- The number of a waiter, by its place in the queue: its priority doesn't matter.
+local function ticket_of(score)
+  return math.abs((score + ROUND / 2) % ROUND - ROUND / 2)
+end
+
+-- The ticket of one that leaves the queue, by its id, as a field of the state and what to write there: a
+-- reply may have been lost, so that it doesn't know its ticket, and comes back. There are 16 such fields,
+-- each for the last one, as a larger state would be a slower one.
+local function ticket_note(waiter, score)
+  local ticket = digits(ticket_of(tonumber(score)))
+  return 'left:' .. string.sub(waiter, 1, 1), table.concat({waiter, ticket, digits(now)}, ' ')
+end
+
+-- Has so many of those who are next in the queue look, but for `me`, who does so already: one that doesn't
+-- until a grant made now has run out stands still, and isn't waited for.
+local function tell(most, me)
+  local next = most >= 1 and redis.call('ZRANGE', queue, 0, math.min(most, TOLD) - 1, 'WITHSCORES') or {}
+  if #next == 0 then return end
+  for n = 1, #next, 2 do
+    if next[n] ~= me then redis.pcall('PUBLISH', channels .. id(next[n]), 'next') end
+  end
+  told = digits(now) .. ' ' .. next[#next]
+  set_state('told', told)
 end
 
 -- Lets those at the head of the queue in, as long as there is room: each gets the lock for a short
 -- time in which it has to claim it, and a message with all it needs to know of its lease; who can't
--- hear it is gone and is passed over. Between one command's end and the next one's start stands
--- little but this, so it does nothing that the claim can do. `mark` is what stands in the lock.
--- Returns whether anybody was let in, and whether `me` was, who needs no message. How long `meta`
--- is kept is for the caller to say.
-local function promote(mark, me)
-  local any, mine = false, false
-  for _ = 1, 1000 do
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+-- hear it is gone and is passed over, and so is one that was told to look and hasn't. Between one
+-- command's end and the next one's start stands little but this, so it does nothing that the claim can
+-- do. `mark` is what stands in the lock. Returns whether anybody was let in, and whether `me` was, who
+-- needs no message. Of those behind, `tells` hear of it (all, where that isn't said).
+local function promote(mark, me, tells)
+  local granted, mine, cleared = 0, false, 0
+  local told_at, told_score = string.match(told or '', '^(%d+) (%S+)$')
+  if told_at then told_at, told_score = tonumber(told_at), tonumber(told_score) end
+  while cleared < DEAD do
+    -- A queue of another type is none, so that it keeps nobody from giving the lock back.
+    local head, score = unpack(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     if not head then break end
-    local entry = redis.call('HGET', waiters, head) or ''
-    local till, limit, since, hears, who = string.match(entry, '^(%d+) (%d+) (%d+) %S+ ([01]) (.*)$')
+    local entry = redis.pcall('HGET', waiters, head)
+    if type(entry) ~= 'string' then entry = '' end
+    local till, seen, limit, since, hears, who = string.match(entry, '^(%d+):(%d+) (%d+) (%d+) %S+ ([01]) (.*)$')
     limit = tonumber(limit)
     local slot, fence, lasting = nil, nil, CLAIM
-    if till and (head == me or tonumber(till) > now) then
-      slot = room(limit, mark)
+    local lives = till and tonumber(till) > now
+    if lives and told_at and now >= told_at + CLAIM and tonumber(seen) < told_at then
+      lives = tonumber(score) > told_score
+    end
+    local waiter = id(head)
+    if till and (head == me or lives) then
+      slot = granted < GRANTS and room(limit, mark)
       if not slot then break end
       fence = next_fence()
       if head ~= me and hears == '1' then
         lasting = HEARD
         local grant = table.concat({'granted', fence, slot, digits(now), lasting}, ' ')
-        local heard = redis.pcall('PUBLISH', channels .. id(head), grant)
+        local heard = redis.pcall('PUBLISH', channels .. waiter, grant)
         -- Not permitted to this user: the waiters will look by themselves.
         if type(heard) ~= 'number' then break end
         if heard == 0 then slot = nil end
       end
     end
     redis.call('ZREM', queue, head)
-    redis.call('HDEL', waiters, head)
+    redis.pcall('HDEL', waiters, head)
     if slot then
-      hold(head, limit, slot, lasting, fence, now - tonumber(since), 'granted', who)
-      any = true
+      local waited = now - tonumber(since)
+      mark = hold(mark, head, limit, slot, lasting, fence, waited, 'granted', who, ticket_note(waiter, score))
+      granted = granted + 1
       if head == me then mine = true end
       if limit == 1 then break end
-      mark = redis.call('GET', lock)
+    else
+      set_state(ticket_note(waiter, score))
+      cleared = cleared + 1
     end
   end
-  return any, mine
+  -- The claim of a whole group goes on with it.
+  if cleared == DEAD or (granted > 0 and granted < GRANTS and not mine) then tell(tells or TOLD, me) end
+  return granted > 0, mine
 end
 
 -- Whether the token holds the lock now. `mark` is what stands in the lock.
 local function is_held(token, mark)
   if mark == token then return true end
   if type(mark) ~= 'string' or not GROUP[mark] then return false end
-  return tonumber(redis.call('ZSCORE', holders, token) or 0) > now
+  return (tonumber(redis.pcall('ZSCORE', holders, token) or 0) or 0) > now
 end
 
--- Lengthens the lease of a holder, never shortens it. Returns how long it is now.
-local function extend(token, mark, ttl)
+-- Lengthens the lease of a holder, and shortens it only where it is to be `exact`. Returns how long it
+-- is now.
+local function extend(token, mark, ttl, exact)
   local left
   if mark == token then
     left = redis.call('PTTL', lock)
-    if left < ttl then
+    if left < ttl or exact then
       redis.call('PEXPIRE', lock, ttl)
       left = ttl
     end
     redis.call('PEXPIRE', meta, digits(left + KEPT))
   else
     left = tonumber(redis.call('ZSCORE', holders, token)) - now
-    if left < ttl then
+    redis.call('PEXPIRE', holders, digits(math.max(redis.call('PTTL', holders), left + KEPT, ttl + KEPT)))
+    if left < ttl or exact then
       redis.call('ZADD', holders, digits(now + ttl), token)
       left = ttl
     end
     if redis.call('PTTL', lock) < ttl then
       redis.call('PEXPIRE', lock, digits(ttl + ttl / 3))
     end
-    lengthen(holders, left + KEPT)
+    if mark == 'redlock:slots' then lengthen(slots, left + KEPT) end
     lengthen(meta, left + KEPT)
   end
   keep_memory()
@@ -247,34 +385,52 @@ local function extend(token, mark, ttl)
   return left
 end
 
--- Whoever was let in has said that it knows. Returns its entry.
-local function claimed(token)
-  local entry = redis.call('HGET', meta, token) or ''
-  local start, phase = string.match(entry, PHASE)
-  if phase == 'granted' then
-    entry = start .. ' held ' .. string.sub(entry, #start + 10)
-    redis.call('HSET', meta, token, entry)
-  end
-  return entry
-end
-
--- Leaves word for the run that holds a lock: who forced it out ('forced'), that its job has given
--- the lock back ('returned'), or who wants it to end ('cancelled'). Where none is left to read it,
--- it goes after a day.
-local function leave_word(kind, token, text)
-  local all = redis.call('HGETALL', state)
-  for n = 1, #all, 2 do
-    local written = string.match(all[n], '^%l+:%x+$') and tonumber(string.match(all[n + 1], '^%d+'))
-    if written and written < now - 24 * 3600 * 1000 then redis.call('HDEL', state, all[n]) end
-  end
-  redis.call('HSET', state, kind .. ':' .. id(token), digits(now) .. ' ' .. text)
-  redis.call('PEXPIRE', state, digits(2 * KEPT))
-end
-
 -- The word of a kind that was left for a token, or false.
 local function word(kind, token)
   local said = redis.call('HGET', state, kind .. ':' .. id(token))
   return said and string.match(said, '^%d+ (.*)$')
+end
+
+-- Leaves word for the run that holds a lock: who forced it out ('forced'), that its job has given
+-- the lock back ('returned'), who wants it to end ('cancelled'), or for how long its job has extended
+-- the lock ('extended'). The last hundred are kept, also where none is left to read them.
+local function leave_word(kind, token, text)
+  local field = kind .. ':' .. id(token)
+  if redis.call('HEXISTS', state, field) == 0 then
+    local count = tonumber(redis.call('HGET', state, 'words') or 0) + 1
+    local place = 'words:' .. count % WORDS
+    local oldest = redis.call('HGET', state, place)
+    if oldest then redis.call('HDEL', state, oldest) end
+    redis.call('HSET', state, 'words', digits(count), place, field)
+  end
+  redis.call('HSET', state, field, digits(now) .. ' ' .. text)
+  redis.call('PEXPIRE', state, digits(2 * KEPT))
+end
+
+-- What a holder may believe of what is left by the server's clock: no more than it asks for itself, or
+-- its job has asked for. That clock may have been set back meanwhile.
+local function credible(left, ttl, token)
+  if left <= ttl then return left end
+  return math.max(ttl, math.min(left, tonumber(word('extended', token) or 0)))
+end
+
+-- The token has said that it knows of its grant. Returns its entry.
+local function claimed(token, mark, ttl)
+  local entry = redis.call('HGET', meta, token) or ''
+  local start, phase = string.match(entry, PHASE)
+  if phase ~= 'granted' then return entry end
+  entry = start .. ' held ' .. string.sub(entry, #start + 10)
+  redis.call('HSET', meta, token, entry)
+  -- With this its number in an outside order counts.
+  local number, waiter = string.match(redis.call('HGET', state, 'number_waits') or '', '^(%d+) (.*)$')
+  if waiter == token then set_state('number', number, 'number_by', string.match(entry, '({.*)$') or '') end
+  if GROUP[mark] then
+    promote(mark, nil, 0)
+  elseif ttl < FIRST_BEAT then
+    -- It may end before the next one looks by itself.
+    tell(1)
+  end
+  return entry
 end
 
 -- What to tell a token that doesn't hold the lock: {0, who forced it out or nil, an entry of who

@@ -8,12 +8,16 @@ local token, ttl, instance, told = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local mark = redis.pcall('GET', lock)
 if not is_held(token, mark) then return not_held(token, mark) end
 local left = extend(token, mark, ttl)
-local entry = claimed(token)
-if instance ~= '' then
+local entry = claimed(token, mark, ttl)
+if instance ~= '' and entry ~= '' then
   entry = string.gsub(entry, '"instance":"[^"]*"', '"instance":"' .. string.sub(instance, 2) .. '"')
   redis.call('HSET', meta, token, entry)
 end
--- An exclusive lock's own expiry has changed, which they hear of.
-if told == '1' and mark ~= token then redis.call('SET', lock, mark, 'KEEPTTL') end
+if told == '1' then
+  -- Its run is to know how much of it is true.
+  leave_word('extended', token, digits(math.max(ttl, credible(left, ttl, token))))
+  -- An exclusive lock's own expiry has changed, which they hear of.
+  if mark ~= token then redis.call('SET', lock, mark, 'KEEPTTL') end
+end
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
-return {1, left, tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0)}
+return {1, credible(left, ttl, token), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0)}

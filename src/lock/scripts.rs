@@ -30,44 +30,44 @@ pub(super) struct Script {
     pub(super) hash: &'static str,
 }
 
-/// A script that begins with what `promote.lua` defines.
+/// A script that begins with what `promote.lua` defines, in the function that it opens.
 macro_rules! with_promote {
     ($file:literal) => {
-        concat!(include_str!("promote.lua"), include_str!($file))
+        concat!(include_str!("promote.lua"), include_str!($file), "end)()\n")
     };
 }
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "41e8818145cec842683c5f3f4ae48caf720c74ff",
+    hash: "c4cdf36e818e408fcd8f1b1c488c3f7bb4d041af",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "ccd1c8d39419b8808868c3acfe79b68ee96d41a5",
+    hash: "ed77b277da398816076517d4ba419beb6a851572",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "84b21d8306f7ff01447d718b681ae92ef4002720",
+    hash: "fac1564dc7f878bf72b7f93f6abc8edf6663b835",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "9a02cbfcf3b750c5c4ebcdba2d4945fa73d22c38",
+    hash: "5241b61b2bd8593587f6512a283a8eee1d6b6ec3",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "5e5746b57edd8b7fda5f9dd40746f071c9df1d5a",
+    hash: "042ebf091de3a9d877403066a4807ac7bd75d6bf",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "614cc044de9120ae520e3aff065c6a73b6974958",
+    hash: "c406940da53cb24692ac15a117dbde4bbdac0e5f",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "d8f2010e69fd8425985e8f6fc6d528e09aed0c83",
+    hash: "73ea8f74c022f9c2256346b209b77cb8b885b812",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "0643a23ae347067d555caa9c72650a3596720f4a",
+    hash: "ab3af8d1293235d763d3c8e654c42ac8a5d892fb",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

@@ -341,3 +341,30 @@ fn patience_ends_while_a_lock_is_frozen_and_so_does_a_signal() {
     assert_eq!(redis.queue("a"), [0; 0]);
     assert_eq!(redis.cli(&["GET", "redlock:a"]), "redlock:frozen");
 }
+
+#[test]
+fn those_who_wait_for_a_frozen_lock_whose_member_is_dead_do_not_ask_again_and_again() {
+    for mode in [&["--shared"][..], &["--slots", "3"]] {
+        for waits in [&["-q"][..], &["-q", "--join"]] {
+            let redis = Redis::start();
+            // Nobody knows whether it lives, and its lease ends before the key does.
+            let acquire = [&["acquire", "--ttl", "1s"], mode, &["a"]].concat();
+            redlock(&redis, &acquire).assert_code(0);
+            let acquired = now();
+            redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
+            freeze(&redis, &[]).assert_code(0);
+            let run = [&["run"], waits, &["a", "--", "echo", "ran"]].concat();
+            let waiter = Running::start(&mut redis.redlock(&run));
+            wait_until("the lease is over", || {
+                now() > acquired + Duration::from_millis(1100)
+            });
+            let scripts = || redis.calls("evalsha") + redis.calls("eval");
+            let before = scripts();
+            std::thread::sleep(Duration::from_millis(500));
+            let sent = scripts() - before;
+            assert!(sent < 20, "{mode:?} {waits:?}: {sent} scripts in 0.5 s");
+            redlock(&redis, &["thaw", "a"]).assert_code(0);
+            waiter.finish().assert_code(0);
+        }
+    }
+}

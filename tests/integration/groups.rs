@@ -274,6 +274,23 @@ fn watching(redis: &Redis) -> usize {
 }
 
 #[test]
+fn readers_that_come_do_not_make_the_others_look() {
+    let redis = Redis::start();
+    let scripts = || redis.calls("evalsha") + redis.calls("eval");
+    let readers: Vec<Gated> = (0..25)
+        .map(|_| Gated::start(&redis, &["--shared", "--ttl", "5m", "a"]).ready())
+        .collect();
+    wait_until("all watch the key", || watching(&redis) == 25);
+    // An acquire, a renewal and a look at the key for each.
+    let sent = scripts();
+    assert!(sent < 25 * 4, "{sent} scripts for 25 readers");
+    for reader in readers {
+        reader.end();
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_member_of_a_group_whose_key_others_change_is_stopped_within_100_ms() {
     let changes: [(&str, &[&str]); 2] = [
         (

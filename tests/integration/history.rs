@@ -275,3 +275,23 @@ print(' '.join(root.itertext()))";
     let nowhere = redlock(&redis, &["history", "--svg", "/no/such/dir/a.svg"]);
     nowhere.assert_code(125).assert_says("can't write");
 }
+
+#[test]
+fn a_hold_whose_lock_somebody_deleted_is_lost_and_has_an_end() {
+    let redis = Redis::start();
+    redlock(&redis, &["acquire", "a", "--ttl", "1h"]).assert_code(0);
+    redis.cli(&["DEL", "redlock:a"]);
+    assert_eq!(ends(&redis), ["lost"]);
+    let ended = |hold: &Value| hold["ended"].as_str().unwrap().to_owned();
+    let now = redlock(&redis, &["history", "a", "--json", "--since", "1m"]);
+    let holds: Vec<Value> = serde_json::from_str(&now.assert_code(0).stdout).unwrap();
+    assert_eq!(holds.len(), 1, "{now:?}");
+    let day = outcome(std::process::Command::new("date").args(["-u", "+%FT%H:%M"]));
+    assert!(
+        ended(&holds[0]).as_str() < format!("{}:99", day.stdout.trim()).as_str(),
+        "{now:?}"
+    );
+    // The next run writes it down so.
+    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
+    assert_eq!(ends(&redis), ["lost", "status 0"]);
+}

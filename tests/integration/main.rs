@@ -18,6 +18,7 @@
 //! | `distance` | servers that are far away, stand still or can't do it now |
 //! | `exclusion` | two never run at once, whoever they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
+//! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
 //! | `groups` | shared locks and slots: who runs together, and who never does |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | what is seen of a wait, and waiting without taking |
@@ -34,6 +35,7 @@
 //! | `cron` | doing it once: --hold-at-least, --once-per, --unless, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
 //! | `frozen` | freezing: the holder finishes, nobody new gets in, and all see why |
+//! | `full` | a server without memory to spare: what is held goes on |
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | who held a lock, how long, and how it ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
@@ -58,6 +60,7 @@ mod farewell;
 mod faults;
 mod fencing;
 mod frozen;
+mod full;
 mod fuzz;
 mod generated;
 mod groups;
@@ -66,6 +69,7 @@ mod keeper;
 mod lies;
 mod loss;
 mod nesting;
+mod protocol;
 mod proxy;
 mod pty;
 mod queue;

@@ -154,6 +154,55 @@ fn a_stopped_head_costs_the_next_one_a_claim_and_a_heartbeat_and_comes_back_in_i
 }
 
 #[test]
+fn twenty_stopped_waiters_ahead_cost_a_live_one_no_more_than_five_seconds() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let stopped: Vec<Running> = (0..20)
+        .map(|number| labelled(&redis, &[], &number.to_string()))
+        .collect();
+    let live = Gated::queued(&redis, &["a"]);
+    let last = labelled(&redis, &[], "last");
+    stopped.iter().for_each(Running::freeze);
+    let released = holder.end();
+    let live = live.ready();
+    let waited = now().saturating_sub(released);
+    assert!(waited < Duration::from_secs(8), "{waited:?}");
+    // They come back in their old places.
+    stopped.iter().for_each(Running::thaw);
+    let pids: Vec<i32> = stopped.iter().chain([&last]).map(Running::pid).collect();
+    wait_until("all are back", || redis.queue("a") == pids);
+    live.end();
+    all_succeed(stopped);
+    all_succeed([last]);
+    let mut expected: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+    expected.push("last".into());
+    assert_eq!(order(&redis), expected);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn each_of_eight_leases_that_nobody_releases_is_noticed_by_the_next_in_line_when_it_ends() {
+    let redis = Redis::start();
+    let set = ["SET", "redlock:a", "theirs", "PX", "1000"];
+    assert_eq!(redis.cli(&set), "OK");
+    let script = r#"redlock acquire -q a --ttl 1s >"$HOME/$$" && date +%s%N"#;
+    let waiters: Vec<Running> = (0..8)
+        .map(|_| {
+            let mut shell = crate::supervision::directly(&redis, &["sh", "-c", script]);
+            Running::start(&mut shell)
+        })
+        .collect();
+    let ends = waiters.into_iter().map(Running::finish);
+    let mut times: Vec<Duration> = ends.map(|end| moment(&end.stdout)).collect();
+    times.sort();
+    let gaps = times
+        .windows(2)
+        .map(|pair| pair[1].saturating_sub(pair[0]))
+        .collect();
+    assert_within(MS * 1500, gaps);
+}
+
+#[test]
 fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_runs() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();

@@ -223,7 +223,8 @@ fn a_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
     let redis = Redis::start();
     let script = concat!(
         include_str!("../../src/lock/promote.lua"),
-        include_str!("../../src/lock/acquire.lua")
+        include_str!("../../src/lock/acquire.lua"),
+        "end)()\n"
     );
     let mut request = String::new();
     for number in 0..1000 {
@@ -232,9 +233,10 @@ fn a_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
         let siblings = ["state", "meta", "holders", "queue", "waiters", "history"];
         let keys = siblings.map(|sibling| format!("{{{lock}}}:{sibling}"));
         let channels = format!("{{{lock}}}:");
-        let mut words = vec!["EVAL", script, "8", &lock];
+        let slots = format!("{{{lock}}}:slots");
+        let mut words = vec!["EVAL", script, "9", &lock];
         words.extend(keys.iter().map(String::as_str));
-        words.extend(["{redlock:}:index", &name, &channels, "200"]);
+        words.extend(["{redlock:}:index", &slots, &name, &channels, "200"]);
         words.extend([
             "token", "600000", "1", "{}", "", "", "0", "fifo", "0", "", "0", "0",
         ]);

@@ -167,8 +167,8 @@ impl Holds {
             None => match Renewer::start(&self.server, &claims) {
                 Ok(renewer) => self.renewer.insert(renewer),
                 Err(error) => {
-                    let line = format!("can't start the renewing thread: {error}");
-                    return Err(Error::new(Kind::Internal, line));
+                    let what = format!("can't start the renewing thread: {error}");
+                    return Err(Error::new(Kind::Internal, what));
                 }
             },
         };

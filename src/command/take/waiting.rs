@@ -184,7 +184,9 @@ impl<'a> Attempt<'a> {
             } else {
                 Ear::Listens
             };
-            match wait::next(patience, ear, busy.ahead, busy.left, heard, dice()) {
+            // All of us look when a grant ends that isn't claimed.
+            let ahead = if busy.granted { 0 } else { busy.ahead };
+            match wait::next(patience, ear, ahead, busy.left, heard, dice()) {
                 Next::GiveUp => {
                     let line = self.patience_is_over(&busy);
                     return Ok(Taking::GaveUp(GaveUp::Busy(line)));
@@ -365,7 +367,7 @@ impl<'a> Attempt<'a> {
         };
         let later = Duration::from_millis(later);
         let (ttl, kill_after) = (self.claim.ttl(), self.taker.kill_after);
-        let lease = Lease::granted(asked, later, grant.lasting, ttl, kill_after);
+        let lease = Lease::granted(asked, later, now(), grant.lasting, ttl, kill_after);
         if now() >= lease.stop_at() {
             return false;
         }

@@ -1,0 +1,97 @@
+//! A server without memory to spare (`maxmemory` without eviction): what is held and waited for goes
+//! on, and only what is new is refused.
+
+use std::time::Duration;
+
+use crate::support::{Gated, Redis, assert_nothing_left, outcome, wait_until};
+
+const MODES: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
+
+/// From now on the server refuses what needs memory.
+fn fill(redis: &Redis) {
+    assert_eq!(redis.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    let refused = redis.cli(&["SET", "more", "memory"]);
+    assert!(refused.starts_with("OOM"), "{refused}");
+}
+
+#[test]
+fn on_a_full_server_a_lock_is_renewed_and_released() {
+    let held = MODES.map(|mode| {
+        let redis = Redis::start();
+        let options = [&["--ttl", "3s", "-k", "100ms"], mode, &["a"]].concat();
+        let holder = Gated::start(&redis, &options).ready();
+        fill(&redis);
+        (mode, redis, holder)
+    });
+    std::thread::sleep(Duration::from_millis(6500));
+    for (mode, redis, mut holder) in held {
+        // Its first lease and another one would be over.
+        let over = holder.run.has_ended();
+        holder.open();
+        let end = holder.run.finish();
+        assert!(!over, "{mode:?}: {end:?}");
+        end.assert_code(0).assert_silent();
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn on_a_full_server_a_lock_is_handed_on_to_those_who_wait_already() {
+    for mode in MODES {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let first = Gated::queued(&redis, &[&["-q"], mode, &["a"]].concat());
+        let last = Gated::queued(&redis, &["-q", "a"]);
+        let leaves = Gated::queued(&redis, &["-q", "a"]);
+        fill(&redis);
+        leaves.run.signal(nix::sys::signal::Signal::SIGTERM);
+        leaves.run.finish().assert_code(143).assert_silent();
+        // Long enough for a heartbeat of each.
+        let before = redis.calls("evalsha");
+        wait_until("they keep their places", || {
+            redis.calls("evalsha") >= before + 4
+        });
+        assert_eq!(
+            redis.queue("a"),
+            [first.run.pid(), last.run.pid()],
+            "{mode:?}"
+        );
+        holder.end();
+        first.ready().end();
+        last.ready().end();
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn on_a_full_server_a_lock_is_taken_by_force_and_goes_on() {
+    for mode in MODES {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
+        let waiter = Gated::queued(&redis, &["-q", "a"]);
+        fill(&redis);
+        outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+        holder
+            .run
+            .finish()
+            .assert_code(79)
+            .assert_says("was taken by force by");
+        waiter.ready().end();
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn on_a_full_server_a_new_run_is_refused_and_changes_nothing() {
+    let redis = Redis::start();
+    // The server knows the script.
+    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    fill(&redis);
+    for mode in MODES {
+        let arguments = [&["run"], mode, &["a", "--", "echo", "ran"]].concat();
+        let end = outcome(&mut redis.redlock(&arguments));
+        end.assert_says("OOM");
+        assert_eq!(end.stdout, "", "{mode:?}");
+        assert_nothing_left(&redis);
+    }
+}

@@ -1,0 +1,682 @@
+//! The scripts themselves, called as redlock calls them: what is asked twice, what is deleted or full on
+//! the server, a clock that was set, and how much one call may do.
+//!
+//! A clock can't be set here, so what one leaves behind is written in its place: moments in the future,
+//! leases that last too long.
+
+use std::collections::BTreeSet;
+
+use crate::support::{Redis, now};
+
+const PROMOTE: &str = include_str!("../../src/lock/promote.lua");
+const ACQUIRE: &str = include_str!("../../src/lock/acquire.lua");
+const RENEW: &str = include_str!("../../src/lock/renew.lua");
+const CHECK: &str = include_str!("../../src/lock/check.lua");
+const RELEASE: &str = include_str!("../../src/lock/release.lua");
+const FORCE: &str = include_str!("../../src/lock/force.lua");
+const FREEZE: &str = include_str!("../../src/lock/freeze.lua");
+const THAW: &str = include_str!("../../src/lock/thaw.lua");
+const HISTORY: &str = include_str!("../../src/lock/history.lua");
+
+/// The keys of the lock "a", as the scripts take them.
+const KEYS: [&str; 9] = [
+    "redlock:a",
+    "{redlock:a}:state",
+    "{redlock:a}:meta",
+    "{redlock:a}:holders",
+    "{redlock:a}:queue",
+    "{redlock:a}:waiters",
+    "{redlock:a}:history",
+    "{redlock:}:index",
+    "{redlock:a}:slots",
+];
+
+const STATE: &str = KEYS[1];
+const META: &str = KEYS[2];
+const HOLDERS: &str = KEYS[3];
+const QUEUE: &str = KEYS[4];
+const WAITERS: &str = KEYS[5];
+
+/// A run that watches over its lock.
+const WHO: &str = r#"{"host":"h","user":"u","pid":1,"command":["c"],"instance":"i"}"#;
+
+/// No limit: shared.
+const SHARED: &str = "1000000000";
+
+/// Calls a script on the lock "a"; its answer, a line for each field, in which nil is an empty one.
+fn call(redis: &Redis, script: &str, args: &[&str]) -> Vec<String> {
+    let text = format!("{PROMOTE}{script}end)()\n");
+    let command = ["EVAL", &text, "9"];
+    let common = ["a", "{redlock:a}:", "200"];
+    let answer = redis.cli(&[&command[..], &KEYS, &common, args].concat());
+    assert!(!answer.contains("ERR"), "{answer}");
+    answer.split('\n').map(str::to_owned).collect()
+}
+
+/// What an acquire asks for.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    token: &'a str,
+    ttl: &'a str,
+    limit: &'a str,
+    /// '' without a place in the queue; one that polls is reached by no message, and believed to live.
+    place: &'a str,
+    ticket: &'a str,
+    supersede: &'a str,
+    number: &'a str,
+}
+
+impl<'a> Ask<'a> {
+    fn by(token: &'a str) -> Self {
+        Self {
+            token,
+            ttl: "30000",
+            limit: "1",
+            place: "",
+            ticket: "",
+            supersede: "0",
+            number: "",
+        }
+    }
+
+    fn waiting(token: &'a str) -> Self {
+        Self {
+            place: "poll",
+            ..Self::by(token)
+        }
+    }
+
+    fn limit(self, limit: &'a str) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// The answer.
+    fn ask(self, redis: &Redis) -> Vec<String> {
+        let args = [
+            self.token,
+            self.ttl,
+            self.limit,
+            WHO,
+            self.place,
+            self.ticket,
+            "0",
+            "fifo",
+            self.supersede,
+            self.number,
+            "0",
+            "0",
+        ];
+        call(redis, ACQUIRE, &args)
+    }
+
+    #[track_caller]
+    fn gets_it(self, redis: &Redis) {
+        let answer = self.ask(redis);
+        assert_eq!(answer[0], "1", "{answer:?} {}", redis.view("a"));
+    }
+
+    /// It waits; its ticket.
+    #[track_caller]
+    fn waits(self, redis: &Redis) -> String {
+        let answer = self.ask(redis);
+        assert_eq!(answer[0], "0", "{answer:?} {}", redis.view("a"));
+        answer[3].clone()
+    }
+
+    #[track_caller]
+    fn is_superseded(self, redis: &Redis) {
+        let answer = self.ask(redis);
+        assert_eq!(answer[0], "2", "{answer:?} {}", redis.view("a"));
+    }
+}
+
+/// Gives a lock back at the end of a run ("" when nothing was done under it); the answer.
+fn release(redis: &Redis, token: &str, how: &str) -> Vec<String> {
+    call(redis, RELEASE, &[token, "0", how, "0"])
+}
+
+fn renew(redis: &Redis, token: &str) -> Vec<String> {
+    call(redis, RENEW, &[token, "30000", "", "0"])
+}
+
+fn check(redis: &Redis, token: &str) -> Vec<String> {
+    call(redis, CHECK, &[token, "30000"])
+}
+
+/// The tokens of those who wait, in the order of their turns.
+fn line(redis: &Redis) -> Vec<String> {
+    let tokens = redis.cli(&["ZRANGE", QUEUE, "0", "-1"]);
+    tokens.lines().map(str::to_owned).collect()
+}
+
+/// Now by the server's clock, which is ours, in milliseconds.
+fn now_ms() -> u128 {
+    now().as_millis()
+}
+
+/// A waiter has left without a word long ago.
+fn has_died(redis: &Redis, token: &str) {
+    let entry = redis.cli(&["HGET", WAITERS, token]);
+    let (_, rest) = entry.split_once(' ').unwrap();
+    redis.cli(&["HSET", WAITERS, token, &format!("1:1 {rest}")]);
+}
+
+/// All commands that the server has carried out, those of scripts included.
+fn commands(redis: &Redis) -> u64 {
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    let calls = |line: &str| {
+        line.split_once("calls=")?
+            .1
+            .split(',')
+            .next()?
+            .parse::<u64>()
+            .ok()
+    };
+    stats.lines().filter_map(calls).sum::<u64>()
+}
+
+/// Puts many into the queue at once, who poll and want one of so many slots.
+fn crowd(redis: &Redis, count: u32, limit: &str) {
+    let script = format!(
+        "for n = 1, {count} do
+           redis.call('ZADD', KEYS[1], n, 'token' .. n)
+           redis.call('HSET', KEYS[2], 'token' .. n, ARGV[1] .. ' {limit} 1 0 0 ' .. ARGV[2])
+         end
+         redis.call('HSET', KEYS[3], 'ticket', {count})
+         for n = 1, 3 do redis.call('PEXPIRE', KEYS[n], 600000) end"
+    );
+    // An hour from now, and heard of a moment ago.
+    let life = format!("{}:{}", now_ms() + 3_600_000, now_ms());
+    redis.cli(&[
+        "EVAL",
+        &script,
+        "3",
+        QUEUE,
+        WAITERS,
+        STATE,
+        &life,
+        "{\"host\":\"h\"}",
+    ]);
+}
+
+#[test]
+fn a_waiter_that_lost_the_first_reply_is_told_its_ticket_by_its_token() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    assert_eq!(Ask::waiting("first").waits(&redis), "1");
+    assert_eq!(Ask::waiting("second").waits(&redis), "2");
+    assert_eq!(Ask::waiting("first").waits(&redis), "1");
+    assert_eq!(Ask::waiting("second").waits(&redis), "2");
+    assert_eq!(line(&redis), ["first", "second"]);
+}
+
+#[test]
+fn a_waiter_that_was_passed_over_before_it_knew_its_ticket_comes_back_in_its_place() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    Ask::waiting("first").waits(&redis);
+    Ask::waiting("second").waits(&redis);
+    Ask::waiting("third").waits(&redis);
+    has_died(&redis, "first");
+    release(&redis, "holder", "status:0");
+    Ask::waiting("second").gets_it(&redis);
+    assert_eq!(line(&redis), ["third"]);
+    assert_eq!(Ask::waiting("first").waits(&redis), "1");
+    assert_eq!(line(&redis), ["first", "third"]);
+}
+
+#[test]
+fn a_waiter_that_let_its_grant_run_out_comes_back_in_its_place() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    Ask::waiting("first").waits(&redis);
+    Ask::waiting("second").waits(&redis);
+    release(&redis, "holder", "status:0");
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "first");
+    // As if its time were over.
+    redis.cli(&["DEL", "redlock:a"]);
+    redis.cli(&["SET", "redlock:a", "other", "PX", "60000"]);
+    assert_eq!(Ask::waiting("first").waits(&redis), "1");
+    assert_eq!(line(&redis), ["first", "second"]);
+}
+
+#[test]
+fn an_old_run_that_lost_its_first_reply_does_not_supersede_the_newer_one() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    let supersede = |token| Ask {
+        supersede: "1",
+        ..Ask::waiting(token)
+    };
+    supersede("old").waits(&redis);
+    supersede("new").waits(&redis);
+    supersede("old").is_superseded(&redis);
+    assert_eq!(line(&redis), ["new"]);
+}
+
+#[test]
+fn a_release_that_is_repeated_has_the_same_answer() {
+    let redis = Redis::start();
+    for (how, keep, answer) in [("status:0", "0", "1"), ("", "0", "1"), ("lost", "0", "0")] {
+        Ask::by("ours").gets_it(&redis);
+        if how == "lost" {
+            redis.cli(&["DEL", "redlock:a"]);
+        }
+        let parting = ["ours", "0", how, keep];
+        assert_eq!(call(&redis, RELEASE, &parting)[0], answer, "{how:?}");
+        Ask::by("theirs").gets_it(&redis);
+        assert_eq!(call(&redis, RELEASE, &parting)[0], answer, "{how:?} again");
+        release(&redis, "theirs", "");
+    }
+    Ask::by("kept").gets_it(&redis);
+    let parting = ["kept", "0", "status:0", "60000"];
+    assert_eq!(call(&redis, RELEASE, &parting)[0], "3");
+    assert_eq!(call(&redis, RELEASE, &parting)[0], "3");
+}
+
+#[test]
+fn a_lock_that_was_lost_is_still_said_to_be() {
+    let redis = Redis::start();
+    Ask::by("ours").gets_it(&redis);
+    redis.cli(&["DEL", "redlock:a"]);
+    Ask::by("theirs").gets_it(&redis);
+    let answer = release(&redis, "ours", "status:0");
+    assert_eq!((answer[0].as_str(), answer.len()), ("0", 3), "{answer:?}");
+    Ask::by("theirs").gets_it(&redis);
+}
+
+#[test]
+fn a_job_that_gives_its_lock_back_twice_does_not_make_its_run_believe_in_a_loss() {
+    let redis = Redis::start();
+    Ask::by("ours").gets_it(&redis);
+    assert_eq!(
+        call(&redis, RELEASE, &["ours", "1", "released", "0"])[0],
+        "1"
+    );
+    assert_eq!(
+        call(&redis, RELEASE, &["ours", "1", "released", "0"])[0],
+        "2"
+    );
+    assert_eq!(check(&redis, "ours"), ["2"]);
+    assert_eq!(release(&redis, "ours", "status:0"), ["2"]);
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_no_negative_wait_and_breaks_no_entry() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    Ask::waiting("waiter").waits(&redis);
+    // It came an hour from now.
+    let entry = redis.cli(&["HGET", WAITERS, "waiter"]);
+    let mut fields: Vec<&str> = entry.splitn(4, ' ').collect();
+    let since = (now_ms() + 3_600_000).to_string();
+    fields[2] = &since;
+    redis.cli(&["HSET", WAITERS, "waiter", &fields.join(" ")]);
+    release(&redis, "holder", "status:0");
+    Ask::waiting("waiter").gets_it(&redis);
+    let entry = redis.cli(&["HGET", META, "waiter"]);
+    assert_eq!(entry.split(' ').nth(4), Some("0"), "{entry}");
+    // And it was granted then, too.
+    let mut fields: Vec<&str> = entry.splitn(3, ' ').collect();
+    fields[1] = &since;
+    let later = fields.join(" ");
+    redis.cli(&["HSET", META, "waiter", &later]);
+    let kept = call(&redis, RELEASE, &["waiter", "0", "status:0", "5000"]);
+    assert_eq!(kept, ["3", "5000"]);
+}
+
+#[test]
+fn no_more_is_believed_to_be_left_of_a_lease_than_was_asked_for() {
+    for limit in ["1", "3", SHARED] {
+        let redis = Redis::start();
+        Ask::by("ours").limit(limit).gets_it(&redis);
+        // As after a clock was set back by an hour.
+        let later = (now_ms() + 3_600_000).to_string();
+        redis.cli(&["PEXPIREAT", "redlock:a", &later]);
+        if limit != "1" {
+            redis.cli(&["ZADD", HOLDERS, &later, "ours"]);
+        }
+        let left = |answer: Vec<String>| answer[1].parse::<u64>().unwrap();
+        assert_eq!(left(check(&redis, "ours")), 30_000, "{limit}");
+        assert_eq!(left(renew(&redis, "ours")), 30_000, "{limit}");
+        // What its own job asks for counts.
+        call(&redis, RENEW, &["ours", "600000", "", "1"]);
+        assert_eq!(left(check(&redis, "ours")), 600_000, "{limit}");
+        assert_eq!(left(renew(&redis, "ours")), 600_000, "{limit}");
+    }
+}
+
+#[test]
+fn a_reader_that_comes_does_not_write_the_key_that_the_others_watch() {
+    for (limit, other) in [(SHARED, SHARED), ("9", "9"), ("9", SHARED)] {
+        let redis = Redis::start();
+        Ask::by("first").limit(limit).gets_it(&redis);
+        // Enough for the next one, and not what the first one set.
+        redis.cli(&["PEXPIRE", "redlock:a", "32000"]);
+        let before = redis.cli(&["PEXPIRETIME", "redlock:a"]);
+        Ask::by("second").limit(other).gets_it(&redis);
+        assert_eq!(redis.cli(&["PEXPIRETIME", "redlock:a"]), before);
+        renew(&redis, "second");
+        assert_eq!(redis.cli(&["PEXPIRETIME", "redlock:a"]), before);
+        // One whose lease would end later does.
+        redis.cli(&["PEXPIRE", "redlock:a", "20000"]);
+        Ask::by("third").limit(other).gets_it(&redis);
+        let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+        assert!(left > 30_000, "{left}");
+    }
+}
+
+#[test]
+fn a_free_lock_goes_on_to_the_first_who_lives_behind_1500_dead() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    crowd(&redis, 1500, "1");
+    Ask::waiting("live").waits(&redis);
+    // They could be reached, but nobody is there.
+    let script = "for _, token in ipairs(redis.call('ZRANGE', KEYS[1], 0, 1499)) do
+        redis.call('HSET', KEYS[2], token, (string.gsub(redis.call('HGET', KEYS[2], token), ' 0 {', ' 1 {')))
+    end";
+    redis.cli(&["EVAL", script, "2", QUEUE, WAITERS]);
+    release(&redis, "holder", "status:0");
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "live");
+}
+
+#[test]
+fn members_whose_lock_was_deleted_are_not_brought_back_by_others() {
+    for forgotten in [&["redlock:a"][..], &["redlock:a", META]] {
+        for way in ["cancel", "acquire", "force", "thaw"] {
+            let redis = Redis::start();
+            Ask::by("lost").limit(SHARED).gets_it(&redis);
+            Ask::waiting("writer").waits(&redis);
+            Ask::waiting("reader").limit(SHARED).waits(&redis);
+            redis.cli(&[&["DEL"], forgotten].concat());
+            match way {
+                "cancel" => drop(release(&redis, "writer", "")),
+                "force" => drop(call(&redis, FORCE, &["", WHO])),
+                "thaw" => {
+                    call(&redis, FREEZE, &["60000", WHO]);
+                    call(&redis, THAW, &[]);
+                }
+                _ => drop(Ask::by("new").limit(SHARED).ask(&redis)),
+            }
+            release(&redis, "writer", "");
+            Ask::waiting("reader").limit(SHARED).gets_it(&redis);
+            assert_eq!(check(&redis, "lost")[0], "0", "{way} {forgotten:?}");
+            assert_eq!(renew(&redis, "lost")[0], "0", "{way} {forgotten:?}");
+            assert_eq!(redis.cli(&["ZRANGE", HOLDERS, "0", "-1"]), "reader");
+        }
+    }
+}
+
+#[test]
+fn force_frees_a_lock_of_which_all_members_are_dead() {
+    for limit in ["5", SHARED] {
+        let redis = Redis::start();
+        Ask::by("dead").limit(limit).gets_it(&redis);
+        redis.cli(&["ZADD", HOLDERS, "1", "dead"]);
+        assert_eq!(call(&redis, FORCE, &["", WHO]), ["0"]);
+        assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
+    }
+}
+
+#[test]
+fn one_that_waits_for_a_frozen_lock_with_a_dead_member_is_told_to_come_back_when_the_freeze_ends() {
+    for limit in ["5", SHARED] {
+        let redis = Redis::start();
+        Ask::by("dead").limit(limit).gets_it(&redis);
+        call(&redis, FREEZE, &["60000", WHO]);
+        redis.cli(&["ZADD", HOLDERS, "1", "dead"]);
+        let answer = Ask::waiting("waiter").ask(&redis);
+        let left: u64 = answer[5].parse().unwrap();
+        assert!(left > 30_000, "{answer:?}");
+        assert_eq!(answer[6], "0", "nobody holds it: {answer:?}");
+    }
+}
+
+#[test]
+fn an_older_run_does_not_follow_a_newer_one_that_got_the_lock_directly() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    let ticket = Ask::waiting("old").waits(&redis);
+    has_died(&redis, "old");
+    release(&redis, "holder", "status:0");
+    let new = Ask {
+        supersede: "1",
+        ..Ask::by("new")
+    };
+    new.gets_it(&redis);
+    release(&redis, "new", "status:0");
+    let old = Ask {
+        ticket: &ticket,
+        ..Ask::waiting("old")
+    };
+    old.is_superseded(&redis);
+}
+
+#[test]
+fn a_number_that_never_got_the_lock_displaces_nobody_once_it_is_gone() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    let numbered = |token, number| Ask {
+        supersede: "1",
+        number,
+        ..Ask::waiting(token)
+    };
+    numbered("100", "100").waits(&redis);
+    numbered("50", "50").is_superseded(&redis);
+    assert_eq!(line(&redis), ["100"]);
+    release(&redis, "100", "");
+    // It has given up, and the next one may run.
+    numbered("50", "50").waits(&redis);
+    numbered("60", "60").waits(&redis);
+    assert_eq!(line(&redis), ["60"]);
+    release(&redis, "holder", "status:0");
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "60");
+    // It is granted, and then it runs.
+    numbered("55", "55").is_superseded(&redis);
+    assert_eq!(renew(&redis, "60")[0], "1");
+    numbered("55", "55").is_superseded(&redis);
+    release(&redis, "60", "status:0");
+    numbered("55", "55").is_superseded(&redis);
+    numbered("61", "61").gets_it(&redis);
+}
+
+#[test]
+fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
+    let redis = Redis::start();
+    call(&redis, FREEZE, &["600000", WHO]);
+    crowd(&redis, 3000, "3000");
+    let before = commands(&redis);
+    assert_eq!(call(&redis, THAW, &[])[0], "1");
+    let took = commands(&redis) - before;
+    assert!(took < 5_000, "one call of thaw sent {took} commands");
+    // However long this takes, no grant runs out; returns one that isn't claimed.
+    let granted = "local token = ''
+        for _, one in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+            redis.call('ZADD', KEYS[2], ARGV[1], one)
+            if string.find(redis.call('HGET', KEYS[3], one), ' granted ') then token = one end
+        end
+        redis.call('PEXPIREAT', KEYS[1], ARGV[1])
+        return token";
+    let later = (now_ms() + 3_600_000).to_string();
+    while redis.cli(&["ZCARD", QUEUE]) != "0" {
+        let token = redis.cli(&["EVAL", granted, "3", KEYS[0], HOLDERS, META, &later]);
+        assert_ne!(token, "", "nobody is let in any more");
+        let before = commands(&redis);
+        assert_eq!(renew(&redis, &token)[0], "1");
+        let took = commands(&redis) - before;
+        assert!(took < 5_000, "one claim sent {took} commands");
+    }
+    let entries = redis.cli(&["HVALS", META]);
+    let slot = |entry: &str| entry.split(' ').nth(3)?.parse::<u32>().ok();
+    let slots: BTreeSet<u32> = entries.lines().filter_map(slot).collect();
+    assert_eq!(slots, (1..=3000).collect());
+    // One that leaves, and one that comes.
+    let before = commands(&redis);
+    release(&redis, "token1700", "status:0");
+    let answer = Ask::by("new").limit("3000").ask(&redis);
+    assert_eq!((answer[0].as_str(), answer[2].as_str()), ("1", "1700"));
+    Ask::waiting("late").limit("3000").waits(&redis);
+    let took = commands(&redis) - before;
+    assert!(took < 200, "{took} commands");
+}
+
+#[test]
+fn slots_are_found_again_when_their_key_was_deleted() {
+    let redis = Redis::start();
+    for token in ["1", "2", "3"] {
+        Ask::by(token).limit("4").gets_it(&redis);
+    }
+    release(&redis, "2", "status:0");
+    redis.cli(&["DEL", KEYS[8]]);
+    let answer = Ask::by("next").limit("9").ask(&redis);
+    assert_eq!((answer[0].as_str(), answer[2].as_str()), ("1", "2"));
+    let answer = Ask::by("more").limit("9").ask(&redis);
+    assert_eq!((answer[0].as_str(), answer[2].as_str()), ("1", "4"));
+    Ask::by("fifth").limit("9").waits(&redis);
+    // Without what is known of them, nobody is let in beside them.
+    release(&redis, "more", "status:0");
+    redis.cli(&["DEL", KEYS[8], META]);
+    Ask::by("fifth").limit("9").waits(&redis);
+    assert_eq!(renew(&redis, "1")[0], "1");
+}
+
+#[test]
+fn readers_who_were_beside_slots_are_readers_when_those_are_gone() {
+    let redis = Redis::start();
+    Ask::by("reader").limit(SHARED).gets_it(&redis);
+    Ask::by("slot").limit("2").gets_it(&redis);
+    Ask::by("another").limit(SHARED).waits(&redis);
+    release(&redis, "slot", "status:0");
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "redlock:shared");
+    Ask::by("another").limit(SHARED).gets_it(&redis);
+    let answer = Ask::by("slot").limit("3").ask(&redis);
+    assert_eq!((answer[0].as_str(), answer[2].as_str()), ("1", "1"));
+}
+
+/// The keys that have no expiry.
+fn for_ever(redis: &Redis) -> Vec<String> {
+    let script = "local kept = {}
+        for _, key in ipairs(redis.call('KEYS', '*')) do
+            if redis.call('PTTL', key) == -1 then kept[#kept + 1] = key end
+        end
+        return kept";
+    let all = redis.cli(&["EVAL", script, "0"]);
+    all.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn no_key_is_left_without_an_expiry_whatever_single_key_was_deleted() {
+    let redis = Redis::start();
+    for deleted in KEYS {
+        for limit in ["1", "2", SHARED] {
+            for way in 0..8 {
+                redis.cli(&["FLUSHALL"]);
+                Ask::by("holder").limit(limit).gets_it(&redis);
+                Ask::waiting("first").waits(&redis);
+                Ask::waiting("second").limit(limit).waits(&redis);
+                if way == 7 {
+                    release(&redis, "holder", "status:0");
+                }
+                redis.cli(&["DEL", deleted]);
+                match way {
+                    0 => drop(release(&redis, "holder", "status:0")),
+                    1 => drop(renew(&redis, "holder")),
+                    2 => drop(call(&redis, RENEW, &["holder", "60000", "=j", "1"])),
+                    3 => drop(release(&redis, "first", "")),
+                    4 => drop(call(&redis, FORCE, &["", WHO])),
+                    5 => {
+                        call(&redis, FREEZE, &["60000", WHO]);
+                        call(&redis, THAW, &[]);
+                    }
+                    6 => drop(Ask::waiting("third").limit(limit).ask(&redis)),
+                    _ => drop(renew(&redis, "first")),
+                }
+                let all = for_ever(&redis);
+                assert_eq!(
+                    all, [""; 0],
+                    "{deleted} was deleted, limit {limit}, way {way}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn tickets_never_fall_below_those_in_the_queue() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    for token in ["c", "b"] {
+        Ask::waiting(token).waits(&redis);
+    }
+    redis.cli(&["DEL", STATE]);
+    assert_eq!(Ask::waiting("a").waits(&redis), "3");
+    assert_eq!(line(&redis), ["c", "b", "a"]);
+}
+
+#[test]
+fn no_more_than_the_last_hundred_notices_are_kept_and_none_is_looked_through() {
+    let redis = Redis::start();
+    for number in 0..150 {
+        let token = format!("token{number}");
+        Ask::by(&token).gets_it(&redis);
+        call(&redis, FORCE, &["", WHO]);
+    }
+    let fields: u64 = redis.cli(&["HLEN", STATE]).parse().unwrap();
+    assert!(fields < 220, "{fields}: {}", redis.cli(&["HKEYS", STATE]));
+    assert_eq!(check(&redis, "token149"), ["0", WHO]);
+    assert_eq!(check(&redis, "token60"), ["0", WHO]);
+    assert_eq!(check(&redis, "token10"), ["0"]);
+    // The entries of holders alone.
+    let all = redis.calls("hgetall");
+    Ask::by("last").gets_it(&redis);
+    call(&redis, FORCE, &["", WHO]);
+    assert_eq!(redis.calls("hgetall"), all);
+}
+
+#[test]
+fn a_hold_whose_lock_was_deleted_is_lost_and_not_in_the_future() {
+    let redis = Redis::start();
+    for limit in ["1", SHARED] {
+        Ask::by("gone").limit(limit).gets_it(&redis);
+        redis.cli(&["DEL", "redlock:a"]);
+        let before = now_ms();
+        let answer = call(&redis, HISTORY, &[]);
+        let (how, when) = (&answer[answer.len() - 3], &answer[answer.len() - 2]);
+        let when: u128 = when.parse().unwrap();
+        assert_eq!(how, "2", "{answer:?}");
+        assert!((before..=now_ms()).contains(&when), "{answer:?}");
+        // Who comes next writes it down so.
+        Ask::by("next").gets_it(&redis);
+        let record = redis.cli(&["LINDEX", KEYS[6], "0"]);
+        assert_eq!(record.split(' ').nth(2), Some("lost"), "{record}");
+        release(&redis, "next", "");
+    }
+}
+
+#[test]
+fn a_lock_is_given_back_and_can_be_taken_whatever_others_put_into_its_other_keys() {
+    for key in &KEYS[2..] {
+        for limit in ["1", "2", SHARED] {
+            // Without the members nobody is known to be one, until the lock's time is over.
+            if *key == HOLDERS && limit != "1" {
+                continue;
+            }
+            let redis = Redis::start();
+            Ask::by("holder").limit(limit).gets_it(&redis);
+            let put = |redis: &Redis| {
+                redis.cli(&["DEL", key]);
+                redis.cli(&["SET", key, "theirs", "PX", "60000"]);
+            };
+            put(&redis);
+            release(&redis, "holder", "status:0");
+            let left = redis.cli(&["EXISTS", "redlock:a"]);
+            assert_eq!(left, "0", "{key} {limit}: {}", redis.view("a"));
+            // What is no lock's any more goes with it; a queue isn't touched.
+            if ![QUEUE, WAITERS].contains(key) {
+                put(&redis);
+                Ask::by("next").limit(limit).gets_it(&redis);
+            }
+        }
+    }
+}
