@@ -7,6 +7,9 @@ local place, ticket, priority, order = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
 local QUEUED = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 
+-- Its entries tell others of its number.
+if number then who = string.gsub(who, '^{', '{"order":' .. digits(number) .. ',', 1) end
+
 local success = succeeded and math.max(0, now - tonumber(succeeded)) or -1
 local repaired = 0
 
@@ -83,13 +86,11 @@ end
 -- Somebody has a larger number in the outside order: the last one that held the lock, or one that waits. One
 -- that has left the queue without the lock displaces nobody.
 if number then
-  local newest, by, waits = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
+  local newest, by, waiter = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
   if number < (tonumber(newest) or number) then return superseded(by) end
-  local theirs, waiter = string.match(waits or '', '^(%d+) (.*)$')
-  if theirs and number < tonumber(theirs) then
-    local entry = redis.call('HGET', waiters, waiter)
-    if not entry and is_held(waiter, mark) then entry = redis.call('HGET', meta, waiter) end
-    if entry then return superseded(string.match(entry, '({.*)$')) end
+  for _, entry in ipairs({redis.call('HGET', waiters, waiter or ''), redis.call('HGET', meta, mark or '')}) do
+    local theirs, who = order_of(entry or '')
+    if theirs and number < tonumber(theirs) then return superseded(who) end
   end
 end
 -- Somebody who came later has told the older ones to give up.
@@ -146,7 +147,7 @@ if not score then
   -- One that comes back with an old ticket gets its old place; no new ticket is smaller than that.
   set_state('ticket', digits(math.max(last, tonumber(ticket))))
   redis.call('PEXPIRE', state, digits(2 * KEPT))
-  if number then set_state('number_waits', digits(number) .. ' ' .. token) end
+  if number then set_state('number_waits', token) end
   local turn = tonumber(ticket)
   if order == 'lifo' then turn = -turn end
   redis.call('ZADD', queue, digits(turn - tonumber(priority) * ROUND), token)

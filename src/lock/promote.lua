@@ -414,6 +414,19 @@ local function credible(left, ttl, token)
   return math.max(ttl, math.min(left, tonumber(word('extended', token) or 0)))
 end
 
+-- The number in an outside order that an entry has, if any, and whose it is.
+local function order_of(entry)
+  return string.match(entry, '"order":(%d+)'), string.match(entry, '({.*)$')
+end
+
+-- From now on the number of this hold counts: it has the lock.
+local function note_order(entry)
+  local number, who = order_of(entry)
+  if number and tonumber(number) > tonumber(redis.call('HGET', state, 'number') or -1) then
+    set_state('number', number, 'number_by', who)
+  end
+end
+
 -- The token has said that it knows of its grant. Returns its entry.
 local function claimed(token, mark, ttl)
   local entry = redis.call('HGET', meta, token) or ''
@@ -421,9 +434,7 @@ local function claimed(token, mark, ttl)
   if phase ~= 'granted' then return entry end
   entry = start .. ' held ' .. string.sub(entry, #start + 10)
   redis.call('HSET', meta, token, entry)
-  -- With this its number in an outside order counts.
-  local number, waiter = string.match(redis.call('HGET', state, 'number_waits') or '', '^(%d+) (.*)$')
-  if waiter == token then set_state('number', number, 'number_by', string.match(entry, '({.*)$') or '') end
+  note_order(entry)
   if GROUP[mark] then
     promote(mark, nil, 0)
   elseif ttl < FIRST_BEAT then

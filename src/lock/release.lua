@@ -18,6 +18,8 @@ local function note_end()
     redis.call('HDEL', state, 'cancelled:' .. id(token))
   end
   log(token, entry, now, ours and how or 'lost', by or '')
+  -- Its claim may have been lost on its way.
+  if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted ') then note_order(entry) end
   if how == 'status:0' and ours then set_state('succeeded', digits(now)) end
 end
 
@@ -66,8 +68,8 @@ else
     redis.call('HDEL', state, 'forced:' .. id(token), 'returned:' .. id(token), 'extended:' .. id(token))
   end
   if answer[1] == 0 then
-    -- Nothing was done under it, so that nothing was lost with it.
-    if how == '' then return {1} end
+    -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
+    if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept ') then return {1} end
     -- How its hold ended, if that is one of the last.
     local ended = nil
     for _, record in ipairs(not entry and redis.pcall('LRANGE', history, 0, 99) or {}) do

@@ -39,35 +39,35 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "c4cdf36e818e408fcd8f1b1c488c3f7bb4d041af",
+    hash: "e2475e3745674b0a0039c69a19836e083e52f481",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "ed77b277da398816076517d4ba419beb6a851572",
+    hash: "ba6787e5a77382561da0c7f8fe3164a1d09da545",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "fac1564dc7f878bf72b7f93f6abc8edf6663b835",
+    hash: "ece03bf40cbeda86e88a45039c8a55552d5c88e5",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "5241b61b2bd8593587f6512a283a8eee1d6b6ec3",
+    hash: "4c3451035e5b9038f54c6a2fc3d5d1fd811e5c70",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "042ebf091de3a9d877403066a4807ac7bd75d6bf",
+    hash: "6dca11defa76f3622e104e42d6a6e91bcb63faa7",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "c406940da53cb24692ac15a117dbde4bbdac0e5f",
+    hash: "492f6bba3f54ccd2eccc1b2c14271e4789fcae36",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "73ea8f74c022f9c2256346b209b77cb8b885b812",
+    hash: "595859bb86d518b4deb17e3cd60c5e71512363a5",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "ab3af8d1293235d763d3c8e654c42ac8a5d892fb",
+    hash: "df3436018e1166c392e764efe23c6cc00ab5a08e",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

@@ -4,7 +4,6 @@
 //! Most of it is put between redlock and a real Redis by a [`Liar`], which lets everything pass but what
 //! a test wants to be otherwise.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,6 +17,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::proxy::hashes;
 use crate::support::{
     Gated, Outcome, PATIENCE, Redis, Running, assert_nothing_left, outcome, queued, wait_until,
 };
@@ -130,36 +130,6 @@ impl Drop for Liar {
     }
 }
 
-/// The scripts by their hashes, as they are called.
-fn scripts() -> HashMap<String, &'static str> {
-    macro_rules! script {
-        ($name:literal) => {
-            (
-                $name,
-                concat!(
-                    include_str!("../../src/lock/promote.lua"),
-                    include_str!(concat!("../../src/lock/", $name, ".lua"))
-                ),
-            )
-        };
-    }
-    let all = [
-        script!("acquire"),
-        script!("renew"),
-        script!("check"),
-        script!("release"),
-        script!("force"),
-        script!("freeze"),
-        script!("thaw"),
-        script!("history"),
-        ("inspect", include_str!("../../src/lock/inspect.lua")),
-    ];
-    let hash = |source: &str| redis::Script::new(source).get_hash().to_owned();
-    all.into_iter()
-        .map(|(name, source)| (hash(source), name))
-        .collect()
-}
-
 /// One request: its words, and all its bytes.
 fn request(client: &mut impl BufRead) -> io::Result<(Vec<Vec<u8>>, Vec<u8>)> {
     let mut all = Vec::new();
@@ -194,7 +164,6 @@ fn serve(
     streamed: &Arc<AtomicUsize>,
     leaving: &Sender<(String, Left)>,
 ) {
-    let scripts = scripts();
     let next = Arc::new(Mutex::new(None::<Say>));
     let lies = Arc::new(AtomicBool::new(false));
     if let Some(server) = server {
@@ -212,8 +181,8 @@ fn serve(
         };
         let word = |n: usize| String::from_utf8_lossy(&words[n]).into_owned();
         last = match word(0).as_str() {
-            "EVALSHA" => scripts[&word(1)].to_owned(),
-            "EVAL" => scripts[redis::Script::new(&word(1)).get_hash()].to_owned(),
+            "EVALSHA" => hashes()[&word(1)].to_owned(),
+            "EVAL" => hashes()[redis::Script::new(&word(1)).get_hash()].to_owned(),
             other => other.to_owned(),
         };
         let say = hook.lock().unwrap()(&last);

@@ -543,7 +543,8 @@ pub fn scripts() -> [(&'static str, String); 9] {
                 $name,
                 concat!(
                     include_str!("../../src/lock/promote.lua"),
-                    include_str!(concat!("../../src/lock/", $name, ".lua"))
+                    include_str!(concat!("../../src/lock/", $name, ".lua")),
+                    "end)()\n"
                 )
                 .to_owned(),
             )
@@ -566,7 +567,7 @@ pub fn scripts() -> [(&'static str, String); 9] {
 }
 
 /// The names of the scripts by their hashes.
-fn hashes() -> &'static HashMap<String, &'static str> {
+pub fn hashes() -> &'static HashMap<String, &'static str> {
     static HASHES: std::sync::OnceLock<HashMap<String, &'static str>> = std::sync::OnceLock::new();
     HASHES.get_or_init(|| {
         let hash = |source: &str| redis::Script::new(source).get_hash().to_owned();
