@@ -80,9 +80,9 @@ impl Renewer {
         let mut server = server.clone();
         let within = claims.iter().map(|claim| try_timeout(claim.ttl())).min();
         server.timeout = server.timeout.min(within.unwrap_or(server.timeout));
-        // Connecting has one time-out, all answers together have another. Somewhat more, so that who
+        // For connecting, for the renewal, and for the look after it. Somewhat more, so that the thread that
         // waits for an order doesn't give up just before it is done.
-        let patience = server.timeout * 2 + Duration::from_millis(200);
+        let patience = server.timeout * 3 + Duration::from_millis(200);
         let server = Arc::new(server);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
@@ -135,8 +135,8 @@ impl Renewer {
         Some(done)
     }
 
-    /// Waits for an order that is being carried out: at most [`try_timeout`] for connecting and as
-    /// much for the answers, whatever the thread hangs in.
+    /// Waits for an order that is being carried out: at most [`try_timeout`] for connecting, and as much
+    /// for each of two answers, whatever the thread hangs in.
     pub fn finish(&mut self) -> Option<Done> {
         let waits = self.busy.then(|| self.done.recv_timeout(self.patience));
         let done = waits.and_then(Result::ok);
@@ -172,8 +172,6 @@ impl Work {
             Some(link) => link,
             None => Link::open(server)?,
         };
-        // All answers together have the time of one try: the end of a run waits for it.
-        let until = now() + server.timeout;
         if self.order == Order::Renew {
             let standings = Claim::renew_all(&self.claims, &mut link, server.timeout)?;
             // A renewal gives what was asked for, whatever number came back; that the work has
@@ -187,8 +185,7 @@ impl Work {
         // changes; and what happened before it was asked, it doesn't tell.
         if !news.iter().any(|news| matches!(news, News::Lost(..))) {
             let asked = now();
-            let within = until.since(asked);
-            let standings = Claim::check_all(&self.claims, &mut link, within)?;
+            let standings = Claim::check_all(&self.claims, &mut link, server.timeout)?;
             let left = shortest(&standings);
             news.extend(left.map(|left| News::Confirmed(asked, left)));
             news.extend(told(&self.claims, standings));
