@@ -9,7 +9,7 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::Moment;
 use crate::sys::{self, SpawnError, SpawnSpec};
-use crate::tree::{Stat, Tree};
+use crate::tree::{Known, Stat, Tree};
 
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
@@ -132,18 +132,48 @@ impl Child {
         !self.reaped && sys::is_stopped(self.pid)
     }
 
+    /// Whether all that the child has started is stopped by a signal.
+    pub fn has_tree_stopped(&self) -> bool {
+        self.tree.is_stopped()
+    }
+
+    /// The child and all its tree, as they can be told from others later.
+    pub fn known(&self) -> Vec<Known> {
+        self.tree.known()
+    }
+
     /// Asks the child and all its tree to terminate. What is stopped takes its SIGTERM only when it goes
     /// on, so that is continued.
     pub fn terminate(&self) -> Refused {
+        // Found before the first of them ends: its children have no parent for a moment.
+        let before = self.tree.known();
         let has_group = self.own_group && !self.reaped;
         if has_group {
             // A process that is forked meanwhile gets what its group gets.
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
         }
-        let mut not_permitted = self.signal_tree(|pid| {
+        let signal = |pid: Pid| {
             // For these it is enough to know whether we may signal them.
             let has_got_it = has_group && getpgid(Some(pid)) == Ok(self.pid);
             if has_got_it { 0 } else { sys::SIGTERM }
+        };
+        let mut not_permitted = Vec::new();
+        let mut send = |pid: Pid, signal: i32| {
+            not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal)));
+        };
+        if !self.reaped {
+            send(self.pid, signal(self.pid));
+        }
+        let others = before.iter().filter(|known| known.pid != self.pid.as_raw());
+        for known in others.filter(|known| known.is_alive()) {
+            let pid = Pid::from_raw(known.pid);
+            send(pid, signal(pid));
+        }
+        // What was forked meanwhile.
+        self.tree.visit(|pid| {
+            if pid != self.pid && !before.iter().any(|known| known.pid == pid.as_raw()) {
+                send(pid, signal(pid));
+            }
         });
         not_permitted.extend(self.signal_tree(|pid| {
             let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
@@ -154,7 +184,8 @@ impl Child {
         not_permitted
     }
 
-    /// Asks those of the tree to terminate that are not of the child's group.
+    /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
+    /// another one, or ignore it.
     pub fn terminate_others(&self) -> Refused {
         let group = if self.own_group {
             self.pid
@@ -162,8 +193,9 @@ impl Child {
             nix::unistd::getpgrp()
         };
         self.signal_tree(|pid| {
-            let is_of_the_group = getpgid(Some(pid)) == Ok(group);
-            if is_of_the_group { 0 } else { sys::SIGTERM }
+            let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores_int);
+            let has_got_it = getpgid(Some(pid)) == Ok(group) && !ignores_it();
+            if has_got_it { 0 } else { sys::SIGTERM }
         })
     }
 

@@ -8,15 +8,18 @@
 //!
 //! A machine that was cloned while it ran has the same boot and namespaces as its twin, and doesn't
 //! know the processes of that one. So each holder leaves a *mark* on its own host, a file in memory,
-//! as soon as it renews for the first time; without that mark nothing is known of a holder.
+//! as soon as it renews for the first time; without that mark nothing is known of a holder. With each
+//! renewal it notes down there what its tree consists of, so that its work is known when it is dead.
 
-use std::fmt;
+use std::ffi::OsStr;
+use std::fmt::{self, Write as _};
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, ExitStatus};
 use std::time::Duration;
 
@@ -25,7 +28,7 @@ use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
 use crate::sys;
-use crate::tree::{self, Remains, Stat, read};
+use crate::tree::{self, DeadHolder, Known, Origin, Remains, Stat, read};
 
 /// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>`; `None` where the
 /// kernel doesn't say.
@@ -119,9 +122,9 @@ impl AsFd for ProcessFd {
 }
 
 /// What has become of the processes with these identities (with commas between), which hold a lock
-/// under this id, and of their work: dead only if all are known to be dead. `is_marked` says whether
-/// an environment has the lock's token.
-pub fn liveness(instances: &str, id: &str, is_marked: impl Fn(&[u8]) -> bool) -> Liveness {
+/// under this id, and of their work: dead only if all are known to be dead. `origin` says what an
+/// environment has to do with that hold.
+pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> Liveness {
     let mut known = Vec::new();
     for instance in instances.split(',') {
         match state_of(instance) {
@@ -133,11 +136,17 @@ pub fn liveness(instances: &str, id: &str, is_marked: impl Fn(&[u8]) -> bool) ->
     let Some(dead) = known.into_iter().collect::<Option<Vec<_>>>() else {
         return Liveness::Unknown;
     };
-    if !mark(id).is_some_and(|path| path.exists()) {
+    let Some(Mark { noted, members, .. }) = mark(id).and_then(|path| Mark::read(&path)) else {
         return Liveness::Unknown;
-    }
+    };
     for Identity { alive, session, .. } in dead {
-        match tree::remains(alive, session, &is_marked) {
+        let holder = DeadHolder {
+            alive,
+            session,
+            members: &members,
+            noted,
+        };
+        match tree::remains(&holder, &origin) {
             Remains::Nothing => {}
             Remains::Unknown => return Liveness::Unknown,
             Remains::Process(pid) => {
@@ -211,37 +220,124 @@ const MARK: &str = "redlock-";
 /// Marks that are as old as this, and whose process is dead, are removed.
 const OLD: Duration = Duration::from_secs(3600);
 
+/// How many files are looked at for that.
+const LOOKED_AT: usize = 1000;
+
+/// How many members of a tree are noted down; more are too many to go through.
+const MEMBERS: usize = 1000;
+
 /// The mark of the hold with this id; `None` when that is no id.
 fn mark(id: &str) -> Option<PathBuf> {
     let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then(|| PathBuf::from(format!("{MARKS}/{MARK}{id}")))
 }
 
-/// Leaves a mark on this host for a hold of this process, and removes old ones that nobody needs. Where
-/// it can't be made, others wait for the end of the lease if this process dies.
-pub fn leave_mark(id: &str) {
-    let Some(path) = mark(id) else {
+/// What a mark says.
+struct Mark {
+    /// The process that has left it.
+    instance: String,
+    /// When its tree was noted down.
+    noted: Moment,
+    members: Vec<Known>,
+}
+
+impl Mark {
+    /// As text: the instance, the moment in milliseconds since boot, a line for each member with its pid
+    /// and the time of its start, and `end`.
+    fn to_text(&self) -> String {
+        let Self {
+            instance, noted, ..
+        } = self;
+        let mut text = format!("{instance}\n{}\n", noted.since_boot().as_millis());
+        for Known { pid, started } in &self.members {
+            let _ = writeln!(text, "{pid} {}", started.as_millis());
+        }
+        text + "end\n"
+    }
+
+    /// Reads it; `None` for anything else. Who may write into that directory may put anything there.
+    fn read(path: &Path) -> Option<Self> {
+        let mut open = OpenOptions::new();
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        let file = open.read(true).custom_flags(flags).open(path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut text = String::new();
+        file.take(64 * 1024).read_to_string(&mut text).ok()?;
+        let (text, _) = text.split_once("end\n")?;
+        let mut lines = text.lines();
+        let instance = lines.next()?.to_owned();
+        let milliseconds = |text: &str| Some(Duration::from_millis(text.parse().ok()?));
+        let noted = Moment::at(milliseconds(lines.next()?)?);
+        let known = |line: &str| {
+            let (pid, started) = line.split_once(' ')?;
+            Some(Known {
+                pid: pid.parse().ok()?,
+                started: milliseconds(started)?,
+            })
+        };
+        let members = lines.map(known).collect::<Option<_>>()?;
+        Some(Self {
+            instance,
+            noted,
+            members,
+        })
+    }
+}
+
+/// Leaves a mark on this host for a hold of this process, or brings it up to date: by its tree as it was
+/// found from this moment on. Where it can't be written, others wait for the end of the lease if this
+/// process dies.
+pub fn leave_mark(id: &str, noted: Moment, members: &[Known]) {
+    let (Some(path), Some(instance)) = (mark(id), instance()) else {
         return;
     };
-    let mut new = OpenOptions::new();
-    let made = new.write(true).create_new(true).mode(0o644).open(path);
-    if let (Ok(mut file), Some(instance)) = (made, instance()) {
-        let _ = file.write_all(instance.as_bytes());
+    if members.len() > MEMBERS {
+        remove_mark(id);
+        return;
     }
+    let text = Mark {
+        instance,
+        noted,
+        members: members.to_vec(),
+    }
+    .to_text();
+    let mut open = OpenOptions::new();
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+    open.write(true).mode(0o644).custom_flags(flags);
+    let file = open
+        .open(&path)
+        .or_else(|_| open.create_new(true).open(&path));
+    let written = file.and_then(|file| {
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)
+    });
+    if written.is_err() {
+        remove_mark(id);
+    }
+}
+
+/// Removes marks that nobody needs any more.
+pub fn remove_old_marks() {
     let marks = fs::read_dir(MARKS).into_iter().flatten().flatten();
-    for entry in marks.filter(|entry| {
-        entry
-            .file_name()
-            .as_encoded_bytes()
-            .starts_with(MARK.as_bytes())
-    }) {
-        let age = entry.metadata().and_then(|metadata| metadata.modified());
-        let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > OLD));
-        let is_dead = || {
-            let instance = read(&entry.path().to_string_lossy());
-            instance.is_some_and(|instance| matches!(state_of(&instance), State::Dead(_)))
+    let is_mark = |name: &OsStr| name.as_bytes().starts_with(MARK.as_bytes());
+    for entry in marks
+        .filter(|entry| is_mark(&entry.file_name()))
+        .take(LOOKED_AT)
+    {
+        let Ok(metadata) = entry.metadata() else {
+            continue;
         };
-        if is_old && is_dead() {
+        let age = metadata
+            .modified()
+            .map(|at| at.elapsed().unwrap_or_default());
+        let is_ours = metadata.is_file() && metadata.uid() == nix::unistd::geteuid().as_raw();
+        if is_ours
+            && age.is_ok_and(|age| age > OLD)
+            && let Some(mark) = Mark::read(&entry.path())
+            && matches!(state_of(&mark.instance), State::Dead(_))
+        {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -256,8 +352,6 @@ pub fn remove_mark(id: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
 
     #[test]
@@ -291,12 +385,37 @@ mod tests {
             namespace,
             fs::metadata("/proc/self/ns/pid").unwrap().ino().to_string()
         );
-        let alive = |instances: &str| liveness(instances, "0", |_| false);
+        let alive = |instances: &str| liveness(instances, "0", |_| Origin::Unsaid);
         assert!(matches!(alive(&format!("{gone},{us}")), Liveness::Alive(_)));
         assert!(matches!(
             alive(&format!("{gone},{elsewhere}")),
             Liveness::Unknown
         ));
+    }
+
+    #[test]
+    fn a_mark_says_what_was_noted_down_and_nothing_else_is_one() {
+        let id = format!("{:012x}", u64::from(process::id()) + (1 << 40));
+        let path = mark(&id).unwrap();
+        let member = Known {
+            pid: 7,
+            started: Duration::from_millis(120),
+        };
+        let at = Moment::at(Duration::from_millis(99));
+        leave_mark(&id, at, &[member, member]);
+        leave_mark(&id, at, &[member]);
+        let read = Mark::read(&path).unwrap();
+        assert_eq!((read.noted, read.members), (at, vec![member]));
+        assert_eq!(read.instance.split(':').count(), 5);
+        remove_mark(&id);
+        for text in ["", "x\n99\n7 120\n", "x\ny\nend\n", "x\n99\n7\nend\n"] {
+            fs::write(&path, text).unwrap();
+            assert!(Mark::read(&path).is_none(), "{text:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(Mark::read(&path).is_none());
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]
@@ -306,9 +425,15 @@ mod tests {
         let parts: Vec<&str> = us.split(':').collect();
         let gone = format!("{}:{}:{}:1:1", parts[0], parts[1], i32::MAX);
         let id = format!("{:012x}", process::id());
-        assert!(matches!(liveness(&gone, &id, |_| false), Liveness::Unknown));
-        leave_mark(&id);
-        assert!(!matches!(liveness(&gone, &id, |_| true), Liveness::Dead));
+        assert!(matches!(
+            liveness(&gone, &id, |_| Origin::Unsaid),
+            Liveness::Unknown
+        ));
+        leave_mark(&id, now(), &[]);
+        assert!(!matches!(
+            liveness(&gone, &id, |_| Origin::Ours),
+            Liveness::Dead
+        ));
         remove_mark(&id);
         assert!(!mark(&id).unwrap().exists());
     }

@@ -112,9 +112,9 @@ enum Guard {
 enum Phase {
     Running,
     /// COMMAND got an INT, which it may take for more than a request to end. If it ends before this
-    /// moment (none: whenever) it was by that.
+    /// moment it was by that; later on it was another request.
     Interrupted {
-        until: Option<Moment>,
+        until: Moment,
     },
     /// COMMAND was asked to terminate.
     Terminating {
@@ -302,19 +302,27 @@ impl Session {
         let signal = received.signal;
         let typed = self.is_known_to_child(received);
         if is_passed_up(signal) {
-            let is_repeated =
-                |&(of, at): &(i32, Moment)| of == signal && now.since(at) < SAME_REQUEST;
+            // A hang-up may be an everyday request, to read a configuration anew.
+            let is_repeated = |&(of, at): &(i32, Moment)| {
+                of == signal && signal != SIGHUP && now.since(at) < SAME_REQUEST
+            };
             if !typed && self.received.iter().any(is_repeated) {
                 return;
             }
             self.received.retain(|&(of, _)| of != signal);
             self.received.push((signal, now));
         }
+        let is_over = matches!(self.phase, Phase::Interrupted { until } if now > until);
+        if is_over {
+            // COMMAND has lived on.
+            self.phase = Phase::Running;
+            self.asked = None;
+        }
         match signal {
             SIGINT if typed => {
                 // An everyday key of an interactive COMMAND.
-                if let Phase::Running | Phase::Interrupted { until: Some(_) } = self.phase {
-                    let until = Some(now + self.grace());
+                if let Phase::Running | Phase::Interrupted { .. } = self.phase {
+                    let until = now + self.grace();
                     self.phase = Phase::Interrupted { until };
                 }
             }
@@ -332,7 +340,8 @@ impl Session {
                 } else {
                     actions.push(Action::Forward(signal));
                     if let Phase::Running | Phase::Interrupted { .. } = self.phase {
-                        self.phase = Phase::Interrupted { until: None };
+                        let until = now + self.grace();
+                        self.phase = Phase::Interrupted { until };
                     }
                 }
             }
@@ -363,7 +372,7 @@ impl Session {
         let kill_at = now + self.grace();
         match self.phase {
             // What it has started has the grace to end, too.
-            Phase::Interrupted { until } if until.is_none_or(|until| now <= until) => {
+            Phase::Interrupted { until } if now <= until => {
                 let reason = StopReason::Signal;
                 self.phase = Phase::Terminating { reason, kill_at };
                 actions.push(Action::TerminateOthers);
@@ -668,7 +677,7 @@ mod tests {
 
     #[test]
     fn what_is_repeated_within_half_a_second_is_the_same_request() {
-        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+        for signal in [SIGINT, SIGTERM, SIGQUIT] {
             let mut session = session(policy());
             assert_eq!(session.on_event(sent(signal), at(0)).len(), 1);
             assert_eq!(session.on_event(sent(signal), at(1)), []);
@@ -706,6 +715,28 @@ mod tests {
             session.on_event(sent(SIGINT), at(9_800)),
             [Action::Forward(SIGINT)]
         );
+    }
+
+    #[test]
+    fn a_command_that_lives_on_after_an_int_is_as_before() {
+        let mut session = session(policy());
+        session.on_event(sent(SIGINT), at(0));
+        // Another one is a first one again.
+        let forward = [Action::Forward(SIGINT)];
+        assert_eq!(session.on_event(sent(SIGINT), at(6_000)), forward);
+        assert_eq!(
+            session.on_event(ended(0), at(12_000)).last(),
+            Some(&Action::Finish(Exit::Command(0)))
+        );
+    }
+
+    #[test]
+    fn hang_ups_are_passed_on_however_fast_they_come() {
+        let mut session = session(policy());
+        for ms in [0, 1, 300] {
+            let forward = [Action::Forward(SIGHUP)];
+            assert_eq!(session.on_event(sent(SIGHUP), at(ms)), forward);
+        }
     }
 
     #[test]

@@ -57,9 +57,12 @@ impl Signals {
     pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
         loop {
             match sys::next_signal(&self.fd)? {
-                // Since we were started it is ignored, and our own writes may have caused it.
+                // The kernel's answer to something that we have done: a write into a closed pipe, or
+                // of a file that is too large.
+                Some(received) if received.from_ourselves => {}
+                // Since we were started it is ignored.
                 Some(received) if received.signal == libc::SIGPIPE => {
-                    if !received.from_ourselves && !sys::sigpipe_was_ignored() {
+                    if !sys::sigpipe_was_ignored() {
                         return Ok(Some(received));
                     }
                 }
@@ -73,13 +76,15 @@ impl Signals {
 
     /// Stops ourselves, until we are continued. On a terminal we stop as a job does, by TSTP: the kernel
     /// ignores that where no shell could continue us; and what continues us continues the job, so
-    /// that it isn't passed on.
-    pub fn suspend(&self) -> io::Result<()> {
+    /// that it isn't passed on. Whether we were stopped at all.
+    pub fn suspend(&self) -> io::Result<bool> {
         if !self.on_terminal {
-            return sys::stop_by(SIGSTOP);
+            sys::stop_by(SIGSTOP)?;
+            return Ok(true);
         }
-        self.continued.set(true);
-        sys::stop_by(SIGTSTP)
+        sys::stop_by(SIGTSTP)?;
+        self.continued.set(sys::is_pending(SIGCONT));
+        Ok(self.continued.get())
     }
 
     /// Lets a signal that asks us to end do so by itself, at once: nothing is left to do that would be

@@ -12,15 +12,22 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, now};
+use crate::signal::SIGINT;
 use crate::sys;
 
-/// What descends from a process, but for the children that it had before.
+/// What descends from a process, but for what was there before.
 pub struct Tree {
     root: Pid,
-    /// Those children, with the times of their starts.
+    /// What was started before this moment was there before, and may become ours as an orphan.
+    since: Moment,
+    /// The children that the root had by then, with the times of their starts: those are told in ticks
+    /// of 10 ms.
     earlier: Vec<(Pid, Duration)>,
 }
+
+/// The kernel tells the start of a process in ticks of this length, rounded down.
+const TICK: Duration = Duration::from_millis(10);
 
 impl Tree {
     /// What descends from us from now on. Costs next to nothing where we have no children yet.
@@ -31,15 +38,18 @@ impl Tree {
         }
         Self {
             root,
+            since: now(),
             earlier: Vec::new(),
         }
     }
 
     /// What descends from a process from now on.
     pub fn below(root: Pid) -> Self {
+        let since = now();
         let started = |child: Pid| Some((child, Stat::read(child)?.started));
         Self {
             root,
+            since,
             earlier: children(root).into_iter().filter_map(started).collect(),
         }
     }
@@ -78,11 +88,46 @@ impl Tree {
         members
     }
 
-    /// Whether the root had this child before.
-    fn was_there_before(&self, child: Pid) -> bool {
-        self.earlier.iter().any(|&(pid, started)| {
-            pid == child && Stat::read(child).is_some_and(|stat| stat.started == started)
-        })
+    /// All members but the root, as they can be told from others later.
+    pub fn known(&self) -> Vec<Known> {
+        let members = self.members().into_iter();
+        members.filter_map(Known::read).collect()
+    }
+
+    /// Whether all members but the root are stopped by a signal.
+    pub fn is_stopped(&self) -> bool {
+        let mut members = self.members().into_iter();
+        members.all(|pid| Stat::read(pid).is_none_or(|stat| stat.is_stopped || stat.has_ended))
+    }
+
+    /// Whether a process below the root was there before.
+    fn was_there_before(&self, pid: Pid) -> bool {
+        let Some(stat) = Stat::read(pid) else {
+            return false;
+        };
+        stat.started + TICK <= self.since.since_boot()
+            || self.earlier.contains(&(pid, stat.started))
+    }
+}
+
+/// A process as it can be told from others that have its pid later: with the time of its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub pid: i32,
+    pub started: Duration,
+}
+
+impl Known {
+    /// What has this pid now; `None` when that is no process.
+    pub fn read(pid: Pid) -> Option<Self> {
+        let started = Stat::read(pid)?.started;
+        let pid = pid.as_raw();
+        Some(Self { pid, started })
+    }
+
+    /// Whether it still has that pid.
+    pub fn is_alive(&self) -> bool {
+        Self::read(Pid::from_raw(self.pid)) == Some(*self)
     }
 }
 
@@ -127,11 +172,30 @@ pub struct Stat {
     /// A signal has stopped it.
     pub is_stopped: bool,
     is_kernel_thread: bool,
-    /// It is a redlock, which adopts orphans.
-    is_redlock: bool,
+    /// It adopts orphans, or at least has a name by which programs are known that do.
+    adopts: bool,
+    /// It ignores SIGINT.
+    pub ignores_int: bool,
     /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
     pub exit_code: i32,
 }
+
+/// The first process, which adopts all orphans that no other does.
+const FIRST: Pid = Pid::from_raw(1);
+
+/// Programs that are known to adopt orphans, by the kernel's names for them (15 bytes).
+const REAPERS: [&str; 10] = [
+    "redlock",
+    "systemd",
+    "containerd-shim",
+    "conmon",
+    "tini",
+    "docker-init",
+    "dumb-init",
+    "catatonit",
+    "s6-svscan",
+    "runsvdir",
+];
 
 /// The flag of the kernel's own threads, `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -157,7 +221,14 @@ impl Stat {
             has_ended: matches!(field(3)?, "Z" | "X"),
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
-            is_redlock: name.ends_with("(redlock"),
+            adopts: {
+                let name = name.rsplit_once('(').map_or(name, |(_, name)| name);
+                pid == FIRST || REAPERS.contains(&name)
+            },
+            ignores_int: {
+                let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
+                ignored & (1 << (SIGINT - 1)) != 0
+            },
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })
     }
@@ -184,6 +255,17 @@ fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
 }
 
+/// What the environment of a process says about the lock under which it was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It has the token of the hold in question.
+    Ours,
+    /// It has other tokens only.
+    OfOthers,
+    /// Nothing.
+    Unsaid,
+}
+
 /// All processes but ourselves whose environment `is_marked`, as far as we may see.
 pub fn marked(is_marked: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
     let alive = processes().into_iter().filter(|stat| !stat.has_ended);
@@ -204,33 +286,44 @@ pub enum Remains {
     Unknown,
 }
 
-/// Looks for processes of the tree of a dead holder, which was in this session and alive at this
-/// moment before it took the lock. Such a process is younger than that, and
+/// What is known of a holder that is dead.
+pub struct DeadHolder<'a> {
+    /// A moment at which it was alive, before it took the lock: all of its work is younger.
+    pub alive: Moment,
+    pub session: i32,
+    /// Its tree at this moment, as it has noted it down.
+    pub members: &'a [Known],
+    pub noted: Moment,
+}
+
+/// Looks for what is left of the work of a dead holder:
 ///
-/// - has the lock's token in its environment, or
-/// - is of the holder's session and has lost its parent, or it descends from such a process. (A
-///   program like `sudo` or `env -i` clears the environment.)
+/// - what was a part of its tree when it noted that down for the last time, whatever that has become;
+/// - what has the lock's token in its environment;
+/// - what is of its session and has lost its parent. (A program like `env -i` clears the environment.)
 ///
-/// What we may not look into may be part of it, unless it descends from a process of its session that
-/// is older, and so was not started by the dead holder.
-pub fn remains(alive: Moment, session: i32, is_marked: impl Fn(&[u8]) -> bool) -> Remains {
+/// Other processes that have lost their parents since that note may be part of it, and so may what we may
+/// not look into: nothing says where they come from, unless it is the tokens of other holds, or a session
+/// of which another process is the leader. What has its parent was not started by the dead holder.
+pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains {
     let all = processes();
     // Where even the first process can't be seen, others can't either.
-    if !all.iter().any(|stat| stat.pid == Pid::from_raw(1)) {
+    if !all.iter().any(|stat| stat.pid == FIRST) {
         return Remains::Unknown;
     }
     let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
-    // The start is rounded down.
-    let is_younger = |stat: &Stat| stat.started + Duration::from_millis(10) > alive.since_boot();
+    let started_after = |stat: &Stat, at: Moment| stat.started + TICK > at.since_boot();
     let has_lost_its_parent = |stat: &Stat| {
         let mut of = *stat;
         loop {
             match find(of.parent) {
-                Some(parent) if parent.pid == Pid::from_raw(1) => return true,
-                Some(parent) if is_younger(parent) => of = *parent,
-                // Who adopts orphans is of another session, but for a redlock around the dead one.
-                Some(parent) => return parent.session != of.session || parent.is_redlock,
                 None => return true,
+                Some(parent) if parent.adopts => return true,
+                Some(parent) if started_after(parent, holder.alive) => of = *parent,
+                // Where it is of the holder's session, its parent would be, too.
+                Some(parent) => {
+                    return stat.session == holder.session && parent.session != of.session;
+                }
             }
         }
     };
@@ -238,25 +331,38 @@ pub fn remains(alive: Moment, session: i32, is_marked: impl Fn(&[u8]) -> bool) -
     while let Some(stat) = ourselves.last().and_then(|&pid| find(pid)) {
         ourselves.push(stat.parent);
     }
+    // The leader of a session has started all that is in it.
+    let is_of_another_session = |stat: &Stat| {
+        let leader = find(Pid::from_raw(stat.session));
+        stat.session != holder.session
+            && leader.is_some_and(|leader| {
+                leader.pid != stat.pid
+                    && (!started_after(leader, holder.alive) || !has_lost_its_parent(leader))
+            })
+    };
     let mut unknown = false;
-    let suspects = all
-        .iter()
-        .filter(|stat| is_younger(stat) && !stat.has_ended && !stat.is_kernel_thread);
+    let suspects = all.iter().filter(|stat| {
+        started_after(stat, holder.alive) && !stat.has_ended && !stat.is_kernel_thread
+    });
     for stat in suspects {
-        let is_part = match environment(stat.pid) {
-            Ok(environment) if is_marked(&environment) => true,
-            _ if ourselves.contains(&stat.pid) => false,
-            Ok(_) => stat.session == session && has_lost_its_parent(stat),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                unknown |= has_lost_its_parent(stat);
-                false
-            }
-            // It has ended meanwhile.
-            Err(_) => false,
+        let known = Known {
+            pid: stat.pid.as_raw(),
+            started: stat.started,
         };
-        if is_part {
+        let environment = environment(stat.pid);
+        let said = environment
+            .as_ref()
+            .map_or(Origin::Unsaid, |text| origin(text));
+        if said == Origin::Ours || holder.members.contains(&known) {
             return Remains::Process(stat.pid);
         }
+        if said == Origin::OfOthers || ourselves.contains(&stat.pid) || !has_lost_its_parent(stat) {
+            continue;
+        }
+        if environment.is_ok() && stat.session == holder.session {
+            return Remains::Process(stat.pid);
+        }
+        unknown |= started_after(stat, holder.noted) && !is_of_another_session(stat);
     }
     if unknown {
         Remains::Unknown

@@ -24,6 +24,7 @@
 //! | `waiting` | what is seen of a wait, and waiting without taking |
 //! | `starting` | how COMMAND is found and started, and what can't be made when it runs |
 //! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
+//! | `adversary` | what an adversary has found from outside, for each of the promises above |
 //! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
 //! | `sweep` | each system call fails once, or is the last, and the promises hold |
 //! | `takeover` | a holder on this host that is dead, and what is no proof of that |
@@ -47,6 +48,7 @@
 // A test's failure is a panic; its helpers say more than an error type would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
+mod adversary;
 mod basics;
 mod blocked;
 mod by_signal;

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
@@ -712,6 +713,13 @@ pub fn await_mark(redis: &Redis, pid: i32) -> PathBuf {
         found.is_some()
     });
     found.unwrap()
+}
+
+/// Keeps tests apart of which some leave processes behind that have lost their parents, and others want
+/// to see that nothing of the kind is there: on one machine nobody can tell whose such a process is.
+pub fn alone_with_orphans() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether this command succeeds here: what it needs may not be permitted.

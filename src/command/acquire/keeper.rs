@@ -14,8 +14,8 @@ use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
 use crate::cli::{self, OnLoss};
-use crate::clock::{Timer, now};
-use crate::command::take::{Holds, Taker, end, holds_by_environment, sleep};
+use crate::clock::{Moment, Timer, now};
+use crate::command::take::{Holds, Taker, end, origin_of, sleep};
 use crate::exit::Exit;
 use crate::lease::try_timeout;
 use crate::lock::{End, Parting};
@@ -25,16 +25,19 @@ use crate::session::{Action, Event, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::sys;
-use crate::tree::{self, Tree};
+use crate::tree::{self, DeadHolder, Known, Origin, Remains, Stat, Tree};
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub(super) struct Target {
     pid: i32,
     process: ProcessFd,
     instance: String,
+    /// Since when it counts what it starts, and in which session.
+    since: Moment,
+    session: i32,
     tree: Tree,
     /// What it has started and was found: later on it may be hard to find.
-    rest: Vec<ProcessFd>,
+    rest: Vec<(Known, ProcessFd)>,
 }
 
 impl Target {
@@ -52,6 +55,8 @@ impl Target {
             pid,
             process,
             instance,
+            since: now(),
+            session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
             tree: Tree::below(Pid::from_raw(pid)),
             rest: Vec::new(),
         })
@@ -62,26 +67,61 @@ impl Target {
         self.instance.clone()
     }
 
+    /// Remembers what descends from it now: when it has ended, that may be hard to find.
+    fn remember(&mut self) {
+        if !self.process.has_ended() {
+            self.add(self.tree.members());
+        }
+    }
+
     /// Finds what it has started: its descendants, and what has the lock's token (under this id) in its
     /// environment.
     fn find_rest(&mut self, id: &str) {
-        let mut found = Vec::new();
-        if !self.process.has_ended() {
-            found = self.tree.members();
-        }
-        found.extend(tree::marked(|environment| {
-            holds_by_environment(environment, id)
+        self.remember();
+        self.add(tree::marked(|environment| {
+            origin_of(environment, id) == Origin::Ours
         }));
-        found.sort();
-        found.dedup();
-        found.retain(|&pid| pid.as_raw() != self.pid);
-        let open = |pid: Pid| ProcessFd::of(pid.as_raw()).ok().flatten();
-        self.rest = found.into_iter().filter_map(open).collect();
+    }
+
+    fn add(&mut self, found: Vec<Pid>) {
+        self.rest.retain(|(_, process)| !process.has_ended());
+        for pid in found {
+            let known = Known::read(pid);
+            if pid.as_raw() != self.pid
+                && let Some(known) = known
+                && !self.rest.iter().any(|(other, _)| *other == known)
+                && let Ok(Some(process)) = ProcessFd::of(pid.as_raw())
+            {
+                self.rest.push((known, process));
+            }
+        }
+    }
+
+    /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
+    /// waited for, as in an interactive session it may be another job's.
+    fn find_orphan(&mut self, id: &str) {
+        let ended = DeadHolder {
+            alive: self.since,
+            session: self.session,
+            members: &[],
+            noted: now(),
+        };
+        if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id)) {
+            self.add(vec![pid]);
+        }
+    }
+
+    /// It and what was found of its tree, as they can be told from others later.
+    fn known(&self) -> Vec<Known> {
+        let script = Known::read(Pid::from_raw(self.pid));
+        let rest = self.rest.iter().map(|(known, _)| *known);
+        script.into_iter().chain(rest).collect()
     }
 
     /// Signals it and what was found of its tree.
     fn signal_all(&self, signals: &[i32]) {
-        for process in std::iter::once(&self.process).chain(&self.rest) {
+        let rest = self.rest.iter().map(|(_, process)| process);
+        for process in std::iter::once(&self.process).chain(rest) {
             for &signal in signals {
                 let _ = process.signal(signal);
             }
@@ -97,7 +137,8 @@ impl Target {
     /// Descriptors that become readable with its end, and with that of what was found of its tree.
     fn ends(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         let first = (!self.process.has_ended()).then_some(&self.process);
-        let rest = self.rest.iter().filter(|process| !process.has_ended());
+        let rest = self.rest.iter().map(|(_, process)| process);
+        let rest = rest.filter(|process| !process.has_ended());
         first
             .into_iter()
             .chain(rest)
@@ -148,6 +189,7 @@ pub(super) fn leave_behind(
         id: id.unwrap_or_default(),
         session,
         only_warn: policy.only_warn,
+        waits_for_tree: policy.wait_tree,
         holds,
     };
     let end = keeper.watch().unwrap_or_else(|_| keeper.abandon());
@@ -162,6 +204,7 @@ struct Keeper<'a> {
     id: String,
     session: Session,
     only_warn: bool,
+    waits_for_tree: bool,
     holds: &'a mut Holds,
 }
 
@@ -188,6 +231,9 @@ impl Keeper<'_> {
                 // What ends may have started something else before.
                 if self.target.ends().next().is_none() {
                     self.target.find_rest(&self.id);
+                    if self.waits_for_tree {
+                        self.target.find_orphan(&self.id);
+                    }
                 }
                 if self.target.ends().next().is_none()
                     && let Some(end) = self.apply(Event::TreeEnded)
@@ -279,6 +325,9 @@ impl Keeper<'_> {
                         if self.holds.renew().is_err() {
                             events.push_back(Event::RenewalFailed);
                         }
+                        let noted = now();
+                        self.target.remember();
+                        self.holds.leave_marks(noted, &self.target.known());
                     }
                     Action::Warn => {
                         let _ = self.target.process.signal(SIGURG);

@@ -11,8 +11,11 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
+use std::os::fd::AsFd;
+
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 
 use self::keeper::Target;
@@ -65,6 +68,11 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let slots = options.taking.slots.is_some();
     let environment = taker.environment(&holds, slots);
     let text = text(options, &environment, &holds);
+    if let Some(why) = wait_for_reader(&signals, &holds)? {
+        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
+        drop(guard);
+        return Ok(taker.gave_up(why));
+    }
     let told = product(&text).context("can't write to standard output");
     let kept = match target {
         _ if told.is_err() => told.map(drop),
@@ -118,6 +126,33 @@ fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<R
     })
 }
 
+/// Waits until standard output takes what there is to say, which is little; why to give up, if a signal
+/// comes or the lease ends before that.
+fn wait_for_reader(signals: &Signals, holds: &Holds) -> Result<Option<GaveUp>> {
+    let stdout = std::io::stdout();
+    loop {
+        let left = holds.lease.map(|lease| lease.deadline().since(now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            let line = "the lock has expired, as nobody has read its token from standard output";
+            return Ok(Some(GaveUp::Lost(line.into())));
+        }
+        let mut fds = [
+            PollFd::new(stdout.as_fd(), PollFlags::POLLOUT),
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        ];
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        poll(&mut fds, timeout).context("can't wait for standard output")?;
+        if let Some(signal) = ending(signals)? {
+            return Ok(Some(GaveUp::Signalled(signal)));
+        }
+        if fds[0].any() == Some(true) {
+            return Ok(None);
+        }
+    }
+}
+
 /// What is printed when the lock is ours.
 fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> String {
     let mut text = String::new();
@@ -161,6 +196,9 @@ fn quoted(text: &OsString) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// How long the end of a failed acquire waits for a reader.
+const READER_WITHIN: u16 = 1000;
+
 /// Where our output is evaluated by a shell and we have failed: has it end the script with our
 /// status. An interactive shell only gets the status.
 pub fn refuse_eval(exit: Exit) {
@@ -170,7 +208,12 @@ pub fn refuse_eval(exit: Exit) {
         return;
     }
     let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
-    let _ = product(&line);
+    let stdout = std::io::stdout();
+    let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)];
+    // Where nobody reads, nobody evaluates it.
+    if poll(&mut fds, READER_WITHIN) == Ok(1) {
+        let _ = product(&line);
+    }
 }
 
 /// Whether this is an acquire whose output is made for `eval`, as far as a command line that may be

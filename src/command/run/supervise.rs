@@ -22,6 +22,8 @@ use crate::renewer::News;
 use crate::report;
 use crate::session::{Action, Event, Policy, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, Signals, ends_waiting};
+use crate::sys;
+use crate::tree::Stat;
 
 /// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
 /// be a moment later than we are.
@@ -185,7 +187,23 @@ impl Supervision<'_> {
         }
     }
 
-    /// Stops with a COMMAND that has been stopped for long enough.
+    /// Stops ourselves until we are continued, or COMMAND is; whether we were stopped at all.
+    fn suspend(&mut self) -> Result<bool> {
+        if !self.run.on_terminal {
+            self.signals.suspend()?;
+            return Ok(true);
+        }
+        let command = self.child.pid();
+        let goes_on = move || Stat::read(command).is_none_or(|stat| !stat.is_stopped);
+        // It may be continued alone, and must not work without us.
+        let waker = sys::Waker::start(Duration::from_millis(50), goes_on)?;
+        let continued = self.signals.suspend();
+        drop(waker);
+        Ok(continued?)
+    }
+
+    /// Stops with a COMMAND that has been stopped for long enough, together with all that it has started:
+    /// what works needs its lock.
     fn notice_stop(&mut self) -> Result<Option<Exit>> {
         let is_over = self
             .stopped
@@ -194,12 +212,12 @@ impl Supervision<'_> {
             return Ok(None);
         }
         self.stopped = None;
-        let exit = if self.child.is_stopped() {
+        let exit = if self.child.is_stopped() && self.child.has_tree_stopped() {
             self.apply(Event::Stopped)?
         } else {
             None
         };
-        // We were continued, and COMMAND was not.
+        // It may be stopped still, and what it has started may be stopped later.
         self.look_whether_stopped();
         Ok(exit)
     }
@@ -266,16 +284,19 @@ impl Supervision<'_> {
         let refused = match action {
             Action::Forward(signal) => self.child.forward(signal),
             Action::Suspend => {
-                self.signals.suspend()?;
-                // Whoever has continued us alone means the job.
-                if self.run.on_terminal && self.child.is_stopped() {
+                let continued = self.suspend()?;
+                // What has continued us alone means the job.
+                if continued && self.run.on_terminal && self.child.is_stopped() {
                     self.child.forward(SIGCONT)
                 } else {
                     Refused::new()
                 }
             }
             Action::Renew => {
-                if let Err(error) = self.holds.renew() {
+                let noted = now();
+                let renewed = self.holds.renew();
+                self.holds.leave_marks(noted, &self.child.known());
+                if let Err(error) = renewed {
                     self.note_failure(error);
                     return Ok(Some(Event::RenewalFailed));
                 }
@@ -343,8 +364,10 @@ impl Supervision<'_> {
             let left = self.child.descendants();
             if !left.is_empty() {
                 let left = self.named(&left, "what the command has started");
-                let line = format!("{left} could not be killed, and may still be at work");
-                self.run.voice().note(line);
+                self.run.voice().note(format_args!(
+                    "{left} could not be killed, and may still be at work; what it holds is left to end with its lease"
+                ));
+                self.holds.leave();
             }
         }
         if !self.child.is_reaped() {

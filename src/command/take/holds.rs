@@ -10,6 +10,7 @@ use crate::lease::Lease;
 use crate::lock::{Claim, Error, Incoming, Kind, Link, Name, Server, Standing};
 use crate::process;
 use crate::renewer::{News, Order, Renewer};
+use crate::tree::Known;
 use crate::wait::Pace;
 
 /// A lock that we hold.
@@ -43,7 +44,7 @@ pub struct Holds {
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
     /// Each lock has its mark on this host.
-    marked: bool,
+    pub marked: bool,
 }
 
 /// How long the answer to a claim may take, before the claim is also made over a fresh connection: the
@@ -131,12 +132,15 @@ impl Holds {
     /// # Errors
     /// There is no thread for it: a renewal that failed, as others do.
     pub fn renew(&mut self) -> Result<(), Error> {
-        if !std::mem::replace(&mut self.marked, true) {
-            for hold in self.all.iter().filter(|hold| !hold.reused) {
-                process::leave_mark(&hold.claim.id());
-            }
-        }
         self.order(Order::Renew)
+    }
+
+    /// Notes down on this host what works under the locks, as it was found from this moment on.
+    pub fn leave_marks(&mut self, noted: Moment, members: &[Known]) {
+        self.marked = true;
+        for hold in self.all.iter().filter(|hold| !hold.reused) {
+            process::leave_mark(&hold.claim.id(), noted, members);
+        }
     }
 
     /// Leaves all locks to their leases: there may be somebody at work under them whom we can't stop.

@@ -33,9 +33,11 @@ use crate::lock::{
     self, Claim, End, Kind, Limit, Link, Lock, Loss, Name, Order, Parting, Release, Request,
     Reused, Server, Supersede, Who,
 };
+use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
+use crate::tree::Origin;
 
 /// One who takes locks, and what it knows from its start.
 pub struct Taker<'a> {
@@ -274,6 +276,9 @@ impl<'a> Taker<'a> {
         // have nothing urgent left.
         sys::yield_cpu();
         self.release_all(holds, parting, signals);
+        if holds.marked {
+            process::remove_old_marks();
+        }
     }
 
     /// Gives all locks back, the last first. A server that stands still may make that slow; then
@@ -369,13 +374,19 @@ pub fn inherited() -> Vec<(Name, Vec<u8>)> {
     read_holds(held.as_bytes())
 }
 
-/// Whether the environment of a process, as `NAME=value` texts that end with a zero byte, says that
-/// the hold with this id is around it.
-pub fn holds_by_environment(environment: &[u8], id: &str) -> bool {
+/// What the environment of a process, as `NAME=value` texts that end with a zero byte, says about the hold
+/// with this id.
+pub fn origin_of(environment: &[u8], id: &str) -> Origin {
     let mut variables = environment.split(|&byte| byte == 0);
     let held = variables.find_map(|variable| variable.strip_prefix(b"REDLOCK_HELD="));
     let holds = read_holds(held.unwrap_or_default());
-    holds.iter().any(|(_, token)| lock::id(token) == id)
+    if holds.is_empty() {
+        Origin::Unsaid
+    } else if holds.iter().any(|(_, token)| lock::id(token) == id) {
+        Origin::Ours
+    } else {
+        Origin::OfOthers
+    }
 }
 
 /// Reads `NAME=TOKEN …`. What isn't of that form is no process's hold.

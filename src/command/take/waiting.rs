@@ -12,9 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::deadlock::Deadlock;
-use super::{
-    GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, holds_by_environment, lost, open, sleep,
-};
+use super::{GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, lost, open, origin_of, sleep};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::lease::Lease;
@@ -503,8 +501,8 @@ impl<'a> Attempt<'a> {
         if holder.who.host != self.taker.who.host {
             return false;
         }
-        let is_marked = |environment: &[u8]| holds_by_environment(environment, &busy.id);
-        match process::liveness(instance, &busy.id, is_marked) {
+        let origin = |environment: &[u8]| origin_of(environment, &busy.id);
+        match process::liveness(instance, &busy.id, origin) {
             Liveness::Unknown => false,
             // The others would only get in each other's way.
             Liveness::Alive(pulse) => {
