@@ -24,6 +24,9 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
 MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
+# Most tests wait most of the time.
+TEST_THREADS ?= 5
+
 .PHONY: build demo test sweep faults fuzz bench install lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
@@ -57,7 +60,7 @@ demo:
 test:
 	@scripts/setup test
 	$(CARGO) test --locked --no-run
-	scripts/leftovers $(CARGO) test --locked
+	RUST_TEST_THREADS=$(TEST_THREADS) scripts/leftovers $(CARGO) test --locked
 
 # Of the debug build and of the release build, whose C library makes other calls.
 SWEEP := scripts/leftovers env REDLOCK_SWEEP=all $(CARGO) test --locked --test integration -- --nocapture sweep::

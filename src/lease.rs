@@ -171,10 +171,11 @@ fn retry_pause(length: Duration) -> Duration {
     (length / 20).min(Duration::from_secs(1))
 }
 
-/// How long one try of a renewal may take. At most three seconds, so that the end of a run never
+/// How long one try of a renewal may take: long enough for a server that is far away, short enough for
+/// another try. At most three seconds, so that the end of a run never
 /// waits longer than that for a renewer stuck in a dead connection.
 pub fn try_timeout(ttl: Duration) -> Duration {
-    (ttl / 10).min(Duration::from_secs(3))
+    (ttl / 5).min(Duration::from_secs(3))
 }
 
 #[cfg(test)]

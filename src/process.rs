@@ -145,6 +145,7 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
             session,
             members: &members,
             noted,
+            earlier: &[],
         };
         match tree::remains(&holder, &origin) {
             Remains::Nothing => {}

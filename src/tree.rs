@@ -21,9 +21,8 @@ pub struct Tree {
     root: Pid,
     /// What was started before this moment was there before, and may become ours as an orphan.
     since: Moment,
-    /// The children that the root had by then, with the times of their starts: those are told in ticks
-    /// of 10 ms.
-    earlier: Vec<(Pid, Duration)>,
+    /// The children that the root had by then: the times of their starts are told in ticks of 10 ms.
+    earlier: Vec<Known>,
 }
 
 /// The kernel tells the start of a process in ticks of this length, rounded down.
@@ -46,11 +45,11 @@ impl Tree {
     /// What descends from a process from now on.
     pub fn below(root: Pid) -> Self {
         let since = now();
-        let started = |child: Pid| Some((child, Stat::read(child)?.started));
+        let earlier = children(root).into_iter().filter_map(Known::read);
         Self {
             root,
             since,
-            earlier: children(root).into_iter().filter_map(started).collect(),
+            earlier: earlier.collect(),
         }
     }
 
@@ -100,13 +99,16 @@ impl Tree {
         members.all(|pid| Stat::read(pid).is_none_or(|stat| stat.is_stopped || stat.has_ended))
     }
 
+    /// What was there before, as far as the times of the starts don't say it.
+    pub fn earlier(&self) -> &[Known] {
+        &self.earlier
+    }
+
     /// Whether a process below the root was there before.
     fn was_there_before(&self, pid: Pid) -> bool {
-        let Some(stat) = Stat::read(pid) else {
-            return false;
-        };
-        stat.started + TICK <= self.since.since_boot()
-            || self.earlier.contains(&(pid, stat.started))
+        Known::read(pid).is_some_and(|known| {
+            known.started + TICK <= self.since.since_boot() || self.earlier.contains(&known)
+        })
     }
 }
 
@@ -294,6 +296,8 @@ pub struct DeadHolder<'a> {
     /// Its tree at this moment, as it has noted it down.
     pub members: &'a [Known],
     pub noted: Moment,
+    /// What was there before.
+    pub earlier: &'a [Known],
 }
 
 /// Looks for what is left of the work of a dead holder:
@@ -356,7 +360,8 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         if said == Origin::Ours || holder.members.contains(&known) {
             return Remains::Process(stat.pid);
         }
-        if said == Origin::OfOthers || ourselves.contains(&stat.pid) || !has_lost_its_parent(stat) {
+        let is_of_others = said == Origin::OfOthers || holder.earlier.contains(&known);
+        if is_of_others || ourselves.contains(&stat.pid) || !has_lost_its_parent(stat) {
             continue;
         }
         if environment.is_ok() && stat.session == holder.session {

@@ -78,7 +78,7 @@ if place ~= '' then
     ticket = digits(ticket_of(tonumber(score)))
   elseif ticket == '' then
     own_id = id(token)
-    local kept = redis.call('HGET', state, 'left:' .. string.sub(own_id, 1, 1)) or ''
+    local kept = redis.call('HGET', state, 'left:' .. string.sub(own_id, 1, 2)) or ''
     local whose, its, left = string.match(kept, '^(%x+) (%d+) (%d+)$')
     if whose == own_id and now - tonumber(left) <= 60000 then ticket = its end
   end

@@ -20,7 +20,7 @@ local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more th
 local GRANTS = 100 -- how many are let in by one call; each claim goes on with it
 local DEAD = 10000 -- how many dead waiters one call clears away, in some 50 ms
 local TOLD = 100 -- how many hear at most that a grant was made to one before them
-local WORDS = 100 -- how many notices for holders are kept
+local WORDS = 1000 -- how many notices for holders are kept
 -- What stands in the lock when it is held by a group, so that plain clients stay out.
 local GROUP = {['redlock:shared'] = true, ['redlock:slots'] = true}
 -- The same when nobody holds it and nobody may.
@@ -275,11 +275,11 @@ local function ticket_of(score)
 end
 
 -- The ticket of one that leaves the queue, by its id, as a field of the state and what to write there: a
--- reply may have been lost, so that it doesn't know its ticket, and comes back. There are 16 such fields,
--- each for the last one, as a larger state would be a slower one.
+-- reply may have been lost, so that it doesn't know its ticket, and comes back. There are 256 such
+-- fields, each for the last one, so that the state stays small.
 local function ticket_note(waiter, score)
   local ticket = digits(ticket_of(tonumber(score)))
-  return 'left:' .. string.sub(waiter, 1, 1), table.concat({waiter, ticket, digits(now)}, ' ')
+  return 'left:' .. string.sub(waiter, 1, 2), table.concat({waiter, ticket, digits(now)}, ' ')
 end
 
 -- Has so many of those who are next in the queue look, but for `me`, who does so already: one that doesn't
@@ -393,7 +393,7 @@ end
 
 -- Leaves word for the run that holds a lock: who forced it out ('forced'), that its job has given
 -- the lock back ('returned'), who wants it to end ('cancelled'), or for how long its job has extended
--- the lock ('extended'). The last hundred are kept, also where none is left to read them.
+-- the lock ('extended'). The last ones are kept, also where none is left to read them.
 local function leave_word(kind, token, text)
   local field = kind .. ':' .. id(token)
   if redis.call('HEXISTS', state, field) == 0 then

@@ -39,35 +39,35 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "e2475e3745674b0a0039c69a19836e083e52f481",
+    hash: "2b410ba914f5e518c5ca3c2a329d77277c37059e",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "ba6787e5a77382561da0c7f8fe3164a1d09da545",
+    hash: "031d92eb39d9eb6c19a3a5539b1af9e66bf1de88",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "ece03bf40cbeda86e88a45039c8a55552d5c88e5",
+    hash: "d8370fd19e7c07d312927d41f26896409060fa55",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "4c3451035e5b9038f54c6a2fc3d5d1fd811e5c70",
+    hash: "61098de7ab5cf7a64f9231b2f91316e0089469b0",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "6dca11defa76f3622e104e42d6a6e91bcb63faa7",
+    hash: "2b4b8d7a0abcdee951a16f7bba63f5eac0b7ae49",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "492f6bba3f54ccd2eccc1b2c14271e4789fcae36",
+    hash: "64741bdcb26b8a45e602f60489e1bfb1f6be0728",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "595859bb86d518b4deb17e3cd60c5e71512363a5",
+    hash: "37553592ebbe9602af5196a67c39ecd46fd2ce1e",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "df3436018e1166c392e764efe23c6cc00ab5a08e",
+    hash: "327b9ce42351825147c9ce5d5b7adb0460718495",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

@@ -19,6 +19,7 @@
 //! | `exclusion` | two never run at once, whoever they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
+//! | `contested` | what an adversary of the protocol has found: crowds, grants and replies that come late |
 //! | `groups` | shared locks and slots: who runs together, and who never does |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | what is seen of a wait, and waiting without taking |
@@ -54,6 +55,7 @@ mod blocked;
 mod by_signal;
 mod ci;
 mod config;
+mod contested;
 mod cron;
 mod distance;
 mod exclusion;

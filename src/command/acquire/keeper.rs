@@ -105,6 +105,7 @@ impl Target {
             session: self.session,
             members: &[],
             noted: now(),
+            earlier: self.tree.earlier(),
         };
         if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id)) {
             self.add(vec![pid]);

@@ -55,6 +55,9 @@ pub struct Attempt<'a> {
     timer: &'a mut Timer,
 }
 
+/// By how much two times that a server gives in milliseconds may be off.
+const ROUNDING: Duration = Duration::from_millis(20);
+
 /// What a waiter woke up for.
 enum Woken {
     /// Something came in on the connection.
@@ -359,14 +362,19 @@ impl<'a> Attempt<'a> {
         let Some((asked, server_ms)) = self.asked.filter(|_| starts) else {
             return false;
         };
+        let at = now();
         // A server whose clock went back says nothing about how long ago that was.
         let Some(later) = grant.at_ms.checked_sub(server_ms) else {
             return false;
         };
         let later = Duration::from_millis(later);
+        // By our own clock it can't be that long: the server's was set, and the grant may be long over.
+        if later > at.since(asked).mul_f64(1.01) + ROUNDING {
+            return false;
+        }
         let (ttl, kill_after) = (self.claim.ttl(), self.taker.kill_after);
-        let lease = Lease::granted(asked, later, now(), grant.lasting, ttl, kill_after);
-        if now() >= lease.stop_at() {
+        let lease = Lease::granted(asked, later, at, grant.lasting, ttl, kill_after);
+        if at >= lease.stop_at() {
             return false;
         }
         let Some(link) = self.link.take() else {
