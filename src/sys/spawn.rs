@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sys::time::TimeSpec;
 use nix::unistd::Pid;
 
-use super::{MASK_AT_START, SIGPIPE_WAS_IGNORED, STREAM_WAS_CLOSED, pidfd};
+use super::{MASK_AT_START, SIGPIPE_WAS_IGNORED, STREAM_WAS_CLOSED};
 
 /// What to execute, and how.
 pub struct SpawnSpec<'a> {
@@ -48,8 +48,6 @@ struct ChildArgs<'a> {
     sigchld_ignored: bool,
     not_after: Option<libc::timespec>,
     parent: i32,
-    /// Becomes readable when the parent has ended; -1 where that isn't known.
-    parent_pidfd: c_int,
     /// Where the error is written that kept the program from being executed.
     errors: c_int,
 }
@@ -78,8 +76,6 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
     let mut shell_arguments = vec![c"sh".as_ptr(), ptr::null()];
     shell_arguments.extend(arguments.iter().skip(1));
     let (errors, reported) = pipe().map_err(SpawnError::NoProcess)?;
-    // From outside our pid namespace the child could not see by its parent's pid that it has died.
-    let ourselves = pidfd(Pid::this().as_raw()).ok().flatten();
     let mut child = ChildArgs {
         candidates: &candidates,
         arguments: &arguments,
@@ -89,7 +85,6 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
         sigchld_ignored: spec.sigchld_ignored,
         not_after: spec.not_after.map(|time| *TimeSpec::from(time).as_ref()),
         parent: Pid::this().as_raw(),
-        parent_pidfd: ourselves.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         errors: reported.as_raw_fd(),
     };
     // Far more than a few system calls need; only what is touched takes memory.
@@ -196,26 +191,11 @@ extern "C" fn execute(argument: *mut c_void) -> c_int {
     }
 }
 
-/// Whether the parent is gone.
-///
-/// # Safety
-/// For [`execute`] only.
-unsafe fn parent_has_ended(child: &ChildArgs) -> bool {
-    // SAFETY: system calls that touch nothing but the structure.
-    unsafe {
-        match libc::getppid() {
-            // It lives outside of our pid namespace, of which we are the first process.
-            0 if child.parent_pidfd >= 0 => {
-                let mut ended = libc::pollfd {
-                    fd: child.parent_pidfd,
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                libc::poll(&raw mut ended, 1, 0) == 1
-            }
-            parent => parent != child.parent,
-        }
-    }
+/// Whether the parent is gone. One that lives outside of our pid namespace, of which we are the first
+/// process then, is taken to be there: it was, a few system calls ago.
+fn parent_has_ended(child: &ChildArgs) -> bool {
+    let parent = Pid::parent().as_raw();
+    parent != 0 && parent != child.parent
 }
 
 /// Has the kernel kill this process at a time since boot, unless it executes a program before: that
