@@ -1,6 +1,6 @@
 -- promote: what all scripts but inspect begin with: holding, admission, the queue's turn, the history.
 -- KEYS: 1 lock, 2 state, 3 meta, 4 holders, 5 queue, 6 waiters, 7 history, 8 index, 9 slots
--- ARGV: 1 name, 2 start of the waiters' channels, 3 how many holds the history keeps
+-- ARGV: 1 name, 2 start of the waiters' channels, 3 how many holds the history keeps; 4 to 14 those of acquire and release, in the usual case
 -- Returns: nothing; the script that follows does
 --
 -- A full server refuses a script whose first write needs memory, and lets all its writes through after one
@@ -33,6 +33,48 @@ local last_fence, freeze, succeeded, told = unpack(redis.call('HMGET', state, 'f
 -- Until when nobody is let in; 0 when the lock isn't frozen.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
 if frozen <= now then frozen = 0 end
+
+-- The usual case of acquire and release comes before anything else is defined, which takes longer than its
+-- commands: an exclusive lock that nobody waits for and of which nothing is left over. It does just what the
+-- scripts would do.
+if #ARGV == 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
+  and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0 then
+  local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
+  local at, memory = string.format('%.0f', now), string.format('%.0f', 2 * KEPT)
+  local fence = string.format('%.0f', math.max(clock[1] * 1000000 + clock[2], tonumber(last_fence or 0) + 1))
+  redis.call('HSET', state, 'fence', fence)
+  redis.call('PEXPIRE', state, memory)
+  redis.call('SET', lock, token, 'PX', ttl)
+  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0 held', who}, ' '))
+  redis.call('PEXPIRE', meta, string.format('%.0f', ttl + KEPT))
+  redis.call('PEXPIRE', history, KEPT)
+  if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now + 2 * ttl then
+    if redis.pcall('ZADD', index, string.format('%.0f', now + 2 * ttl), name) == 1 then
+      redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', now - KEPT))
+    end
+    redis.call('PEXPIRE', index, memory)
+  end
+  return {1, fence, 1, succeeded and math.max(0, now - tonumber(succeeded)) or -1}
+end
+if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence
+  and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots, queue) == 0 then
+  local token, how = ARGV[4], ARGV[6]
+  local entry = redis.pcall('HGET', meta, token)
+  if type(entry) == 'string' and string.match(entry, '^%d+ %d+ 1 1 %d+ held ') and string.match(how, '^status:') then
+    redis.call('DEL', lock, meta)
+    local at = string.format('%.0f', now)
+    local id = string.sub(redis.sha1hex(token), 1, 12)
+    local record = table.concat({id, at, how, '0', entry}, ' ')
+    local length = tonumber(redis.pcall('LPUSH', history, record)) or 0
+    if length > remembered + remembered / 10 then redis.call('LTRIM', history, 0, remembered - 1) end
+    if length == 1 then redis.call('PEXPIRE', history, KEPT) end
+    if how == 'status:0' then redis.call('HSET', state, 'succeeded', at) end
+    if redis.pcall('ZADD', index, at, name) == 1 then
+      redis.call('PEXPIRE', index, string.format('%.0f', 2 * KEPT))
+    end
+    return {1}
+  end
+end
 
 -- All that follows, with the script itself, is one function, which scripts.rs closes: its functions get at
 -- what stands above through it, and not each by a search of its own, which took a short script more time

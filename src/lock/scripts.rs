@@ -39,35 +39,35 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "2b410ba914f5e518c5ca3c2a329d77277c37059e",
+    hash: "23e1e847be83e140f0b65614a13d61c9ba1dec94",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "031d92eb39d9eb6c19a3a5539b1af9e66bf1de88",
+    hash: "08276c89635d3a3c613b368ba4b55846fd15724e",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "d8370fd19e7c07d312927d41f26896409060fa55",
+    hash: "2cf2e7bee7d6d6198ee55ed0aa96b1e94f0ac95c",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "61098de7ab5cf7a64f9231b2f91316e0089469b0",
+    hash: "fc99cce059256efeaa3c0de35cced7a1ba2cd63b",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "2b4b8d7a0abcdee951a16f7bba63f5eac0b7ae49",
+    hash: "9e69b8acebea9221601a5f66c854e5ac037b3e42",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "64741bdcb26b8a45e602f60489e1bfb1f6be0728",
+    hash: "46b20557972f3b78e01248c7973e9eeb2d9a780f",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "37553592ebbe9602af5196a67c39ecd46fd2ce1e",
+    hash: "a313f6af8a89db0103b3bed7f0f78a8dcd64c3ff",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "327b9ce42351825147c9ce5d5b7adb0460718495",
+    hash: "1b465b8e97bfa1aa00a8edc5310c3bfca79fd6fd",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),
