@@ -175,10 +175,15 @@ impl Child {
                 send(pid, signal(pid));
             }
         });
-        not_permitted.extend(self.signal_tree(|pid| {
+        let wakes = |pid: Pid| {
             let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
             if is_stopped { sys::SIGCONT } else { 0 }
-        }));
+        };
+        not_permitted.extend(self.signal_tree(wakes));
+        for known in before.iter().filter(|known| known.is_alive()) {
+            let pid = Pid::from_raw(known.pid);
+            let _ = sys::kill(known.pid, wakes(pid));
+        }
         not_permitted.sort();
         not_permitted.dedup();
         not_permitted
