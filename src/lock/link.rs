@@ -153,6 +153,7 @@ enum Room {
 }
 
 /// A connection to one server.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Link {
     stream: Stream,
     replies: Replies,
@@ -162,6 +163,8 @@ pub struct Link {
     expected: VecDeque<Expected>,
     sent: Number,
     resp3: Resp3,
+    /// Something that was asked was answered.
+    has_answered: bool,
     /// The channel to listen to, once it is known that the server speaks RESP3.
     channel: Option<Vec<u8>>,
     /// What is to be sent after the subscription.
@@ -197,6 +200,7 @@ impl Link {
             expected: VecDeque::new(),
             sent: 0,
             resp3: Resp3::Unasked,
+            has_answered: false,
             channel: None,
             held_back: Vec::new(),
             deaf: false,
@@ -465,7 +469,10 @@ impl Link {
                         | Expected::Plain(number),
                     ),
                     value,
-                ) => return Ok(Some((number, Incoming::Answer(value)))),
+                ) => {
+                    self.has_answered = true;
+                    return Ok(Some((number, Incoming::Answer(value))));
+                }
                 (None, _) => return Err(self.out_of_step("answered what nobody asked")),
             }
         }
@@ -553,7 +560,8 @@ impl Link {
 
     /// The other side has closed the connection.
     fn closed(&self, error: &io::Error) -> Error {
-        if self.resp3 == Resp3::Asked {
+        // A server that went away did so for another reason.
+        if self.resp3 == Resp3::Asked && self.has_answered {
             self.server.note_that_it_closes_on_hello();
         }
         self.server.unreachable(error)

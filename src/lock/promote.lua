@@ -365,7 +365,8 @@ local function promote(mark, me, tells)
       if not slot then break end
       fence = next_fence()
       if head ~= me and hears == '1' then
-        lasting = HEARD
+        -- After a grant that nobody has claimed the next one is shorter.
+        if tells or not told_at then lasting = HEARD end
         local grant = table.concat({'granted', fence, slot, digits(now), lasting}, ' ')
         local heard = redis.pcall('PUBLISH', channels .. waiter, grant)
         -- Not permitted to this user: the waiters will look by themselves.

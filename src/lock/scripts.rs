@@ -39,35 +39,35 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "23e1e847be83e140f0b65614a13d61c9ba1dec94",
+    hash: "b8f4cf8f81b0484f53c0fd6125a977bc9259cb49",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "08276c89635d3a3c613b368ba4b55846fd15724e",
+    hash: "8b4371cdbc8aebdc9e78366169c0538e2cffee66",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "2cf2e7bee7d6d6198ee55ed0aa96b1e94f0ac95c",
+    hash: "0d758761fb606760cf8b9d2b7dcbcfa9846484cb",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "fc99cce059256efeaa3c0de35cced7a1ba2cd63b",
+    hash: "e6aca887350e3a474849f1bddecfed7615f34fbd",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "9e69b8acebea9221601a5f66c854e5ac037b3e42",
+    hash: "adb27cf938c1c4e550534593c6e5f6bf64f9771f",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "46b20557972f3b78e01248c7973e9eeb2d9a780f",
+    hash: "dd9f2529c650ef8c200368447cfbb0e23a56546f",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "a313f6af8a89db0103b3bed7f0f78a8dcd64c3ff",
+    hash: "3e6f7772a6ff7471d226bb1911c1411d6579cdf5",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "1b465b8e97bfa1aa00a8edc5310c3bfca79fd6fd",
+    hash: "cddff6e1b1e80cf331e0f53eecf02fab0c59108e",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

@@ -134,7 +134,7 @@ const SURROUNDINGS: &str = r#"
     use Cwd;
     sub slurp { open my $file, "<", "/proc/self/$_[0]" or return "none"; local $/; <$file> }
     for (split /\n/, slurp("status")) {
-        print "$_\n" unless /^(Name|Pid|Tgid|Ngid|PPid|NS\w+|Vm\w+|Rss\w+|HugetlbPages|SigQ|.*ctxt_switches):/
+        print "$_\n" unless /^(Name|FDSize|Pid|Tgid|Ngid|PPid|NS\w+|Vm\w+|Rss\w+|HugetlbPages|SigQ|.*ctxt_switches):/
     }
     print "$_: ", slurp($_), "\n" for qw(limits oom_score_adj cgroup timerslack_ns personality
         coredump_filter loginuid uid_map gid_map setgroups);
