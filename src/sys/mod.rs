@@ -375,6 +375,10 @@ impl Waker {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                     // In a group of its own no signal for the job reaches it.
                     libc::setpgid(0, 0);
+                    // What is to be stopped may not be so yet.
+                    while Pid::parent() == parent && is_so() {
+                        std::thread::sleep(pause);
+                    }
                     let mut seen = 0;
                     while seen < 2 && Pid::parent() == parent {
                         seen = if is_so() { seen + 1 } else { 0 };

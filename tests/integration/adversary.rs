@@ -98,6 +98,8 @@ fn what_was_there_before_is_no_part_of_the_tree_when_its_parent_ends_later() {
     let words = ["sh", "-c", before, REDLOCK];
     let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
     let bystander = pid_after("bystander ", &mut run);
+    // The kernel tells the starts of processes in hundredths of a second.
+    std::thread::sleep(std::time::Duration::from_millis(50));
     fs::write(&started, "go\n").unwrap();
     run.expect_line("ready");
     gate.open();
