@@ -25,7 +25,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
 # Most tests wait most of the time.
-TEST_THREADS ?= 4
+TEST_THREADS ?= 3
 
 .PHONY: build demo test sweep faults fuzz bench install lint generate
 

@@ -375,9 +375,11 @@ impl Waker {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                     // In a group of its own no signal for the job reaches it.
                     libc::setpgid(0, 0);
-                    // What is to be stopped may not be so yet.
-                    while Pid::parent() == parent && is_so() {
+                    // What is to be stopped may take a moment, or ignore it.
+                    let mut looks = 0;
+                    while looks < 20 && Pid::parent() == parent && is_so() {
                         std::thread::sleep(pause);
+                        looks += 1;
                     }
                     let mut seen = 0;
                     while seen < 2 && Pid::parent() == parent {
