@@ -16,7 +16,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use nix::unistd::Pid;
 
@@ -356,50 +355,6 @@ pub fn fork_daemon(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
         libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
     }
     Ok(true)
-}
-
-/// A process that continues this one when something is so.
-pub struct Waker(Pid);
-
-impl Waker {
-    /// Forks it. It looks every `pause`, twice where it is so, as what continues several processes may do
-    /// that one after the other. It ends with this process at the latest.
-    pub fn start(pause: Duration, is_so: impl Fn() -> bool) -> io::Result<Self> {
-        let parent = Pid::this();
-        // SAFETY: the child goes on with a copy of this thread alone. It allocates, which C libraries
-        // allow after a fork, and ends without running what is to be run at an exit.
-        unsafe {
-            match libc::fork() {
-                -1 => Err(io::Error::last_os_error()),
-                0 => {
-                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-                    // In a group of its own no signal for the job reaches it.
-                    libc::setpgid(0, 0);
-                    // What is to be stopped may take a moment, or ignore it.
-                    let mut looks = 0;
-                    while looks < 20 && Pid::parent() == parent && is_so() {
-                        std::thread::sleep(pause);
-                        looks += 1;
-                    }
-                    let mut seen = 0;
-                    while seen < 2 && Pid::parent() == parent {
-                        seen = if is_so() { seen + 1 } else { 0 };
-                        std::thread::sleep(pause);
-                    }
-                    let _ = kill(parent.as_raw(), libc::SIGCONT);
-                    libc::_exit(0)
-                }
-                pid => Ok(Self(Pid::from_raw(pid))),
-            }
-        }
-    }
-}
-
-impl Drop for Waker {
-    fn drop(&mut self) {
-        let _ = kill(self.0.as_raw(), SIGKILL);
-        let _ = nix::sys::wait::waitpid(self.0, None);
-    }
 }
 
 /// The inode of our pid namespace, which tells it from others; `None` before Linux 6.11.

@@ -135,33 +135,6 @@ fn a_command_that_is_stopped_where_no_shell_can_continue_it_stays_stopped() {
 }
 
 #[test]
-fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock() {
-    let redis = Redis::start();
-    let mut terminal = shell(&redis);
-    let (command, redlock) = job(
-        &redis,
-        &mut terminal,
-        // One that reads from the terminal would be stopped again, as it is in the background now.
-        "#!/bin/sh\necho ready $$\nexec sleep 50\n",
-    );
-    send(command, libc::SIGSTOP);
-    wait_until("it is stopped", || state(command) == Some('T'));
-    // Where redlock stops as well, the lock is free when the lease has ended.
-    wait_until("redlock is stopped, or the lease was renewed", || {
-        state(redlock) == Some('T') || redis.calls("evalsha") > 3
-    });
-    send(command, libc::SIGCONT);
-    wait_until("it goes on", || state(command) != Some('T'));
-    let second = ["run", "-w", "3s", "a", "--", "sh", "-c"];
-    let beside = format!("kill -0 {command} && echo beside; exit 0");
-    let second = outcome(&mut redis.redlock(&[&second[..], &[&beside]].concat()));
-    for pid in [command, redlock] {
-        send(pid, libc::SIGKILL);
-    }
-    assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
-}
-
-#[test]
 fn what_a_stopped_command_has_started_works_under_the_lock() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);

@@ -22,8 +22,6 @@ use crate::renewer::News;
 use crate::report;
 use crate::session::{Action, Event, Policy, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, Signals, ends_waiting};
-use crate::sys;
-use crate::tree::Stat;
 
 /// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
 /// be a moment later than we are.
@@ -187,21 +185,6 @@ impl Supervision<'_> {
         }
     }
 
-    /// Stops ourselves until we are continued, or COMMAND is; whether we were stopped at all.
-    fn suspend(&mut self) -> Result<bool> {
-        if !self.run.on_terminal {
-            self.signals.suspend()?;
-            return Ok(true);
-        }
-        let command = self.child.pid();
-        let goes_on = move || Stat::read(command).is_none_or(|stat| !stat.is_stopped);
-        // It may be continued alone, and must not work without us.
-        let waker = sys::Waker::start(Duration::from_millis(50), goes_on)?;
-        let continued = self.signals.suspend();
-        drop(waker);
-        Ok(continued?)
-    }
-
     /// Stops with a COMMAND that has been stopped for long enough, together with all that it has started:
     /// what works needs its lock.
     fn notice_stop(&mut self) -> Result<Option<Exit>> {
@@ -284,7 +267,7 @@ impl Supervision<'_> {
         let refused = match action {
             Action::Forward(signal) => self.child.forward(signal),
             Action::Suspend => {
-                let continued = self.suspend()?;
+                let continued = self.signals.suspend()?;
                 // What has continued us alone means the job.
                 if continued && self.run.on_terminal && self.child.is_stopped() {
                     self.child.forward(SIGCONT)
