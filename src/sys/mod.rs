@@ -233,14 +233,6 @@ pub fn stop_by(signal: i32) -> io::Result<()> {
     set.block()
 }
 
-/// Whether a blocked signal has arrived and was not taken yet.
-pub fn is_pending(signal: i32) -> bool {
-    let mut pending = SignalSet(0);
-    // SAFETY: the set is valid, and of the size that is named.
-    let asked = unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending.0, SET_SIZE) };
-    asked == 0 && pending.0 & SignalSet::of(&[signal]).0 != 0
-}
-
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedSignal {

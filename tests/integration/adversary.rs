@@ -118,23 +118,6 @@ fn what_was_there_before_is_no_part_of_the_tree_when_its_parent_ends_later() {
 }
 
 #[test]
-fn a_command_that_is_stopped_where_no_shell_can_continue_it_stays_stopped() {
-    let redis = Redis::start();
-    let command = ["run", "a", "--", "sh", "-c", "echo ready $$; read line"];
-    let mut terminal = Terminal::start(with_default_signals(redis.redlock(&command)));
-    let command = pid_in(&terminal.line("ready "));
-    send(command, libc::SIGSTOP);
-    wait_until("it is stopped", || state(command) == Some('T'));
-    // Many times as long as COMMAND has to be stopped before redlock takes notice.
-    for _ in 0..100 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        assert_eq!(state(command), Some('T'), "somebody has continued it");
-    }
-    send(command, libc::SIGKILL);
-    terminal.finish();
-}
-
-#[test]
 fn what_a_stopped_command_has_started_works_under_the_lock() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
