@@ -268,6 +268,8 @@ impl Supervision<'_> {
             Action::Forward(signal) => self.child.forward(signal),
             Action::Suspend => {
                 let continued = self.signals.suspend()?;
+                // What was seen before says nothing about COMMAND now.
+                self.stopped = None;
                 // What has continued us alone means the job.
                 if continued && self.run.on_terminal && self.child.is_stopped() {
                     self.child.forward(SIGCONT)
