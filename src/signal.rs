@@ -76,15 +76,20 @@ impl Signals {
 
     /// Stops ourselves, until we are continued. On a terminal we stop as a job does, by TSTP: the kernel
     /// ignores that where no shell could continue us; and what continues us continues the job, so
-    /// that it isn't passed on.
+    /// that it isn't passed on. Whether we were stopped at all.
     pub fn suspend(&self) -> io::Result<bool> {
         if !self.on_terminal {
             sys::stop_by(SIGSTOP)?;
             return Ok(true);
         }
-        self.continued.set(true);
         sys::stop_by(SIGTSTP)?;
-        Ok(true)
+        self.continued.set(sys::is_pending(SIGCONT));
+        Ok(self.continued.get())
+    }
+
+    /// Whether there is a request to stop that was not read yet.
+    pub fn is_asked_to_stop(&self) -> bool {
+        sys::is_pending(SIGTSTP)
     }
 
     /// Lets a signal that asks us to end do so by itself, at once: nothing is left to do that would be

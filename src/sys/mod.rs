@@ -16,6 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use nix::unistd::Pid;
 
@@ -225,12 +226,21 @@ pub fn die_by(signal: i32) {
     let _ = SignalSet::of(&[signal]).unblock();
 }
 
-/// Stops this process by a signal with its default action, until it is continued.
+/// Stops this process by a signal with its default action, until it is continued. The same signal
+/// once more, between the continuation and the return from here, stops it again and isn't heard of.
 pub fn stop_by(signal: i32) -> io::Result<()> {
     kill(Pid::this().as_raw(), signal)?;
     let set = SignalSet::of(&[signal]);
     set.unblock()?;
     set.block()
+}
+
+/// Whether a blocked signal has arrived and was not taken yet.
+pub fn is_pending(signal: i32) -> bool {
+    let mut pending = SignalSet(0);
+    // SAFETY: the set is valid, and of the size that is named.
+    let asked = unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending.0, SET_SIZE) };
+    asked == 0 && pending.0 & SignalSet::of(&[signal]).0 != 0
 }
 
 /// A signal that arrived.
@@ -347,6 +357,51 @@ pub fn fork_daemon(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
         libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
     }
     Ok(true)
+}
+
+/// A process that continues this one when something is so.
+pub struct Waker(Pid);
+
+impl Waker {
+    /// Forks it. It is first awaited that it isn't so, for a second: what is to be stopped may take a
+    /// moment, or ignore it. Then it looks every 20 ms, and once more where it is so, as what continues several processes
+    /// may do that one after the other. It ends with this process at the latest.
+    pub fn start(is_so: impl Fn() -> bool) -> io::Result<Self> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let parent = Pid::this();
+        let mut looks = if is_so() { 0 } else { 50 };
+        // SAFETY: the child goes on with a copy of this thread alone. It allocates, which C libraries
+        // allow after a fork, and ends without running what is to be run at an exit.
+        unsafe {
+            match libc::fork() {
+                -1 => Err(io::Error::last_os_error()),
+                0 => {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                    // In a group of its own no signal for the job reaches it.
+                    libc::setpgid(0, 0);
+                    while looks < 50 && Pid::parent() == parent && is_so() {
+                        std::thread::sleep(PAUSE);
+                        looks += 1;
+                    }
+                    let mut seen = 0;
+                    while seen < 2 && Pid::parent() == parent {
+                        std::thread::sleep(PAUSE);
+                        seen = if is_so() { seen + 1 } else { 0 };
+                    }
+                    let _ = kill(parent.as_raw(), libc::SIGCONT);
+                    libc::_exit(0)
+                }
+                pid => Ok(Self(Pid::from_raw(pid))),
+            }
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        let _ = kill(self.0.as_raw(), SIGKILL);
+        let _ = nix::sys::wait::waitpid(self.0, None);
+    }
 }
 
 /// The inode of our pid namespace, which tells it from others; `None` before Linux 6.11.

@@ -118,6 +118,50 @@ fn what_was_there_before_is_no_part_of_the_tree_when_its_parent_ends_later() {
 }
 
 #[test]
+fn a_command_that_is_stopped_where_no_shell_can_continue_it_stays_stopped() {
+    let redis = Redis::start();
+    let command = ["run", "a", "--", "sh", "-c", "echo ready $$; read line"];
+    let mut terminal = Terminal::start(with_default_signals(redis.redlock(&command)));
+    let command = pid_in(&terminal.line("ready "));
+    send(command, libc::SIGSTOP);
+    wait_until("it is stopped", || state(command) == Some('T'));
+    // Many times as long as COMMAND has to be stopped before redlock takes notice.
+    for _ in 0..100 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(state(command), Some('T'), "somebody has continued it");
+    }
+    send(command, libc::SIGKILL);
+    terminal.finish();
+}
+
+#[test]
+fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    let (command, redlock) = job(
+        &redis,
+        &mut terminal,
+        // One that reads from the terminal would be stopped again, as it is in the background now.
+        "#!/bin/sh\necho ready $$\nexec sleep 50\n",
+    );
+    send(command, libc::SIGSTOP);
+    wait_until("it is stopped", || state(command) == Some('T'));
+    // Where redlock stops as well, the lock is free when the lease has ended.
+    wait_until("redlock is stopped, or the lease was renewed", || {
+        state(redlock) == Some('T') || redis.calls("evalsha") > 3
+    });
+    send(command, libc::SIGCONT);
+    wait_until("it goes on", || state(command) != Some('T'));
+    let second = ["run", "-w", "3s", "a", "--", "sh", "-c"];
+    let beside = format!("kill -0 {command} && echo beside; exit 0");
+    let second = outcome(&mut redis.redlock(&[&second[..], &[&beside]].concat()));
+    for pid in [command, redlock] {
+        send(pid, libc::SIGKILL);
+    }
+    assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
+}
+
+#[test]
 fn what_a_stopped_command_has_started_works_under_the_lock() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);

@@ -235,11 +235,13 @@ fn thawing_hands_the_lock_on_at_once_and_in_order() {
 fn a_group_waits_for_the_thaw_and_comes_in_together() {
     for mode in [&["--shared"][..], &["--slots", "3"]] {
         let redis = Redis::start();
-        freeze(&redis, &["-q", "--for", "600ms"]).assert_code(0);
-        let began = now();
+        freeze(&redis, &["-q"]).assert_code(0);
         let mut all: Vec<Gated> = (0..3)
             .map(|_| Gated::queued(&redis, &[mode, &["-q", "a"]].concat()))
             .collect();
+        // Its end is set once all of them wait, however long that has taken.
+        let began = now();
+        freeze(&redis, &["-q", "--for", "600ms"]).assert_code(0);
         // All three at a time.
         for gated in &mut all {
             gated.run.expect_line("ready");

@@ -22,6 +22,8 @@ use crate::renewer::News;
 use crate::report;
 use crate::session::{Action, Event, Policy, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, Signals, ends_waiting};
+use crate::sys;
+use crate::tree::Stat;
 
 /// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
 /// be a moment later than we are.
@@ -185,6 +187,21 @@ impl Supervision<'_> {
         }
     }
 
+    /// Stops ourselves until we are continued, or COMMAND is; whether we were stopped at all.
+    fn suspend(&mut self) -> Result<bool> {
+        if !self.run.on_terminal {
+            self.signals.suspend()?;
+            return Ok(true);
+        }
+        let command = self.child.pid();
+        let goes_on = move || Stat::read(command).is_none_or(|stat| !stat.is_stopped);
+        // It may be continued alone, and must not work without us.
+        let waker = sys::Waker::start(goes_on)?;
+        let continued = self.signals.suspend();
+        drop(waker);
+        Ok(continued?)
+    }
+
     /// Stops with a COMMAND that has been stopped for long enough, together with all that it has started:
     /// what works needs its lock.
     fn notice_stop(&mut self) -> Result<Option<Exit>> {
@@ -267,11 +284,15 @@ impl Supervision<'_> {
         let refused = match action {
             Action::Forward(signal) => self.child.forward(signal),
             Action::Suspend => {
-                let continued = self.signals.suspend()?;
+                let continued = self.suspend()?;
                 // What was seen before says nothing about COMMAND now.
                 self.stopped = None;
-                // What has continued us alone means the job.
-                if continued && self.run.on_terminal && self.child.is_stopped() {
+                // What has continued us alone means the job; but the job may be stopped anew by now.
+                if continued
+                    && self.run.on_terminal
+                    && self.child.is_stopped()
+                    && !self.signals.is_asked_to_stop()
+                {
                     self.child.forward(SIGCONT)
                 } else {
                     Refused::new()
