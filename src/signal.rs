@@ -87,11 +87,6 @@ impl Signals {
         Ok(self.continued.get())
     }
 
-    /// Whether there is a request to stop that was not read yet.
-    pub fn is_asked_to_stop(&self) -> bool {
-        sys::is_pending(SIGTSTP)
-    }
-
     /// Lets a signal that asks us to end do so by itself, at once: nothing is left to do that would be
     /// worth a wait. What came until now is forgotten.
     pub fn let_through(&self) -> io::Result<()> {

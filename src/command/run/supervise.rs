@@ -21,7 +21,7 @@ use crate::lock::{self, Loss, Name, Who};
 use crate::renewer::News;
 use crate::report;
 use crate::session::{Action, Event, Policy, Session, StopReason};
-use crate::signal::{SIGCHLD, SIGCONT, Signals, ends_waiting};
+use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
 use crate::sys;
 use crate::tree::Stat;
 
@@ -291,7 +291,7 @@ impl Supervision<'_> {
                 if continued
                     && self.run.on_terminal
                     && self.child.is_stopped()
-                    && !self.signals.is_asked_to_stop()
+                    && !sys::is_pending(SIGTSTP)
                 {
                     self.child.forward(SIGCONT)
                 } else {
