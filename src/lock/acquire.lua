@@ -78,9 +78,11 @@ if place ~= '' then
     ticket = digits(ticket_of(tonumber(score)))
   elseif ticket == '' then
     own_id = id(token)
-    local kept = redis.call('HGET', state, 'left:' .. string.sub(own_id, 1, 2)) or ''
-    local whose, its, left = string.match(kept, '^(%x+) (%d+) (%d+)$')
-    if whose == own_id and now - tonumber(left) <= 60000 then ticket = its end
+    local left_at, its = string.match(redis.call('HGET', state, 'left:' .. own_id) or '', '^(%d+) (%d+)$')
+    if left_at and now - tonumber(left_at) <= 60000 then ticket = its end
+    -- Its grant has run out, and another client has got the lock since.
+    local _, _, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
+    if granted and granted ~= '' then ticket = granted end
   end
 end
 -- Somebody has a larger number in the outside order: the last one that held the lock, or one that waits. One
@@ -155,11 +157,9 @@ if not score then
     local older = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
     for n = 1, #older, 2 do
       if older[n] ~= token then
-        local waiter = id(older[n])
-        redis.call('ZREM', queue, older[n])
-        redis.call('HDEL', waiters, older[n])
-        set_state(ticket_note(waiter, older[n + 1]))
-        redis.pcall('PUBLISH', channels .. waiter, 'superseded')
+        -- Also where it knows its ticket: a first request of its own that comes late must not pass for a newer one.
+        dequeue(older[n], older[n + 1], '0')
+        redis.pcall('PUBLISH', channels .. id(older[n]), 'superseded')
       end
     end
     set_state('superseded', ticket, 'superseded_by', who)
@@ -180,8 +180,9 @@ if not score then
   if not polls then polls = (tonumber(redis.pcall('PUBLISH', channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
 end
 -- An entry lives for three heartbeats.
-local beat = math.min(2000 * (1 + redis.call('ZRANK', queue, token) / 4), 30000)
-local life = digits(now + 3 * beat) .. ':' .. digits(now)
+local ahead = redis.call('ZRANK', queue, token)
+local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
+local life = table.concat({digits(now + 3 * beat), digits(now), ARGV[9] == '' and '0' or '1'}, ':')
 local entry = {life, digits(limit), since or digits(now), priority, polls and '0' or '1', who}
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUED)

@@ -33,6 +33,7 @@ end
 promote(mark)
 for n, token in ipairs(out) do
   local lost = entries[n]
+  note_ticket(token, lost)
   if lost and by ~= '' then
     log(token, lost, now, 'forced', by)
     -- Nobody would read it in another client's lock.

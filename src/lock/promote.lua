@@ -122,17 +122,51 @@ local function unlist(free)
 end
 
 -- Grows with every grant, also when the state was flushed: server time in microseconds is below
--- 2^53 until 2255. It counts once it is written, with the hold.
+-- 2^53 until 2255. That clock can be set back, too; then the entries of those who hold the lock still
+-- know. It counts once it is written, with the hold.
 local function next_fence()
   local fence = clock[1] * 1000000 + clock[2]
   local last = tonumber(last_fence or 0)
+  for _, entry in ipairs(last_fence and {} or redis.pcall('HVALS', meta)) do
+    last = math.max(last, tonumber(string.match(entry, '^%d+') or 0))
+  end
   if fence <= last then fence = last + 1 end
   return digits(fence)
 end
 
 -- Where a hold stands in its entry in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>":
--- granted (and not claimed yet), held, or kept (its run is over).
-local PHASE = '^(%d+ %d+ %d+ %d+ %d+) (%l+) '
+-- granted (and not claimed yet), held, or kept (its run is over). The ticket of one that may not know
+-- it yet stands with its grant: granted:<ticket>.
+local PHASE = '^(%d+ %d+ %d+ %d+ %d+) (%l+):?(%d*) '
+
+-- The word of a kind that was left for a token, or false.
+local function word(kind, token)
+  local said = redis.call('HGET', state, kind .. ':' .. id(token))
+  return said and string.match(said, '^%d+ (.*)$')
+end
+
+-- Leaves word for the run that holds a lock: who forced it out ('forced'), that its job has given
+-- the lock back ('returned'), who wants it to end ('cancelled'), or for how long its job has extended
+-- the lock ('extended'); or for one that has left the queue and may not know its ticket: that ('left').
+-- The last ones are kept, also where none is left to read them.
+local function leave_word(kind, token, text)
+  local field = kind .. ':' .. id(token)
+  if redis.call('HEXISTS', state, field) == 0 then
+    local count = tonumber(redis.call('HGET', state, 'words') or 0) + 1
+    local place = 'words:' .. count % WORDS
+    local oldest = redis.call('HGET', state, place)
+    if oldest then redis.call('HDEL', state, oldest) end
+    redis.call('HSET', state, 'words', digits(count), place, field)
+  end
+  redis.call('HSET', state, field, digits(now) .. ' ' .. text)
+  redis.call('PEXPIRE', state, digits(2 * KEPT))
+end
+
+-- A grant was taken away: that it is claimed may be under way, by its token alone.
+local function note_ticket(token, entry)
+  local _, _, ticket = string.match(entry or '', PHASE)
+  if ticket and ticket ~= '' then leave_word('left', token, ticket) end
+end
 
 -- Writes the end of a hold into the history. `how` it ended is as in the manual, `by` (JSON or '')
 -- whoever ended it. The caller also removes the entry, so it is written once.
@@ -157,6 +191,7 @@ end
 -- ended at this moment, or would have: then nobody knows when the lock was taken away, but now it is seen.
 local function log_silent(token, entry, lease_end)
   local _, phase = string.match(entry or '', PHASE)
+  note_ticket(token, entry)
   if phase ~= 'held' then return end
   log(token, entry, math.min(lease_end, now), lease_end > now and 'lost' or 'expired', '')
 end
@@ -271,10 +306,9 @@ local function room(limit, mark)
 end
 
 -- Makes a token a holder for so many milliseconds; room() has said that it may. How long it has
--- waited is in milliseconds, too; `mark` is what stands in the lock. More fields of the state may follow.
--- Returns what stands in the lock now.
-local function hold(mark, token, limit, slot, lease, fence, waited, phase, who, ...)
-  set_state('fence', fence, ...)
+-- waited is in milliseconds, too; `mark` is what stands in the lock. Returns what stands in the lock now.
+local function hold(mark, token, limit, slot, lease, fence, waited, phase, who)
+  set_state('fence', fence)
   last_fence = fence
   if limit == 1 then
     mark = token
@@ -316,12 +350,16 @@ local function ticket_of(score)
   return math.abs((score + ROUND / 2) % ROUND - ROUND / 2)
 end
 
--- The ticket of one that leaves the queue, by its id, as a field of the state and what to write there: a
--- reply may have been lost, so that it doesn't know its ticket, and comes back. There are 256 such
--- fields, each for the last one, so that the state stays small.
-local function ticket_note(waiter, score)
-  local ticket = digits(ticket_of(tonumber(score)))
-  return 'left:' .. string.sub(waiter, 1, 2), table.concat({waiter, ticket, digits(now)}, ' ')
+-- What stands in the entry of one that waits, "<dies at>:<seen>:<knows its ticket> <limit> <since> <priority>
+-- <hears> <who>".
+local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) %S+ ([01]) (.*)$'
+
+-- One leaves the queue without the lock. It comes back with its ticket, or by its token alone where the
+-- reply that said it may have been lost.
+local function dequeue(token, score, knows)
+  redis.call('ZREM', queue, token)
+  redis.pcall('HDEL', waiters, token)
+  if knows ~= '1' then leave_word('left', token, digits(ticket_of(tonumber(score)))) end
 end
 
 -- Has so many of those who are next in the queue look, but for `me`, who does so already: one that doesn't
@@ -352,14 +390,13 @@ local function promote(mark, me, tells)
     if not head then break end
     local entry = redis.pcall('HGET', waiters, head)
     if type(entry) ~= 'string' then entry = '' end
-    local till, seen, limit, since, hears, who = string.match(entry, '^(%d+):(%d+) (%d+) (%d+) %S+ ([01]) (.*)$')
+    local till, seen, knows, limit, since, hears, who = string.match(entry, WAITER)
     limit = tonumber(limit)
     local slot, fence, lasting = nil, nil, CLAIM
     local lives = till and tonumber(till) > now
     if lives and told_at and now >= told_at + CLAIM and tonumber(seen) < told_at then
       lives = tonumber(score) > told_score
     end
-    local waiter = id(head)
     if till and (head == me or lives) then
       slot = granted < GRANTS and room(limit, mark)
       if not slot then break end
@@ -368,22 +405,23 @@ local function promote(mark, me, tells)
         -- After a grant that nobody has claimed the next one is shorter.
         if tells or not told_at then lasting = HEARD end
         local grant = table.concat({'granted', fence, slot, digits(now), lasting}, ' ')
-        local heard = redis.pcall('PUBLISH', channels .. waiter, grant)
+        local heard = redis.pcall('PUBLISH', channels .. id(head), grant)
         -- Not permitted to this user: the waiters will look by themselves.
         if type(heard) ~= 'number' then break end
         if heard == 0 then slot = nil end
       end
     end
-    redis.call('ZREM', queue, head)
-    redis.pcall('HDEL', waiters, head)
     if slot then
-      local waited = now - tonumber(since)
-      mark = hold(mark, head, limit, slot, lasting, fence, waited, 'granted', who, ticket_note(waiter, score))
+      redis.call('ZREM', queue, head)
+      redis.call('HDEL', waiters, head)
+      local phase = 'granted'
+      if knows ~= '1' then phase = 'granted:' .. digits(ticket_of(tonumber(score))) end
+      mark = hold(mark, head, limit, slot, lasting, fence, now - tonumber(since), phase, who)
       granted = granted + 1
       if head == me then mine = true end
       if limit == 1 then break end
     else
-      set_state(ticket_note(waiter, score))
+      dequeue(head, score, knows)
       cleared = cleared + 1
     end
   end
@@ -428,28 +466,6 @@ local function extend(token, mark, ttl, exact)
   return left
 end
 
--- The word of a kind that was left for a token, or false.
-local function word(kind, token)
-  local said = redis.call('HGET', state, kind .. ':' .. id(token))
-  return said and string.match(said, '^%d+ (.*)$')
-end
-
--- Leaves word for the run that holds a lock: who forced it out ('forced'), that its job has given
--- the lock back ('returned'), who wants it to end ('cancelled'), or for how long its job has extended
--- the lock ('extended'). The last ones are kept, also where none is left to read them.
-local function leave_word(kind, token, text)
-  local field = kind .. ':' .. id(token)
-  if redis.call('HEXISTS', state, field) == 0 then
-    local count = tonumber(redis.call('HGET', state, 'words') or 0) + 1
-    local place = 'words:' .. count % WORDS
-    local oldest = redis.call('HGET', state, place)
-    if oldest then redis.call('HDEL', state, oldest) end
-    redis.call('HSET', state, 'words', digits(count), place, field)
-  end
-  redis.call('HSET', state, field, digits(now) .. ' ' .. text)
-  redis.call('PEXPIRE', state, digits(2 * KEPT))
-end
-
 -- What a holder may believe of what is left by the server's clock: no more than it asks for itself, or
 -- its job has asked for. That clock may have been set back meanwhile.
 local function credible(left, ttl, token)
@@ -475,7 +491,7 @@ local function claimed(token, mark, ttl)
   local entry = redis.call('HGET', meta, token) or ''
   local start, phase = string.match(entry, PHASE)
   if phase ~= 'granted' then return entry end
-  entry = start .. ' held ' .. string.sub(entry, #start + 10)
+  entry = start .. ' held ' .. string.match(entry, '({.*)$')
   redis.call('HSET', meta, token, entry)
   note_order(entry)
   if GROUP[mark] then

@@ -19,7 +19,7 @@ local function note_end()
   end
   log(token, entry, now, ours and how or 'lost', by or '')
   -- Its claim may have been lost on its way.
-  if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted ') then note_order(entry) end
+  if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
   if how == 'status:0' and ours then set_state('succeeded', digits(now)) end
 end
 
@@ -35,7 +35,7 @@ if ours and start and left > 0 then
     redis.call('PEXPIRE', lock, digits(math.max(left, redis.call('PTTL', lock))))
     redis.call('ZADD', holders, digits(now + left), token)
   end
-  local who = string.gsub(string.match(entry, '%l ({.*)$') or '{}', ',?"instance":"[^"]*"', '')
+  local who = string.gsub(string.match(entry, '({.*)$') or '{}', ',?"instance":"[^"]*"', '')
   redis.call('HSET', meta, token, start .. ' kept ' .. who)
   note_end()
   list(left)
@@ -46,6 +46,7 @@ if ours and start and left > 0 then
 end
 
 local granted = false
+local place = not ours and redis.call('ZSCORE', queue, token)
 if ours then
   -- How many hear of the grant: as many as so long a hold can pay for.
   local tells = math.floor((now - tonumber(since or now)) / 20)
@@ -57,8 +58,9 @@ if ours then
     remove(token)
     granted = promote(regroup(mark), nil, tells)
   end
-elseif redis.call('ZREM', queue, token) == 1 then
-  redis.call('HDEL', waiters, token)
+elseif place then
+  -- Also where it knows its ticket: a first request of its own that comes late must not pass for a newer one.
+  dequeue(token, place, '0')
   -- A key of another type isn't ours to look into.
   if type(mark) ~= 'table' then granted = promote(mark) end
 else

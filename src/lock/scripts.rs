@@ -39,35 +39,35 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "b8f4cf8f81b0484f53c0fd6125a977bc9259cb49",
+    hash: "442b79f650f40e60a120e755cb8c57c20f58063d",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),
-    hash: "8b4371cdbc8aebdc9e78366169c0538e2cffee66",
+    hash: "eb383dae9f9b44c94d4fd236a640b67f9c0d6b2a",
 };
 pub(super) static CHECK: Script = Script {
     source: with_promote!("check.lua"),
-    hash: "0d758761fb606760cf8b9d2b7dcbcfa9846484cb",
+    hash: "db86aea6d8f516c58bf8264ab9a98a693f4253ed",
 };
 pub(super) static RELEASE: Script = Script {
     source: with_promote!("release.lua"),
-    hash: "e6aca887350e3a474849f1bddecfed7615f34fbd",
+    hash: "7cc6a2fe3a7d6740c174b8d8ad98059e0a6481d6",
 };
 pub(super) static FORCE: Script = Script {
     source: with_promote!("force.lua"),
-    hash: "adb27cf938c1c4e550534593c6e5f6bf64f9771f",
+    hash: "ea644801554388547e99f0ddcc06aeb81b502df0",
 };
 pub(super) static FREEZE: Script = Script {
     source: with_promote!("freeze.lua"),
-    hash: "dd9f2529c650ef8c200368447cfbb0e23a56546f",
+    hash: "bfa95171a78a127a595b6aa50792583bc797d1b0",
 };
 pub(super) static THAW: Script = Script {
     source: with_promote!("thaw.lua"),
-    hash: "3e6f7772a6ff7471d226bb1911c1411d6579cdf5",
+    hash: "9ebdf3b151ef26d7d2e41dabbdec2613dc4c9da1",
 };
 pub(super) static HISTORY: Script = Script {
     source: with_promote!("history.lua"),
-    hash: "cddff6e1b1e80cf331e0f53eecf02fab0c59108e",
+    hash: "8e2560a0f5cbb1ccc49ba9c11c13e1f7097733c0",
 };
 pub(super) static INSPECT: Script = Script {
     source: include_str!("inspect.lua"),

@@ -208,7 +208,7 @@ const SURVIVOR: &str = "env -i sh -c 'echo survivor $$; exec sleep 50'";
 
 #[test]
 fn one_without_any_environment_in_a_session_of_its_own_keeps_the_lock() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let command = format!("setsid {SURVIVOR} & wait");
     let arguments = ["run", "--ttl", "6s", "a", "-c", &command];
@@ -219,7 +219,7 @@ fn one_without_any_environment_in_a_session_of_its_own_keeps_the_lock() {
 
 #[test]
 fn one_without_any_environment_that_an_outer_run_adopts_keeps_the_lock() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let inner = format!("{SURVIVOR} & wait");
     let outer = ["run", "--ttl", "60s", "b", "--"];
@@ -239,7 +239,7 @@ fn one_without_any_environment_that_an_outer_run_adopts_keeps_the_lock() {
 
 #[test]
 fn work_that_a_login_of_another_user_does_keeps_the_lock() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let login = ["runuser", "-l", "nobody", "-s", "/bin/sh", "-c"];
     if !is_permitted(&[&login[..], &["true"]].concat()) {
         return;
@@ -347,7 +347,7 @@ fn a_signal_ends_an_acquire_whose_output_nobody_reads() {
 
 #[test]
 fn with_wait_tree_a_script_holds_its_lock_for_one_without_any_environment_too() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let text = r#"eval "$(redlock acquire --ttl 60s --wait-tree --while-pid $$ a)"

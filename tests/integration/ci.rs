@@ -189,7 +189,7 @@ fn those_who_join_end_as_the_run_does_that_is_going_on() {
 
 #[test]
 fn when_the_run_that_was_joined_dies_one_of_those_who_joined_runs() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = Gated::start(&redis, &["-q", "a"]).ready();
     let script = "echo ran; exit 4";
@@ -497,7 +497,7 @@ pub fn watches(pid: i32, other: i32) -> bool {
 
 #[test]
 fn when_the_run_that_was_joined_is_killed_exactly_one_takes_over_and_the_others_join_it() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let mut holder = Gated::start(&redis, &["-q", "a"]).ready();

@@ -110,7 +110,7 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
 #[test]
 fn a_lease_of_eight_round_trips_is_renewed() {
     let ends: Vec<_> = std::thread::scope(|scope| {
-        let lines = [(50, "1s"), (400, "6s"), (1_500, "12s")];
+        let lines = [(100, "2s"), (400, "6s"), (1_500, "12s")];
         let runs = lines.map(|(round_trip, ttl)| {
             scope.spawn(move || {
                 let redis = Redis::start();

@@ -271,7 +271,7 @@ fn the_holder_goes_on_under_a_freeze_for_longer_than_its_ttl_and_may_extend_and_
 
 #[test]
 fn a_holder_that_is_found_dead_leaves_a_frozen_lock() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     for mode in [&[][..], &["--shared"]] {
         let redis = Redis::start();
         let mut holder = Gated::start(&redis, &[mode, &["--ttl", "1m", "a"]].concat()).ready();

@@ -283,7 +283,7 @@ fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script
 
 #[test]
 fn where_script_and_keeper_are_dead_the_lock_is_taken_over_at_once() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut script = holder(&redis, "--ttl 1m", "exec sleep 60");
     let mark = await_mark(&redis, script.pid());
@@ -479,7 +479,7 @@ fn when_the_lease_ends_unrenewed_the_child_of_a_script_is_dead_as_well() {
 
 #[test]
 fn one_who_waits_takes_over_when_keeper_and_script_are_killed() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     for keeper_first in [true, false] {
         let mut script = holder(&redis, "--ttl 1m", "exec sleep 60");

@@ -158,7 +158,7 @@ fn now_ms() -> u128 {
 fn has_died(redis: &Redis, token: &str) {
     let entry = redis.cli(&["HGET", WAITERS, token]);
     let (_, rest) = entry.split_once(' ').unwrap();
-    redis.cli(&["HSET", WAITERS, token, &format!("1:1 {rest}")]);
+    redis.cli(&["HSET", WAITERS, token, &format!("1:1:0 {rest}")]);
 }
 
 /// All commands that the server has carried out, those of scripts included.
@@ -185,8 +185,8 @@ fn crowd(redis: &Redis, count: u32, limit: &str) {
          redis.call('HSET', KEYS[3], 'ticket', {count})
          for n = 1, 3 do redis.call('PEXPIRE', KEYS[n], 600000) end"
     );
-    // An hour from now, and heard of a moment ago.
-    let life = format!("{}:{}", now_ms() + 3_600_000, now_ms());
+    // An hour from now, heard of a moment ago, and it knows its ticket.
+    let life = format!("{}:{}:1", now_ms() + 3_600_000, now_ms());
     redis.cli(&[
         "EVAL",
         &script,
@@ -494,7 +494,7 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
     let granted = "local token = ''
         for _, one in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
             redis.call('ZADD', KEYS[2], ARGV[1], one)
-            if string.find(redis.call('HGET', KEYS[3], one), ' granted ') then token = one end
+            if string.find(redis.call('HGET', KEYS[3], one), ' granted[: ]') then token = one end
         end
         redis.call('PEXPIREAT', KEYS[1], ARGV[1])
         return token";

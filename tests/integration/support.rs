@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::fmt::{self, Debug};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
@@ -715,11 +716,52 @@ pub fn await_mark(redis: &Redis, pid: i32) -> PathBuf {
     found.unwrap()
 }
 
-/// Keeps tests apart of which some leave processes behind that have lost their parents, and others want
-/// to see that nothing of the kind is there: on one machine nobody can tell whose such a process is.
-pub fn alone_with_orphans() -> MutexGuard<'static, ()> {
+/// For the start of tests that leave processes behind which have lost their parents, or that want to see
+/// that nothing of the kind is there: on one machine nobody can tell whose such a process is. Runs the
+/// test in a pid namespace of its own; where that isn't permitted, one after the other.
+macro_rules! among_own_processes {
+    () => {
+        if crate::support::has_run_among_own_processes() {
+            return;
+        }
+    };
+}
+pub(crate) use among_own_processes;
+
+/// Whether the test of this thread has run, in another process.
+pub fn has_run_among_own_processes() -> bool {
+    const MARK: &str = "REDLOCK_TEST_AMONG_OWN_PROCESSES";
+    const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    static IS_PERMITTED: LazyLock<bool> =
+        LazyLock::new(|| is_permitted(&[&UNSHARE[..], &["true"]].concat()));
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    thread_local! {
+        static UNTIL_THE_END: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+    }
+    if std::env::var_os(MARK).is_some() {
+        return false;
+    }
+    if !*IS_PERMITTED {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        UNTIL_THE_END.set(Some(alone));
+        return false;
+    }
+    let thread = std::thread::current();
+    let name = thread.name().expect("a test has a thread with its name");
+    let output = Command::new(UNSHARE[0])
+        .args(&UNSHARE[1..])
+        // The shell reaps the processes that have lost their parents. A session of outside has no number here.
+        .args(["sh", "-c", "setsid -w \"$0\" \"$@\"; exit $?"])
+        .arg(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--test-threads", "1", "--nocapture"])
+        .env(MARK, "1")
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.contains("1 passed"), "{stdout}");
+    true
 }
 
 /// Whether this command succeeds here: what it needs may not be permitted.

@@ -99,25 +99,25 @@ fn assert_survives(work: &str) {
 
 #[test]
 fn a_background_process_of_a_killed_holder_keeps_the_lock_until_it_has_ended() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_survives(r#"sh -c "$SURVIVOR" &"#);
 }
 
 #[test]
 fn one_in_a_session_of_its_own_keeps_it() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_survives(r#"setsid sh -c "$SURVIVOR" &"#);
 }
 
 #[test]
 fn a_daemon_keeps_it() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_survives(r#"(cd / && setsid sh -c "$SURVIVOR" & exit 0)"#);
 }
 
 #[test]
 fn one_without_any_environment_in_the_session_of_the_holder_keeps_it() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_survives(r#"env -i HOME="$HOME" sh -c "$SURVIVOR" &"#);
     // Its parent has ended before.
     assert_survives(r#"(env -i HOME="$HOME" sh -c "$SURVIVOR" & exit 0)"#);
@@ -125,14 +125,14 @@ fn one_without_any_environment_in_the_session_of_the_holder_keeps_it() {
 
 #[test]
 fn one_in_another_group_of_the_session_keeps_it() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let own_group = r#"exec perl -e 'setpgrp; exec @ARGV' env -i HOME="$HOME" sh -c "$SURVIVOR""#;
     assert_survives(&format!("({own_group}) &"));
 }
 
 #[test]
 fn what_an_inner_run_has_started_keeps_the_lock_of_the_outer_one() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"sh -c "$SURVIVOR" & echo command $$; exec sleep 50"#;
@@ -152,7 +152,7 @@ fn what_an_inner_run_has_started_keeps_the_lock_of_the_outer_one() {
 
 #[test]
 fn the_place_of_a_killed_member_of_a_group_is_kept_for_its_survivors() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     for mode in [&["--slots", "2"][..], &["--shared"]] {
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
@@ -172,7 +172,7 @@ fn the_place_of_a_killed_member_of_a_group_is_kept_for_its_survivors() {
 
 #[test]
 fn when_the_lease_ends_survivors_keep_nothing() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let _gate = Gate::new(&redis);
     let options = ["--ttl", "2s", "-k", "100ms"];
@@ -192,7 +192,7 @@ fn when_the_lease_ends_survivors_keep_nothing() {
 
 #[test]
 fn a_waiter_of_the_same_session_is_no_survivor() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     // The shell lives on, and all that it started itself is not the holder's.
     let script = r#"redlock run --ttl 60s a -c 'echo command $$; exec sleep 50' &
@@ -212,7 +212,7 @@ fn a_waiter_of_the_same_session_is_no_survivor() {
 
 #[test]
 fn what_a_script_has_started_keeps_its_lock_when_script_and_keeper_are_killed() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"eval "$(redlock acquire a --ttl 60s --while-pid $$)"
@@ -238,7 +238,7 @@ fn what_a_script_has_started_keeps_its_lock_when_script_and_keeper_are_killed() 
 
 #[test]
 fn one_that_the_waiter_may_not_look_into_keeps_the_lock_until_the_lease_ends() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let Some(user) = OtherUser::new() else {
         return;
     };
@@ -261,7 +261,7 @@ fn one_that_the_waiter_may_not_look_into_keeps_the_lock_until_the_lease_ends() {
 
 #[test]
 fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let Some(mut user) = OtherUser::new() else {
         return;
     };

@@ -37,7 +37,7 @@ fn turn(waiter: Running) -> Duration {
 
 #[test]
 fn the_lock_of_a_killed_holder_is_taken_over_within_100_ms() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let mut times = Vec::new();
     for _ in 0..5 {
         let redis = Redis::start();
@@ -53,7 +53,7 @@ fn the_lock_of_a_killed_holder_is_taken_over_within_100_ms() {
 
 #[test]
 fn the_place_of_a_killed_member_of_a_group_is_taken_over() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     for mode in [&["--slots", "2"][..], &["--shared"]] {
         let redis = Redis::start();
         let mut killed = holder(&redis, &[mode, &["--ttl", "60s"]].concat());
@@ -69,7 +69,7 @@ fn the_place_of_a_killed_member_of_a_group_is_taken_over() {
 
 #[test]
 fn one_who_comes_after_the_holder_was_killed_gets_the_lock_at_once() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "60s"]);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
@@ -80,7 +80,7 @@ fn one_who_comes_after_the_holder_was_killed_gets_the_lock_at_once() {
 
 #[test]
 fn the_queue_keeps_its_order_when_the_holder_is_killed() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "60s"]);
     let waiters: Vec<Running> = (0..5)
@@ -102,7 +102,7 @@ fn the_queue_keeps_its_order_when_the_holder_is_killed() {
 
 #[test]
 fn a_holder_that_is_stopped_is_not_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
     holder.freeze();
@@ -114,7 +114,7 @@ fn a_holder_that_is_stopped_is_not_dead() {
 
 #[test]
 fn a_lock_that_an_inner_run_uses_outlives_the_outer_one_by_its_ttl() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     // The inner one lives in a session of its own, where the end of the outer one doesn't reach it.
     let script = "setsid redlock run --ttl 3s a -c 'echo ready; exec sleep 60' & wait";
@@ -174,7 +174,7 @@ fn assert_not_taken_over(change: impl Fn(&mut [String], &mut String)) {
 
 #[test]
 fn a_disguise_that_changes_nothing_is_no_obstacle() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "60s"]);
     disguise(&redis, |_, _| {});
@@ -185,25 +185,25 @@ fn a_disguise_that_changes_nothing_is_no_obstacle() {
 
 #[test]
 fn a_holder_of_another_boot_is_not_known_to_be_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_not_taken_over(|parts, _| parts[0] = "01234567-89ab-cdef-0123-456789abcdef".into());
 }
 
 #[test]
 fn a_holder_in_another_pid_namespace_is_not_known_to_be_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_not_taken_over(|parts, _| parts[1] = "4026530000".into());
 }
 
 #[test]
 fn a_holder_on_another_host_is_not_known_to_be_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_not_taken_over(|_, host| *host = "elsewhere".into());
 }
 
 #[test]
 fn a_holder_whose_pid_is_another_process_now_is_not_known_to_be_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     // That of the tests, which started later than a moment after the boot.
     assert_not_taken_over(|parts, _| {
         parts[2] = std::process::id().to_string();
@@ -213,7 +213,7 @@ fn a_holder_whose_pid_is_another_process_now_is_not_known_to_be_dead() {
 
 #[test]
 fn a_holder_of_which_nothing_is_known_is_not_known_to_be_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     assert_not_taken_over(|parts, _| parts.iter_mut().for_each(String::clear));
     assert_not_taken_over(|parts, _| parts[2] = "-1".into());
     assert_not_taken_over(|parts, _| parts[2] = "0".into());
@@ -221,7 +221,7 @@ fn a_holder_of_which_nothing_is_known_is_not_known_to_be_dead() {
 
 #[test]
 fn a_holder_that_has_left_no_mark_here_is_not_known_to_be_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
     fs::remove_file(await_mark(&redis, holder.pid())).unwrap();
@@ -232,7 +232,7 @@ fn a_holder_that_has_left_no_mark_here_is_not_known_to_be_dead() {
 
 #[test]
 fn a_holder_on_a_clone_of_this_machine_is_not_known_to_be_dead() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
     let mark = await_mark(&redis, holder.pid());
@@ -255,7 +255,7 @@ fn a_holder_on_a_clone_of_this_machine_is_not_known_to_be_dead() {
 
 #[test]
 fn a_lock_that_is_over_leaves_no_mark() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     // A release by the run itself.
     let gated = Gated::start(&redis, &["a"]).ready();
@@ -314,7 +314,7 @@ fn holder_in_a_namespace(redis: &Redis) -> Option<(Running, i32)> {
 
 #[test]
 fn a_holder_that_was_killed_in_its_own_pid_namespace_is_not_taken_over() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let Some((holder, pid)) = holder_in_a_namespace(&redis) else {
         return;
@@ -328,7 +328,7 @@ fn a_holder_that_was_killed_in_its_own_pid_namespace_is_not_taken_over() {
 
 #[test]
 fn a_holder_that_lives_in_its_own_pid_namespace_is_left_alone() {
-    let _alone = crate::support::alone_with_orphans();
+    crate::support::among_own_processes!();
     let redis = Redis::start();
     let Some((mut holder, pid)) = holder_in_a_namespace(&redis) else {
         return;

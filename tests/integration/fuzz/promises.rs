@@ -80,8 +80,9 @@ struct Past {
     ticket: Option<i64>,
     /// When it was last seen in the queue, and the step.
     seen: i64,
-    /// The step of its last heartbeat that was served.
+    /// The step of its last heartbeat that was served, and when that was.
     refreshed: u64,
+    heard: i64,
     /// The step that made it a holder, and its fence.
     held: Option<u64>,
     fence: Option<i64>,
@@ -538,8 +539,12 @@ impl Promises {
                 }
                 Some(mine) if is_new && mine != ticket => {
                     let waited_on = !past.ever_held && !past.cancelled;
-                    let knows =
-                        waited_on && now - past.seen < 30 * SECOND && self.forgotten < past.seen;
+                    // A first request that comes late, without the ticket that it led to, is as one of another.
+                    let late = all[n].plan.manners.late > 0;
+                    let knows = waited_on
+                        && !late
+                        && now - past.seen < 30 * SECOND
+                        && self.forgotten < past.seen;
                     promise!(
                         !knows,
                         "who comes back has its old place",
@@ -554,6 +559,7 @@ impl Promises {
                 && client == n
             {
                 self.pasts[n].refreshed = step;
+                self.pasts[n].heard = now;
             }
         }
         Ok(())
@@ -595,7 +601,10 @@ impl Promises {
                 self.fence = fence;
             }
             self.may_have_it(n, step)?;
-            self.granted |= all[n].plan.manners.are_perfect();
+            // One that has answered since nobody got it stands still since then: nobody can tell it from one
+            // that lives, and the time that it has to claim is its own.
+            let since = self.stalled.unwrap_or(i64::MAX);
+            self.granted |= all[n].plan.manners.are_perfect() || self.pasts[n].heard > since;
             let past = &mut self.pasts[n];
             past.held = Some(step.number);
             past.fence = fence;
@@ -636,8 +645,12 @@ impl Promises {
             ..
         } = step;
         let (token, past) = (all[n].token(), &self.pasts[n]);
+        // A first request of a run that is over, or has given up, may come late, over a connection that wasn't
+        // reset: it gets a lease, under which nothing works.
+        let asks = matches!(act, Act::Acquire { client, .. } if client == n);
+        let late = asks && all[n].plan.manners.late > 0;
         promise!(
-            past.queued.is_none_or(|queued| queued >= self.superseded),
+            late || past.queued.is_none_or(|queued| queued >= self.superseded),
             "who was told to give up never gets the lock",
             "{token} was superseded at step {}",
             self.superseded

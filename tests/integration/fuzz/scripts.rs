@@ -139,7 +139,10 @@ pub fn hold(entry: &str) -> Option<Hold> {
     for _ in 0..4 {
         words.next()?.parse::<u64>().ok()?;
     }
-    let phase = words.next()?.to_owned();
+    let (phase, _ticket) = words
+        .next()
+        .map(|phase| phase.split_once(':').unwrap_or((phase, "")))?;
+    let phase = phase.to_owned();
     let known = ["granted", "held", "kept"].contains(&phase.as_str());
     let fence = i64::try_from(fence).ok()?;
     (known && words.next()?.starts_with('{')).then_some(Hold { fence, phase })

@@ -156,7 +156,9 @@ fn drift(lease: i64) -> i64 {
 }
 
 fn heartbeat(ahead: i64) -> i64 {
-    (2 * SECOND + SECOND / 2 * ahead).min(30 * SECOND)
+    (2 * SECOND + SECOND / 2 * ahead)
+        .min(8 * SECOND + 8 * MS * ahead)
+        .min(30 * SECOND)
 }
 
 impl<'a> World<'a> {
