@@ -163,6 +163,8 @@ if not score then
       end
     end
     set_state('superseded', ticket, 'superseded_by', who)
+    -- The same request that comes once more, when its run is over, must not pass for a newer one.
+    leave_word('left', token, ticket)
   end
   if is_new and supersede == '2' and mark then
     local held = {mark}

@@ -39,7 +39,7 @@ macro_rules! with_promote {
 
 pub(super) static ACQUIRE: Script = Script {
     source: with_promote!("acquire.lua"),
-    hash: "442b79f650f40e60a120e755cb8c57c20f58063d",
+    hash: "a3c9d06101e72634c04bfe62ff087d1416b64516",
 };
 pub(super) static RENEW: Script = Script {
     source: with_promote!("renew.lua"),

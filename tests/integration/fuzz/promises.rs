@@ -650,7 +650,10 @@ impl Promises {
         let asks = matches!(act, Act::Acquire { client, .. } if client == n);
         let late = asks && all[n].plan.manners.late > 0;
         promise!(
-            late || past.queued.is_none_or(|queued| queued >= self.superseded),
+            // A ticket from before the state was deleted says nothing about those that came after.
+            late || past
+                .queued
+                .is_none_or(|queued| queued >= self.superseded || queued < self.state_deleted),
             "who was told to give up never gets the lock",
             "{token} was superseded at step {}",
             self.superseded
