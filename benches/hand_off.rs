@@ -351,13 +351,14 @@ fn loops(redis: &Redis) -> Result<()> {
 fn work_of_the_server(redis: &Redis) -> Result<()> {
     const HAND_OFFS: usize = 200;
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    let script = |own: &str| {
-        let promote = include_str!("../src/lock/promote.lua");
-        redis::Script::new(&[promote, own, "end)()\n"].concat())
-    };
-    let acquire = script(include_str!("../src/lock/acquire.lua"));
-    let release = script(include_str!("../src/lock/release.lua"));
-    let renew = script(include_str!("../src/lock/renew.lua"));
+    macro_rules! script {
+        ($name:literal) => {
+            redis::Script::new(include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua")))
+        };
+    }
+    let acquire = script!("acquire");
+    let release = script!("release");
+    let renew = script!("renew");
     let channels = "{redlock:work}:";
     let who = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
     writeln!(

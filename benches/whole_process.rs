@@ -292,11 +292,7 @@ fn keeper_memory(redis: &Redis, redlock: &str) -> Result<u64> {
 /// How long `redlock status` takes for a thousand locks, ms; the median of 20.
 fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port))?;
-    let script = concat!(
-        include_str!("../src/lock/promote.lua"),
-        include_str!("../src/lock/acquire.lua"),
-        "end)()\n"
-    );
+    let script = include_str!(concat!(env!("OUT_DIR"), "/acquire.lua"));
     let who = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
     for number in 0..1000 {
         let name = format!("lock-{number}");

@@ -1,25 +1,65 @@
 -- acquire: take the lock, claim a grant, or take a place in the queue; also the heartbeat of one who waits.
--- KEYS: see promote
--- ARGV: 4 token, 5 ttl (ms), 6 limit, 7 who (JSON), 8 place ('' none, 'listen' or 'poll'), 9 ticket ('' for a new one, or one whose number was lost with a reply), 10 priority, 11 order ('fifo' or 'lifo'), 12 supersede (0: no, 1: the older ones in the queue, 2: the holders too), 13 number in an outside order or '', 14 once (ms that a success counts, or 0), 15 repair (1 or 0)
--- Returns: {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to look when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough
+-- ARGV[4] token
+-- ARGV[5] ttl (ms)
+-- ARGV[6] limit
+-- ARGV[7] who (JSON)
+-- ARGV[8] place ('' none, 'listen' or 'poll')
+-- ARGV[9] ticket ('' for a new one, or one whose number was lost with a reply)
+-- ARGV[10] priority
+-- ARGV[11] order ('fifo' or 'lifo')
+-- ARGV[12] supersede (0: no, 1: the older ones in the queue, 2: the holders too)
+-- ARGV[13] number in an outside order or ''
+-- ARGV[14] once (ms that a success counts, or 0)
+-- ARGV[15] repair (1 or 0)
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to look when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough
+-- @include lock
+
+-- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
+-- lock that nobody waits for and of which nothing is left over. It does just what the rest would do.
+if #ARGV == 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
+  and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0 then
+  local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
+  local at, memory = string.format('%.0f', now_ms), string.format('%.0f', 2 * RETENTION)
+  local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], tonumber(last_fence or 0) + 1))
+  redis.call('HSET', state, 'fence', fence)
+  redis.call('PEXPIRE', state, memory)
+  redis.call('SET', lock, token, 'PX', ttl)
+  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0 held', who}, ' '))
+  redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
+  redis.call('PEXPIRE', history, RETENTION)
+  if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + 2 * ttl then
+    if redis.pcall('ZADD', index, string.format('%.0f', now_ms + 2 * ttl), name) == 1 then
+      redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', now_ms - RETENTION))
+    end
+    redis.call('PEXPIRE', index, memory)
+  end
+  return {1, fence, 1, succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1}
+end
+
+-- The rest is one function: its functions get at what stands above through it, and not each by a search of
+-- its own, which took a short script more time than its commands.
+return (function()
+
+-- @include lease
+
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local place, ticket, priority, order = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
-local QUEUED = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
+local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 
 -- Its entries tell others of its number.
-if number then who = string.gsub(who, '^{', '{"order":' .. digits(number) .. ',', 1) end
+if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
 
-local success = succeeded and math.max(0, now - tonumber(succeeded)) or -1
+local success = succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1
 local repaired = 0
 
 -- It is ours: a grant to claim, or a reply was lost.
-local function claim(mark)
+local function claim(value)
   -- A grant lasts longer than the shortest lease. Nobody works under one that is claimed here, so that it
   -- may become shorter.
-  local _, phase = string.match(ttl < HEARD and redis.call('HGET', meta, token) or '', PHASE)
-  extend(token, mark, ttl, phase == 'granted')
-  local fence, slot = string.match(claimed(token, mark, ttl), '^(%d+) %d+ %d+ (%d+) ')
+  local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
+  extend_lease(token, value, ttl, phase == 'granted')
+  local fence, slot = string.match(confirm(token, value, ttl), '^(%d+) %d+ %d+ (%d+) ')
   if not fence then
     fence = next_fence()
     set_state('fence', fence)
@@ -28,15 +68,15 @@ local function claim(mark)
 end
 
 local function busy(ahead, polls)
-  local mark = redis.call('GET', lock)
-  local holder, left, count = mark, 0, 1
-  if not mark or mark == FROZEN then
+  local value = redis.call('GET', lock)
+  local holder, left, count = value, 0, 1
+  if not value or value == FROZEN then
     holder, count = false, 0
-    if frozen > 0 then left = frozen - now end
-  elseif GROUP[mark] then
+    if frozen > 0 then left = frozen - now_ms end
+  elseif SHARED_VALUES[value] then
     local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
     holder, count = first[1], redis.call('ZCARD', holders)
-    left = math.max(0, tonumber(first[2] or 0) - now)
+    left = math.max(0, tonumber(first[2] or 0) - now_ms)
   else
     left = redis.call('PTTL', lock)
     if left == -1 and repair == '1' then
@@ -48,26 +88,26 @@ local function busy(ahead, polls)
   -- A grant that isn't claimed may have gone to one that stands still, and so may those who come next.
   local _, phase = string.match(entry or '', PHASE)
   local all = phase == 'granted' and 1 or 0
-  return {0, digits(now), ahead, ticket, polls, left, count, holder and id(holder), entry, frozen > 0 and freeze, repaired, all}
+  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, frozen > 0 and freeze, repaired, all}
 end
 
 -- A newer one makes it give up.
 local function superseded(by)
   if redis.call('ZREM', queue, token) == 1 then
     redis.call('HDEL', waiters, token)
-    promote(look())
-    unlist()
+    grant_next(lock_value())
+    retire_name()
   end
   return {2, by or ''}
 end
 
 if success >= 0 and success < once then return {3, success} end
-local mark = look()
-if type(mark) == 'table' then return mark end
-if is_held(token, mark) then return claim(mark) end
-if not mark and frozen > 0 then
-  set_free()
-  mark = FROZEN
+local value = lock_value()
+if type(value) == 'table' then return value end
+if is_held(token, value) then return claim(value) end
+if not value and frozen > 0 then
+  clear_lock()
+  value = FROZEN
 end
 
 local score, own_id = false, false
@@ -75,11 +115,11 @@ if place ~= '' then
   -- The server knows the number by the token, also for a minute after that has left the queue.
   score = redis.call('ZSCORE', queue, token)
   if score then
-    ticket = digits(ticket_of(tonumber(score)))
+    ticket = int_text(ticket_of(tonumber(score)))
   elseif ticket == '' then
     own_id = id(token)
     local left_at, its = string.match(redis.call('HGET', state, 'left:' .. own_id) or '', '^(%d+) (%d+)$')
-    if left_at and now - tonumber(left_at) <= 60000 then ticket = its end
+    if left_at and now_ms - tonumber(left_at) <= 60000 then ticket = its end
     -- Its grant has run out, and another client has got the lock since.
     local _, _, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
     if granted and granted ~= '' then ticket = granted end
@@ -90,7 +130,7 @@ end
 if number then
   local newest, by, waiter = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
   if number < (tonumber(newest) or number) then return superseded(by) end
-  for _, entry in ipairs({redis.call('HGET', waiters, waiter or ''), redis.call('HGET', meta, mark or '')}) do
+  for _, entry in ipairs({redis.call('HGET', waiters, waiter or ''), redis.call('HGET', meta, value or '')}) do
     local theirs, who = order_of(entry or '')
     if theirs and number < tonumber(theirs) then return superseded(who) end
   end
@@ -104,9 +144,9 @@ end
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
   -- Perhaps nobody in the queue is alive.
-  promote(mark)
+  grant_next(value)
   queued = redis.call('EXISTS', queue) == 1
-  mark = redis.call('GET', lock)
+  value = redis.call('GET', lock)
 end
 
 -- The last number that was given. It never falls below those in the queue, whatever becomes of the state.
@@ -120,18 +160,18 @@ local function last_ticket()
 end
 
 if not queued then
-  local slot = room(limit, mark)
+  local slot = free_slot(limit, value)
   if slot then
     local fence = next_fence()
-    hold(mark, token, limit, slot, ttl, fence, 0, 'held', who)
-    if number then set_state('number', digits(number), 'number_by', who) end
+    add_holder(value, token, limit, slot, ttl, fence, 0, 'held', who)
+    if number then set_state('number', int_text(number), 'number_by', who) end
     if supersede ~= '0' and ticket == '' then
-      local newest = digits(last_ticket() + 1)
+      local newest = int_text(last_ticket() + 1)
       -- Older ones that have left the queue are not to follow it either.
       set_state('ticket', newest, 'superseded', newest, 'superseded_by', who)
     end
-    keep_memory()
-    list(2 * ttl)
+    touch_memory()
+    index_name(2 * ttl)
     return {1, fence, slot, success}
   end
 end
@@ -142,17 +182,17 @@ local polls = place == 'poll'
 local since = string.match(redis.call('HGET', waiters, token) or '', '^%S+ %d+ (%d+) ')
 local is_new = ticket == ''
 -- One that had its place before keeps it, and its turn, also on a full server.
-if not is_new then redis.call('PEXPIRE', waiters, QUEUED) end
+if not is_new then redis.call('PEXPIRE', waiters, QUEUE_TTL) end
 if not score then
   local last = last_ticket()
-  if is_new then ticket = digits(last + 1) end
+  if is_new then ticket = int_text(last + 1) end
   -- One that comes back with an old ticket gets its old place; no new ticket is smaller than that.
-  set_state('ticket', digits(math.max(last, tonumber(ticket))))
-  redis.call('PEXPIRE', state, digits(2 * KEPT))
+  set_state('ticket', int_text(math.max(last, tonumber(ticket))))
+  redis.call('PEXPIRE', state, int_text(2 * RETENTION))
   if number then set_state('number_waits', token) end
   local turn = tonumber(ticket)
   if order == 'lifo' then turn = -turn end
-  redis.call('ZADD', queue, digits(turn - tonumber(priority) * ROUND), token)
+  redis.call('ZADD', queue, int_text(turn - tonumber(priority) * ROUND), token)
   if is_new and supersede ~= '0' then
     local older = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
     for n = 1, #older, 2 do
@@ -164,17 +204,17 @@ if not score then
     end
     set_state('superseded', ticket, 'superseded_by', who)
     -- The same request that comes once more, when its run is over, must not pass for a newer one.
-    leave_word('left', token, ticket)
+    post_notice('left', token, ticket)
   end
-  if is_new and supersede == '2' and mark then
-    local held = {mark}
-    if GROUP[mark] then held = redis.call('ZRANGE', holders, 0, -1) end
+  if is_new and supersede == '2' and value then
+    local held = {value}
+    if SHARED_VALUES[value] then held = redis.call('ZRANGE', holders, 0, -1) end
     for _, holder in ipairs(held) do
       local running = redis.call('HGET', meta, holder) or ''
       if string.find(running, '"instance":"', 1, true) then
-        leave_word('cancelled', holder, who)
+        post_notice('cancelled', holder, who)
         -- Written so that those who watch it look.
-        redis.call('SET', lock, mark, 'KEEPTTL')
+        redis.call('SET', lock, value, 'KEEPTTL')
       end
     end
   end
@@ -184,12 +224,14 @@ end
 -- An entry lives for three heartbeats.
 local ahead = redis.call('ZRANK', queue, token)
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
-local life = table.concat({digits(now + 3 * beat), digits(now), ARGV[9] == '' and '0' or '1'}, ':')
-local entry = {life, digits(limit), since or digits(now), priority, polls and '0' or '1', who}
+local life = table.concat({int_text(now_ms + 3 * beat), int_text(now_ms), ARGV[9] == '' and '0' or '1'}, ':')
+local entry = {life, int_text(limit), since or int_text(now_ms), priority, polls and '0' or '1', who}
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
-redis.call('PEXPIRE', queue, QUEUED)
-redis.call('PEXPIRE', waiters, QUEUED)
-list(QUEUED)
-local _, mine = promote(mark, token)
+redis.call('PEXPIRE', queue, QUEUE_TTL)
+redis.call('PEXPIRE', waiters, QUEUE_TTL)
+index_name(QUEUE_TTL)
+local _, mine = grant_next(value, token)
 if mine then return claim(redis.call('GET', lock)) end
 return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)
+
+end)()

@@ -1,25 +1,28 @@
 -- freeze: let whoever holds the lock finish, and nobody new in, for a time.
--- KEYS: see promote
--- ARGV: 4 how long (ms), 5 who (JSON)
--- Returns: {how many hold it, entry of a holder or nil, who had frozen it before or nil}
+-- ARGV[4] how long (ms)
+-- ARGV[5] who (JSON)
+-- Returns {how many hold it, entry of a holder or nil, who had frozen it before or nil}
+-- @include lock
+-- @include holders
+-- @include names
 local long, who = tonumber(ARGV[4]), ARGV[5]
 
 local before = frozen > 0 and string.match(freeze, '^%d+ %d+ (.*)$')
-frozen = now + long
-local mark = look()
-if type(mark) == 'table' then return mark end
-redis.call('HSET', state, 'frozen', table.concat({digits(frozen), digits(now), who}, ' '))
-redis.call('PEXPIRE', state, digits(2 * KEPT))
-list(long)
+frozen = now_ms + long
+local value = lock_value()
+if type(value) == 'table' then return value end
+redis.call('HSET', state, 'frozen', table.concat({int_text(frozen), int_text(now_ms), who}, ' '))
+redis.call('PEXPIRE', state, int_text(2 * RETENTION))
+index_name(long)
 -- Those who wait are to see why.
 for _, token in ipairs(redis.call('ZRANGE', queue, 0, 99)) do
   redis.pcall('PUBLISH', channels .. id(token), 'frozen')
 end
 
-if not mark or mark == FROZEN then
-  set_free()
+if not value or value == FROZEN then
+  clear_lock()
   return {0, false, before}
 end
-if not GROUP[mark] then return {1, redis.call('HGET', meta, mark), before} end
+if not SHARED_VALUES[value] then return {1, redis.call('HGET', meta, value), before} end
 local tokens = redis.call('ZRANGE', holders, 0, 0)
 return {redis.call('ZCARD', holders), redis.call('HGET', meta, tokens[1] or ''), before}

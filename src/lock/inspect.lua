@@ -1,7 +1,11 @@
 -- inspect: what the key is, who holds the lock, and who waits. Read only; no token leaves the server.
--- KEYS: 1 lock, 2 state, 3 meta, 4 holders, 5 queue, 6 waiters
--- ARGV: none
--- Returns: {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil}
+-- KEYS[1] the lock
+-- KEYS[2] state
+-- KEYS[3] meta
+-- KEYS[4] holders
+-- KEYS[5] queue
+-- KEYS[6] waiters
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters = KEYS[5], KEYS[6]
 

@@ -11,7 +11,7 @@
 //! `index` of the names in use, so that nobody has to walk the keyspace.
 //!
 //! Each operation is one Lua script, in a file of its own, that checks the token before it changes
-//! anything; what they share is `promote.lua`:
+//! anything; what they share stands in `lib/`, and the build script joins each with what it includes.
 //!
 //! What all of them keep to:
 //!
@@ -22,7 +22,7 @@
 //!   spare accepts (`DEL`, `HDEL`, `ZREM`, `PEXPIRE`); after it, that server accepts all others of the
 //!   script. Bookkeeping comes last. What is new is refused there.
 //! - Without the lock no holder counts, and no member whose lease is over: each script that changes
-//!   anything begins by removing what is left of them (`look` in `promote.lua`).
+//!   anything begins by removing what is left of them (`lock_value` in `lib/holders.lua`).
 //! - The server's clock is never trusted beyond our own: no wait is negative, no lease longer than what
 //!   was asked for, no grant later than its receipt.
 //! - Each key has an expiry, whatever became of another one. Nothing grows without a bound, and one call

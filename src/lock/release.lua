@@ -1,44 +1,76 @@
 -- release: give our lock or our place in the queue back, and let the next in.
--- KEYS: see promote
--- ARGV: 4 token, 5 early (1: its run goes on without it, 0: that was all), 6 how the run ended ('' when there was none), 7 keep (ms that the lock stays ours from when we got it, or 0)
--- Returns: {1} when given back; {3, ms left} when kept; {2} when it had been given back before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
+-- ARGV[4] token
+-- ARGV[5] early (1: its run goes on without it, 0: that was all)
+-- ARGV[6] how the run ended ('' when there was none)
+-- ARGV[7] keep (ms that the lock stays ours from when we got it, or 0)
+-- Returns {1} when given back; {3, ms left} when kept; {2} when it had been given back before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
+-- @include lock
+
+-- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
+-- lock that nobody waits for and of which nothing is left over. It does just what the rest would do.
+if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence
+  and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots, queue) == 0 then
+  local token, how = ARGV[4], ARGV[6]
+  local entry = redis.pcall('HGET', meta, token)
+  if type(entry) == 'string' and string.match(entry, '^%d+ %d+ 1 1 %d+ held ') and string.match(how, '^status:') then
+    redis.call('DEL', lock, meta)
+    local at = string.format('%.0f', now_ms)
+    local id = string.sub(redis.sha1hex(token), 1, 12)
+    local record = table.concat({id, at, how, '0', entry}, ' ')
+    local length = tonumber(redis.pcall('LPUSH', history, record)) or 0
+    if length > history_size + history_size / 10 then redis.call('LTRIM', history, 0, history_size - 1) end
+    if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
+    if how == 'status:0' then redis.call('HSET', state, 'succeeded', at) end
+    if redis.pcall('ZADD', index, at, name) == 1 then
+      redis.call('PEXPIRE', index, string.format('%.0f', 2 * RETENTION))
+    end
+    return {1}
+  end
+end
+
+-- The rest is one function: its functions get at what stands above through it, and not each by a search of
+-- its own, which took a short script more time than its commands.
+return (function()
+
+-- @include lease
+
 local token, early, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 
 local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = false end
-local mark = look(how ~= '' and token)
-local ours = is_held(token, mark)
+local value = lock_value(how ~= '' and token)
+local ours = is_held(token, value)
 
 -- What became of a hold: in the history, where a repeated request finds that the first one was done.
 local function note_end()
   if not entry or how == '' then return end
   local by = false
   if how == 'cancelled' then
-    by = word('cancelled', token)
+    by = notice('cancelled', token)
     redis.call('HDEL', state, 'cancelled:' .. id(token))
   end
-  log(token, entry, now, ours and how or 'lost', by or '')
+  record_end(token, entry, now_ms, ours and how or 'lost', by or '')
   -- Its claim may have been lost on its way.
   if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
-  if how == 'status:0' and ours then set_state('succeeded', digits(now)) end
+  if how == 'status:0' and ours then set_state('succeeded', int_text(now_ms)) end
 end
 
 -- Kept for a while, although nobody is left who could be found dead.
 local start, since = string.match(entry or '', '^(%d+ (%d+) %d+ %d+ %d+) ')
-local left = math.min(keep, tonumber(since or 0) + keep - now)
+local left = math.min(keep, tonumber(since or 0) + keep - now_ms)
 if ours and start and left > 0 then
-  if mark == token then
-    redis.call('PEXPIRE', lock, digits(left))
-    redis.call('PEXPIRE', meta, digits(left + KEPT))
+  if value == token then
+    redis.call('PEXPIRE', lock, int_text(left))
+    redis.call('PEXPIRE', meta, int_text(left + RETENTION))
   else
-    lengthen(holders, left + KEPT)
-    redis.call('PEXPIRE', lock, digits(math.max(left, redis.call('PTTL', lock))))
-    redis.call('ZADD', holders, digits(now + left), token)
+    extend_expiry(holders, left + RETENTION)
+    redis.call('PEXPIRE', lock, int_text(math.max(left, redis.call('PTTL', lock))))
+    redis.call('ZADD', holders, int_text(now_ms + left), token)
   end
   local who = string.gsub(string.match(entry, '({.*)$') or '{}', ',?"instance":"[^"]*"', '')
   redis.call('HSET', meta, token, start .. ' kept ' .. who)
   note_end()
-  list(left)
+  index_name(left)
   -- The first in the queue has been told another time.
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
   if head then redis.pcall('PUBLISH', channels .. id(head), 'kept') end
@@ -49,22 +81,22 @@ local granted = false
 local place = not ours and redis.call('ZSCORE', queue, token)
 if ours then
   -- How many hear of the grant: as many as so long a hold can pay for.
-  local tells = math.floor((now - tonumber(since or now)) / 20)
-  if mark == token then
+  local notify = math.floor((now_ms - tonumber(since or now_ms)) / 20)
+  if value == token then
     -- Nobody stands in the way of the next one; what that one doesn't overwrite goes after it.
-    granted = promote(false, nil, tells)
-    if granted then redis.pcall('HDEL', meta, token) else set_free() end
+    granted = grant_next(false, nil, notify)
+    if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
   else
-    remove(token)
-    granted = promote(regroup(mark), nil, tells)
+    remove_member(token)
+    granted = grant_next(after_leaving(value), nil, notify)
   end
 elseif place then
   -- Also where it knows its ticket: a first request of its own that comes late must not pass for a newer one.
   dequeue(token, place, '0')
   -- A key of another type isn't ours to look into.
-  if type(mark) ~= 'table' then granted = promote(mark) end
+  if type(value) ~= 'table' then granted = grant_next(value) end
 else
-  local answer = not_held(token, mark)
+  local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
   if early == '0' then
     redis.call('HDEL', state, 'forced:' .. id(token), 'returned:' .. id(token), 'extended:' .. id(token))
@@ -91,7 +123,9 @@ end
 note_end()
 -- Only a process that watches over the lock would read it.
 if early == '1' and string.find(entry or '', '"instance":"', 1, true) then
-  leave_word('returned', token, '')
+  post_notice('returned', token, '')
 end
-if not granted and type(mark) ~= 'table' then unlist(mark == token) end
+if not granted and type(value) ~= 'table' then retire_name(value == token) end
 return {1}
+
+end)()

@@ -23,56 +23,13 @@ pub(super) const SLOTS: u32 = 9999;
 /// year, and a clock that is set can't give more.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A Lua script and its SHA-1, by which it is called. The hash is written down, and checked by a
-/// test, because computing it takes a fiftieth of a short run.
+/// A Lua script, joined with what it includes, and its SHA-1, by which it is called.
 pub(super) struct Script {
     pub(super) source: &'static str,
     pub(super) hash: &'static str,
 }
 
-/// A script that begins with what `promote.lua` defines, in the function that it opens.
-macro_rules! with_promote {
-    ($file:literal) => {
-        concat!(include_str!("promote.lua"), include_str!($file), "end)()\n")
-    };
-}
-
-pub(super) static ACQUIRE: Script = Script {
-    source: with_promote!("acquire.lua"),
-    hash: "a3c9d06101e72634c04bfe62ff087d1416b64516",
-};
-pub(super) static RENEW: Script = Script {
-    source: with_promote!("renew.lua"),
-    hash: "eb383dae9f9b44c94d4fd236a640b67f9c0d6b2a",
-};
-pub(super) static CHECK: Script = Script {
-    source: with_promote!("check.lua"),
-    hash: "db86aea6d8f516c58bf8264ab9a98a693f4253ed",
-};
-pub(super) static RELEASE: Script = Script {
-    source: with_promote!("release.lua"),
-    hash: "7cc6a2fe3a7d6740c174b8d8ad98059e0a6481d6",
-};
-pub(super) static FORCE: Script = Script {
-    source: with_promote!("force.lua"),
-    hash: "ea644801554388547e99f0ddcc06aeb81b502df0",
-};
-pub(super) static FREEZE: Script = Script {
-    source: with_promote!("freeze.lua"),
-    hash: "bfa95171a78a127a595b6aa50792583bc797d1b0",
-};
-pub(super) static THAW: Script = Script {
-    source: with_promote!("thaw.lua"),
-    hash: "9ebdf3b151ef26d7d2e41dabbdec2613dc4c9da1",
-};
-pub(super) static HISTORY: Script = Script {
-    source: with_promote!("history.lua"),
-    hash: "8e2560a0f5cbb1ccc49ba9c11c13e1f7097733c0",
-};
-pub(super) static INSPECT: Script = Script {
-    source: include_str!("inspect.lua"),
-    hash: "57917dcd7b33b7c92a1bc30b084a79c2d553d3b7",
-};
+include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
 pub(super) fn array(value: Value) -> Result<Vec<Value>, Error> {
     match value {
@@ -210,65 +167,56 @@ pub(super) fn waiter(value: &Value) -> Result<Option<Waiter>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
 
-    /// The largest n for which KIND[n] (or in a header, n) is spoken of.
-    fn last_of(kind: &str, text: &str, header: bool) -> usize {
-        if header {
-            let list = text
-                .lines()
-                .find_map(|line| line.strip_prefix(&format!("-- {kind}: ")))
-                .unwrap_or_else(|| panic!("no {kind} in the header of {text}"));
-            // Numbers in parentheses are values.
-            let outside = list.split('(').map(|part| part.rsplit(')').next().unwrap());
-            return outside
-                .flat_map(|part| part.split(|c: char| !c.is_ascii_digit()))
-                .filter_map(|n| n.parse().ok())
-                .max()
-                .unwrap_or(0);
-        }
-        (1..20)
-            .filter(|n| text.contains(&format!("{kind}[{n}]")))
-            .max()
-            .unwrap_or(0)
+    /// The numbers n of all KIND[n] in a text.
+    fn numbers(kind: &str, text: &str) -> BTreeSet<u32> {
+        let start = format!("{kind}[");
+        let parts = text.split(&start).skip(1);
+        parts
+            .filter_map(|part| part.split_once(']')?.0.parse().ok())
+            .collect()
     }
 
     #[test]
     fn every_script_says_what_it_takes_and_the_body_agrees() {
-        for (name, source) in [
-            ("promote", include_str!("promote.lua")),
-            ("acquire", include_str!("acquire.lua")),
-            ("renew", include_str!("renew.lua")),
-            ("check", include_str!("check.lua")),
-            ("release", include_str!("release.lua")),
-            ("force", include_str!("force.lua")),
-            ("freeze", include_str!("freeze.lua")),
-            ("thaw", include_str!("thaw.lua")),
-            ("history", include_str!("history.lua")),
-            ("inspect", include_str!("inspect.lua")),
-        ] {
-            assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
-            assert!(source.contains("-- Returns: "), "{name}");
-            for kind in ["KEYS", "ARGV"] {
-                assert_eq!(
-                    last_of(kind, source, true),
-                    last_of(kind, source, false),
-                    "{name}: {kind} in the header and in the body"
-                );
+        let directory = Path::new("src/lock");
+        for folder in [directory, &directory.join("lib")] {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_none_or(|extension| extension != "lua") {
+                    continue;
+                }
+                let name = path.file_stem().unwrap().to_str().unwrap();
+                let text = fs::read_to_string(&path).unwrap();
+                let is_comment = |line: &&str| line.starts_with("--");
+                let header: Vec<&str> = text.lines().take_while(is_comment).collect();
+                let body = text
+                    .lines()
+                    .skip(header.len())
+                    .collect::<Vec<_>>()
+                    .join("\n");
+                if folder == directory {
+                    assert!(header[0].starts_with(&format!("-- {name}: ")), "{name}");
+                    let returns = |line: &&str| line.starts_with("-- Returns ");
+                    assert_eq!(
+                        header.iter().filter(|line| returns(line)).count(),
+                        1,
+                        "{name}"
+                    );
+                }
+                for kind in ["KEYS", "ARGV"] {
+                    let said = |line: &&&str| line.starts_with(&format!("-- {kind}["));
+                    let lines: Vec<&str> = header.iter().filter(said).copied().collect();
+                    assert_eq!(
+                        numbers(kind, &lines.join("\n")),
+                        numbers(kind, &body),
+                        "{name}: {kind} in the header, a line each, and in the body"
+                    );
+                }
             }
         }
-    }
-
-    #[test]
-    fn every_hash_is_that_of_its_script() {
-        let scripts = [
-            &ACQUIRE, &RENEW, &CHECK, &RELEASE, &FORCE, &FREEZE, &THAW, &HISTORY, &INSPECT,
-        ];
-        let right: Vec<String> = scripts
-            .iter()
-            .map(|script| redis::Script::new(script.source).get_hash().to_owned())
-            .collect();
-        let written: Vec<&str> = scripts.iter().map(|script| script.hash).collect();
-        assert_eq!(written, right, "write these hashes down");
     }
 }

@@ -1,19 +1,20 @@
 -- thaw: let others in again.
--- KEYS: see promote
--- ARGV: none
--- Returns: {1, who had frozen it} when thawed; {0} when it wasn't frozen
+-- Returns {1, who had frozen it} when thawed; {0} when it wasn't frozen
+-- @include lock
+-- @include queue
+-- @include names
 if frozen == 0 then
   redis.call('HDEL', state, 'frozen')
   return {0}
 end
 frozen = 0
-local mark = look()
-if type(mark) == 'table' then return mark end
+local value = lock_value()
+if type(value) == 'table' then return value end
 redis.call('HDEL', state, 'frozen')
-if mark == FROZEN then
+if value == FROZEN then
   redis.call('DEL', lock)
-  mark = false
+  value = false
 end
-promote(mark)
-unlist()
+grant_next(value)
+retire_name()
 return {1, string.match(freeze, '^%d+ %d+ (.*)$')}

@@ -3,50 +3,18 @@
 
 use std::time::Duration;
 
+use crate::lua::{KEYS, SHARED, WHO, call};
 use crate::proxy::{Proxy, load_scripts};
 use crate::support::{Gated, Redis, now, outcome};
 
 const MS: Duration = Duration::from_millis(1);
-
-const PROMOTE: &str = include_str!("../../src/lock/promote.lua");
-const ACQUIRE: &str = include_str!("../../src/lock/acquire.lua");
-const CHECK: &str = include_str!("../../src/lock/check.lua");
-
-/// The keys of the lock "a", as the scripts take them.
-const KEYS: [&str; 9] = [
-    "redlock:a",
-    "{redlock:a}:state",
-    "{redlock:a}:meta",
-    "{redlock:a}:holders",
-    "{redlock:a}:queue",
-    "{redlock:a}:waiters",
-    "{redlock:a}:history",
-    "{redlock:}:index",
-    "{redlock:a}:slots",
-];
-
-/// A run that watches over its lock.
-const WHO: &str = r#"{"host":"h","user":"u","pid":1,"command":["c"],"instance":"i"}"#;
-
-/// No limit: shared.
-const SHARED: &str = "1000000000";
-
-/// Calls a script on the lock "a"; its answer, a line for each field.
-fn call(redis: &Redis, script: &str, args: &[&str]) -> Vec<String> {
-    let text = format!("{PROMOTE}{script}end)()\n");
-    let command = ["EVAL", &text, "9"];
-    let common = ["a", "{redlock:a}:", "200"];
-    let answer = redis.cli(&[&command[..], &KEYS, &common, args].concat());
-    assert!(!answer.contains("ERR"), "{answer}");
-    answer.split('\n').map(str::to_owned).collect()
-}
 
 /// Asks for the lock "a".
 fn acquire(redis: &Redis, token: &str, limit: &str, place: &str, supersede: &str) -> Vec<String> {
     let args = [
         token, "30000", limit, WHO, place, "", "0", "fifo", supersede, "", "0", "0",
     ];
-    call(redis, ACQUIRE, &args)
+    call(redis, "acquire", &args)
 }
 
 #[test]
@@ -59,7 +27,7 @@ fn every_one_of_150_readers_hears_that_a_newer_run_wants_them_to_end() {
     acquire(&redis, "writer", "1", "", "2");
     acquire(&redis, "writer", "1", "poll", "2");
     let told = |reader: &&String| {
-        let answer = call(&redis, CHECK, &[reader, "30000"]);
+        let answer = call(&redis, "check", &[reader, "30000"]);
         assert_eq!(answer[0], "1", "{answer:?}");
         answer.get(2).is_some_and(|by| by.contains("\"host\""))
     };
@@ -75,8 +43,7 @@ fn an_old_run_that_lost_its_first_reply_never_gets_a_newer_ticket_whatever_the_n
     let (older, newer) = ("older", "newer7");
     acquire(&redis, older, "1", "poll", "1");
     acquire(&redis, newer, "1", "poll", "1");
-    let release = include_str!("../../src/lock/release.lua");
-    call(&redis, release, &["holder", "0", "status:0", "0"]);
+    call(&redis, "release", &["holder", "0", "status:0", "0"]);
     assert_eq!(acquire(&redis, newer, "1", "poll", "1")[0], "1");
     let answer = acquire(&redis, older, "1", "poll", "1");
     assert_eq!(answer[0], "2", "{answer:?} {}", redis.view("a"));
@@ -110,7 +77,7 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
 #[test]
 fn a_lease_of_eight_round_trips_is_renewed() {
     let ends: Vec<_> = std::thread::scope(|scope| {
-        let lines = [(100, "2s"), (400, "6s"), (1_500, "12s")];
+        let lines = [(200, "4s"), (400, "6s"), (1_500, "12s")];
         let runs = lines.map(|(round_trip, ttl)| {
             scope.spawn(move || {
                 let redis = Redis::start();

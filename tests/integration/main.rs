@@ -37,6 +37,7 @@
 //! | `cron` | doing it once: --hold-at-least, --once-per, --unless, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
 //! | `frozen` | freezing: the holder finishes, nobody new gets in, and all see why |
+//! | `lua` | the scripts are joined as they should be (and how tests call them)
 //! | `full` | a server without memory to spare: what is held goes on |
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | who held a lock, how long, and how it ended |
@@ -72,6 +73,7 @@ mod history;
 mod keeper;
 mod lies;
 mod loss;
+mod lua;
 mod nesting;
 mod protocol;
 mod proxy;

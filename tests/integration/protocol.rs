@@ -6,52 +6,14 @@
 
 use std::collections::BTreeSet;
 
+use crate::lua::{KEYS, SHARED, WHO, call};
 use crate::support::{Redis, now};
-
-const PROMOTE: &str = include_str!("../../src/lock/promote.lua");
-const ACQUIRE: &str = include_str!("../../src/lock/acquire.lua");
-const RENEW: &str = include_str!("../../src/lock/renew.lua");
-const CHECK: &str = include_str!("../../src/lock/check.lua");
-const RELEASE: &str = include_str!("../../src/lock/release.lua");
-const FORCE: &str = include_str!("../../src/lock/force.lua");
-const FREEZE: &str = include_str!("../../src/lock/freeze.lua");
-const THAW: &str = include_str!("../../src/lock/thaw.lua");
-const HISTORY: &str = include_str!("../../src/lock/history.lua");
-
-/// The keys of the lock "a", as the scripts take them.
-const KEYS: [&str; 9] = [
-    "redlock:a",
-    "{redlock:a}:state",
-    "{redlock:a}:meta",
-    "{redlock:a}:holders",
-    "{redlock:a}:queue",
-    "{redlock:a}:waiters",
-    "{redlock:a}:history",
-    "{redlock:}:index",
-    "{redlock:a}:slots",
-];
 
 const STATE: &str = KEYS[1];
 const META: &str = KEYS[2];
 const HOLDERS: &str = KEYS[3];
 const QUEUE: &str = KEYS[4];
 const WAITERS: &str = KEYS[5];
-
-/// A run that watches over its lock.
-const WHO: &str = r#"{"host":"h","user":"u","pid":1,"command":["c"],"instance":"i"}"#;
-
-/// No limit: shared.
-const SHARED: &str = "1000000000";
-
-/// Calls a script on the lock "a"; its answer, a line for each field, in which nil is an empty one.
-fn call(redis: &Redis, script: &str, args: &[&str]) -> Vec<String> {
-    let text = format!("{PROMOTE}{script}end)()\n");
-    let command = ["EVAL", &text, "9"];
-    let common = ["a", "{redlock:a}:", "200"];
-    let answer = redis.cli(&[&command[..], &KEYS, &common, args].concat());
-    assert!(!answer.contains("ERR"), "{answer}");
-    answer.split('\n').map(str::to_owned).collect()
-}
 
 /// What an acquire asks for.
 #[derive(Clone, Copy)]
@@ -106,7 +68,7 @@ impl<'a> Ask<'a> {
             "0",
             "0",
         ];
-        call(redis, ACQUIRE, &args)
+        call(redis, "acquire", &args)
     }
 
     #[track_caller]
@@ -132,15 +94,15 @@ impl<'a> Ask<'a> {
 
 /// Gives a lock back at the end of a run ("" when nothing was done under it); the answer.
 fn release(redis: &Redis, token: &str, how: &str) -> Vec<String> {
-    call(redis, RELEASE, &[token, "0", how, "0"])
+    call(redis, "release", &[token, "0", how, "0"])
 }
 
 fn renew(redis: &Redis, token: &str) -> Vec<String> {
-    call(redis, RENEW, &[token, "30000", "", "0"])
+    call(redis, "renew", &[token, "30000", "", "0"])
 }
 
 fn check(redis: &Redis, token: &str) -> Vec<String> {
-    call(redis, CHECK, &[token, "30000"])
+    call(redis, "check", &[token, "30000"])
 }
 
 /// The tokens of those who wait, in the order of their turns.
@@ -263,15 +225,19 @@ fn a_release_that_is_repeated_has_the_same_answer() {
             redis.cli(&["DEL", "redlock:a"]);
         }
         let parting = ["ours", "0", how, keep];
-        assert_eq!(call(&redis, RELEASE, &parting)[0], answer, "{how:?}");
+        assert_eq!(call(&redis, "release", &parting)[0], answer, "{how:?}");
         Ask::by("theirs").gets_it(&redis);
-        assert_eq!(call(&redis, RELEASE, &parting)[0], answer, "{how:?} again");
+        assert_eq!(
+            call(&redis, "release", &parting)[0],
+            answer,
+            "{how:?} again"
+        );
         release(&redis, "theirs", "");
     }
     Ask::by("kept").gets_it(&redis);
     let parting = ["kept", "0", "status:0", "60000"];
-    assert_eq!(call(&redis, RELEASE, &parting)[0], "3");
-    assert_eq!(call(&redis, RELEASE, &parting)[0], "3");
+    assert_eq!(call(&redis, "release", &parting)[0], "3");
+    assert_eq!(call(&redis, "release", &parting)[0], "3");
 }
 
 #[test]
@@ -290,11 +256,11 @@ fn a_job_that_gives_its_lock_back_twice_does_not_make_its_run_believe_in_a_loss(
     let redis = Redis::start();
     Ask::by("ours").gets_it(&redis);
     assert_eq!(
-        call(&redis, RELEASE, &["ours", "1", "released", "0"])[0],
+        call(&redis, "release", &["ours", "1", "released", "0"])[0],
         "1"
     );
     assert_eq!(
-        call(&redis, RELEASE, &["ours", "1", "released", "0"])[0],
+        call(&redis, "release", &["ours", "1", "released", "0"])[0],
         "2"
     );
     assert_eq!(check(&redis, "ours"), ["2"]);
@@ -321,7 +287,7 @@ fn a_clock_that_was_set_back_makes_no_negative_wait_and_breaks_no_entry() {
     fields[1] = &since;
     let later = fields.join(" ");
     redis.cli(&["HSET", META, "waiter", &later]);
-    let kept = call(&redis, RELEASE, &["waiter", "0", "status:0", "5000"]);
+    let kept = call(&redis, "release", &["waiter", "0", "status:0", "5000"]);
     assert_eq!(kept, ["3", "5000"]);
 }
 
@@ -340,7 +306,7 @@ fn no_more_is_believed_to_be_left_of_a_lease_than_was_asked_for() {
         assert_eq!(left(check(&redis, "ours")), 30_000, "{limit}");
         assert_eq!(left(renew(&redis, "ours")), 30_000, "{limit}");
         // What its own job asks for counts.
-        call(&redis, RENEW, &["ours", "600000", "", "1"]);
+        call(&redis, "renew", &["ours", "600000", "", "1"]);
         assert_eq!(left(check(&redis, "ours")), 600_000, "{limit}");
         assert_eq!(left(renew(&redis, "ours")), 600_000, "{limit}");
     }
@@ -392,10 +358,10 @@ fn members_whose_lock_was_deleted_are_not_brought_back_by_others() {
             redis.cli(&[&["DEL"], forgotten].concat());
             match way {
                 "cancel" => drop(release(&redis, "writer", "")),
-                "force" => drop(call(&redis, FORCE, &["", WHO])),
+                "force" => drop(call(&redis, "force", &["", WHO])),
                 "thaw" => {
-                    call(&redis, FREEZE, &["60000", WHO]);
-                    call(&redis, THAW, &[]);
+                    call(&redis, "freeze", &["60000", WHO]);
+                    call(&redis, "thaw", &[]);
                 }
                 _ => drop(Ask::by("new").limit(SHARED).ask(&redis)),
             }
@@ -414,7 +380,7 @@ fn force_frees_a_lock_of_which_all_members_are_dead() {
         let redis = Redis::start();
         Ask::by("dead").limit(limit).gets_it(&redis);
         redis.cli(&["ZADD", HOLDERS, "1", "dead"]);
-        assert_eq!(call(&redis, FORCE, &["", WHO]), ["0"]);
+        assert_eq!(call(&redis, "force", &["", WHO]), ["0"]);
         assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
     }
 }
@@ -424,7 +390,7 @@ fn one_that_waits_for_a_frozen_lock_with_a_dead_member_is_told_to_come_back_when
     for limit in ["5", SHARED] {
         let redis = Redis::start();
         Ask::by("dead").limit(limit).gets_it(&redis);
-        call(&redis, FREEZE, &["60000", WHO]);
+        call(&redis, "freeze", &["60000", WHO]);
         redis.cli(&["ZADD", HOLDERS, "1", "dead"]);
         let answer = Ask::waiting("waiter").ask(&redis);
         let left: u64 = answer[5].parse().unwrap();
@@ -484,10 +450,10 @@ fn a_number_that_never_got_the_lock_displaces_nobody_once_it_is_gone() {
 #[test]
 fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
     let redis = Redis::start();
-    call(&redis, FREEZE, &["600000", WHO]);
+    call(&redis, "freeze", &["600000", WHO]);
     crowd(&redis, 3000, "3000");
     let before = commands(&redis);
-    assert_eq!(call(&redis, THAW, &[])[0], "1");
+    assert_eq!(call(&redis, "thaw", &[])[0], "1");
     let took = commands(&redis) - before;
     assert!(took < 5_000, "one call of thaw sent {took} commands");
     // However long this takes, no grant runs out; returns one that isn't claimed.
@@ -582,12 +548,12 @@ fn no_key_is_left_without_an_expiry_whatever_single_key_was_deleted() {
                 match way {
                     0 => drop(release(&redis, "holder", "status:0")),
                     1 => drop(renew(&redis, "holder")),
-                    2 => drop(call(&redis, RENEW, &["holder", "60000", "=j", "1"])),
+                    2 => drop(call(&redis, "renew", &["holder", "60000", "=j", "1"])),
                     3 => drop(release(&redis, "first", "")),
-                    4 => drop(call(&redis, FORCE, &["", WHO])),
+                    4 => drop(call(&redis, "force", &["", WHO])),
                     5 => {
-                        call(&redis, FREEZE, &["60000", WHO]);
-                        call(&redis, THAW, &[]);
+                        call(&redis, "freeze", &["60000", WHO]);
+                        call(&redis, "thaw", &[]);
                     }
                     6 => drop(Ask::waiting("third").limit(limit).ask(&redis)),
                     _ => drop(renew(&redis, "first")),
@@ -628,7 +594,7 @@ fn no_more_than_the_last_thousand_notices_are_kept_and_none_is_looked_through() 
             };
             member.gets_it(&redis);
         }
-        call(&redis, FORCE, &["", WHO]);
+        call(&redis, "force", &["", WHO]);
     }
     let fields: u64 = redis.cli(&["HLEN", STATE]).parse().unwrap();
     assert!(fields < 2_020, "{fields}");
@@ -638,7 +604,7 @@ fn no_more_than_the_last_thousand_notices_are_kept_and_none_is_looked_through() 
     // The entries of holders alone.
     let all = redis.calls("hgetall");
     Ask::by("last").gets_it(&redis);
-    call(&redis, FORCE, &["", WHO]);
+    call(&redis, "force", &["", WHO]);
     assert_eq!(redis.calls("hgetall"), all);
 }
 
@@ -649,7 +615,7 @@ fn a_hold_whose_lock_was_deleted_is_lost_and_not_in_the_future() {
         Ask::by("gone").limit(limit).gets_it(&redis);
         redis.cli(&["DEL", "redlock:a"]);
         let before = now_ms();
-        let answer = call(&redis, HISTORY, &[]);
+        let answer = call(&redis, "history", &[]);
         let (how, when) = (&answer[answer.len() - 3], &answer[answer.len() - 2]);
         let when: u128 = when.parse().unwrap();
         assert_eq!(how, "2", "{answer:?}");

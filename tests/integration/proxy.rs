@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::lua::{self, SCRIPTS};
 use crate::support::Redis;
 
 /// What a client asks.
@@ -535,51 +536,20 @@ fn words(bytes: &[u8]) -> Vec<Vec<u8>> {
     words
 }
 
-/// The scripts by their names, as they are sent.
-pub fn scripts() -> [(&'static str, String); 9] {
-    macro_rules! script {
-        ($name:literal) => {
-            (
-                $name,
-                concat!(
-                    include_str!("../../src/lock/promote.lua"),
-                    include_str!(concat!("../../src/lock/", $name, ".lua")),
-                    "end)()\n"
-                )
-                .to_owned(),
-            )
-        };
-    }
-    [
-        script!("acquire"),
-        script!("renew"),
-        script!("check"),
-        script!("release"),
-        script!("force"),
-        script!("freeze"),
-        script!("thaw"),
-        script!("history"),
-        (
-            "inspect",
-            include_str!("../../src/lock/inspect.lua").to_owned(),
-        ),
-    ]
-}
-
 /// The names of the scripts by their hashes.
 pub fn hashes() -> &'static HashMap<String, &'static str> {
     static HASHES: std::sync::OnceLock<HashMap<String, &'static str>> = std::sync::OnceLock::new();
     HASHES.get_or_init(|| {
         let hash = |source: &str| redis::Script::new(source).get_hash().to_owned();
-        let each = scripts().into_iter();
-        each.map(|(name, source)| (hash(&source), name)).collect()
+        let each = SCRIPTS.into_iter();
+        each.map(|(name, source)| (hash(source), name)).collect()
     })
 }
 
 /// Makes the server know all scripts, so that each operation is one request.
 pub fn load_scripts(redis: &Redis) {
-    for (name, source) in scripts() {
-        let hash = redis.cli(&["SCRIPT", "LOAD", &source]);
+    for (name, source) in SCRIPTS {
+        let hash = redis.cli(&["SCRIPT", "LOAD", source]);
         assert_eq!(hashes().get(&hash), Some(&name));
     }
 }
@@ -592,7 +562,7 @@ fn operation(words: &[Vec<u8>]) -> String {
     let script = match command.as_str() {
         "EVALSHA" => hashes().get(&source).copied(),
         "EVAL" => {
-            let each = scripts().into_iter();
+            let each = SCRIPTS.into_iter();
             let mut named = each.filter(|(_, whole)| *whole == source);
             named.next().map(|(name, _)| name)
         }
@@ -629,7 +599,7 @@ fn values_are_told_apart_and_operations_are_named() {
     let hello = words(b"*2\r\n$5\r\nhello\r\n$1\r\n3\r\n");
     assert_eq!(operation(&hello), "HELLO");
     let call = |place: &str, ticket: &str| {
-        let source = scripts()[0].1.clone();
+        let source = lua::source("acquire");
         let mut words: Vec<Vec<u8>> = vec!["EVAL".into(), source.into(), "1".into(), "K".into()];
         words.extend(["1", "2", "3", "4", "5", "6", "7", place, ticket].map(Vec::from));
         operation(&words)

@@ -221,11 +221,7 @@ fn a_crashed_holder_leaves_the_list_with_its_lease() {
 #[test]
 fn a_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
     let redis = Redis::start();
-    let script = concat!(
-        include_str!("../../src/lock/promote.lua"),
-        include_str!("../../src/lock/acquire.lua"),
-        "end)()\n"
-    );
+    let script = crate::lua::source("acquire");
     let mut request = String::new();
     for number in 0..1000 {
         let name = format!("lock-{number:04}");

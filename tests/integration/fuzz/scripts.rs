@@ -3,50 +3,7 @@
 use redis::Value;
 
 use super::server::text;
-
-macro_rules! lua {
-    ($name:literal) => {
-        (
-            $name,
-            include_str!(concat!("../../../src/lock/", $name, ".lua")),
-        )
-    };
-}
-
-const SCRIPTS: [(&str, &str); 9] = [
-    lua!("acquire"),
-    lua!("renew"),
-    lua!("check"),
-    lua!("release"),
-    lua!("force"),
-    lua!("freeze"),
-    lua!("thaw"),
-    lua!("history"),
-    lua!("inspect"),
-];
-
-/// How a script may be put together: what comes before it, and after it.
-const FORMS: [(&str, &str); 3] = [
-    ("", ""),
-    (lua!("promote").1, ""),
-    (lua!("promote").1, "end)()\n"),
-];
-
-/// Each script by its name, put together as it is shipped: so that its hash is the one that is written
-/// down beside it.
-pub fn sources() -> impl Iterator<Item = (&'static str, String)> {
-    let shipped = include_str!("../../../src/lock/scripts.rs");
-    SCRIPTS.iter().map(move |&(name, body)| {
-        let sources = FORMS.map(|(before, after)| [before, body, after].concat());
-        let is_shipped =
-            |source: &String| shipped.contains(&sha1_smol::Sha1::from(source).digest().to_string());
-        let source = sources.into_iter().find(is_shipped);
-        (
-            name,
-            source.unwrap_or_else(|| panic!("{name} is put together in another way")),
-        )
-    })
-}
+use crate::lua::KEYS;
 
 /// The keys of a lock, in the order of KEYS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,17 +37,6 @@ impl Key {
     }
 }
 
-pub const KEYS: [&str; 9] = [
-    "redlock:a",
-    "{redlock:a}:state",
-    "{redlock:a}:meta",
-    "{redlock:a}:holders",
-    "{redlock:a}:queue",
-    "{redlock:a}:waiters",
-    "{redlock:a}:history",
-    "{redlock:}:index",
-    "{redlock:a}:slots",
-];
 const CHANNELS: &str = "{redlock:a}:";
 /// How many holds the history keeps.
 const REMEMBERED: &str = "50";

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use redis::{Connection, Value};
 
 use super::scripts::{self, Call, Key};
+use crate::lua::{KEYS, SCRIPTS};
 use crate::support::wait_until;
 
 /// All that the server knows of the lock, at one moment.
@@ -144,9 +145,7 @@ impl Server {
             Value::BulkString(hash) => String::from_utf8(hash).unwrap(),
             other => panic!("SCRIPT LOAD answers {other:?}"),
         };
-        let hashes = scripts::sources()
-            .map(|(name, source)| (name, load(&source)))
-            .collect();
+        let hashes = SCRIPTS.map(|(name, source)| (name, load(source))).into();
         let view = load(VIEW);
         ask(&mut ear, &["SUBSCRIBE", "view"]).unwrap();
         let mut server = Self {
@@ -200,7 +199,7 @@ impl Server {
         match call.script {
             Some(script) => {
                 first.arg("EVALSHA").arg(&self.hashes[script]);
-                first.arg(scripts::KEYS.len()).arg(&scripts::KEYS[..]);
+                first.arg(KEYS.len()).arg(&KEYS[..]);
                 first.arg(&call.args);
             }
             None => {
@@ -209,7 +208,7 @@ impl Server {
         }
         let mut second = redis::cmd("EVALSHA");
         second.arg(&self.view);
-        second.arg(scripts::KEYS.len()).arg(&scripts::KEYS[..]);
+        second.arg(KEYS.len()).arg(&KEYS[..]);
         let mut bytes = first.get_packed_command();
         bytes.extend(second.get_packed_command());
         self.calls.send_packed_command(&bytes).unwrap();

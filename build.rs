@@ -1,0 +1,33 @@
+//! Joins the Lua scripts with what they include, and computes the hashes by which Redis knows them.
+
+use std::path::Path;
+use std::{env, fs};
+
+#[path = "build/join.rs"]
+mod join;
+
+/// The scripts, one an operation.
+const SCRIPTS: [&str; 9] = [
+    "acquire", "renew", "check", "release", "force", "freeze", "thaw", "history", "inspect",
+];
+
+fn main() {
+    let directory = Path::new("src/lock");
+    let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+    let out = Path::new(&out);
+    let mut constants = String::new();
+    for name in SCRIPTS {
+        let source = join::join(directory, name).unwrap_or_else(|error| panic!("{error}"));
+        let hash = sha1_smol::Sha1::from(&source).digest();
+        fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
+        let constant = name.to_uppercase();
+        constants.extend([
+            format!("pub(super) static {constant}: Script = Script {{\n"),
+            format!("    source: include_str!(\"{name}.lua\"),\n    hash: \"{hash}\",\n}};\n"),
+        ]);
+    }
+    fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");
+    println!("cargo::rerun-if-changed=src/lock");
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=build.rs");
+}

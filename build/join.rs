@@ -1,0 +1,69 @@
+// A script as Redis gets it: with what it includes, and without comments. Part of the build script; the
+// integration tests look whether it refuses what it should.
+
+use std::fs;
+use std::path::Path;
+
+/// Joins `DIR/NAME.lua` with each `DIR/lib/OTHER.lua` that a line `-- @include OTHER` of it names,
+/// directly or not, once, where it is named first. Comments, indentation and empty lines are dropped.
+///
+/// # Errors
+/// Says which file can't be read, includes itself, or has a comment that would be taken for code.
+pub fn join(directory: &Path, name: &str) -> Result<String, String> {
+    let mut joined = String::new();
+    let path = directory.join(format!("{name}.lua"));
+    add(
+        directory,
+        &path,
+        &mut Vec::new(),
+        &mut Vec::new(),
+        &mut joined,
+    )?;
+    Ok(joined)
+}
+
+fn add(
+    directory: &Path,
+    path: &Path,
+    open: &mut Vec<String>,
+    done: &mut Vec<String>,
+    joined: &mut String,
+) -> Result<(), String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    for line in text.lines() {
+        if let Some(included) = line.trim().strip_prefix("-- @include ") {
+            let included = included.to_owned();
+            if open.contains(&included) {
+                return Err(format!("{}: {included} includes itself", path.display()));
+            }
+            if !done.contains(&included) {
+                let file = directory.join("lib").join(format!("{included}.lua"));
+                open.push(included.clone());
+                add(directory, &file, open, done, joined)
+                    .map_err(|error| format!("{}: includes {error}", path.display()))?;
+                open.pop();
+                done.push(included);
+            }
+            continue;
+        }
+        if line.contains("--[[") {
+            return Err(format!(
+                "{}: a comment is a line here: {line}",
+                path.display()
+            ));
+        }
+        let code = without_comment(line).trim();
+        if !code.is_empty() {
+            joined.push_str(code);
+            joined.push('\n');
+        }
+    }
+    Ok(())
+}
+
+/// A line up to its comment. Strings stand in single quotes here, without escapes.
+fn without_comment(line: &str) -> &str {
+    let is_code = |at: &usize| line[..*at].matches('\'').count().is_multiple_of(2);
+    let mut comments = line.match_indices("--").map(|(at, _)| at);
+    comments.find(is_code).map_or(line, |at| &line[..at])
+}

@@ -1,0 +1,82 @@
+-- Who gets the lock, and with which fence.
+-- @include holders
+
+-- Grows with every grant, also when the state was flushed: server time in microseconds is below
+-- 2^53 until 2255. That clock can be set back, too; then the entries of those who hold the lock still
+-- know. It counts once it is written, with the hold.
+local function next_fence()
+  local fence = time[1] * 1000000 + time[2]
+  local last = tonumber(last_fence or 0)
+  for _, entry in ipairs(last_fence and {} or redis.pcall('HVALS', meta)) do
+    last = math.max(last, tonumber(string.match(entry, '^%d+') or 0))
+  end
+  if fence <= last then fence = last + 1 end
+  return int_text(fence)
+end
+
+-- Whether there is room for one more with this limit: holders + 1 <= min(its limit, each holder's
+-- limit). Returns the slot it would get (0: none, for shared), or nil. `value` is what stands in
+-- the lock, as lock_value() gives it.
+local function free_slot(limit, value)
+  if frozen > 0 then return nil end
+  local first = limit < SHARED and 1 or 0
+  if not value or value == FROZEN then return first end
+  if not SHARED_VALUES[value] then return nil end
+  local count = redis.call('ZCARD', holders)
+  if count + 1 > limit then return nil end
+  -- None of them has a limit, nor a slot.
+  if value == 'redlock:shared' then return first end
+  if redis.call('EXISTS', slots) == 0 and not restore_slots() then return nil end
+  -- First come the slots in use, and then as many limits.
+  local used = redis.call('ZCARD', slots) / 2
+  local smallest = redis.call('ZRANGE', slots, used, used, 'WITHSCORES')[2]
+  if smallest and count + 1 > smallest - LIMITS then return nil end
+  -- As long as none is free below it, the slot after so many others is one more.
+  local low, high = 0, used
+  while low < high do
+    local others = math.floor((low + high) / 2)
+    local slot = tonumber(redis.call('ZRANGE', slots, others, others, 'WITHSCORES')[2])
+    if slot > others + 1 then high = others else low = others + 1 end
+  end
+  return first * (low + 1)
+end
+
+-- Makes a token a holder for so many milliseconds; free_slot() has said that it may. How long it has
+-- waited is in milliseconds, too; `value` is what stands in the lock. Returns what stands in the lock now.
+local function add_holder(value, token, limit, slot, lease, fence, waited, phase, who)
+  set_state('fence', fence)
+  last_fence = fence
+  if limit == 1 then
+    value = token
+    redis.call('SET', lock, token, 'PX', lease)
+  else
+    redis.call('ZADD', holders, int_text(now_ms + lease), token)
+    extend_expiry(holders, lease + RETENTION)
+    local ours = limit < SHARED and 'redlock:slots' or 'redlock:shared'
+    -- All members watch this key, so it is written as rarely as may be: it gets a third more than a
+    -- member's lease, and another member writes it only when its own would end later.
+    if not value or not SHARED_VALUES[value] then
+      redis.call('SET', lock, ours, 'PX', int_text(lease + lease / 3))
+      value = ours
+    else
+      if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, int_text(lease + lease / 3)) end
+      if limit < SHARED and value ~= ours then
+        redis.call('SET', lock, ours, 'KEEPTTL')
+        value = ours
+      end
+    end
+    if limit < SHARED then
+      redis.call('ZADD', slots, slot, 'slot ' .. token, int_text(LIMITS + limit), 'limit ' .. token)
+      extend_expiry(slots, lease + RETENTION)
+    end
+  end
+  local since = math.max(0, waited)
+  local entry = {fence, int_text(now_ms), int_text(limit), int_text(slot), int_text(since), phase, who}
+  redis.call('HSET', meta, token, table.concat(entry, ' '))
+  if limit == 1 then
+    redis.call('PEXPIRE', meta, int_text(lease + RETENTION))
+  else
+    extend_expiry(meta, lease + RETENTION)
+  end
+  return value
+end

@@ -1,0 +1,35 @@
+-- The keys of a lock, what every script needs to know of its state, and the time.
+-- KEYS[1] the lock: a holder's token, or what stands there for several holders
+-- KEYS[2] state: the last fence and ticket, a freeze, notices
+-- KEYS[3] meta: the entry of each holder
+-- KEYS[4] holders, where there are several: until when each lease lasts
+-- KEYS[5] queue: the tokens of the waiters, by turn
+-- KEYS[6] waiters: the entry of each
+-- KEYS[7] history: the holds that are over
+-- KEYS[8] index: the names in use, of all locks
+-- KEYS[9] slots: the slots in use, and the holders' limits
+-- ARGV[1] the name of the lock
+-- ARGV[2] how the names of the waiters' channels begin
+-- ARGV[3] how many holds the history keeps
+--
+-- A full server refuses a script whose first write needs memory, and lets all its writes through after one
+-- that needs none (DEL, HDEL, ZREM, PEXPIRE). So what frees, extends or hands on begins with one of
+-- these; what takes a lock or a new place in the queue doesn't, and is refused.
+local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local queue, waiters, history, index, slots = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local name, channels, history_size = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local RETENTION = 30 * 24 * 3600 * 1000 -- how long what is remembered outlives its last use, ms
+local SHARED = 1000000000 -- the limit of a shared request: none
+-- What stands in the lock when it is held by a group, so that plain clients stay out.
+local SHARED_VALUES = {['redlock:shared'] = true, ['redlock:slots'] = true}
+-- The same when nobody holds it and nobody may.
+local FROZEN = 'redlock:frozen'
+
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local last_fence, freeze, succeeded, notified = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'told'))
+-- Until when nobody is let in; 0 when the lock isn't frozen.
+local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
+if frozen <= now_ms then frozen = 0 end

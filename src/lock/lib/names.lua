@@ -1,0 +1,26 @@
+-- The index of the names in use. It and the history are no part of the lock, which doesn't depend on what
+-- others have put there.
+-- @include text
+
+-- Says in the index that the name is in use for at least so long. The index and the history are no part
+-- of the lock, which doesn't depend on what others have put there.
+local function index_name(ms)
+  local until_ms = tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0
+  if until_ms >= now_ms + ms then return end
+  if redis.pcall('ZADD', index, int_text(now_ms + ms), name) == 1 then
+    redis.call('ZREMRANGEBYSCORE', index, '-inf', int_text(now_ms - RETENTION))
+  end
+  redis.call('PEXPIRE', index, int_text(2 * RETENTION))
+end
+
+-- Says in the index that the lock is neither held by redlock nor waited for any more; there it stays
+-- for as long as its history. The caller may know that the lock is `free`.
+local function retire_name(free)
+  if frozen > 0 or redis.call('EXISTS', queue) == 1 then return end
+  local value = not free and redis.call('GET', lock)
+  if not value or (not SHARED_VALUES[value] and redis.call('HEXISTS', meta, value) == 0) then
+    if redis.pcall('ZADD', index, int_text(now_ms), name) == 1 then
+      redis.call('PEXPIRE', index, int_text(2 * RETENTION))
+    end
+  end
+end

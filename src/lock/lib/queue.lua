@@ -1,0 +1,94 @@
+-- The queue: its next ones get the lock.
+-- @include admission
+
+local GRANT_TTL = 2000 -- how long a granted waiter has to claim, ms
+local DELIVERED_TTL = 5000 -- the same for one that got the message: its claim may be held up on its way
+local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
+local GRANTS = 100 -- how many are let in by one call; each claim goes on with it
+local DEAD = 10000 -- how many dead waiters one call clears away, in some 50 ms
+local MOST_NOTIFIED = 100 -- how many hear at most that a grant was made to one before them
+
+-- The number of a waiter, by its place in the queue: its priority doesn't matter.
+local function ticket_of(score)
+  return math.abs((score + ROUND / 2) % ROUND - ROUND / 2)
+end
+
+-- What stands in the entry of one that waits, "<dies at>:<seen>:<knows its ticket> <limit> <since> <priority>
+-- <hears> <who>".
+local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) %S+ ([01]) (.*)$'
+
+-- One leaves the queue without the lock. It comes back with its ticket, or by its token alone where the
+-- reply that said it may have been lost.
+local function dequeue(token, score, knows)
+  redis.call('ZREM', queue, token)
+  redis.pcall('HDEL', waiters, token)
+  if knows ~= '1' then post_notice('left', token, int_text(ticket_of(tonumber(score)))) end
+end
+
+-- Has so many of those who are next in the queue look, but for `me`, who does so already: one that doesn't
+-- until a grant made now has run out stands still, and isn't waited for.
+local function notify_next(most, me)
+  local next = most >= 1 and redis.call('ZRANGE', queue, 0, math.min(most, MOST_NOTIFIED) - 1, 'WITHSCORES') or {}
+  if #next == 0 then return end
+  for n = 1, #next, 2 do
+    if next[n] ~= me then redis.pcall('PUBLISH', channels .. id(next[n]), 'next') end
+  end
+  notified = int_text(now_ms) .. ' ' .. next[#next]
+  set_state('told', notified)
+end
+
+-- Lets those at the head of the queue in, as long as there is room: each gets the lock for a short
+-- time in which it has to claim it, and a message with all it needs to know of its lease; who can't
+-- hear it is gone and is passed over, and so is one that was told to look and hasn't. Between one
+-- command's end and the next one's start stands little but this, so it does nothing that the claim can
+-- do. `value` is what stands in the lock. Returns whether anybody was let in, and whether `me` was, who
+-- needs no message. Of those behind, `notify` hear of it (all, where that isn't said).
+local function grant_next(value, me, notify)
+  local granted, mine, cleared = 0, false, 0
+  local notified_at, notified_score = string.match(notified or '', '^(%d+) (%S+)$')
+  if notified_at then notified_at, notified_score = tonumber(notified_at), tonumber(notified_score) end
+  while cleared < DEAD do
+    -- A queue of another type is none, so that it keeps nobody from giving the lock back.
+    local head, score = unpack(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES'))
+    if not head then break end
+    local entry = redis.pcall('HGET', waiters, head)
+    if type(entry) ~= 'string' then entry = '' end
+    local until_ms, seen, knows, limit, since, listens, who = string.match(entry, WAITER)
+    limit = tonumber(limit)
+    local slot, fence, grant_ttl = nil, nil, GRANT_TTL
+    local is_alive = until_ms and tonumber(until_ms) > now_ms
+    if is_alive and notified_at and now_ms >= notified_at + GRANT_TTL and tonumber(seen) < notified_at then
+      is_alive = tonumber(score) > notified_score
+    end
+    if until_ms and (head == me or is_alive) then
+      slot = granted < GRANTS and free_slot(limit, value)
+      if not slot then break end
+      fence = next_fence()
+      if head ~= me and listens == '1' then
+        -- After a grant that nobody has claimed the next one is shorter.
+        if notify or not notified_at then grant_ttl = DELIVERED_TTL end
+        local grant = table.concat({'granted', fence, slot, int_text(now_ms), grant_ttl}, ' ')
+        local heard = redis.pcall('PUBLISH', channels .. id(head), grant)
+        -- Not permitted to this user: the waiters will look by themselves.
+        if type(heard) ~= 'number' then break end
+        if heard == 0 then slot = nil end
+      end
+    end
+    if slot then
+      redis.call('ZREM', queue, head)
+      redis.call('HDEL', waiters, head)
+      local phase = 'granted'
+      if knows ~= '1' then phase = 'granted:' .. int_text(ticket_of(tonumber(score))) end
+      value = add_holder(value, head, limit, slot, grant_ttl, fence, now_ms - tonumber(since), phase, who)
+      granted = granted + 1
+      if head == me then mine = true end
+      if limit == 1 then break end
+    else
+      dequeue(head, score, knows)
+      cleared = cleared + 1
+    end
+  end
+  -- The claim of a whole group goes on with it.
+  if cleared == DEAD or (granted > 0 and granted < GRANTS and not mine) then notify_next(notify or MOST_NOTIFIED, me) end
+  return granted > 0, mine
+end

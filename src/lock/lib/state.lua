@@ -1,0 +1,14 @@
+-- Expiries, and the fields of the state.
+-- @include text
+
+-- Makes a key live for at least so many milliseconds.
+local function extend_expiry(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, int_text(ms)) end
+end
+
+-- Writes fields of the state. Its expiry is refreshed whenever a ticket or the lock is taken, so it is
+-- missing only where somebody has deleted the state meanwhile.
+local function set_state(...)
+  redis.call('HSET', state, ...)
+  if not last_fence then redis.call('PEXPIRE', state, int_text(2 * RETENTION)) end
+end
