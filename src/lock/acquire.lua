@@ -27,8 +27,8 @@ if #ARGV == 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV
   redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0 held', who}, ' '))
   redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
   redis.call('PEXPIRE', history, RETENTION)
-  if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + 2 * ttl then
-    if redis.pcall('ZADD', index, string.format('%.0f', now_ms + 2 * ttl), name) == 1 then
+  if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
+    if redis.pcall('ZADD', index, string.format('%.0f', now_ms + IN_USE), name) == 1 then
       redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', now_ms - RETENTION))
     end
     redis.call('PEXPIRE', index, memory)
@@ -171,7 +171,7 @@ if not queued then
       set_state('ticket', newest, 'superseded', newest, 'superseded_by', who)
     end
     touch_memory()
-    index_name(2 * ttl)
+    index_name()
     return {1, fence, slot, success}
   end
 end
@@ -188,7 +188,7 @@ if not score then
   if is_new then ticket = int_text(last + 1) end
   -- One that comes back with an old ticket gets its old place; no new ticket is smaller than that.
   set_state('ticket', int_text(math.max(last, tonumber(ticket))))
-  redis.call('PEXPIRE', state, int_text(2 * RETENTION))
+  touch_memory()
   if number then set_state('number_waits', token) end
   local turn = tonumber(ticket)
   if order == 'lifo' then turn = -turn end
@@ -229,7 +229,7 @@ local entry = {life, int_text(limit), since or int_text(now_ms), priority, polls
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUE_TTL)
 redis.call('PEXPIRE', waiters, QUEUE_TTL)
-index_name(QUEUE_TTL)
+index_name()
 local _, mine = grant_next(value, token)
 if mine then return claim(redis.call('GET', lock)) end
 return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)

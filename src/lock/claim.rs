@@ -349,13 +349,13 @@ impl Claim {
     pub fn standing(answer: Value) -> Result<Standing, Error> {
         let fields = array(answer)?;
         match fields.as_slice() {
-            [Value::Int(1), more, fence, limit, place] => {
+            [Value::Int(1), more, fence, limit, place, by] => {
                 number(fence)?;
                 count(limit)?;
                 slot(place)?;
                 Ok(Standing::Ours {
                     left: left(more)?,
-                    cancelled_by: None,
+                    cancelled_by: scripts::who(by)?.map(Box::new),
                 })
             }
             other => not_ours(other),
@@ -413,7 +413,7 @@ impl Claim {
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
     pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Option<Reused>, Error> {
         let fields = array(link.ask(self.renewal(Some(""), false), within)?)?;
-        if let [Value::Int(1), more, fence, limit, place] = fields.as_slice() {
+        if let [Value::Int(1), more, fence, limit, place, _] = fields.as_slice() {
             left(more)?;
             return Ok(Some(Reused {
                 fence: number(fence)?,

@@ -2,11 +2,30 @@
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] whose end means that nobody uses it any more ('' as before, or '=' and an identity, which may be empty)
--- ARGV[7] told (1: whoever watches the lock is to look how long it lasts, 0)
--- Returns {1, ms left, fence, limit, slot} when renewed; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- ARGV[7] notify (1: whoever watches the lock is to look how long it lasts, 0)
+-- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
 -- @include lock
+
+-- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
+-- was. It does just what the rest would do.
+if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', lock) == ARGV[4] then
+  local token, ttl = ARGV[4], tonumber(ARGV[5])
+  local entry = redis.pcall('HGET', meta, token)
+  local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
+  if fence and redis.call('PTTL', lock) <= ttl and now_ms % DAY >= ttl then
+    redis.call('PEXPIRE', lock, ttl)
+    redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
+    local cancelled = redis.call('HGET', state, 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))
+    return {1, ttl, tonumber(fence), tonumber(limit), tonumber(slot), cancelled and string.match(cancelled, '^%d+ (.*)$')}
+  end
+end
+
+-- The rest is one function, as that of acquire.
+return (function()
+
 -- @include lease
-local token, ttl, instance, notified = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+
+local token, ttl, instance, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
 -- A key that is no string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
@@ -17,11 +36,13 @@ if instance ~= '' and entry ~= '' then
   entry = string.gsub(entry, '"instance":"[^"]*"', '"instance":"' .. string.sub(instance, 2) .. '"')
   redis.call('HSET', meta, token, entry)
 end
-if notified == '1' then
+if notify == '1' then
   -- Its run is to know how much of it is true.
   post_notice('extended', token, int_text(math.max(ttl, credible(left, ttl, token))))
   -- An exclusive lock's own expiry has changed, which they hear of.
   if value ~= token then redis.call('SET', lock, value, 'KEEPTTL') end
 end
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
-return {1, credible(left, ttl, token), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0)}
+return {1, credible(left, ttl, token), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0), notice('cancelled', token)}
+
+end)()

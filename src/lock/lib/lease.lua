@@ -29,8 +29,11 @@ local function extend_lease(token, value, ttl, exact)
     if value == 'redlock:slots' then extend_expiry(slots, left + RETENTION) end
     extend_expiry(meta, left + RETENTION)
   end
-  touch_memory()
-  index_name(2 * left)
+  -- Once a day is enough for what lasts for many.
+  if now_ms % DAY < ttl then
+    touch_memory()
+    index_name()
+  end
   return left
 end
 

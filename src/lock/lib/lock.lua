@@ -19,7 +19,9 @@ local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, index, slots = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local name, channels, history_size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
-local RETENTION = 30 * 24 * 3600 * 1000 -- how long what is remembered outlives its last use, ms
+local DAY = 24 * 3600 * 1000 -- ms
+local RETENTION = 30 * DAY -- how long what is remembered outlives its last use
+local IN_USE = 2 * DAY -- until when the index has a name in use, unless the lock is free before
 local SHARED = 1000000000 -- the limit of a shared request: none
 -- What stands in the lock when it is held by a group, so that plain clients stay out.
 local SHARED_VALUES = {['redlock:shared'] = true, ['redlock:slots'] = true}

@@ -2,12 +2,11 @@
 -- others have put there.
 -- @include text
 
--- Says in the index that the name is in use for at least so long. The index and the history are no part
--- of the lock, which doesn't depend on what others have put there.
+-- Says in the index that the name is in use: for days, so that it is rarely written, or for this long.
 local function index_name(ms)
   local until_ms = tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0
-  if until_ms >= now_ms + ms then return end
-  if redis.pcall('ZADD', index, int_text(now_ms + ms), name) == 1 then
+  if until_ms >= now_ms + (ms or DAY) then return end
+  if redis.pcall('ZADD', index, int_text(now_ms + (ms or IN_USE)), name) == 1 then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', int_text(now_ms - RETENTION))
   end
   redis.call('PEXPIRE', index, int_text(2 * RETENTION))

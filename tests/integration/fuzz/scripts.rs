@@ -296,7 +296,7 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
         },
         ("acquire", [Value::Int(2), _]) => Answer::Superseded,
         ("acquire", [Value::Int(3), Value::Int(_)]) => Answer::Enough,
-        ("renew", [Value::Int(1), Value::Int(left), _, _, _])
+        ("renew", [Value::Int(1), Value::Int(left), _, _, _, _])
         | ("check", [Value::Int(1), Value::Int(left), ..]) => Answer::Ours { left: *left },
         ("renew" | "check" | "release", [Value::Int(2)]) => Answer::Returned,
         ("renew" | "check" | "release", [Value::Int(0), ..]) => Answer::Lost,
