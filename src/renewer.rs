@@ -17,7 +17,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
 use crate::lease::try_timeout;
-use crate::lock::{Claim, Error, Link, Loss, Name, Server, Standing, Who};
+use crate::lock::{Claim, Connection, Error, LeaseState, Loss, Name, Server, Who};
 use crate::sys;
 
 /// What to do.
@@ -49,14 +49,14 @@ pub enum News {
 /// An order with what is needed for it.
 struct Work {
     order: Order,
-    link: Option<Link>,
+    link: Option<Connection>,
     claims: Vec<Claim>,
 }
 
 /// An order that was carried out.
 pub struct Done {
     /// The connection, if it is still good.
-    pub link: Option<Link>,
+    pub link: Option<Connection>,
     pub news: Vec<News>,
 }
 
@@ -115,7 +115,7 @@ impl Renewer {
     }
 
     /// Has something done with these claims, over the connection or a fresh one.
-    pub fn order(&mut self, order: Order, link: Option<Link>, claims: Vec<Claim>) {
+    pub fn order(&mut self, order: Order, link: Option<Connection>, claims: Vec<Claim>) {
         // A thread that is gone does nothing; the deadline takes care of that.
         self.busy = self
             .orders
@@ -166,11 +166,11 @@ impl Work {
         Done { link, news }
     }
 
-    fn over_a_link(self, server: &Arc<Server>, news: &mut Vec<News>) -> Result<Link, Error> {
+    fn over_a_link(self, server: &Arc<Server>, news: &mut Vec<News>) -> Result<Connection, Error> {
         let sent = now();
         let mut link = match self.link {
             Some(link) => link,
-            None => Link::open(server)?,
+            None => Connection::open(server)?,
         };
         if self.order == Order::Renew {
             let standings = Claim::renew_all(&self.claims, &mut link, server.timeout)?;
@@ -195,23 +195,23 @@ impl Work {
 }
 
 /// The end of the first lease among those that are still ours.
-fn shortest(standings: &[Standing]) -> Option<Duration> {
-    let left = |standing: &Standing| match standing {
-        Standing::Ours { left, .. } => Some(*left),
-        Standing::Returned | Standing::Lost(_) => None,
+fn shortest(standings: &[LeaseState]) -> Option<Duration> {
+    let left = |standing: &LeaseState| match standing {
+        LeaseState::Held { left, .. } => Some(*left),
+        LeaseState::Released | LeaseState::Lost(_) => None,
     };
     standings.iter().filter_map(left).min()
 }
 
 /// What there is to tell of each claim.
-fn told(claims: &[Claim], standings: Vec<Standing>) -> Vec<News> {
+fn told(claims: &[Claim], standings: Vec<LeaseState>) -> Vec<News> {
     let each = claims.iter().zip(standings);
     each.filter_map(|(claim, standing)| {
         let name = claim.lock().name().clone();
         match standing {
-            Standing::Ours { cancelled_by, .. } => Some(News::Cancelled(name, cancelled_by?)),
-            Standing::Returned => Some(News::Returned(name)),
-            Standing::Lost(loss) => Some(News::Lost(name, loss)),
+            LeaseState::Held { cancelled_by, .. } => Some(News::Cancelled(name, cancelled_by?)),
+            LeaseState::Released => Some(News::Returned(name)),
+            LeaseState::Lost(loss) => Some(News::Lost(name, loss)),
         }
     })
     .collect()

@@ -12,7 +12,7 @@ use crate::clock::now;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
-use crate::lock::{Claim, Link, Standing};
+use crate::lock::{Claim, Connection, LeaseState};
 use crate::report;
 
 /// Makes the locks last at least so much longer from now.
@@ -31,7 +31,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let Some(claims) = claims(&ours, settings, more)? else {
         return Ok(Exit::Lost);
     };
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let standings = Claim::extend_all(&claims, &mut link, settings.server.timeout)?;
     Ok(all_of(&claims, standings, |_| None))
 }
@@ -41,7 +41,7 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
     let Some(claims) = claims(&options.ours, settings, Duration::ZERO)? else {
         return Ok(Exit::Lost);
     };
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let sent = now();
     let standings = Claim::check_all(&claims, &mut link, settings.server.timeout)?;
     Ok(all_of(&claims, standings, |left| {
@@ -73,18 +73,18 @@ fn claims(ours: &cli::Ours, settings: &Settings, ttl: Duration) -> Result<Option
 /// Says what is wrong with a lock, if anything is; `too_short` judges the time that is left.
 fn all_of(
     claims: &[Claim],
-    standings: Vec<Standing>,
+    standings: Vec<LeaseState>,
     too_short: impl Fn(Duration) -> Option<String>,
 ) -> Exit {
     let mut exit = Exit::Success;
     for (claim, standing) in claims.iter().zip(standings) {
         let name = claim.lock().name();
         let wrong = match standing {
-            Standing::Ours { left, .. } => {
+            LeaseState::Held { left, .. } => {
                 too_short(left).map(|why| format!("lock \"{name}\" is {why}"))
             }
-            Standing::Returned => Some(format!("lock \"{name}\" was given back")),
-            Standing::Lost(loss) => Some(lost(name, &loss)),
+            LeaseState::Released => Some(format!("lock \"{name}\" was given back")),
+            LeaseState::Lost(loss) => Some(lost(name, &loss)),
         };
         if let Some(line) = wrong {
             report::error(line);

@@ -6,7 +6,7 @@ use super::{name, ourselves};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Link, Lock, Who};
+use crate::lock::{Connection, Lock, Who};
 use crate::report;
 
 /// Lets nobody new in.
@@ -16,7 +16,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         reason: Some(options.reason.clone()),
         ..ourselves()
     };
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
     let found = lock.freeze(&mut link, long, &who, settings.server.timeout)?;
     let name = lock.name();
@@ -46,7 +46,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
 /// Lets others in again.
 pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let lock = Lock::new(&settings.namespace, name(&options.name)?);
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let name = lock.name();
     match lock.thaw(&mut link, settings.server.timeout)? {
         Some(by) => settings.voice.detail(format_args!(

@@ -9,7 +9,9 @@ use super::{BadUsage, name, ourselves};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Claim, Forced, Inspected, Key, Link, Lock, Name, Parting, Release, inspect};
+use crate::lock::{
+    Claim, Connection, Forced, Inspected, Key, Lock, Name, Release, ReleaseMode, inspect,
+};
 use crate::{process, report};
 
 /// Releases a lock.
@@ -25,7 +27,7 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     match job::held(&options.ours, settings, Duration::ZERO)? {
         Held::Unknown(name) => refuse(&name, settings),
         Held::Claims(claims) => {
-            let mut link = Link::open(&settings.server)?;
+            let mut link = Connection::open(&settings.server)?;
             let mut exit = Exit::Success;
             for claim in claims {
                 if give_back(&claim, &mut link, settings)? != Exit::Success {
@@ -37,8 +39,8 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     }
 }
 
-fn give_back(claim: &Claim, link: &mut Link, settings: &Settings) -> Result<Exit> {
-    match claim.release(link, &Parting::Early, || {}, settings.server.timeout)? {
+fn give_back(claim: &Claim, link: &mut Connection, settings: &Settings) -> Result<Exit> {
+    match claim.release(link, &ReleaseMode::ByJob, || {}, settings.server.timeout)? {
         Release::Kept(_) => Ok(Exit::Success),
         Release::Released => {
             settings
@@ -68,7 +70,7 @@ fn give_back(claim: &Claim, link: &mut Link, settings: &Settings) -> Result<Exit
 
 /// Without a token: says who holds the lock, and changes nothing.
 fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let found = inspect(&mut link, &settings.namespace, std::slice::from_ref(name))?;
     let Some(found) = found.first() else {
         return Ok(Exit::Lost);
@@ -95,7 +97,7 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
 }
 
 fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let name = lock.name();
     let by = ourselves();
     let before = inspect(&mut link, &settings.namespace, std::slice::from_ref(name))?;
@@ -124,7 +126,7 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
             report::error(format_args!("lock \"{name}\" is not held"));
             Ok(Exit::Lost)
         }
-        Forced::Another(id, holder) => {
+        Forced::HeldByOther(id, holder) => {
             let whose = report::holder(holder.as_ref());
             report::error(format_args!(
                 "lock \"{name}\" is held by {whose} with id {id}, not by the one you named; nothing was changed"

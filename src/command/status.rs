@@ -12,7 +12,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{
-    Frozen, Hold, Inspected, Key, Limit, Link, Name, Waiting, Which, Who, inspect, names,
+    Connection, Frozen, Hold, Inspected, Key, Limit, Name, Waiting, Which, Who, inspect, names,
 };
 use crate::report::{self, escaped, escaped_json, product, rough, timestamp, what, width};
 use crate::signal;
@@ -26,7 +26,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         .map(String::as_str)
         .chain(name_after_it);
     let asked = texts.map(name).collect::<Result<Vec<_>>>()?;
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let Some(interval) = watch else {
         product(&view(&mut link, &asked, options, settings)?)?;
         return Ok(Exit::Success);
@@ -63,7 +63,7 @@ fn interval(options: &cli::Status) -> Result<(Option<Duration>, Option<&str>)> {
 }
 
 fn view(
-    link: &mut Link,
+    link: &mut Connection,
     asked: &[Name],
     options: &cli::Status,
     settings: &Settings,
@@ -87,7 +87,7 @@ fn view(
 }
 
 /// All locks that are held or waited for.
-fn in_use(link: &mut Link, settings: &Settings) -> Result<Vec<Inspected>> {
+fn in_use(link: &mut Connection, settings: &Settings) -> Result<Vec<Inspected>> {
     let all = names(link, &settings.namespace, Which::InUse)?;
     let mut found = inspect(link, &settings.namespace, &all)?;
     found.retain(|lock| !lock.is_idle());

@@ -11,7 +11,7 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Inspected, Link, Name, inspect, watch};
+use crate::lock::{Busy, Connection, Inspected, Name, inspect, watch};
 use crate::report;
 use crate::wait::{Pace, Patience, Telling, end_of};
 
@@ -25,7 +25,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let began = now();
     let patience = Patience::since(began, options.patience.no_wait, options.patience.wait);
     let mut telling = Telling::new(began, report::has_terminal());
-    let mut link = Some(Link::open(&settings.server)?);
+    let mut link = Some(Connection::open(&settings.server)?);
     let mut pace = Pace::default();
     loop {
         let asked = now();
@@ -78,13 +78,13 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
 
 /// The first of the locks that is held, and by whom; `None` when all are free.
 fn look(
-    link: &mut Option<Link>,
+    link: &mut Option<Connection>,
     settings: &Settings,
     names: &[Name],
 ) -> Result<Option<(Name, Busy)>, crate::lock::Error> {
     let mut open = match link.take() {
         Some(open) => open,
-        None => Link::open(&settings.server)?,
+        None => Connection::open(&settings.server)?,
     };
     // What was said before this look is answered by it.
     while open.receive()?.is_some() {}
@@ -115,7 +115,7 @@ fn busy(lock: &Inspected) -> Option<Busy> {
 }
 
 /// Sleeps until a moment; true when the server has said something before.
-fn sleep(link: Option<&Link>, until: Moment) -> Result<bool> {
+fn sleep(link: Option<&Connection>, until: Moment) -> Result<bool> {
     let mut timer = Timer::new()?;
     timer.set(Some(until))?;
     let mut fds = vec![PollFd::new(timer.as_fd(), PollFlags::POLLIN)];

@@ -12,12 +12,12 @@ use std::time::Duration;
 use redis::Value;
 use sha1_smol::Sha1;
 
-use super::link::{Call, Link};
+use super::connection::{Call, Connection};
 use super::scripts::{
     self, ACQUIRE, CHECK, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
-    milliseconds, number, odd, slot, some_text, text,
+    lossy_text, milliseconds, number, slot, some_text, unexpected_reply,
 };
-use super::{End, Error, Frozen, Holder, Kind, Limit, Lock, Who};
+use super::{Error, ErrorKind, Frozen, Holder, Limit, Lock, Outcome, Who};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
@@ -120,23 +120,23 @@ pub struct Busy {
 /// The answer to [`Claim::renew`] and [`Claim::check_all`]; that there was no answer is an
 /// [`Error`], a third thing.
 #[derive(Clone, Debug)]
-pub enum Standing {
+pub enum LeaseState {
     /// Still ours.
-    Ours {
+    Held {
         /// For so long, from when the question was sent.
         left: Duration,
         /// Who wants the run to end.
         cancelled_by: Option<Box<Who>>,
     },
     /// Our own job has given it back.
-    Returned,
+    Released,
     /// Definitely not ours any more.
     Lost(Loss),
 }
 
 /// What [`Claim::reuse`] found.
 #[derive(Clone, Copy, Debug)]
-pub struct Reused {
+pub struct Reentry {
     pub fence: u64,
     pub limit: Limit,
     pub slot: u32,
@@ -153,16 +153,16 @@ pub struct Loss {
 
 /// How a lock, or a place in its queue, is given back.
 #[derive(Clone, Debug)]
-pub enum Parting {
+pub enum ReleaseMode {
     /// Nothing was done under it.
     Unused,
     /// By its own job; a run that watches over it is to know.
-    Early,
+    ByJob,
     /// The run is over.
-    Over {
-        end: End,
+    Finished {
+        outcome: Outcome,
         /// The lock stays ours for so long from when we got it.
-        keep: Duration,
+        keep_for: Duration,
     },
 }
 
@@ -187,8 +187,9 @@ impl Claim {
     /// `redis-cli GET` names the owner.
     pub fn new(lock: Lock, request: Request, who: &Who) -> Result<Self, Error> {
         let mut random = [0; 16];
-        getrandom::fill(&mut random)
-            .map_err(|error| Error::new(Kind::Internal, format!("no random numbers: {error}")))?;
+        getrandom::fill(&mut random).map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("no random numbers: {error}"))
+        })?;
         let token = format!(
             "{:032x}:{}:{}",
             u128::from_be_bytes(random),
@@ -313,7 +314,7 @@ impl Claim {
                 polls: flag(polls)?,
                 left: milliseconds(left)?,
                 holders: count(holders)?,
-                id: some_text(id)?.map_or(String::new(), |_| text(id)),
+                id: some_text(id)?.map_or(String::new(), |_| lossy_text(id)),
                 holder: holder(entry)?,
                 frozen: frozen(freeze)?,
                 repaired: flag(repaired)?,
@@ -323,7 +324,7 @@ impl Claim {
             [Value::Int(2), by] => {
                 Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
             }
-            _ => return Err(odd(&fields)),
+            _ => return Err(unexpected_reply(&fields)),
         })
     }
 
@@ -346,14 +347,14 @@ impl Claim {
     }
 
     /// Reads the answer to [`Self::renew`].
-    pub fn standing(answer: Value) -> Result<Standing, Error> {
+    pub fn standing(answer: Value) -> Result<LeaseState, Error> {
         let fields = array(answer)?;
         match fields.as_slice() {
             [Value::Int(1), more, fence, limit, place] => {
                 number(fence)?;
                 count(limit)?;
                 slot(place)?;
-                Ok(Standing::Ours {
+                Ok(LeaseState::Held {
                     left: left(more)?,
                     cancelled_by: None,
                 })
@@ -363,15 +364,15 @@ impl Claim {
     }
 
     /// Reads the answer to a check.
-    fn checked(answer: Value) -> Result<Standing, Error> {
+    fn checked(answer: Value) -> Result<LeaseState, Error> {
         let fields = array(answer)?;
         match fields.as_slice() {
             // A word that can't be read is none.
-            [Value::Int(1), more @ Value::Int(_)] => Ok(Standing::Ours {
+            [Value::Int(1), more @ Value::Int(_)] => Ok(LeaseState::Held {
                 left: left(more)?,
                 cancelled_by: None,
             }),
-            [Value::Int(1), more @ Value::Int(_), by] => Ok(Standing::Ours {
+            [Value::Int(1), more @ Value::Int(_), by] => Ok(LeaseState::Held {
                 left: left(more)?,
                 cancelled_by: scripts::who(by)?.map(Box::new),
             }),
@@ -383,39 +384,39 @@ impl Claim {
     /// answers.
     pub fn renew_all(
         claims: &[Self],
-        link: &mut Link,
+        link: &mut Connection,
         within: Duration,
-    ) -> Result<Vec<Standing>, Error> {
+    ) -> Result<Vec<LeaseState>, Error> {
         let calls = claims.iter().map(Self::renew).collect();
-        link.ask_all(calls, within, Self::standing)
+        link.pipeline(calls, within, Self::standing)
     }
 
     /// The same on behalf of those who hold them, who are to hear of it.
     pub fn extend_all(
         claims: &[Self],
-        link: &mut Link,
+        link: &mut Connection,
         within: Duration,
-    ) -> Result<Vec<Standing>, Error> {
+    ) -> Result<Vec<LeaseState>, Error> {
         let calls = claims.iter().map(|claim| claim.renewal(None, true));
-        link.ask_all(calls.collect(), within, Self::standing)
+        link.pipeline(calls.collect(), within, Self::standing)
     }
 
     /// Says which processes use the lock from now on, and renews it.
     pub fn hand_to(
         &self,
         instance: &str,
-        link: &mut Link,
+        link: &mut Connection,
         within: Duration,
-    ) -> Result<Standing, Error> {
-        Self::standing(link.ask(self.renewal(Some(instance), false), within)?)
+    ) -> Result<LeaseState, Error> {
+        Self::standing(link.call(self.renewal(Some(instance), false), within)?)
     }
 
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
-    pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Option<Reused>, Error> {
-        let fields = array(link.ask(self.renewal(Some(""), false), within)?)?;
+    pub fn reuse(&self, link: &mut Connection, within: Duration) -> Result<Option<Reentry>, Error> {
+        let fields = array(link.call(self.renewal(Some(""), false), within)?)?;
         if let [Value::Int(1), more, fence, limit, place] = fields.as_slice() {
             left(more)?;
-            return Ok(Some(Reused {
+            return Ok(Some(Reentry {
                 fence: number(fence)?,
                 limit: Limit::of(count(limit)?),
                 slot: slot(place)?,
@@ -428,31 +429,31 @@ impl Claim {
     /// server tells of changes, where it can.
     pub fn check_all(
         claims: &[Self],
-        link: &mut Link,
+        link: &mut Connection,
         within: Duration,
-    ) -> Result<Vec<Standing>, Error> {
-        link.watch(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
+    ) -> Result<Vec<LeaseState>, Error> {
+        link.track_keys(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
         let call = |claim: &Self| {
             let ttl = claim.request.ttl.as_millis().to_string();
             let args = vec![claim.token.clone(), ttl.into()];
             claim.lock.call(&CHECK, args)
         };
-        link.ask_all(claims.iter().map(call).collect(), within, Self::checked)
+        link.pipeline(claims.iter().map(call).collect(), within, Self::checked)
     }
 
     /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer, and calls
     /// `is_slow` when that takes longer than a moment. Safe to repeat.
     pub fn release(
         &self,
-        link: &mut Link,
-        parting: &Parting,
+        link: &mut Connection,
+        mode: &ReleaseMode,
         is_slow: impl FnOnce(),
         within: Duration,
     ) -> Result<Release, Error> {
-        let (early, how, keep) = match parting {
-            Parting::Unused => ("0", String::new(), Duration::ZERO),
-            Parting::Early => ("1", End::Released.to_text(), Duration::ZERO),
-            Parting::Over { end, keep } => ("0", end.to_text(), *keep),
+        let (early, how, keep) = match mode {
+            ReleaseMode::Unused => ("0", String::new(), Duration::ZERO),
+            ReleaseMode::ByJob => ("1", Outcome::Released.to_text(), Duration::ZERO),
+            ReleaseMode::Finished { outcome, keep_for } => ("0", outcome.to_text(), *keep_for),
         };
         let args = vec![
             self.token.clone(),
@@ -461,13 +462,13 @@ impl Claim {
             keep.as_millis().to_string().into(),
         ];
         let call = self.lock.call(&RELEASE, args);
-        let fields = array(link.ask_with_patience(call, SOON, is_slow, within)?)?;
+        let fields = array(link.call_with_notice(call, SOON, is_slow, within)?)?;
         Ok(match fields.as_slice() {
             [Value::Int(1)] => Release::Released,
             [Value::Int(3), more] => Release::Kept(left(more)?),
             [Value::Int(2)] => Release::Returned,
             [Value::Int(0), by, entry] => Release::NotOurs(loss(by, entry)?),
-            _ => return Err(odd(&fields)),
+            _ => return Err(unexpected_reply(&fields)),
         })
     }
 }
@@ -487,11 +488,11 @@ pub fn id(token: &[u8]) -> String {
 }
 
 /// Reads what is said of a token that doesn't hold the lock.
-fn not_ours(fields: &[Value]) -> Result<Standing, Error> {
+fn not_ours(fields: &[Value]) -> Result<LeaseState, Error> {
     match fields {
-        [Value::Int(2)] => Ok(Standing::Returned),
-        [Value::Int(0), by, entry] => Ok(Standing::Lost(loss(by, entry)?)),
-        other => Err(odd(other)),
+        [Value::Int(2)] => Ok(LeaseState::Released),
+        [Value::Int(0), by, entry] => Ok(LeaseState::Lost(loss(by, entry)?)),
+        other => Err(unexpected_reply(other)),
     }
 }
 

@@ -11,14 +11,14 @@
 
 use std::time::Duration;
 
-use super::link::Link;
+use super::connection::Connection;
 use super::name::blocked_key;
-use super::scripts::text;
-use super::{Error, Inspected, Kind, Limit, Lock, Name, Namespace, Waiting, Who, inspect};
+use super::scripts::lossy_text;
+use super::{Error, ErrorKind, Inspected, Limit, Lock, Name, Namespace, Waiting, Who, inspect};
 
 /// The one who looks.
 #[derive(Debug)]
-pub struct Blocked<'a> {
+pub struct WaitEdge<'a> {
     pub namespace: &'a Namespace,
     /// The ids of what its job holds.
     pub holds: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Blocked<'a> {
 
 /// A member of a cycle: it holds a lock and waits for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct CycleMember {
     pub holds: Name,
     pub wants: Name,
     pub who: Who,
@@ -47,9 +47,9 @@ fn began(waiting: &Waiting) -> Began {
 /// Longer chains than this are not followed.
 const MOST: usize = 100;
 
-impl Blocked<'_> {
+impl WaitEdge<'_> {
     /// Notes down that the job waits, for so long.
-    pub fn note(&self, link: &mut Link, lasting: Duration) -> Result<(), Error> {
+    pub fn publish(&self, link: &mut Connection, lasting: Duration) -> Result<(), Error> {
         for hold in &self.holds {
             let mut set = redis::cmd("SET");
             set.arg(blocked_key(&self.namespace.prefix, hold))
@@ -62,7 +62,7 @@ impl Blocked<'_> {
     }
 
     /// Takes the note back.
-    pub fn forget(&self, link: &mut Link) -> Result<(), Error> {
+    pub fn forget(&self, link: &mut Connection) -> Result<(), Error> {
         let mut del = redis::cmd("DEL");
         for hold in &self.holds {
             del.arg(blocked_key(&self.namespace.prefix, hold));
@@ -72,7 +72,7 @@ impl Blocked<'_> {
 
     /// The cycle that this job has to break, if there is one: it is the one that began to wait
     /// last. The members follow each other: the first holds what this job wants.
-    pub fn look(&self, link: &mut Link) -> Result<Option<Vec<Member>>, Error> {
+    pub fn look(&self, link: &mut Connection) -> Result<Option<Vec<CycleMember>>, Error> {
         let Some(first) = self.search(link)? else {
             return Ok(None);
         };
@@ -84,17 +84,17 @@ impl Blocked<'_> {
     }
 
     /// All members of a cycle through this job but itself, and when it began to wait.
-    fn search(&self, link: &mut Link) -> Result<Option<(Vec<Member>, Began)>, Error> {
+    fn search(&self, link: &mut Connection) -> Result<Option<(Vec<CycleMember>, Began)>, Error> {
         let mut search = Search {
             namespace: self.namespace,
-            ends: &self.holds,
+            own_holds: &self.holds,
             link,
             seen: vec![self.id.clone()],
         };
         let Some((lock, me)) = search.waiting(&self.wants, &self.id)? else {
             return Ok(None);
         };
-        let members = search.ways_out(&lock, &me)?;
+        let members = search.follow_lock(&lock, &me)?;
         Ok(members.map(|members| (members, began(&me))))
     }
 }
@@ -102,8 +102,8 @@ impl Blocked<'_> {
 struct Search<'a> {
     namespace: &'a Namespace,
     /// What the job that looks holds.
-    ends: &'a [String],
-    link: &'a mut Link,
+    own_holds: &'a [String],
+    link: &'a mut Connection,
     /// The waiters that were met.
     seen: Vec<String>,
 }
@@ -131,7 +131,11 @@ impl Search<'_> {
 
     /// Those who stand between a waiter and its turn, if all of them wait for the job that looks;
     /// `None` when somebody can go on.
-    fn ways_out(&mut self, lock: &Inspected, me: &Waiting) -> Result<Option<Vec<Member>>, Error> {
+    fn follow_lock(
+        &mut self,
+        lock: &Inspected,
+        me: &Waiting,
+    ) -> Result<Option<Vec<CycleMember>>, Error> {
         let before = lock.waiters.iter().take_while(|other| other.id != me.id);
         let limits = before.chain([me]).map(|other| other.waiter.limit);
         // Who wants the lock alone, or waits behind one who does, needs all holders to leave, so
@@ -140,11 +144,11 @@ impl Search<'_> {
             || matches!(lock.limit(), Some(Limit::EXCLUSIVE | Limit::SHARED));
         let mut members = Vec::new();
         for hold in lock.holds() {
-            let stuck = if self.ends.contains(&hold.id) {
+            let stuck = if self.own_holds.contains(&hold.id) {
                 Some(Vec::new())
             } else {
                 let who = hold.holder.as_ref().map(|holder| holder.who.clone());
-                self.stuck(&lock.name, &hold.id, &who.unwrap_or_default())?
+                self.follow_holder(&lock.name, &hold.id, &who.unwrap_or_default())?
             };
             match stuck {
                 Some(stuck) if needs_all => return Ok(Some(stuck)),
@@ -157,13 +161,18 @@ impl Search<'_> {
     }
 
     /// The holder and those it waits for, if all of that leads to the job that looks.
-    fn stuck(&mut self, holds: &Name, hold: &str, who: &Who) -> Result<Option<Vec<Member>>, Error> {
+    fn follow_holder(
+        &mut self,
+        holds: &Name,
+        hold: &str,
+        who: &Who,
+    ) -> Result<Option<Vec<CycleMember>>, Error> {
         let mut get = redis::cmd("GET");
         get.arg(blocked_key(&self.namespace.prefix, hold));
         let note = match self.link.query(&get) {
-            Ok(note) => text(&note),
+            Ok(note) => lossy_text(&note),
             // A key of another type is nobody's note.
-            Err(error) if error.kind == Kind::Config => return Ok(None),
+            Err(error) if error.kind == ErrorKind::Config => return Ok(None),
             Err(error) => return Err(error),
         };
         let Some((id, wants)) = note.split_once(' ') else {
@@ -179,10 +188,10 @@ impl Search<'_> {
         let Some((lock, waiting)) = self.waiting(&wants, id)? else {
             return Ok(None);
         };
-        let Some(rest) = self.ways_out(&lock, &waiting)? else {
+        let Some(rest) = self.follow_lock(&lock, &waiting)? else {
             return Ok(None);
         };
-        let mut members = vec![Member {
+        let mut members = vec![CycleMember {
             holds: holds.clone(),
             wants,
             who: who.clone(),

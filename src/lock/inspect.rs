@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::connection::{Call, Connection};
 use super::error::quoted;
-use super::link::{Call, Link};
 use super::name::index_key;
 use super::scripts::{
-    INSPECT, array, frozen, holder, milliseconds, number, odd, some_text, text, waiter,
+    INSPECT, array, frozen, holder, lossy_text, milliseconds, number, some_text, unexpected_reply,
+    waiter,
 };
 use super::{Error, Frozen, Holder, Limit, Lock, Name, Namespace, Waiter};
 
@@ -82,7 +83,7 @@ impl Inspected {
 
 /// Looks at locks. One round trip for a hundred names.
 pub fn inspect(
-    link: &mut Link,
+    link: &mut Connection,
     namespace: &Namespace,
     names: &[Name],
 ) -> Result<Vec<Inspected>, Error> {
@@ -104,37 +105,37 @@ pub fn inspect(
 }
 
 /// Has the server tell when one of these locks changes for the next time, where it can.
-pub fn watch(link: &mut Link, namespace: &Namespace, names: &[Name]) -> Result<(), Error> {
+pub fn watch(link: &mut Connection, namespace: &Namespace, names: &[Name]) -> Result<(), Error> {
     let locks: Vec<Lock> = names
         .iter()
         .map(|name| Lock::new(namespace, name.clone()))
         .collect();
-    link.watch(locks.iter().map(|lock| lock.keys.lock.as_slice()))
+    link.track_keys(locks.iter().map(|lock| lock.keys.lock.as_slice()))
 }
 
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     let fields: [Value; 6] = array(answer)?
         .try_into()
-        .map_err(|fields: Vec<Value>| odd(&fields))?;
+        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
     let [kind, fence, now_ms, held, waiting, freeze] = fields;
-    let key = match text(&kind).as_str() {
+    let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
             [id, left, entry] => Ok(Some(Hold {
-                id: text(id),
+                id: lossy_text(id),
                 left: milliseconds(left)?,
                 holder: holder(entry)?,
             })),
-            _ => Err(odd(fields)),
+            _ => Err(unexpected_reply(fields)),
         })?),
         other => Key::NotALock(quoted(other).into_owned()),
     };
     let waiters = all(waiting, |fields| match fields {
         [id, entry] => Ok(waiter(entry)?.map(|waiter| Waiting {
-            id: text(id),
+            id: lossy_text(id),
             waiter,
         })),
-        _ => Err(odd(fields)),
+        _ => Err(unexpected_reply(fields)),
     })?;
     Ok(Inspected {
         name,
@@ -169,7 +170,11 @@ pub enum Which {
 }
 
 /// The names of locks, sorted.
-pub fn names(link: &mut Link, namespace: &Namespace, which: Which) -> Result<Vec<Name>, Error> {
+pub fn names(
+    link: &mut Connection,
+    namespace: &Namespace,
+    which: Which,
+) -> Result<Vec<Name>, Error> {
     let since = match which {
         Which::InUse => {
             let time = array(link.query(&redis::cmd("TIME"))?)?;
@@ -183,7 +188,7 @@ pub fn names(link: &mut Link, namespace: &Namespace, which: Which) -> Result<Vec
     command.arg(key).arg(since).arg("+inf");
     let mut names: Vec<Name> = array(link.query_list(&command)?)?
         .iter()
-        .filter_map(|value| text(value).parse().ok())
+        .filter_map(|value| lossy_text(value).parse().ok())
         .collect();
     names.sort();
     Ok(names)

@@ -54,16 +54,16 @@
 //! The *fence* that each hold carries is `max(last + 1, server time in µs)`: it grows with every
 //! grant also when the state was flushed or the server restarted empty.
 //!
-//! Types: a [`Server`] is where to go, a [`Link`] a connection to it, a [`Lock`] a name on it, and
+//! Types: a [`Server`] is where to go, a [`Connection`] a connection to it, a [`Lock`] a name on it, and
 //! a [`Claim`] one attempt to hold that lock, by its own token. Calls and the reading of their
 //! answers are separate, so that a caller may watch signals in between.
 
 mod claim;
+mod connection;
 mod deadlock;
 mod error;
 mod history;
 mod inspect;
-mod link;
 mod name;
 mod ready;
 mod resp;
@@ -76,17 +76,19 @@ use std::time::Duration;
 use redis::Value;
 
 pub use self::claim::{
-    Acquired, Busy, Claim, Loss, Order, Parting, Place, Release, Request, Reused, Standing,
+    Acquired, Busy, Claim, LeaseState, Loss, Order, Place, Reentry, Release, ReleaseMode, Request,
     Supersede, id,
 };
-pub use self::deadlock::{Blocked, Member};
-pub use self::error::{Error, Kind};
-pub use self::history::{End, Past, history};
+pub use self::connection::{Call, Connection, Grant, Incoming};
+pub use self::deadlock::{CycleMember, WaitEdge};
+pub use self::error::{Error, ErrorKind};
+pub use self::history::{HistoryEntry, Outcome, history};
 pub use self::inspect::{Hold, Inspected, Key, Waiting, Which, inspect, names, watch};
-pub use self::link::{Call, Grant, Incoming, Link};
 use self::name::Keys;
 pub use self::name::Name;
-use self::scripts::{FORCE, FREEZE, Script, THAW, array, count, holder, odd, text};
+use self::scripts::{
+    FORCE, FREEZE, Script, THAW, array, count, holder, lossy_text, unexpected_reply,
+};
 pub use self::server::{Server, TlsFiles};
 pub use self::who::{Frozen, Holder, Limit, Waiter, Who};
 
@@ -133,53 +135,53 @@ impl Lock {
     /// to the run that loses it; `None` when its process is known to be dead.
     pub fn force(
         &self,
-        link: &mut Link,
+        link: &mut Connection,
         id: Option<&str>,
         by: Option<&Who>,
         within: Duration,
     ) -> Result<Forced, Error> {
         let by = by.map(Who::to_json);
         let args = vec![id.unwrap_or_default().into(), by.unwrap_or_default()];
-        let fields = array(link.ask(self.call(&FORCE, args), within)?)?;
+        let fields = array(link.call(self.call(&FORCE, args), within)?)?;
         Ok(match fields.as_slice() {
             [Value::Int(1), entry, many] => Forced::Freed {
                 holder: holder(entry)?,
                 others: count(many)?.saturating_sub(1),
             },
             [Value::Int(0)] => Forced::WasFree,
-            [Value::Int(2), id, entry] => Forced::Another(text(id), holder(entry)?),
-            _ => return Err(odd(&fields)),
+            [Value::Int(2), id, entry] => Forced::HeldByOther(lossy_text(id), holder(entry)?),
+            _ => return Err(unexpected_reply(&fields)),
         })
     }
 
     /// Lets nobody new in for a time, by `who` and for its reason.
     pub fn freeze(
         &self,
-        link: &mut Link,
+        link: &mut Connection,
         long: Duration,
         who: &Who,
         within: Duration,
     ) -> Result<Freeze, Error> {
         let who = who.to_json();
         let args = vec![long.as_millis().to_string().into(), who];
-        let fields = array(link.ask(self.call(&FREEZE, args), within)?)?;
+        let fields = array(link.call(self.call(&FREEZE, args), within)?)?;
         match fields.as_slice() {
             [holders, entry, before] => Ok(Freeze {
                 holders: count(holders)?,
                 holder: holder(entry)?,
                 before: scripts::who(before)?,
             }),
-            _ => Err(odd(&fields)),
+            _ => Err(unexpected_reply(&fields)),
         }
     }
 
     /// Lets others in again; who had frozen it, if it was.
-    pub fn thaw(&self, link: &mut Link, within: Duration) -> Result<Option<Who>, Error> {
-        let fields = array(link.ask(self.call(&THAW, Vec::new()), within)?)?;
+    pub fn thaw(&self, link: &mut Connection, within: Duration) -> Result<Option<Who>, Error> {
+        let fields = array(link.call(self.call(&THAW, Vec::new()), within)?)?;
         match fields.as_slice() {
             [Value::Int(1), who] => Ok(Some(scripts::who(who)?.unwrap_or_default())),
             [Value::Int(0)] => Ok(None),
-            _ => Err(odd(&fields)),
+            _ => Err(unexpected_reply(&fields)),
         }
     }
 
@@ -217,7 +219,7 @@ pub enum Forced {
     /// Nobody held it.
     WasFree,
     /// Somebody else than the given id holds it: its id, and who.
-    Another(String, Option<Holder>),
+    HeldByOther(String, Option<Holder>),
 }
 
 /// What `freeze` found.

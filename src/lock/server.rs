@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::{Error, Kind, ready};
+use super::{Error, ErrorKind, ready};
 
 /// Where a server is.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,10 +63,10 @@ impl Server {
     /// Reads `redis://`, `rediss://` and `unix://` URLs.
     ///
     /// # Errors
-    /// [`Kind::Config`] when the URL is none of these; the message never repeats the URL, which
+    /// [`ErrorKind::Config`] when the URL is none of these; the message never repeats the URL, which
     /// may hold a password.
     pub fn parse(url: &str, tls: TlsFiles, timeout: Duration) -> Result<Self, Error> {
-        let bad = |why: &str| Error::new(Kind::Config, format!("bad Redis URL: {why}"));
+        let bad = |why: &str| Error::new(ErrorKind::Config, format!("bad Redis URL: {why}"));
         let (url, encrypted) = match url.split_once("://") {
             Some(("rediss", rest)) => (format!("redis://{rest}"), true),
             Some(("redis" | "unix", _)) => (url.to_owned(), false),
@@ -128,9 +128,9 @@ impl Server {
     /// Connects until this moment at the latest; no command has been sent yet.
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         let stream = match &self.address {
-            Address::Unix(path) => {
-                Stream::Unix(open_unix(path, until).map_err(|error| self.unreachable(&error))?)
-            }
+            Address::Unix(path) => Stream::Unix(
+                open_unix(path, until).map_err(|error| self.unreachable_error(&error))?,
+            ),
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
                 if *tls {
@@ -142,27 +142,27 @@ impl Server {
         };
         stream
             .set_nonblocking()
-            .map_err(|error| self.unreachable(&error))?;
+            .map_err(|error| self.unreachable_error(&error))?;
         Ok(stream)
     }
 
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
         let addresses =
-            Self::resolve(host, port, until).map_err(|error| self.unreachable(&error))?;
+            Self::resolve(host, port, until).map_err(|error| self.unreachable_error(&error))?;
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
-            let left = left(until).map_err(|error| self.unreachable(&error))?;
+            let left = left(until).map_err(|error| self.unreachable_error(&error))?;
             match TcpStream::connect_timeout(&address, left) {
                 Ok(tcp) => {
                     // Our messages are small and each waits for its answer.
                     tcp.set_nodelay(true)
-                        .map_err(|error| self.unreachable(&error))?;
+                        .map_err(|error| self.unreachable_error(&error))?;
                     return Ok(tcp);
                 }
                 Err(error) => failure = error,
             }
         }
-        Err(self.unreachable(&failure))
+        Err(self.unreachable_error(&failure))
     }
 
     /// The addresses of a host, in time. The C library's look-up knows none, so it is
@@ -190,20 +190,20 @@ impl Server {
         let config = self.tls.client_config()?;
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             Error::new(
-                Kind::Config,
+                ErrorKind::Config,
                 format!("{host} is no name a certificate can have"),
             )
         })?;
         let mut tls = ClientConnection::new(Arc::new(config), name)
-            .map_err(|error| Error::new(Kind::Config, format!("TLS: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Config, format!("TLS: {error}")))?;
         tcp.set_nonblocking(true)
-            .map_err(|error| self.unreachable(&error))?;
+            .map_err(|error| self.unreachable_error(&error))?;
         while tls.is_handshaking() || tls.wants_write() {
             shake_hands(&mut tls, &mut tcp, until).map_err(|error| {
                 if error.kind() == io::ErrorKind::InvalidData {
-                    Error::new(Kind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
+                    Error::new(ErrorKind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
                 } else {
-                    self.unreachable(&error)
+                    self.unreachable_error(&error)
                 }
             })?;
         }
@@ -211,7 +211,7 @@ impl Server {
     }
 
     /// The error for a server that doesn't answer, with what to do next.
-    pub fn unreachable(&self, error: &io::Error) -> Error {
+    pub fn unreachable_error(&self, error: &io::Error) -> Error {
         let what = match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".into(),
             io::ErrorKind::ConnectionRefused => "connection refused".into(),
@@ -221,14 +221,14 @@ impl Server {
             io::ErrorKind::UnexpectedEof => "the connection was closed".into(),
             io::ErrorKind::PermissionDenied => {
                 return Error::new(
-                    Kind::Refused,
+                    ErrorKind::Refused,
                     format!("can't open {self}: permission denied"),
                 );
             }
             _ => error.to_string(),
         };
         Error::new(
-            Kind::Unreachable,
+            ErrorKind::Unreachable,
             format!("can't reach Redis at {self}: {what}; is it running, and is --url right?"),
         )
     }
@@ -265,7 +265,7 @@ impl TlsFiles {
         }
         if roots.is_empty() {
             return Err(Error::new(
-                Kind::Config,
+                ErrorKind::Config,
                 "no trusted certificates found; name the server's CA with --tls-ca".into(),
             ));
         }
@@ -281,7 +281,7 @@ impl TlsFiles {
                     .map_err(|error| unusable(cert, &error))
             }
             _ => Err(Error::new(
-                Kind::Config,
+                ErrorKind::Config,
                 "--tls-cert and --tls-key belong together; give both or none".into(),
             )),
         }
@@ -303,7 +303,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
-    Error::new(Kind::Config, format!("can't use {}: {why}", path.display()))
+    Error::new(
+        ErrorKind::Config,
+        format!("can't use {}: {why}", path.display()),
+    )
 }
 
 /// What is left until a moment, if anything.
@@ -492,7 +495,7 @@ mod tests {
             "u:hunter2@h://",
         ] {
             let error = parse(url).unwrap_err();
-            assert_eq!(error.kind, Kind::Config);
+            assert_eq!(error.kind, ErrorKind::Config);
             if url != "hunter2://x" {
                 assert!(!error.to_string().contains("hunter2"), "{error}");
             }

@@ -15,10 +15,10 @@ use nix::unistd::Pid;
 
 use crate::cli::{self, OnLoss};
 use crate::clock::{Moment, Timer, now};
-use crate::command::take::{Holds, Taker, end, origin_of, sleep};
+use crate::command::take::{Holds, Taker, origin_of, outcome_of, sleep};
 use crate::exit::Exit;
 use crate::lease::try_timeout;
-use crate::lock::{End, Parting};
+use crate::lock::{Outcome, ReleaseMode};
 use crate::process::{self, ProcessFd};
 use crate::renewer::News;
 use crate::session::{Action, Event, Policy, Session};
@@ -193,9 +193,15 @@ pub(super) fn leave_behind(
         waits_for_tree: policy.wait_tree,
         holds,
     };
-    let end = keeper.watch().unwrap_or_else(|_| keeper.abandon());
-    let keep = std::time::Duration::ZERO;
-    taker.release_at_end(holds, &Parting::Over { end, keep }, None);
+    let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
+    taker.release_at_end(
+        holds,
+        &ReleaseMode::Finished {
+            outcome,
+            keep_for: Duration::ZERO,
+        },
+        None,
+    );
     Ok(())
 }
 
@@ -214,7 +220,7 @@ const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
     /// Renews until the target has ended, or the lock isn't ours any more; how that ended.
-    fn watch(&mut self) -> Result<End> {
+    fn watch(&mut self) -> Result<Outcome> {
         let signals = Signals::take(false)?;
         let mut timer = Timer::new()?;
         let mut ended = false;
@@ -260,7 +266,7 @@ impl Keeper<'_> {
             for news in self.holds.news() {
                 let event = self.event_of(news);
                 if self.holds.all.is_empty() && !matches!(event, Event::Lost) {
-                    return Ok(End::Released);
+                    return Ok(Outcome::Released);
                 }
                 if let Some(end) = self.apply(event) {
                     return Ok(end);
@@ -270,23 +276,23 @@ impl Keeper<'_> {
     }
 
     /// Something that watching needs has failed: the work must not go on without it.
-    fn abandon(&mut self) -> End {
+    fn abandon(&mut self) -> Outcome {
         if self.only_warn {
             let _ = self.target.process.signal(SIGURG);
             self.holds.leave();
-            return End::Lost;
+            return Outcome::Lost;
         }
         let until = now() + ABANDON_WITHIN;
         while now() < until {
             self.target.find_rest(&self.id);
             if self.target.ends().next().is_none() {
-                return End::Lost;
+                return Outcome::Lost;
             }
             self.target.signal_all(&[sys::SIGKILL]);
             std::thread::sleep(Duration::from_millis(1));
         }
         self.holds.leave();
-        End::Lost
+        Outcome::Lost
     }
 
     /// The renewer's news as an event.
@@ -312,7 +318,7 @@ impl Keeper<'_> {
     }
 
     /// Lets the session decide about an event, and does it, and about what follows from that.
-    fn apply(&mut self, event: Event) -> Option<End> {
+    fn apply(&mut self, event: Event) -> Option<Outcome> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.session.on_event(event, now()) {
@@ -332,7 +338,7 @@ impl Keeper<'_> {
                     }
                     Action::Warn => {
                         let _ = self.target.process.signal(SIGURG);
-                        return Some(End::Lost);
+                        return Some(Outcome::Lost);
                     }
                     // A stopped process takes its SIGTERM only when it goes on.
                     Action::Terminate(_) => {
@@ -343,8 +349,8 @@ impl Keeper<'_> {
                         self.target.find_rest(&self.id);
                         self.target.signal_all(&[sys::SIGKILL]);
                     }
-                    Action::Finish(Exit::Command(_)) => return Some(End::Released),
-                    Action::Finish(exit) => return Some(end(exit)),
+                    Action::Finish(Exit::Command(_)) => return Some(Outcome::Released),
+                    Action::Finish(exit) => return Some(outcome_of(exit)),
                 }
             }
         }

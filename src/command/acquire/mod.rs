@@ -25,7 +25,7 @@ use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Parting, Who};
+use crate::lock::{ReleaseMode, Who};
 use crate::process;
 use crate::report::product;
 use crate::signal::Signals;
@@ -61,7 +61,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
     if let Err(gave_up) = acquire_lock(&taker, &mut holds, &signals)? {
-        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
+        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
         return Ok(taker.gave_up(gave_up));
     }
@@ -69,7 +69,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let environment = taker.environment(&holds, slots);
     let text = text(options, &environment, &holds);
     if let Some(why) = wait_for_reader(&signals, &holds)? {
-        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
+        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
         return Ok(taker.gave_up(why));
     }
@@ -81,7 +81,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         None => Ok(()),
     };
     if kept.is_err() {
-        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
+        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
     }
     kept.map(|()| Exit::Success)
 }
@@ -116,7 +116,7 @@ fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<R
     }
     let taking = taker.take_all(started, holds, signals, &mut timer);
     if let Taking::GaveUp(why) =
-        taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused, Some(signals)))?
+        taking.inspect_err(|_| taker.release_all(holds, &ReleaseMode::Unused, Some(signals)))?
     {
         return Ok(Err(why));
     }

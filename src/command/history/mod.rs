@@ -18,7 +18,7 @@ use super::distinct;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Link, Name, Past, Which, names};
+use crate::lock::{self, Connection, HistoryEntry, Name, Which, names};
 use crate::report::{product, width};
 use crate::signal;
 
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     let asked = distinct(&options.names)?;
-    let mut link = Link::open(&settings.server)?;
+    let mut link = Connection::open(&settings.server)?;
     let found = find(&mut link, &asked, options, settings)?;
     if options.follow {
         return follow(found, &asked, options, settings, link);
@@ -63,11 +63,11 @@ struct Found {
     /// The server's clock, in milliseconds since 1970.
     now_ms: u64,
     /// In the order in which they began.
-    holds: Vec<Past>,
+    holds: Vec<HistoryEntry>,
 }
 
 fn find(
-    link: &mut Link,
+    link: &mut Connection,
     asked: &[Name],
     options: &cli::History,
     settings: &Settings,
@@ -87,14 +87,14 @@ fn find(
             let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
             history.now_ms.saturating_sub(since)
         });
-        let recent = |past: &Past| past.ended_ms.is_none_or(|ended| ended >= first);
-        let mut of_lock: Vec<Past> = history.holds.into_iter().filter(recent).collect();
+        let recent = |entry: &HistoryEntry| entry.ended_ms.is_none_or(|ended| ended >= first);
+        let mut of_lock: Vec<HistoryEntry> = history.holds.into_iter().filter(recent).collect();
         let surplus = of_lock
             .len()
             .saturating_sub(options.last.unwrap_or(usize::MAX));
         holds.extend(of_lock.drain(surplus..));
     }
-    holds.sort_by_key(|past| (past.since_ms, past.fence));
+    holds.sort_by_key(|entry| (entry.since_ms, entry.fence));
     Ok(Found { now_ms, holds })
 }
 
@@ -104,25 +104,25 @@ fn follow(
     asked: &[Name],
     options: &cli::History,
     settings: &Settings,
-    mut link: Link,
+    mut link: Connection,
 ) -> Result<Exit> {
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
-    let over = |found: Found| -> (u64, Vec<Past>) {
+    let over = |found: Found| -> (u64, Vec<HistoryEntry>) {
         let ended = found
             .holds
             .into_iter()
-            .filter(|past| past.ended_ms.is_some());
+            .filter(|entry| entry.ended_ms.is_some());
         (found.now_ms, ended.collect())
     };
     let mut shown = HashSet::new();
     let mut lines = listing::Lines::new(options.json, asked.len() == 1);
     let (mut now_ms, mut holds) = over(first);
     loop {
-        holds.retain(|past| shown.insert(past.id.clone()));
-        holds.sort_by_key(|past| past.ended_ms);
+        holds.retain(|entry| shown.insert(entry.id.clone()));
+        holds.sort_by_key(|entry| entry.ended_ms);
         let mut text = String::new();
-        for past in &holds {
-            text += &lines.next(past, now_ms)?;
+        for entry in &holds {
+            text += &lines.next(entry, now_ms)?;
         }
         if !product(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
@@ -130,7 +130,7 @@ fn follow(
         let mut found = find(&mut link, asked, options, settings);
         if found.is_err() {
             // Once more over a fresh connection: it was good before.
-            link = Link::open(&settings.server)?;
+            link = Connection::open(&settings.server)?;
             found = find(&mut link, asked, options, settings);
         }
         (now_ms, holds) = over(found?);

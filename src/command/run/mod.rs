@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use self::supervise::Ended;
 use super::take::{
-    self, Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, end, sleep,
+    self, Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, outcome_of, sleep,
 };
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::child;
@@ -22,7 +22,7 @@ use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Kind, Link, Parting, Who};
+use crate::lock::{self, Connection, ErrorKind, ReleaseMode, Who};
 use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
@@ -167,7 +167,7 @@ impl Run<'_> {
                 Err(error) => (Err(error.into()), senses),
             }
         } else {
-            let opened = Link::open(server).map_err(Into::into);
+            let opened = Connection::open(server).map_err(Into::into);
             (opened, Senses::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
@@ -184,14 +184,14 @@ impl Run<'_> {
             Ok(Taking::Done) => self.run_under(&mut holds, began, job, &mut senses),
             Ok(Taking::GaveUp(why)) => {
                 self.taker
-                    .release_at_end(&mut holds, &Parting::Unused, Some(&senses.signals));
+                    .release_at_end(&mut holds, &ReleaseMode::Unused, Some(&senses.signals));
                 drop(guard);
                 Ok(self.taker.gave_up(why))
             }
             Err(error) => {
                 let signals = Some(&senses.signals);
                 self.taker
-                    .release_all(&mut holds, &Parting::Unused, signals);
+                    .release_all(&mut holds, &ReleaseMode::Unused, signals);
                 if holds.answered || !self.runs_without(&error) {
                     return Err(error);
                 }
@@ -237,7 +237,7 @@ impl Run<'_> {
     fn runs_without(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
             .downcast_ref::<lock::Error>()
-            .is_some_and(|error| error.kind == Kind::Unreachable);
+            .is_some_and(|error| error.kind == ErrorKind::Unreachable);
         unreachable && self.options.on_unreachable == OnUnreachable::Run
     }
 
@@ -253,7 +253,8 @@ impl Run<'_> {
             Ok(None) => self.asking_again(job, holds, began),
             Ok(Some(why)) => {
                 let signals = Some(&senses.signals);
-                self.taker.release_at_end(holds, &Parting::Unused, signals);
+                self.taker
+                    .release_at_end(holds, &ReleaseMode::Unused, signals);
                 return Ok(self.taker.gave_up(why));
             }
             Err(error) => Err(error),
@@ -268,22 +269,25 @@ impl Run<'_> {
             },
             Err(error) => {
                 let signals = Some(&senses.signals);
-                self.taker.release_at_end(holds, &Parting::Unused, signals);
+                self.taker
+                    .release_at_end(holds, &ReleaseMode::Unused, signals);
                 return Err(error);
             }
         };
         // What is erased from a terminal, say, goes before what COMMAND writes.
         stderr::flush(SPOKEN);
         let Ended { exit, .. } = self.supervise(&job, holds, senses);
-        let keep = match exit {
+        let keep_for = match exit {
             // Somebody waits for it to end, or it never began.
             Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
             _ => self.options.hold_at_least,
         };
-        let end = end(exit);
-        let parting = Parting::Over { end, keep };
+        let mode = ReleaseMode::Finished {
+            outcome: outcome_of(exit),
+            keep_for,
+        };
         self.taker
-            .release_at_end(holds, &parting, Some(&senses.signals));
+            .release_at_end(holds, &mode, Some(&senses.signals));
         Ok(exit)
     }
 

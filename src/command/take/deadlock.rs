@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Holds, Taker};
 use crate::clock::Moment;
-use crate::lock::{self, Blocked, Claim, Link, Member, Name, id};
+use crate::lock::{self, Claim, Connection, CycleMember, Name, WaitEdge, id};
 use crate::report;
 
 /// After how long a waiter looks whether it is part of a deadlock. The second time is for those who
@@ -13,7 +13,7 @@ const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300
 
 /// One wait, as a part of a deadlock.
 pub struct Deadlock<'a> {
-    blocked: Blocked<'a>,
+    edge: WaitEdge<'a>,
     /// When the wait began.
     began: Moment,
     /// How many of the first looks are behind us.
@@ -28,7 +28,7 @@ impl<'a> Deadlock<'a> {
         let inherited = taker.inherited.iter().map(|(_, token)| id(token));
         let own = holds.all.iter().map(|hold| hold.claim.id());
         Self {
-            blocked: Blocked {
+            edge: WaitEdge {
                 namespace: &taker.settings.namespace,
                 holds: inherited.chain(own).collect(),
                 wants: claim.lock().name().clone(),
@@ -44,7 +44,7 @@ impl<'a> Deadlock<'a> {
     /// nothing, nobody waits for it.
     pub(super) fn due(&self) -> Option<Moment> {
         let after = AFTER.get(self.looks)?;
-        (!self.blocked.holds.is_empty()).then_some(self.began + *after)
+        (!self.edge.holds.is_empty()).then_some(self.began + *after)
     }
 
     /// Whether others may have read that we wait.
@@ -56,10 +56,10 @@ impl<'a> Deadlock<'a> {
     /// is given up.
     pub(super) fn look(
         &mut self,
-        connection: &mut Option<Link>,
+        connection: &mut Option<Connection>,
         at: Moment,
     ) -> Result<Option<String>, lock::Error> {
-        if self.blocked.holds.is_empty() || at < self.began + AFTER[0] {
+        if self.edge.holds.is_empty() || at < self.began + AFTER[0] {
             return Ok(None);
         }
         let Some(mut link) = connection.take() else {
@@ -67,17 +67,17 @@ impl<'a> Deadlock<'a> {
         };
         let passed = |after: &&Duration| at >= self.began + **after;
         self.looks = AFTER.iter().filter(passed).count();
-        self.blocked.note(&mut link, self.lasting)?;
-        let cycle = self.blocked.look(&mut link)?;
+        self.edge.publish(&mut link, self.lasting)?;
+        let cycle = self.edge.look(&mut link)?;
         *connection = Some(link);
-        Ok(cycle.map(|members| in_words(&self.blocked.wants, &members)))
+        Ok(cycle.map(|members| in_words(&self.edge.wants, &members)))
     }
 
     /// The wait has ended.
-    pub(super) fn forget(&self, connection: &mut Option<Link>) {
+    pub(super) fn forget(&self, connection: &mut Option<Connection>) {
         if self.noted()
             && let Some(mut link) = connection.take()
-            && self.blocked.forget(&mut link).is_ok()
+            && self.edge.forget(&mut link).is_ok()
         {
             *connection = Some(link);
         }
@@ -85,7 +85,7 @@ impl<'a> Deadlock<'a> {
 }
 
 /// A deadlock for people: who holds what and waits for what.
-fn in_words(wants: &Name, members: &[Member]) -> String {
+fn in_words(wants: &Name, members: &[CycleMember]) -> String {
     let others = members.iter().map(|member| {
         format!(
             "{} holds \"{}\" and waits for \"{}\"",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::{Moment, now};
 use crate::lease::Lease;
-use crate::lock::{Claim, Error, Incoming, Kind, Link, Name, Server, Standing};
+use crate::lock::{Claim, Connection, Error, ErrorKind, Incoming, LeaseState, Name, Server};
 use crate::process;
 use crate::renewer::{News, Order, Renewer};
 use crate::tree::Known;
@@ -32,7 +32,7 @@ pub struct Holds {
     /// The lease of all together: it ends when the first of them does.
     pub lease: Option<Lease>,
     /// The connection, while nobody uses it.
-    pub link: Option<Link>,
+    pub link: Option<Connection>,
     server: Arc<Server>,
     renewer: Option<Renewer>,
     /// How far the claim of a lock has come that the server gave us by itself.
@@ -89,7 +89,7 @@ impl Holds {
 
     /// A lock is ours because the server gave it to us by itself; it has to be claimed yet, and
     /// until that is done its lease is short.
-    pub fn add_granted(&mut self, hold: Hold, mut lease: Lease, link: Link) {
+    pub fn add_granted(&mut self, hold: Hold, mut lease: Lease, link: Connection) {
         lease.renew_now(now());
         self.add(hold, lease);
         self.link = Some(link);
@@ -172,7 +172,7 @@ impl Holds {
                 Ok(renewer) => self.renewer.insert(renewer),
                 Err(error) => {
                     let what = format!("can't start the renewing thread: {error}");
-                    return Err(Error::new(Kind::Internal, what));
+                    return Err(Error::new(ErrorKind::Internal, what));
                 }
             },
         };
@@ -191,7 +191,9 @@ impl Holds {
                 }
                 Ok(None) if self.overdue().is_none_or(|due| now() < due) => {}
                 Ok(None) => {
-                    let error = self.server.unreachable(&io::ErrorKind::TimedOut.into());
+                    let error = self
+                        .server
+                        .unreachable_error(&io::ErrorKind::TimedOut.into());
                     news.extend(self.claim_again(sent, error));
                 }
                 Err(error) => {
@@ -233,7 +235,7 @@ impl Holds {
         while let Some(link) = &mut self.link
             && let Some(incoming) = link.receive()?
         {
-            if let (Incoming::Invalidated, None) = (incoming, self.look_at) {
+            if let (Incoming::KeyChanged, None) = (incoming, self.look_at) {
                 self.look_at = Some(self.looks.ask_at(now()));
             }
         }
@@ -243,15 +245,17 @@ impl Holds {
     /// The answer to a claim that was sent at this moment, if it has come.
     fn claimed(&mut self, sent: Moment) -> Result<Option<News>, Error> {
         let (Some(link), Some(hold)) = (&mut self.link, self.all.first()) else {
-            return Err(self.server.unreachable(&io::ErrorKind::NotConnected.into()));
+            return Err(self
+                .server
+                .unreachable_error(&io::ErrorKind::NotConnected.into()));
         };
         let name = || hold.claim.lock().name().clone();
         while let Some(incoming) = link.receive()? {
             if let Incoming::Answer(answer) = incoming {
                 return Ok(Some(match Claim::standing(answer)? {
-                    Standing::Ours { .. } => News::Renewed(sent),
-                    Standing::Returned => News::Returned(name()),
-                    Standing::Lost(loss) => News::Lost(name(), loss),
+                    LeaseState::Held { .. } => News::Renewed(sent),
+                    LeaseState::Released => News::Returned(name()),
+                    LeaseState::Lost(loss) => News::Lost(name(), loss),
                 }));
             }
         }

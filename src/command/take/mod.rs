@@ -30,8 +30,8 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
-    self, Claim, End, Kind, Limit, Link, Lock, Loss, Name, Order, Parting, Release, Request,
-    Reused, Server, Supersede, Who,
+    self, Claim, Connection, ErrorKind, Limit, Lock, Loss, Name, Order, Outcome, Reentry, Release,
+    ReleaseMode, Request, Server, Supersede, Who,
 };
 use crate::process;
 use crate::report::{self, Voice};
@@ -189,14 +189,14 @@ impl<'a> Taker<'a> {
         let claim = Claim::resume(lock.clone(), token.clone(), ttl);
         let mut link = match holds.link.take() {
             Some(link) => link,
-            None => Link::open(&self.settings.server)?,
+            None => Connection::open(&self.settings.server)?,
         };
         let sent = now();
         let reused = claim.reuse(&mut link, self.settings.server.timeout)?;
         holds.link = Some(link);
         holds.answered = true;
         // Where it isn't held (any more), that was another server, or a job that has ended.
-        let Some(Reused {
+        let Some(Reentry {
             fence,
             limit: theirs,
             slot,
@@ -271,11 +271,11 @@ impl<'a> Taker<'a> {
 
     /// Gives all locks back, the last first, at the end of a process. A failure is a line on stderr and
     /// nothing else: the lock ends with its TTL.
-    pub fn release_at_end(&self, holds: &mut Holds, parting: &Parting, signals: Option<&Signals>) {
+    pub fn release_at_end(&self, holds: &mut Holds, mode: &ReleaseMode, signals: Option<&Signals>) {
         // The server answers us before it notifies the next holder. Waking us would delay that one; we
         // have nothing urgent left.
         sys::yield_cpu();
-        self.release_all(holds, parting, signals);
+        self.release_all(holds, mode, signals);
         if holds.marked {
             process::remove_old_marks();
         }
@@ -283,14 +283,14 @@ impl<'a> Taker<'a> {
 
     /// Gives all locks back, the last first. A server that stands still may make that slow; then
     /// another one of these signals ends us at once.
-    pub fn release_all(&self, holds: &mut Holds, parting: &Parting, signals: Option<&Signals>) {
+    pub fn release_all(&self, holds: &mut Holds, mode: &ReleaseMode, signals: Option<&Signals>) {
         holds.rest();
         while let Some(hold) = holds.all.pop() {
             if hold.reused {
                 continue;
             }
             let name = hold.claim.lock().name();
-            let released = self.release(&hold.claim, parting, &mut holds.link, signals);
+            let released = self.release(&hold.claim, mode, &mut holds.link, signals);
             holds.remove_mark(&hold);
             match released {
                 Ok(Release::Released) => self
@@ -322,8 +322,8 @@ impl<'a> Taker<'a> {
     fn release(
         &self,
         claim: &Claim,
-        parting: &Parting,
-        link: &mut Option<Link>,
+        mode: &ReleaseMode,
+        link: &mut Option<Connection>,
         signals: Option<&Signals>,
     ) -> Result<Release, lock::Error> {
         let let_signals_through = || {
@@ -334,14 +334,14 @@ impl<'a> Taker<'a> {
         let within = self.settings.server.timeout;
         let over_the_old = link
             .as_mut()
-            .map(|open| claim.release(open, parting, let_signals_through, within));
+            .map(|open| claim.release(open, mode, let_signals_through, within));
         let released = if let Some(Ok(release)) = over_the_old {
             Ok(release)
         } else {
             let_signals_through();
             *link = None;
-            Link::open(&self.settings.server)
-                .and_then(|fresh| claim.release(link.insert(fresh), parting, || {}, within))
+            Connection::open(&self.settings.server)
+                .and_then(|fresh| claim.release(link.insert(fresh), mode, || {}, within))
         };
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
             self.voice().detail(error);
@@ -402,12 +402,12 @@ fn read_holds(held: &[u8]) -> Vec<(Name, Vec<u8>)> {
 }
 
 /// How the history calls the end of what was done under a lock.
-pub fn end(exit: Exit) -> End {
+pub fn outcome_of(exit: Exit) -> Outcome {
     match exit {
-        Exit::Signal(signal) | Exit::Interrupted(signal) => End::Signal(signal),
-        Exit::Timeout => End::Timeout,
-        Exit::Lost => End::Lost,
-        Exit::Cancelled => End::Cancelled(None),
+        Exit::Signal(signal) | Exit::Interrupted(signal) => Outcome::Signal(signal),
+        Exit::Timeout => Outcome::Timeout,
+        Exit::Lost => Outcome::Lost,
+        Exit::Cancelled => Outcome::Cancelled(None),
         Exit::Success
         | Exit::Command(_)
         | Exit::Outdated
@@ -418,7 +418,7 @@ pub fn end(exit: Exit) -> End {
         | Exit::Config
         | Exit::Internal
         | Exit::CannotExecute
-        | Exit::NotFound => End::Status(exit.code()),
+        | Exit::NotFound => Outcome::Status(exit.code()),
     }
 }
 
@@ -453,16 +453,19 @@ const SOON: Duration = Duration::from_millis(250);
 
 /// Opens a connection, for a process whose signals are collected; one that ends us does so also where
 /// the server doesn't let us in.
-pub fn open(server: &Arc<Server>, signals: &Signals) -> Result<Result<Link, GaveUp>, lock::Error> {
+pub fn open(
+    server: &Arc<Server>,
+    signals: &Signals,
+) -> Result<Result<Connection, GaveUp>, lock::Error> {
     let started = now();
-    let opened = Link::open_within(server, SOON.min(server.timeout));
+    let opened = Connection::open_within(server, SOON.min(server.timeout));
     let left = server.timeout.saturating_sub(SOON);
     if opened.is_ok() || left.is_zero() || now().since(started) < SOON {
         return opened.map(Ok);
     }
     open_in_background(server, left, signals).unwrap_or_else(|error| {
         let line = format!("can't wait for a connection: {error}");
-        Err(lock::Error::new(Kind::Internal, line))
+        Err(lock::Error::new(ErrorKind::Internal, line))
     })
 }
 
@@ -470,12 +473,12 @@ fn open_in_background(
     server: &Arc<Server>,
     within: Duration,
     signals: &Signals,
-) -> io::Result<Result<Result<Link, GaveUp>, lock::Error>> {
+) -> io::Result<Result<Result<Connection, GaveUp>, lock::Error>> {
     let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
     let (answer, answered) = channel();
     let (server, waker) = (Arc::clone(server), Arc::clone(&done));
     sys::start_thread("connect", sys::USUAL_STACK, move || {
-        let _ = answer.send(Link::open_within(&server, within));
+        let _ = answer.send(Connection::open_within(&server, within));
         let _ = waker.write(1);
     })?;
     loop {

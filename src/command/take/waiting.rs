@@ -16,7 +16,9 @@ use super::{GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, lost, open, ori
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::lease::Lease;
-use crate::lock::{self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Parting, Place};
+use crate::lock::{
+    self, Acquired, Busy, Claim, Connection, ErrorKind, Grant, Incoming, Place, ReleaseMode,
+};
 use crate::process::{self, Liveness, ProcessFd};
 use crate::renewer::News;
 use crate::report;
@@ -28,7 +30,7 @@ pub struct Attempt<'a> {
     pub(super) taker: &'a Taker<'a>,
     pub(super) claim: Claim,
     holds: &'a mut Holds,
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<Connection>,
     began: Moment,
     /// The server may know the claim: as a holder, or in its queue.
     known: bool,
@@ -134,8 +136,8 @@ impl<'a> Attempt<'a> {
         // whose answer nobody read. The same connection, where it is good, keeps the order.
         if self.known && !matches!(taking, Ok(Taking::Done)) {
             let signals = Some(self.signals);
-            let (parting, link) = (&Parting::Unused, &mut self.link);
-            let released = self.taker.release(&self.claim, parting, link, signals);
+            let (mode, link) = (&ReleaseMode::Unused, &mut self.link);
+            let released = self.taker.release(&self.claim, mode, link, signals);
             if let Err(error) = released {
                 self.taker.voice().detail(error);
             }
@@ -241,7 +243,7 @@ impl<'a> Attempt<'a> {
             "{} answers too slowly for --ttl {ttl}",
             self.taker.settings.server
         );
-        Err(lock::Error::new(Kind::Unreachable, line).into())
+        Err(lock::Error::new(ErrorKind::Unreachable, line).into())
     }
 
     /// The server has answered at this moment.
@@ -289,15 +291,15 @@ impl<'a> Attempt<'a> {
             match self.next(until) {
                 Ok(Woken::GaveUp(why)) => return Ok(Some(why)),
                 Ok(Woken::Time) => return Ok(None),
-                Ok(Woken::Incoming(Incoming::Deaf)) => self.poll_from_now_on(),
+                Ok(Woken::Incoming(Incoming::SubscribeDenied)) => self.poll_from_now_on(),
                 // What is said meanwhile is found out by asking.
                 Ok(
                     Woken::Incoming(
                         Incoming::Answer(_)
-                        | Incoming::Listening
+                        | Incoming::Subscribed
                         | Incoming::Granted(_)
-                        | Incoming::Notified
-                        | Incoming::Invalidated,
+                        | Incoming::Message
+                        | Incoming::KeyChanged,
                     )
                     | Woken::HolderDied,
                 ) => {}
@@ -332,18 +334,18 @@ impl<'a> Attempt<'a> {
             }
             match self.next(until.min(self.telling.due())) {
                 Ok(Woken::Time) if now() < until => {}
-                Ok(Woken::Incoming(Incoming::Deaf)) => {
+                Ok(Woken::Incoming(Incoming::SubscribeDenied)) => {
                     self.poll_from_now_on();
                     return Ok(Idle::Ask);
                 }
                 Ok(Woken::Incoming(Incoming::Granted(grant))) => return Ok(Idle::Granted(grant)),
                 // What we watch (the lock that we joined) has changed.
                 Ok(
-                    Woken::Incoming(Incoming::Notified | Incoming::Invalidated)
+                    Woken::Incoming(Incoming::Message | Incoming::KeyChanged)
                     | Woken::Time
                     | Woken::HolderDied,
                 ) => return Ok(Idle::Ask),
-                Ok(Woken::Incoming(Incoming::Listening | Incoming::Answer(_))) => {}
+                Ok(Woken::Incoming(Incoming::Subscribed | Incoming::Answer(_))) => {}
                 Ok(Woken::GaveUp(why)) => return Ok(Idle::GaveUp(why)),
                 Err(error) => {
                     self.taker.voice().detail(&error);
@@ -422,7 +424,7 @@ impl<'a> Attempt<'a> {
         if let Some(Place { polls: false, .. }) = self.place
             && !self.listening
         {
-            link.listen(&self.claim.channel())?;
+            link.subscribe(&self.claim.channel())?;
             self.listening = true;
             // To listen may take an answer of its own, for which the question waits.
             within *= 2;
@@ -471,19 +473,19 @@ impl<'a> Attempt<'a> {
                         }
                     });
                 }
-                Woken::Incoming(Incoming::Deaf) => self.poll_from_now_on(),
+                Woken::Incoming(Incoming::SubscribeDenied) => self.poll_from_now_on(),
                 // A message that crosses the question is answered by it.
                 Woken::Incoming(
-                    Incoming::Listening
-                    | Incoming::Notified
+                    Incoming::Subscribed
+                    | Incoming::Message
                     | Incoming::Granted(_)
-                    | Incoming::Invalidated,
+                    | Incoming::KeyChanged,
                 )
                 | Woken::HolderDied => {}
                 Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
                 Woken::Time => {
                     let error = io::Error::from(io::ErrorKind::TimedOut);
-                    return Err(self.taker.settings.server.unreachable(&error));
+                    return Err(self.taker.settings.server.unreachable_error(&error));
                 }
             }
         }
@@ -562,8 +564,9 @@ impl<'a> Attempt<'a> {
 
     /// The next thing that happens, at the latest the moment. What we hold is kept alive meanwhile.
     fn next(&mut self, until: Moment) -> Result<Woken, lock::Error> {
-        let internal =
-            |error: anyhow::Error| lock::Error::new(Kind::Internal, format!("can't wait: {error}"));
+        let internal = |error: anyhow::Error| {
+            lock::Error::new(ErrorKind::Internal, format!("can't wait: {error}"))
+        };
         loop {
             if let Some(link) = &mut self.link
                 && let Some(incoming) = link.receive()?

@@ -1,7 +1,7 @@
 //! A connection to one server: calls go out, answers and notifications come in.
 //!
 //! Nothing here blocks unless asked to: a caller that also has signals and timers to watch sends,
-//! waits for the descriptor, and takes what came; one that has nothing else to do uses [`Link::ask`].
+//! waits for the descriptor, and takes what came; one that has nothing else to do uses [`Connection::ask`].
 //!
 //! What the other side sends is believed as far as the protocol goes, and no further:
 //!
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
 use super::resp::{Broken, Replies};
-use super::scripts::{MOST, RELEASE, SLOTS, Script, text};
+use super::scripts::{MOST, RELEASE, SLOTS, Script, lossy_text};
 use super::server::{Server, Stream};
-use super::{Error, Kind, ready};
+use super::{Error, ErrorKind, ready};
 
 /// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
 /// one holder and a word about another, so a few kilobytes.
@@ -65,16 +65,16 @@ impl Call {
 }
 
 /// The number of a request on its connection, by which its answer is known.
-type Number = u64;
+type RequestId = u64;
 
 /// What an answer that is still to come belongs to.
 enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
-    Call(Number, Call),
+    Call(RequestId, Call),
     /// A call that is not sent again.
-    Sent(Number, &'static Script),
+    Sent(RequestId, &'static Script),
     /// A command whose answer is wanted as it is.
-    Plain(Number),
+    Plain(RequestId),
     /// The change to RESP3.
     Hello,
     /// What we can do without: tracking.
@@ -133,15 +133,15 @@ pub enum Incoming {
     /// The answer to a call.
     Answer(Value),
     /// The subscription is confirmed: no release can be missed any more.
-    Listening,
+    Subscribed,
     /// The server doesn't let us subscribe; somebody who waits has to poll.
-    Deaf,
+    SubscribeDenied,
     /// The message that the lock is ours, for a short time in which to claim it.
     Granted(Grant),
     /// Another message on the channel we listen to.
-    Notified,
+    Message,
     /// A key that was read over this connection may have changed.
-    Invalidated,
+    KeyChanged,
 }
 
 /// What the next reply may weigh.
@@ -154,14 +154,14 @@ enum Room {
 
 /// A connection to one server.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
-pub struct Link {
+pub struct Connection {
     stream: Stream,
     replies: Replies,
     /// How much was read since the caller was last told that there is nothing.
     turn: usize,
     room: Room,
     expected: VecDeque<Expected>,
-    sent: Number,
+    sent: RequestId,
     resp3: Resp3,
     /// Something that was asked was answered.
     has_answered: bool,
@@ -170,21 +170,21 @@ pub struct Link {
     /// What is to be sent after the subscription.
     held_back: Vec<u8>,
     /// A subscription isn't possible, which the caller hasn't heard yet.
-    deaf: bool,
+    denied: bool,
     /// An invalidation came while somebody waited for an answer.
-    invalidated: bool,
+    key_changed: bool,
     /// The server was asked to tell of keys that change.
-    tracks: bool,
+    tracking: bool,
     /// Answers can't be told apart any more.
     broken: Option<Error>,
     server: Arc<Server>,
 }
 
-impl Link {
+impl Connection {
     /// Connects and proves who we are, all within the server's timeout.
     ///
     /// # Errors
-    /// [`Kind::Unreachable`], [`Kind::Refused`] or [`Kind::Config`].
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub fn open(server: &Arc<Server>) -> Result<Self, Error> {
         Self::open_within(server, server.timeout)
     }
@@ -203,18 +203,18 @@ impl Link {
             has_answered: false,
             channel: None,
             held_back: Vec::new(),
-            deaf: false,
-            invalidated: false,
-            tracks: false,
+            denied: false,
+            key_changed: false,
+            tracking: false,
             broken: None,
             server: Arc::clone(server),
         };
-        link.introduce(until)?;
+        link.authenticate(until)?;
         Ok(link)
     }
 
     /// Logs in and chooses the database, in one round trip, and in none where neither is needed.
-    fn introduce(&mut self, until: Instant) -> Result<(), Error> {
+    fn authenticate(&mut self, until: Instant) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut answers = 0;
         if let Some(password) = &self.server.password {
@@ -234,7 +234,7 @@ impl Link {
         if answers == 0 {
             return Ok(());
         }
-        let numbers: Vec<Number> = (0..answers).map(|_| self.expect_plain()).collect();
+        let numbers: Vec<RequestId> = (0..answers).map(|_| self.expect_plain()).collect();
         self.write(&bytes, until)?;
         for number in numbers {
             self.answer(number, until)?;
@@ -248,7 +248,7 @@ impl Link {
         self.request(call, until).map(drop)
     }
 
-    fn request(&mut self, call: Call, until: Instant) -> Result<Number, Error> {
+    fn request(&mut self, call: Call, until: Instant) -> Result<RequestId, Error> {
         self.nothing_is_left()?;
         let bytes = call.command(true).get_packed_command();
         self.sent += 1;
@@ -258,7 +258,7 @@ impl Link {
     }
 
     /// Notes down that an answer will come that is wanted as it is.
-    fn expect_plain(&mut self) -> Number {
+    fn expect_plain(&mut self) -> RequestId {
         self.sent += 1;
         self.expected.push_back(Expected::Plain(self.sent));
         self.sent
@@ -270,7 +270,7 @@ impl Link {
         if self.sent == 0 || !self.expected.is_empty() {
             return Ok(());
         }
-        while let Some((_, incoming)) = self.take_in()? {
+        while let Some((_, incoming)) = self.next_incoming()? {
             self.pass_over(&incoming);
         }
         Ok(())
@@ -278,12 +278,12 @@ impl Link {
 
     /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent
     /// next on: that waits here until it is known that the server can.
-    pub fn listen(&mut self, channel: &[u8]) -> Result<(), Error> {
+    pub fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
         let until = self.until();
         match self.resp3 {
             Resp3::Spoken => {
                 self.expected.push_back(Expected::Subscribed);
-                self.write(&subscribe(channel), until)
+                self.write(&subscribe_command(channel), until)
             }
             Resp3::Unasked if !self.server.closes_on_hello() => {
                 self.nothing_is_left()?;
@@ -296,7 +296,7 @@ impl Link {
                 Ok(())
             }
             Resp3::Unasked | Resp3::Unknown => {
-                self.deaf = true;
+                self.denied = true;
                 Ok(())
             }
         }
@@ -333,9 +333,9 @@ impl Link {
         };
         let mut bytes = Vec::new();
         if spoken {
-            bytes = subscribe(&channel);
+            bytes = subscribe_command(&channel);
         } else {
-            self.deaf = true;
+            self.denied = true;
             let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
             if let Some(at) = self.expected.iter().position(subscribed) {
                 self.expected.remove(at);
@@ -350,7 +350,10 @@ impl Link {
     /// tracking, RESP3). Where that doesn't exist, nobody tells. Only what is read here counts: of a
     /// script's keys most are written all the time. What stands in the key isn't asked for, as it may
     /// be anything.
-    pub(super) fn watch<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+    pub(super) fn track_keys<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Error> {
         let until = self.until();
         let asks = match self.resp3 {
             Resp3::Spoken | Resp3::Asked => false,
@@ -364,7 +367,7 @@ impl Link {
             command.write_packed_command(&mut bytes);
             optional += 1;
         };
-        if !std::mem::replace(&mut self.tracks, true) {
+        if !std::mem::replace(&mut self.tracking, true) {
             add(cmd("CLIENT")
                 .arg("TRACKING")
                 .arg("ON")
@@ -394,17 +397,17 @@ impl Link {
     /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
     /// [`TURN`] bytes, and the descriptor says that there is more.
     pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
-        if std::mem::take(&mut self.invalidated) {
-            return Ok(Some(Incoming::Invalidated));
+        if std::mem::take(&mut self.key_changed) {
+            return Ok(Some(Incoming::KeyChanged));
         }
-        if std::mem::take(&mut self.deaf) {
-            return Ok(Some(Incoming::Deaf));
+        if std::mem::take(&mut self.denied) {
+            return Ok(Some(Incoming::SubscribeDenied));
         }
-        Ok(self.take_in()?.map(|(_, incoming)| incoming))
+        Ok(self.next_incoming()?.map(|(_, incoming)| incoming))
     }
 
     /// What came in; with an answer the number of its request.
-    fn take_in(&mut self) -> Result<Option<(Number, Incoming)>, Error> {
+    fn next_incoming(&mut self) -> Result<Option<(RequestId, Incoming)>, Error> {
         let unasked = |incoming| Ok(Some((0, incoming)));
         loop {
             let Some(value) = self.next_reply()? else {
@@ -412,22 +415,22 @@ impl Link {
             };
             if let Value::Push { kind, data } = value {
                 match kind {
-                    PushKind::Message => match data.last().map(text).as_deref() {
+                    PushKind::Message => match data.last().map(lossy_text).as_deref() {
                         // Somebody only wants to know whether we are there.
                         Some("hello") => continue,
                         Some(message) => {
                             let grant = Grant::parse(message);
-                            return unasked(grant.map_or(Incoming::Notified, Incoming::Granted));
+                            return unasked(grant.map_or(Incoming::Message, Incoming::Granted));
                         }
-                        None => return unasked(Incoming::Notified),
+                        None => return unasked(Incoming::Message),
                     },
-                    PushKind::Invalidate => return unasked(Incoming::Invalidated),
+                    PushKind::Invalidate => return unasked(Incoming::KeyChanged),
                     PushKind::Subscribe => {
                         let expected = self.expected.pop_front();
                         if !matches!(expected, Some(Expected::Subscribed)) {
                             return Err(self.out_of_step("confirmed what was not asked for"));
                         }
-                        return unasked(Incoming::Listening);
+                        return unasked(Incoming::Subscribed);
                     }
                     _ => continue,
                 }
@@ -448,12 +451,12 @@ impl Link {
                 (Some(Expected::Optional), _) => {}
                 (Some(Expected::Hello), answer) => {
                     self.hello(&answer)?;
-                    if std::mem::take(&mut self.deaf) {
-                        return unasked(Incoming::Deaf);
+                    if std::mem::take(&mut self.denied) {
+                        return unasked(Incoming::SubscribeDenied);
                     }
                 }
                 (Some(Expected::Subscribed), Value::ServerError(_)) => {
-                    return unasked(Incoming::Deaf);
+                    return unasked(Incoming::SubscribeDenied);
                 }
                 (Some(Expected::Subscribed), _) => {
                     return Err(self.out_of_step("did not answer a subscription"));
@@ -487,7 +490,7 @@ impl Link {
 
     fn gives_up(&self, why: &str) -> Error {
         Error::new(
-            Kind::Unreachable,
+            ErrorKind::Unreachable,
             format!("gave up the connection to Redis at {}: {why}", self.server),
         )
     }
@@ -497,7 +500,7 @@ impl Link {
         match broken {
             // What has never said anything else is no Redis, and won't be one.
             Broken::Noise(noise) if self.replies.last_weight() == 0 => Error::new(
-                Kind::Internal,
+                ErrorKind::Internal,
                 format!(
                     "what answers at {} doesn't speak Redis' protocol: it said {noise:?}",
                     self.server
@@ -564,19 +567,19 @@ impl Link {
         if self.resp3 == Resp3::Asked && self.has_answered {
             self.server.note_that_it_closes_on_hello();
         }
-        self.server.unreachable(error)
+        self.server.unreachable_error(error)
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
     /// nobody has read are passed over.
-    pub fn ask(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
+    pub fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
         let number = self.request(call, until)?;
         self.answer(number, until)
     }
 
     /// The same; `is_slow` is called when the answer takes longer than `soon`.
-    pub fn ask_with_patience(
+    pub fn call_with_notice(
         &mut self,
         call: Call,
         soon: Duration,
@@ -586,7 +589,7 @@ impl Link {
         let start = Instant::now();
         let number = self.request(call, start + within)?;
         match self.answer(number, start + soon.min(within)) {
-            Err(error) if error.kind == Kind::Unreachable && soon < within => {
+            Err(error) if error.kind == ErrorKind::Unreachable && soon < within => {
                 is_slow();
                 self.answer(number, start + within)
             }
@@ -595,14 +598,14 @@ impl Link {
     }
 
     /// Sends many calls of one script at once and reads all answers, which may take `within` together.
-    pub(super) fn ask_all<T>(
+    pub(super) fn pipeline<T>(
         &mut self,
         calls: Vec<Call>,
         within: Duration,
         mut read: impl FnMut(Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
         let until = Instant::now() + within;
-        self.ask_each(calls, || until, |_, value| read(value))
+        self.call_each(calls, || until, |_, value| read(value))
     }
 
     /// The same for answers that may be long: each may take the server's timeout, and all together
@@ -615,7 +618,7 @@ impl Link {
         let within = self.server.timeout;
         let mut left = LISTING;
         self.room = Room::Listing(left);
-        let found = self.ask_each(
+        let found = self.call_each(
             calls,
             || Instant::now() + within,
             |link, value| {
@@ -628,7 +631,7 @@ impl Link {
         found
     }
 
-    fn ask_each<T>(
+    fn call_each<T>(
         &mut self,
         calls: Vec<Call>,
         until: impl Fn() -> Instant,
@@ -682,9 +685,9 @@ impl Link {
     }
 
     /// Waits for the answer to a request, passing over all else.
-    fn answer(&mut self, number: Number, until: Instant) -> Result<Value, Error> {
+    fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
         loop {
-            match self.take_in()? {
+            match self.next_incoming()? {
                 Some((answered, Incoming::Answer(value))) if answered == number => {
                     return Ok(value);
                 }
@@ -694,9 +697,11 @@ impl Link {
                     let left = until.saturating_duration_since(Instant::now());
                     let readable = !left.is_zero()
                         && ready::to_read(self.as_fd(), left)
-                            .map_err(|error| self.server.unreachable(&error))?;
+                            .map_err(|error| self.server.unreachable_error(&error))?;
                     if !readable {
-                        return Err(self.server.unreachable(&io::ErrorKind::TimedOut.into()));
+                        return Err(self
+                            .server
+                            .unreachable_error(&io::ErrorKind::TimedOut.into()));
                     }
                 }
             }
@@ -706,12 +711,12 @@ impl Link {
     /// What came in while an answer was waited for.
     fn pass_over(&mut self, incoming: &Incoming) {
         match incoming {
-            Incoming::Invalidated => self.invalidated = true,
-            Incoming::Deaf => self.deaf = true,
+            Incoming::KeyChanged => self.key_changed = true,
+            Incoming::SubscribeDenied => self.denied = true,
             Incoming::Answer(_)
-            | Incoming::Listening
+            | Incoming::Subscribed
             | Incoming::Granted(_)
-            | Incoming::Notified => {}
+            | Incoming::Message => {}
         }
     }
 
@@ -725,7 +730,7 @@ impl Link {
         }
         self.stream
             .send(bytes, until)
-            .map_err(|error| self.server.unreachable(&error))
+            .map_err(|error| self.server.unreachable_error(&error))
     }
 
     /// Whether something was asked that nobody has an answer to, and that must not come late.
@@ -743,7 +748,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         if self.owes_an_answer() {
             self.stream.reset_when_closed();
@@ -751,11 +756,11 @@ impl Drop for Link {
     }
 }
 
-fn subscribe(channel: &[u8]) -> Vec<u8> {
+fn subscribe_command(channel: &[u8]) -> Vec<u8> {
     cmd("SUBSCRIBE").arg(channel).get_packed_command()
 }
 
-impl AsFd for Link {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
