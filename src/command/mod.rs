@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share: usage errors and the status of an error.
 
 mod acquire;
+mod environment;
 mod extend;
 mod fence;
 mod freeze;

@@ -1,7 +1,8 @@
 //! A connection to one server: calls go out, answers and notifications come in.
 //!
 //! Nothing here blocks unless asked to: a caller that also has signals and timers to watch sends,
-//! waits for the descriptor, and takes what came; one that has nothing else to do uses [`Connection::ask`].
+//! waits for the descriptor, and takes what came; one that has nothing else to do uses
+//! [`Connection::call`].
 //!
 //! What the other side sends is believed as far as the protocol goes, and no further:
 //!
@@ -28,7 +29,7 @@ use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 use super::resp::{Broken, Replies};
 use super::scripts::{MOST, RELEASE, SLOTS, Script, lossy_text};
 use super::server::{Server, Stream};
-use super::{Error, ErrorKind, ready};
+use super::{Error, ErrorKind, Incoming, ready};
 
 /// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
 /// one holder and a word about another, so a few kilobytes.
@@ -41,7 +42,7 @@ const LISTING: usize = 16 << 20;
 const TURN: usize = 64 * 1024;
 
 /// One call of a script.
-pub struct Call {
+pub(super) struct Call {
     pub(super) script: &'static Script,
     pub(super) keys: Vec<Vec<u8>>,
     pub(super) args: Vec<Vec<u8>>,
@@ -128,20 +129,16 @@ impl Grant {
 const LONGEST_GRANT: u64 = 60_000;
 
 /// What came in.
-#[derive(Debug)]
-pub enum Incoming {
-    /// The answer to a call.
-    Answer(Value),
-    /// The subscription is confirmed: no release can be missed any more.
-    Subscribed,
-    /// The server doesn't let us subscribe; somebody who waits has to poll.
-    SubscribeDenied,
-    /// The message that the lock is ours, for a short time in which to claim it.
-    Granted(Grant),
-    /// Another message on the channel we listen to.
-    Message,
-    /// A key that was read over this connection may have changed.
-    KeyChanged,
+pub(super) enum Received {
+    /// The answer to a request.
+    Answer {
+        number: RequestId,
+        /// The script that was called, if it was one.
+        script: Option<&'static Script>,
+        value: Value,
+    },
+    /// What the server pushes.
+    Event(Incoming),
 }
 
 /// What the next reply may weigh.
@@ -154,7 +151,7 @@ enum Room {
 
 /// A connection to one server.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
-pub struct Connection {
+pub(super) struct Connection {
     stream: Stream,
     replies: Replies,
     /// How much was read since the caller was last told that there is nothing.
@@ -167,6 +164,8 @@ pub struct Connection {
     has_answered: bool,
     /// The channel to listen to, once it is known that the server speaks RESP3.
     channel: Option<Vec<u8>>,
+    /// The channel that was last asked for.
+    subscribed: Option<Vec<u8>>,
     /// What is to be sent after the subscription.
     held_back: Vec<u8>,
     /// A subscription isn't possible, which the caller hasn't heard yet.
@@ -178,21 +177,22 @@ pub struct Connection {
     /// Answers can't be told apart any more.
     broken: Option<Error>,
     server: Arc<Server>,
+    /// How long writing, and each answer of a listing, may take.
+    timeout: Duration,
 }
 
 impl Connection {
-    /// Connects and proves who we are, all within the server's timeout.
+    /// Connects and proves who we are, all `within` a time.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
-    pub fn open(server: &Arc<Server>) -> Result<Self, Error> {
-        Self::open_within(server, server.timeout)
-    }
-
-    /// The same within another time.
-    pub fn open_within(server: &Arc<Server>, within: Duration) -> Result<Self, Error> {
+    pub(super) fn open(
+        server: &Arc<Server>,
+        timeout: Duration,
+        within: Duration,
+    ) -> Result<Self, Error> {
         let until = Instant::now() + within;
-        let mut link = Self {
+        let mut connection = Self {
             stream: server.open(until)?,
             replies: Replies::default(),
             turn: 0,
@@ -202,15 +202,17 @@ impl Connection {
             resp3: Resp3::Unasked,
             has_answered: false,
             channel: None,
+            subscribed: None,
             held_back: Vec::new(),
             denied: false,
             key_changed: false,
             tracking: false,
             broken: None,
             server: Arc::clone(server),
+            timeout,
         };
-        link.authenticate(until)?;
-        Ok(link)
+        connection.authenticate(until)?;
+        Ok(connection)
     }
 
     /// Logs in and chooses the database, in one round trip, and in none where neither is needed.
@@ -243,7 +245,7 @@ impl Connection {
     }
 
     /// Sends a call; its answer comes in later.
-    pub fn send(&mut self, call: Call) -> Result<(), Error> {
+    pub(super) fn send(&mut self, call: Call) -> Result<(), Error> {
         let until = self.until();
         self.request(call, until).map(drop)
     }
@@ -270,15 +272,31 @@ impl Connection {
         if self.sent == 0 || !self.expected.is_empty() {
             return Ok(());
         }
-        while let Some((_, incoming)) = self.next_incoming()? {
-            self.pass_over(&incoming);
+        while let Some(received) = self.next_incoming()? {
+            self.pass_over(&received);
         }
         Ok(())
     }
 
     /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent
     /// next on: that waits here until it is known that the server can.
-    pub fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
+    /// Where that was asked before, it is not asked again.
+    pub(super) fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
+        if self.subscribed.as_deref() == Some(channel) {
+            return Ok(());
+        }
+        self.ask_to_subscribe(channel)?;
+        self.subscribed = Some(channel.to_vec());
+        Ok(())
+    }
+
+    /// Whether a subscription was asked for and the server hasn't answered yet.
+    pub(super) fn is_subscribing(&self) -> bool {
+        let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
+        self.expected.iter().any(subscribed)
+    }
+
+    fn ask_to_subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
         let until = self.until();
         match self.resp3 {
             Resp3::Spoken => {
@@ -390,25 +408,25 @@ impl Connection {
 
     /// When what is sent now has to be through.
     fn until(&self) -> Instant {
-        Instant::now() + self.server.timeout
+        Instant::now() + self.timeout
     }
 
     /// What came in, if anything has. Never blocks. Call until `None` before waiting for the
     /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
     /// [`TURN`] bytes, and the descriptor says that there is more.
-    pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
+    pub(super) fn receive(&mut self) -> Result<Option<Received>, Error> {
         if std::mem::take(&mut self.key_changed) {
-            return Ok(Some(Incoming::KeyChanged));
+            return Ok(Some(Received::Event(Incoming::KeyChanged)));
         }
         if std::mem::take(&mut self.denied) {
-            return Ok(Some(Incoming::SubscribeDenied));
+            return Ok(Some(Received::Event(Incoming::SubscribeDenied)));
         }
-        Ok(self.next_incoming()?.map(|(_, incoming)| incoming))
+        self.next_incoming()
     }
 
-    /// What came in; with an answer the number of its request.
-    fn next_incoming(&mut self) -> Result<Option<(RequestId, Incoming)>, Error> {
-        let unasked = |incoming| Ok(Some((0, incoming)));
+    /// What came in, if anything has.
+    fn next_incoming(&mut self) -> Result<Option<Received>, Error> {
+        let event = |incoming| Ok(Some(Received::Event(incoming)));
         loop {
             let Some(value) = self.next_reply()? else {
                 return Ok(None);
@@ -420,17 +438,17 @@ impl Connection {
                         Some("hello") => continue,
                         Some(message) => {
                             let grant = Grant::parse(message);
-                            return unasked(grant.map_or(Incoming::Message, Incoming::Granted));
+                            return event(grant.map_or(Incoming::Message, Incoming::Granted));
                         }
-                        None => return unasked(Incoming::Message),
+                        None => return event(Incoming::Message),
                     },
-                    PushKind::Invalidate => return unasked(Incoming::KeyChanged),
+                    PushKind::Invalidate => return event(Incoming::KeyChanged),
                     PushKind::Subscribe => {
                         let expected = self.expected.pop_front();
                         if !matches!(expected, Some(Expected::Subscribed)) {
                             return Err(self.out_of_step("confirmed what was not asked for"));
                         }
-                        return unasked(Incoming::Subscribed);
+                        return event(Incoming::Subscribed);
                     }
                     _ => continue,
                 }
@@ -452,11 +470,11 @@ impl Connection {
                 (Some(Expected::Hello), answer) => {
                     self.hello(&answer)?;
                     if std::mem::take(&mut self.denied) {
-                        return unasked(Incoming::SubscribeDenied);
+                        return event(Incoming::SubscribeDenied);
                     }
                 }
                 (Some(Expected::Subscribed), Value::ServerError(_)) => {
-                    return unasked(Incoming::SubscribeDenied);
+                    return event(Incoming::SubscribeDenied);
                 }
                 (Some(Expected::Subscribed), _) => {
                     return Err(self.out_of_step("did not answer a subscription"));
@@ -467,17 +485,32 @@ impl Connection {
                 }
                 (
                     Some(
-                        Expected::Call(number, _)
-                        | Expected::Sent(number, _)
-                        | Expected::Plain(number),
+                        Expected::Call(number, Call { script, .. })
+                        | Expected::Sent(number, script),
                     ),
                     value,
                 ) => {
-                    self.has_answered = true;
-                    return Ok(Some((number, Incoming::Answer(value))));
+                    return Ok(Some(self.answered(number, Some(script), value)));
+                }
+                (Some(Expected::Plain(number)), value) => {
+                    return Ok(Some(self.answered(number, None, value)));
                 }
                 (None, _) => return Err(self.out_of_step("answered what nobody asked")),
             }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        number: RequestId,
+        script: Option<&'static Script>,
+        value: Value,
+    ) -> Received {
+        self.has_answered = true;
+        Received::Answer {
+            number,
+            script,
+            value,
         }
     }
 
@@ -572,14 +605,14 @@ impl Connection {
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
     /// nobody has read are passed over.
-    pub fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
+    pub(super) fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
         let number = self.request(call, until)?;
         self.answer(number, until)
     }
 
     /// The same; `is_slow` is called when the answer takes longer than `soon`.
-    pub fn call_with_notice(
+    pub(super) fn call_with_notice(
         &mut self,
         call: Call,
         soon: Duration,
@@ -615,15 +648,15 @@ impl Connection {
         calls: Vec<Call>,
         mut read: impl FnMut(Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
-        let within = self.server.timeout;
+        let within = self.timeout;
         let mut left = LISTING;
         self.room = Room::Listing(left);
         let found = self.call_each(
             calls,
             || Instant::now() + within,
-            |link, value| {
-                left = left.saturating_sub(link.replies.last_weight());
-                link.room = Room::Listing(left);
+            |connection, value| {
+                left = left.saturating_sub(connection.replies.last_weight());
+                connection.room = Room::Listing(left);
                 read(value)
             },
         );
@@ -688,10 +721,14 @@ impl Connection {
     fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
         loop {
             match self.next_incoming()? {
-                Some((answered, Incoming::Answer(value))) if answered == number => {
+                Some(Received::Answer {
+                    number: answered,
+                    value,
+                    ..
+                }) if answered == number => {
                     return Ok(value);
                 }
-                Some((_, incoming)) => self.pass_over(&incoming),
+                Some(received) => self.pass_over(&received),
                 None => {
                     // Also where there is always something to read.
                     let left = until.saturating_duration_since(Instant::now());
@@ -709,14 +746,18 @@ impl Connection {
     }
 
     /// What came in while an answer was waited for.
-    fn pass_over(&mut self, incoming: &Incoming) {
-        match incoming {
-            Incoming::KeyChanged => self.key_changed = true,
-            Incoming::SubscribeDenied => self.denied = true,
-            Incoming::Answer(_)
-            | Incoming::Subscribed
-            | Incoming::Granted(_)
-            | Incoming::Message => {}
+    fn pass_over(&mut self, received: &Received) {
+        match received {
+            Received::Event(Incoming::KeyChanged) => self.key_changed = true,
+            Received::Event(Incoming::SubscribeDenied) => self.denied = true,
+            Received::Event(
+                Incoming::Subscribed
+                | Incoming::Granted(_)
+                | Incoming::Message
+                | Incoming::Acquired(_)
+                | Incoming::LeaseState(_),
+            )
+            | Received::Answer { .. } => {}
         }
     }
 

@@ -14,12 +14,12 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::name::blocked_key;
 use super::scripts::lossy_text;
-use super::{Error, ErrorKind, Inspected, Limit, Lock, Name, Namespace, Waiting, Who, inspect};
+use super::{Client, Error, ErrorKind, Inspected, Limit, Locks, Name, Waiting, Who};
 
 /// The one who looks.
 #[derive(Debug)]
 pub struct WaitEdge<'a> {
-    pub namespace: &'a Namespace,
+    pub locks: &'a Locks,
     /// The ids of what its job holds.
     pub holds: Vec<String>,
     /// The lock it waits for.
@@ -48,47 +48,55 @@ fn began(waiting: &Waiting) -> Began {
 const MOST: usize = 100;
 
 impl WaitEdge<'_> {
-    /// Notes down that the job waits, for so long.
-    pub fn publish(&self, link: &mut Connection, lasting: Duration) -> Result<(), Error> {
-        for hold in &self.holds {
-            let mut set = redis::cmd("SET");
-            set.arg(blocked_key(&self.namespace.prefix, hold))
-                .arg(format!("{} {}", self.id, self.wants))
-                .arg("PX")
-                .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
-            link.query(&set)?;
-        }
-        Ok(())
+    /// Publishes that the job waits, for so long.
+    pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
+        client.over(|connection, _| {
+            for hold in &self.holds {
+                let mut set = redis::cmd("SET");
+                set.arg(blocked_key(&self.locks.prefix, hold))
+                    .arg(format!("{} {}", self.id, self.wants))
+                    .arg("PX")
+                    .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
+                connection.query(&set)?;
+            }
+            Ok(())
+        })
     }
 
-    /// Takes the note back.
-    pub fn forget(&self, link: &mut Connection) -> Result<(), Error> {
+    /// Takes that back.
+    pub fn forget(&self, client: &mut Client) -> Result<(), Error> {
         let mut del = redis::cmd("DEL");
         for hold in &self.holds {
-            del.arg(blocked_key(&self.namespace.prefix, hold));
+            del.arg(blocked_key(&self.locks.prefix, hold));
         }
-        link.query(&del).map(drop)
+        client.over(|connection, _| connection.query(&del).map(drop))
     }
 
     /// The cycle that this job has to break, if there is one: it is the one that began to wait
     /// last. The members follow each other: the first holds what this job wants.
-    pub fn look(&self, link: &mut Connection) -> Result<Option<Vec<CycleMember>>, Error> {
-        let Some(first) = self.search(link)? else {
-            return Ok(None);
-        };
-        let Some((members, me)) = self.search(link)?.filter(|second| *second == first) else {
-            return Ok(None);
-        };
-        let youngest = members.iter().all(|other| other.began < me);
-        Ok(youngest.then_some(members))
+    pub fn look(&self, client: &mut Client) -> Result<Option<Vec<CycleMember>>, Error> {
+        client.over(|connection, _| {
+            let Some(first) = self.search(connection)? else {
+                return Ok(None);
+            };
+            let second = self.search(connection)?;
+            let Some((members, me)) = second.filter(|second| *second == first) else {
+                return Ok(None);
+            };
+            let youngest = members.iter().all(|other| other.began < me);
+            Ok(youngest.then_some(members))
+        })
     }
 
     /// All members of a cycle through this job but itself, and when it began to wait.
-    fn search(&self, link: &mut Connection) -> Result<Option<(Vec<CycleMember>, Began)>, Error> {
+    fn search(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Option<(Vec<CycleMember>, Began)>, Error> {
         let mut search = Search {
-            namespace: self.namespace,
+            locks: self.locks,
             own_holds: &self.holds,
-            link,
+            connection,
             seen: vec![self.id.clone()],
         };
         let Some((lock, me)) = search.waiting(&self.wants, &self.id)? else {
@@ -100,10 +108,10 @@ impl WaitEdge<'_> {
 }
 
 struct Search<'a> {
-    namespace: &'a Namespace,
+    locks: &'a Locks,
     /// What the job that looks holds.
     own_holds: &'a [String],
-    link: &'a mut Connection,
+    connection: &'a mut Connection,
     /// The waiters that were met.
     seen: Vec<String>,
 }
@@ -111,7 +119,9 @@ struct Search<'a> {
 impl Search<'_> {
     /// The lock, and the waiter in its queue, if it really is there, and alive.
     fn waiting(&mut self, name: &Name, id: &str) -> Result<Option<(Inspected, Waiting)>, Error> {
-        let found = inspect(self.link, self.namespace, std::slice::from_ref(name))?;
+        let found = self
+            .locks
+            .inspect_over(self.connection, std::slice::from_ref(name))?;
         let Some(lock) = found.into_iter().next() else {
             return Ok(None);
         };
@@ -120,9 +130,9 @@ impl Search<'_> {
         };
         if waiting.waiter.hears {
             let mut publish = redis::cmd("PUBLISH");
-            let channel = Lock::new(self.namespace, name.clone()).channel_of(id);
+            let channel = self.locks.lock(name.clone()).channel_of(id);
             publish.arg(channel).arg("hello");
-            if self.link.query(&publish)? == redis::Value::Int(0) {
+            if self.connection.query(&publish)? == redis::Value::Int(0) {
                 return Ok(None);
             }
         }
@@ -168,8 +178,8 @@ impl Search<'_> {
         who: &Who,
     ) -> Result<Option<Vec<CycleMember>>, Error> {
         let mut get = redis::cmd("GET");
-        get.arg(blocked_key(&self.namespace.prefix, hold));
-        let note = match self.link.query(&get) {
+        get.arg(blocked_key(&self.locks.prefix, hold));
+        let note = match self.connection.query(&get) {
             Ok(note) => lossy_text(&note),
             // A key of another type is nobody's note.
             Err(error) if error.kind == ErrorKind::Config => return Ok(None),

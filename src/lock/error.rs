@@ -5,7 +5,7 @@ use std::fmt;
 
 use redis::{ServerError, ServerErrorKind};
 
-use super::Server;
+use super::server::Server;
 
 /// What went wrong with Redis, as far as the exit status needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{Call, Connection};
+use super::connection::Call;
 use super::scripts::{HISTORY, MOST, array, lossy_text, number, unexpected_reply};
-use super::{Error, Holder, Limit, Lock, Name, Namespace, Who};
+use super::{Client, Error, Holder, Limit, Locks, Name, Who};
 
 /// What is known of a lock's holds.
 #[derive(Clone, Debug)]
@@ -107,29 +107,31 @@ impl Outcome {
     }
 }
 
-/// What is known of the holds of some locks, in their order; those that can't be read are left out.
-pub fn history(
-    link: &mut Connection,
-    namespace: &Namespace,
-    names: &[Name],
-) -> Result<Vec<History>, Error> {
-    let call = |name: &Name| Lock::new(namespace, name.clone()).call(&HISTORY, Vec::new());
-    let calls: Vec<Call> = names.iter().map(call).collect();
-    let mut names = names.iter();
-    let found = link.list(calls, |answer| {
-        let name = names.next();
-        name.map(|name| parse(namespace, name, answer)).transpose()
-    })?;
-    Ok(found.into_iter().flatten().collect())
+impl Locks {
+    /// What is known of the holds of some locks, in their order; those that can't be read are left
+    /// out.
+    pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<History>, Error> {
+        let call = |name: &Name| self.lock(name.clone()).call(&HISTORY, Vec::new());
+        let calls: Vec<Call> = names.iter().map(call).collect();
+        let mut names = names.iter();
+        let found = client.over(|connection, _| {
+            connection.list(calls, |answer| {
+                let name = names.next();
+                name.map(|name| parse(self.history, name, answer))
+                    .transpose()
+            })
+        })?;
+        Ok(found.into_iter().flatten().collect())
+    }
 }
 
-fn parse(namespace: &Namespace, name: &Name, answer: Value) -> Result<History, Error> {
+fn parse(most: u32, name: &Name, answer: Value) -> Result<History, Error> {
     let fields: [Value; 3] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
     let [now_ms, records, live] = fields;
     // A few more may be there than are wanted, until they are cut off.
-    let wanted = usize::try_from(namespace.history).unwrap_or(usize::MAX);
+    let wanted = usize::try_from(most).unwrap_or(usize::MAX);
     let mut holds: Vec<HistoryEntry> = array(records)?
         .into_iter()
         .take(wanted)

@@ -11,7 +11,7 @@ use super::scripts::{
     INSPECT, array, frozen, holder, lossy_text, milliseconds, number, some_text, unexpected_reply,
     waiter,
 };
-use super::{Error, Frozen, Holder, Limit, Lock, Name, Namespace, Waiter};
+use super::{Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Waiter};
 
 /// A lock as it was found.
 #[derive(Clone, Debug)]
@@ -81,36 +81,63 @@ impl Inspected {
     }
 }
 
-/// Looks at locks. One round trip for a hundred names.
-pub fn inspect(
-    link: &mut Connection,
-    namespace: &Namespace,
-    names: &[Name],
-) -> Result<Vec<Inspected>, Error> {
-    let calls: Vec<Call> = names
-        .iter()
-        .map(|name| {
-            let mut call = Lock::new(namespace, name.clone()).call(&INSPECT, Vec::new());
-            call.keys.truncate(6);
-            call.args.clear();
-            call
-        })
-        .collect();
-    let mut names = names.iter();
-    let found = link.list(calls, |answer| {
-        let name = names.next().cloned();
-        name.map(|name| inspected(name, answer)).transpose()
-    })?;
-    Ok(found.into_iter().flatten().collect())
-}
+impl Locks {
+    /// Looks at locks. One round trip for a hundred names.
+    pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
+        client.over(|connection, _| self.inspect_over(connection, names))
+    }
 
-/// Has the server tell when one of these locks changes for the next time, where it can.
-pub fn watch(link: &mut Connection, namespace: &Namespace, names: &[Name]) -> Result<(), Error> {
-    let locks: Vec<Lock> = names
-        .iter()
-        .map(|name| Lock::new(namespace, name.clone()))
-        .collect();
-    link.track_keys(locks.iter().map(|lock| lock.keys.lock.as_slice()))
+    pub(super) fn inspect_over(
+        &self,
+        connection: &mut Connection,
+        names: &[Name],
+    ) -> Result<Vec<Inspected>, Error> {
+        let calls: Vec<Call> = names
+            .iter()
+            .map(|name| {
+                let mut call = self.lock(name.clone()).call(&INSPECT, Vec::new());
+                call.keys.truncate(6);
+                call.args.clear();
+                call
+            })
+            .collect();
+        let mut names = names.iter();
+        let found = connection.list(calls, |answer| {
+            let name = names.next().cloned();
+            name.map(|name| inspected(name, answer)).transpose()
+        })?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Has the server notify us when one of these locks changes for the next time, where it can.
+    pub fn track(&self, client: &mut Client, names: &[Name]) -> Result<(), Error> {
+        let locks: Vec<Lock> = names.iter().map(|name| self.lock(name.clone())).collect();
+        client.over(|connection, _| {
+            connection.track_keys(locks.iter().map(|lock| lock.keys.lock.as_slice()))
+        })
+    }
+
+    /// The names of locks, sorted.
+    pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
+        let found = client.over(|connection, _| {
+            let since = match which {
+                Which::InUse => {
+                    let time = array(connection.query(&redis::cmd("TIME"))?)?;
+                    let seconds = number(time.first().unwrap_or(&Value::Nil))?;
+                    seconds.saturating_mul(1000).to_string()
+                }
+                Which::All => "-inf".to_owned(),
+            };
+            let mut command = redis::cmd("ZRANGEBYSCORE");
+            let key = index_key(&self.prefix);
+            command.arg(key).arg(since).arg("+inf");
+            array(connection.query_list(&command)?)
+        })?;
+        let read = |value: &Value| lossy_text(value).parse().ok();
+        let mut names: Vec<Name> = found.iter().filter_map(read).collect();
+        names.sort();
+        Ok(names)
+    }
 }
 
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
@@ -160,36 +187,11 @@ fn all<T>(
     Ok(found)
 }
 
-/// Which names of a namespace.
+/// Which names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Those of locks in use; some may have ended since.
     InUse,
     /// Also those of locks that have a history.
     All,
-}
-
-/// The names of locks, sorted.
-pub fn names(
-    link: &mut Connection,
-    namespace: &Namespace,
-    which: Which,
-) -> Result<Vec<Name>, Error> {
-    let since = match which {
-        Which::InUse => {
-            let time = array(link.query(&redis::cmd("TIME"))?)?;
-            let seconds = number(time.first().unwrap_or(&Value::Nil))?;
-            seconds.saturating_mul(1000).to_string()
-        }
-        Which::All => "-inf".to_owned(),
-    };
-    let mut command = redis::cmd("ZRANGEBYSCORE");
-    let key = index_key(&namespace.prefix);
-    command.arg(key).arg(since).arg("+inf");
-    let mut names: Vec<Name> = array(link.query_list(&command)?)?
-        .iter()
-        .filter_map(|value| lossy_text(value).parse().ok())
-        .collect();
-    names.sort();
-    Ok(names)
 }

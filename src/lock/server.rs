@@ -37,26 +37,16 @@ pub struct TlsFiles {
 }
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
-#[derive(Clone)]
-pub struct Server {
+pub(super) struct Server {
     address: Address,
     pub(super) database: i64,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
-    pub timeout: Duration,
-    closes_on_hello: Noted,
-}
-
-/// What was found out about a server. A copy begins with what its original knew.
-#[derive(Default)]
-struct Noted(AtomicBool);
-
-impl Clone for Noted {
-    fn clone(&self) -> Self {
-        Self(self.0.load(Ordering::Relaxed).into())
-    }
+    pub(super) timeout: Duration,
+    /// It closes the connection when it is asked for RESP3.
+    closes_on_hello: AtomicBool,
 }
 
 impl Server {
@@ -65,7 +55,7 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Config`] when the URL is none of these; the message never repeats the URL, which
     /// may hold a password.
-    pub fn parse(url: &str, tls: TlsFiles, timeout: Duration) -> Result<Self, Error> {
+    pub(super) fn parse(url: &str, tls: TlsFiles, timeout: Duration) -> Result<Self, Error> {
         let bad = |why: &str| Error::new(ErrorKind::Config, format!("bad Redis URL: {why}"));
         let (url, encrypted) = match url.split_once("://") {
             Some(("rediss", rest)) => (format!("redis://{rest}"), true),
@@ -106,22 +96,22 @@ impl Server {
             password: redis.password().map(str::to_owned),
             tls,
             timeout,
-            closes_on_hello: Noted::default(),
+            closes_on_hello: AtomicBool::new(false),
         })
     }
 
     /// Some proxies close the connection when they are asked for RESP3, so they are asked once.
     pub(super) fn note_that_it_closes_on_hello(&self) {
-        self.closes_on_hello.0.store(true, Ordering::Relaxed);
+        self.closes_on_hello.store(true, Ordering::Relaxed);
     }
 
     /// Whether it isn't to be asked for RESP3 again.
     pub(super) fn closes_on_hello(&self) -> bool {
-        self.closes_on_hello.0.load(Ordering::Relaxed)
+        self.closes_on_hello.load(Ordering::Relaxed)
     }
 
     /// Uses the password that a file holds, in place of the URL's.
-    pub fn set_password(&mut self, password: String) {
+    pub(super) fn set_password(&mut self, password: String) {
         self.password = Some(password);
     }
 
@@ -211,7 +201,7 @@ impl Server {
     }
 
     /// The error for a server that doesn't answer, with what to do next.
-    pub fn unreachable_error(&self, error: &io::Error) -> Error {
+    pub(super) fn unreachable_error(&self, error: &io::Error) -> Error {
         let what = match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".into(),
             io::ErrorKind::ConnectionRefused => "connection refused".into(),

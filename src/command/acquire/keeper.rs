@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 
 use crate::cli::{self, OnLoss};
 use crate::clock::{Moment, Timer, now};
-use crate::command::take::{Holds, Taker, origin_of, outcome_of, sleep};
+use crate::command::environment::origin_of;
+use crate::command::take::{Holds, Taker, outcome_of, sleep};
 use crate::exit::Exit;
 use crate::lease::try_timeout;
 use crate::lock::{Outcome, ReleaseMode};
@@ -155,8 +156,8 @@ pub(super) fn leave_behind(
     holds: &mut Holds,
 ) -> Result<()> {
     holds.rest();
-    let link = holds.link.as_ref().map(AsFd::as_fd);
-    let kept: Vec<BorrowedFd> = link.into_iter().chain([target.process.as_fd()]).collect();
+    let kept = holds.client.fds().chain([target.process.as_fd()]);
+    let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
     if !sys::fork_daemon(&kept).context("can't leave a keeper behind")? {
         // Everything is the keeper's now.
@@ -176,13 +177,14 @@ pub(super) fn leave_behind(
     // As long as one of the two lives, somebody may still be at work under the lock.
     let both = [Some(target.instance()), process::instance()];
     let both: Vec<String> = both.into_iter().flatten().collect();
-    if let (Some(link), Some(hold)) = (&mut holds.link, holds.all.first())
-        && hold
-            .claim
-            .hand_to(&both.join(","), link, try_timeout(hold.claim.ttl()))
-            .is_err()
+    if let Some(hold) = holds.all.first()
+        && holds.client.is_open()
     {
-        holds.link = None;
+        let ttl = taker.request.ttl;
+        holds.client.hurry(try_timeout(ttl));
+        // One that fails is found out by the first renewal.
+        let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
+        holds.client.take_time();
     }
     let session = Session::new(policy, holds.lease.take());
     let mut keeper = Keeper {

@@ -19,7 +19,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 
 use self::keeper::Target;
-use super::take::{self, Environment, GaveUp, Holds, Taker, Taking, ending};
+use super::environment::Environment;
+use super::take::{self, GaveUp, Holds, Taker, Taking, ending};
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
@@ -56,7 +57,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         ..ourselves()
     };
     let taker = Taker::new(settings, names, who, &options.taking, options.kill_after);
-    let mut holds = Holds::none(&settings.server);
+    let mut holds = taker.no_holds();
     // Before all else: a process that is stopped here still has to tell the shell.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
@@ -110,9 +111,8 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
 fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<(), GaveUp>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
-    match take::open(&taker.settings.server, signals)? {
-        Ok(link) => holds.link = Some(link),
-        Err(gave_up) => return Ok(Err(gave_up)),
+    if let Some(gave_up) = take::open(&mut holds.client, signals)? {
+        return Ok(Err(gave_up));
     }
     let taking = taker.take_all(started, holds, signals, &mut timer);
     if let Taking::GaveUp(why) =
@@ -169,7 +169,11 @@ fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> Str
         }
         Format::Token => {
             for hold in &holds.all {
-                let _ = writeln!(text, "{}", String::from_utf8_lossy(hold.claim.token()));
+                let _ = writeln!(
+                    text,
+                    "{}",
+                    String::from_utf8_lossy(hold.claim.token().as_bytes())
+                );
             }
         }
         Format::Json => {
@@ -177,7 +181,7 @@ fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> Str
                 let ttl = u64::try_from(options.taking.ttl.as_millis()).unwrap_or(u64::MAX);
                 let object = json!({
                     "name": hold.claim.lock().name().as_str(),
-                    "token": String::from_utf8_lossy(hold.claim.token()),
+                    "token": String::from_utf8_lossy(hold.claim.token().as_bytes()),
                     "fence": hold.fence,
                     "slot": options.taking.slots.map(|_| hold.slot),
                     "waited_ms": u64::try_from(holds.waited_ms()).ok(),

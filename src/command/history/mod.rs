@@ -18,7 +18,7 @@ use super::distinct;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Connection, HistoryEntry, Name, Which, names};
+use crate::lock::{Client, HistoryEntry, Name, Which};
 use crate::report::{product, width};
 use crate::signal;
 
@@ -28,10 +28,10 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     let asked = distinct(&options.names)?;
-    let mut link = Connection::open(&settings.server)?;
-    let found = find(&mut link, &asked, options, settings)?;
+    let mut client = settings.locks.open()?;
+    let found = find(&mut client, &asked, options, settings)?;
     if options.follow {
-        return follow(found, &asked, options, settings, link);
+        return follow(found, &asked, options, settings, client);
     }
     let Found { now_ms, holds } = found;
     if let Some(path) = &options.svg {
@@ -67,21 +67,21 @@ struct Found {
 }
 
 fn find(
-    link: &mut Connection,
+    client: &mut Client,
     asked: &[Name],
     options: &cli::History,
     settings: &Settings,
 ) -> Result<Found> {
     let all;
     let names = if asked.is_empty() {
-        all = names(link, &settings.namespace, Which::All)?;
+        all = settings.locks.names(client, Which::All)?;
         &all
     } else {
         asked
     };
     let mut now_ms = 0;
     let mut holds = Vec::new();
-    for history in lock::history(link, &settings.namespace, names)? {
+    for history in settings.locks.history(client, names)? {
         now_ms = now_ms.max(history.now_ms);
         let first = options.since.map_or(0, |since| {
             let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -104,7 +104,7 @@ fn follow(
     asked: &[Name],
     options: &cli::History,
     settings: &Settings,
-    mut link: Connection,
+    mut client: Client,
 ) -> Result<Exit> {
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
     let over = |found: Found| -> (u64, Vec<HistoryEntry>) {
@@ -127,11 +127,10 @@ fn follow(
         if !product(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
-        let mut found = find(&mut link, asked, options, settings);
+        let mut found = find(&mut client, asked, options, settings);
         if found.is_err() {
             // Once more over a fresh connection: it was good before.
-            link = Connection::open(&settings.server)?;
-            found = find(&mut link, asked, options, settings);
+            found = find(&mut client, asked, options, settings);
         }
         (now_ms, holds) = over(found?);
     }

@@ -13,16 +13,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::supervise::Ended;
-use super::take::{
-    self, Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, outcome_of, sleep,
-};
-use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
+use super::environment::{Environment, VARIABLES};
+use super::take::{self, GaveUp, Hold, Holds, Taker, Taking, dice, outcome_of, sleep};
+use super::{BadUsage, distinct, environment, on_terminal, ourselves, shortened};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Connection, ErrorKind, ReleaseMode, Who};
+use crate::lock::{self, ErrorKind, ReleaseMode, Who};
 use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
@@ -159,26 +158,24 @@ impl Run<'_> {
         }
         let started = now();
         // Until a lock is asked for, a signal has nothing to clean up and ends us by itself.
-        let server = &self.taker.settings.server;
+        let mut holds = self.taker.no_holds();
         let (opened, mut senses) = if let Some(senses) = early {
-            match take::open(server, &senses.signals) {
-                Ok(Ok(link)) => (Ok(link), senses),
-                Ok(Err(why)) => return Ok(self.taker.gave_up(why)),
-                Err(error) => (Err(error.into()), senses),
+            match take::open(&mut holds.client, &senses.signals) {
+                Ok(None) => (Ok(()), senses),
+                Ok(Some(why)) => return Ok(self.taker.gave_up(why)),
+                Err(error) => (Err(error), senses),
             }
         } else {
-            let opened = Connection::open(server).map_err(Into::into);
+            let opened = holds.client.open();
             (opened, Senses::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
-        let mut holds = Holds::none(&self.taker.settings.server);
         let taking = match opened {
-            Ok(link) => {
-                holds.link = Some(link);
+            Ok(()) => {
                 let Senses { signals, timer } = &mut senses;
                 self.taker.take_all(started, &mut holds, signals, timer)
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         match taking {
             Ok(Taking::Done) => self.run_under(&mut holds, began, job, &mut senses),
@@ -198,7 +195,7 @@ impl Run<'_> {
                 self.voice()
                     .note(format_args!("{error:#}; running without a lock"));
                 let job = Job {
-                    environment: self.environment_without_a_lock(),
+                    environment: environment::without_locks(&self.taker.names),
                     ..job
                 };
                 Ok(self.supervise(&job, &mut holds, &mut senses).exit)
@@ -220,8 +217,8 @@ impl Run<'_> {
             return Ok(None);
         };
         let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
-        job.environment = self.environment_without_a_lock();
-        let mut nothing = Holds::none(&self.taker.settings.server);
+        job.environment = environment::without_locks(&self.taker.names);
+        let mut nothing = self.taker.no_holds();
         let asked = self.supervise(&job, &mut nothing, senses);
         // Whatever the script makes of a signal, it was meant for us.
         if let Some(signal) = asked.signal {
@@ -301,7 +298,7 @@ impl Run<'_> {
         }
         let is_over = holds.lease.is_some_and(|lease| now() >= lease.stop_at());
         Ok(is_over.then(|| {
-            let names = self.taker.all_names();
+            let names = environment::list_of(&self.taker.names);
             let names = names.display();
             GaveUp::Lost(format!(
                 "the lease of {names} was as good as over before the command could start; it was not started"
@@ -329,16 +326,6 @@ impl Run<'_> {
             timeout: job.timeout,
             ..Job::new(words)?
         })
-    }
-
-    /// What COMMAND finds where Redis couldn't be reached. What the runs around this one hold stays
-    /// true.
-    fn environment_without_a_lock(&self) -> Environment {
-        let held = std::env::var_os("REDLOCK_HELD").map(|held| ("REDLOCK_HELD", held));
-        [("REDLOCK_NAME", self.taker.all_names())]
-            .into_iter()
-            .chain(held)
-            .collect()
     }
 }
 

@@ -129,13 +129,8 @@ impl Supervision<'_> {
             let stopped = self.stopped.map(|since| since + STOPPED_FOR);
             let due = self.session.due().into_iter().chain(self.holds.due());
             self.timer.set(due.chain(stopped).min())?;
-            let [renewer, link] = self.holds.wakes();
-            sleep([
-                Some(self.signals.as_fd()),
-                Some(self.timer.as_fd()),
-                renewer,
-                link,
-            ])?;
+            let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
+            sleep(own.into_iter().chain(self.holds.wakes()))?;
             let mut child_changed = false;
             while let Some(received) = self.signals.next()? {
                 if received.signal == SIGCHLD {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Holds, Taker};
 use crate::clock::Moment;
-use crate::lock::{self, Claim, Connection, CycleMember, Name, WaitEdge, id};
+use crate::lock::{self, Claim, Client, CycleMember, Name, WaitEdge};
 use crate::report;
 
 /// After how long a waiter looks whether it is part of a deadlock. The second time is for those who
@@ -25,11 +25,11 @@ pub struct Deadlock<'a> {
 impl<'a> Deadlock<'a> {
     /// The wait for what `claim` wants begins.
     pub(super) fn new(taker: &'a Taker, holds: &Holds, claim: &Claim, began: Moment) -> Self {
-        let inherited = taker.inherited.iter().map(|(_, token)| id(token));
+        let inherited = taker.inherited.iter().map(|(_, token)| token.id());
         let own = holds.all.iter().map(|hold| hold.claim.id());
         Self {
             edge: WaitEdge {
-                namespace: &taker.settings.namespace,
+                locks: &taker.settings.locks,
                 holds: inherited.chain(own).collect(),
                 wants: claim.lock().name().clone(),
                 id: claim.id(),
@@ -56,30 +56,27 @@ impl<'a> Deadlock<'a> {
     /// is given up.
     pub(super) fn look(
         &mut self,
-        connection: &mut Option<Connection>,
+        client: &mut Client,
         at: Moment,
     ) -> Result<Option<String>, lock::Error> {
         if self.edge.holds.is_empty() || at < self.began + AFTER[0] {
             return Ok(None);
         }
-        let Some(mut link) = connection.take() else {
+        if !client.is_open() {
             return Ok(None);
-        };
+        }
         let passed = |after: &&Duration| at >= self.began + **after;
         self.looks = AFTER.iter().filter(passed).count();
-        self.edge.publish(&mut link, self.lasting)?;
-        let cycle = self.edge.look(&mut link)?;
-        *connection = Some(link);
+        self.edge.publish(client, self.lasting)?;
+        let cycle = self.edge.look(client)?;
         Ok(cycle.map(|members| in_words(&self.edge.wants, &members)))
     }
 
     /// The wait has ended.
-    pub(super) fn forget(&self, connection: &mut Option<Connection>) {
-        if self.noted()
-            && let Some(mut link) = connection.take()
-            && self.edge.forget(&mut link).is_ok()
-        {
-            *connection = Some(link);
+    pub(super) fn forget(&self, client: &mut Client) {
+        if self.noted() && client.is_open() {
+            // Where that fails, others find out for themselves that nobody waits any more.
+            let _ = self.edge.forget(client);
         }
     }
 }

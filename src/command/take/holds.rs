@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Moment, now};
+use crate::command::environment::JobLock;
 use crate::lease::Lease;
-use crate::lock::{Claim, Connection, Error, ErrorKind, Incoming, LeaseState, Name, Server};
+use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, LeaseState, Name};
 use crate::process;
-use crate::renewer::{News, Order, Renewer};
+use crate::renewer::{News, Renewer, Task};
 use crate::tree::Known;
 use crate::wait::Pace;
 
@@ -19,11 +19,23 @@ pub struct Hold {
     pub fence: u64,
     pub slot: u32,
     /// It was taken by a run around ours, which will release it.
-    pub reused: bool,
+    pub reentrant: bool,
     /// How long it was waited for; zero when it was free.
     pub waited: Duration,
     /// When a run last succeeded under it, as far as that was asked.
     pub success: Option<Moment>,
+}
+
+impl Hold {
+    /// As its job finds it.
+    pub(super) fn as_job_lock(&self) -> JobLock<'_> {
+        JobLock {
+            claim: &self.claim,
+            fence: self.fence,
+            slot: self.slot,
+            reentrant: self.reentrant,
+        }
+    }
 }
 
 /// All locks of a run, in the order in which they were taken.
@@ -31,9 +43,10 @@ pub struct Holds {
     pub all: Vec<Hold>,
     /// The lease of all together: it ends when the first of them does.
     pub lease: Option<Lease>,
-    /// The connection, while nobody uses it.
-    pub link: Option<Connection>,
-    server: Arc<Server>,
+    /// The way to Redis; not open while the renewer has it.
+    pub client: Client,
+    /// The length of each lease by a renewal.
+    ttl: Duration,
     renewer: Option<Renewer>,
     /// How far the claim of a lock has come that the server gave us by itself.
     claiming: Claiming,
@@ -65,13 +78,13 @@ enum Claiming {
 }
 
 impl Holds {
-    /// Nothing is held yet.
-    pub fn none(server: &Arc<Server>) -> Self {
+    /// Nothing is held yet; the leases will be of this length.
+    pub fn none(client: Client, ttl: Duration) -> Self {
         Self {
             all: Vec::new(),
             lease: None,
-            link: None,
-            server: Arc::clone(server),
+            client,
+            ttl,
             renewer: None,
             claiming: Claiming::No,
             look_at: None,
@@ -89,10 +102,10 @@ impl Holds {
 
     /// A lock is ours because the server gave it to us by itself; it has to be claimed yet, and
     /// until that is done its lease is short.
-    pub fn add_granted(&mut self, hold: Hold, mut lease: Lease, link: Connection) {
+    pub fn add_granted(&mut self, hold: Hold, mut lease: Lease, client: Client) {
         lease.renew_now(now());
         self.add(hold, lease);
-        self.link = Some(link);
+        self.client = client;
         self.claiming = Claiming::Due;
     }
 
@@ -118,10 +131,11 @@ impl Holds {
     pub fn claim(&mut self) {
         if let Claiming::Due = self.claiming {
             let sent = now();
-            if let (Some(link), Some(hold)) = (&mut self.link, self.all.first())
-                && link.send(hold.claim.renew()).is_err()
+            if let Some(hold) = self.all.first()
+                && self.client.is_open()
+                && hold.claim.confirm(&mut self.client, self.ttl).is_err()
             {
-                self.link = None;
+                self.client.disconnect();
             }
             self.claiming = Claiming::Sent(sent);
         }
@@ -132,13 +146,13 @@ impl Holds {
     /// # Errors
     /// There is no thread for it: a renewal that failed, as others do.
     pub fn renew(&mut self) -> Result<(), Error> {
-        self.order(Order::Renew)
+        self.start_task(Task::Renew)
     }
 
     /// Notes down on this host what works under the locks, as it was found from this moment on.
     pub fn leave_marks(&mut self, noted: Moment, members: &[Known]) {
         self.marked = true;
-        for hold in self.all.iter().filter(|hold| !hold.reused) {
+        for hold in self.all.iter().filter(|hold| !hold.reentrant) {
             process::leave_mark(&hold.claim.id(), noted, members);
         }
     }
@@ -150,25 +164,25 @@ impl Holds {
 
     /// The hold is over.
     pub fn remove_mark(&self, hold: &Hold) {
-        if self.marked && !hold.reused {
+        if self.marked && !hold.reentrant {
             process::remove_mark(&hold.claim.id());
         }
     }
 
-    fn order(&mut self, order: Order) -> Result<(), Error> {
+    fn start_task(&mut self, task: Task) -> Result<(), Error> {
         if self.renewer.as_ref().is_some_and(Renewer::is_busy) {
             // What it does now does for this, too: a claim was made twice.
             return Ok(());
         }
         // The answer to a claim may still come.
-        let link = match self.claiming {
-            Claiming::Sent(_) | Claiming::Twice(_) => None,
-            Claiming::No | Claiming::Due => self.link.take(),
+        let client = match self.claiming {
+            Claiming::Sent(_) | Claiming::Twice(_) => self.client.another(),
+            Claiming::No | Claiming::Due => self.client.hand_over(),
         };
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let renewer = match &mut self.renewer {
             Some(renewer) => renewer,
-            None => match Renewer::start(&self.server, &claims) {
+            None => match Renewer::start(self.ttl) {
                 Ok(renewer) => self.renewer.insert(renewer),
                 Err(error) => {
                     let what = format!("can't start the renewing thread: {error}");
@@ -176,7 +190,7 @@ impl Holds {
                 }
             },
         };
-        renewer.order(order, link, claims);
+        renewer.start_task(task, client, claims);
         Ok(())
     }
 
@@ -191,13 +205,11 @@ impl Holds {
                 }
                 Ok(None) if self.overdue().is_none_or(|due| now() < due) => {}
                 Ok(None) => {
-                    let error = self
-                        .server
-                        .unreachable_error(&io::ErrorKind::TimedOut.into());
+                    let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
                     news.extend(self.claim_again(sent, error));
                 }
                 Err(error) => {
-                    self.link = None;
+                    self.client.disconnect();
                     news.extend(self.claim_again(sent, error));
                     self.claiming = Claiming::No;
                 }
@@ -206,12 +218,14 @@ impl Holds {
         let Some(renewer) = &mut self.renewer else {
             return news;
         };
-        if let Some(done) = renewer.done() {
-            news.extend(done.news);
+        if let Some(completed) = renewer.completed() {
+            news.extend(completed.news);
             // Where the claim was made twice, its answer may still come.
-            if done.link.is_some() || !matches!(self.claiming, Claiming::Twice(_)) {
+            if completed.client.is_open() {
                 self.claiming = Claiming::No;
-                self.link = done.link.or(self.link.take());
+                self.client = completed.client;
+            } else if !matches!(self.claiming, Claiming::Twice(_)) {
+                self.claiming = Claiming::No;
             }
         }
         let is_busy = renewer.is_busy();
@@ -219,11 +233,11 @@ impl Holds {
             return news;
         }
         if let Err(error) = self.listen() {
-            self.link = None;
+            self.client.disconnect();
             news.push(News::Failed(error));
         } else if !is_busy && self.look_at.is_some_and(|at| now() >= at) {
             self.look_at = None;
-            if let Err(error) = self.order(Order::Check) {
+            if let Err(error) = self.start_task(Task::Check) {
                 news.push(News::Failed(error));
             }
         }
@@ -232,9 +246,7 @@ impl Holds {
 
     /// Takes in what the server says by itself.
     fn listen(&mut self) -> Result<(), Error> {
-        while let Some(link) = &mut self.link
-            && let Some(incoming) = link.receive()?
-        {
+        while let Some(incoming) = self.client.receive()? {
             if let (Incoming::KeyChanged, None) = (incoming, self.look_at) {
                 self.look_at = Some(self.looks.ask_at(now()));
             }
@@ -244,15 +256,13 @@ impl Holds {
 
     /// The answer to a claim that was sent at this moment, if it has come.
     fn claimed(&mut self, sent: Moment) -> Result<Option<News>, Error> {
-        let (Some(link), Some(hold)) = (&mut self.link, self.all.first()) else {
-            return Err(self
-                .server
-                .unreachable_error(&io::ErrorKind::NotConnected.into()));
+        let Some(hold) = self.all.first().filter(|_| self.client.is_open()) else {
+            return Err(self.client.unreachable_error(io::ErrorKind::NotConnected));
         };
         let name = || hold.claim.lock().name().clone();
-        while let Some(incoming) = link.receive()? {
-            if let Incoming::Answer(answer) = incoming {
-                return Ok(Some(match Claim::standing(answer)? {
+        while let Some(incoming) = self.client.receive()? {
+            if let Incoming::LeaseState(state) = incoming {
+                return Ok(Some(match state? {
                     LeaseState::Held { .. } => News::Renewed(sent),
                     LeaseState::Released => News::Returned(name()),
                     LeaseState::Lost(loss) => News::Lost(name(), loss),
@@ -268,7 +278,7 @@ impl Holds {
         match self.claiming {
             Claiming::Sent(_) => {
                 self.claiming = Claiming::Twice(sent);
-                let failed = self.order(Order::Renew).err().unwrap_or(error);
+                let failed = self.start_task(Task::Renew).err().unwrap_or(error);
                 Some(News::Failed(failed))
             }
             Claiming::Twice(_) | Claiming::No | Claiming::Due => None,
@@ -279,7 +289,7 @@ impl Holds {
     fn overdue(&self) -> Option<Moment> {
         match self.claiming {
             // Without a connection there is nothing to wait for.
-            Claiming::Sent(sent) if self.link.is_none() => Some(sent),
+            Claiming::Sent(sent) if !self.client.is_open() => Some(sent),
             Claiming::Sent(sent) => Some(sent + CLAIM_WITHIN),
             Claiming::No | Claiming::Due | Claiming::Twice(_) => None,
         }
@@ -294,25 +304,23 @@ impl Holds {
     }
 
     /// One of these becomes readable when there may be news.
-    pub fn wakes(&self) -> [Option<BorrowedFd<'_>>; 2] {
+    pub fn wakes(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         // Before there is a renewer the server has nothing to say but the answer to a claim.
         let listens = match self.claiming {
             Claiming::Sent(_) | Claiming::Twice(_) => true,
             Claiming::No | Claiming::Due => self.renewer.is_some(),
         };
-        [
-            self.renewer.as_ref().map(AsFd::as_fd),
-            self.link.as_ref().filter(|_| listens).map(AsFd::as_fd),
-        ]
+        let client = self.client.fds().filter(move |_| listens);
+        std::iter::once(self.renewer.as_ref().map(AsFd::as_fd)).chain(client.map(Some))
     }
 
     /// Has the connection back, where it is good: a renewal that is under way with it ends first.
     pub fn rest(&mut self) {
-        if self.link.is_none()
+        if !self.client.is_open()
             && let Some(renewer) = &mut self.renewer
-            && let Some(done) = renewer.finish()
+            && let Some(completed) = renewer.finish()
         {
-            self.link = done.link;
+            self.client = completed.client;
         }
     }
 }

@@ -8,7 +8,7 @@ use super::GaveUp;
 use super::waiting::{Asked, Attempt, Idle};
 use crate::clock::{Moment, now};
 use crate::exit::Exit;
-use crate::lock::{self, Busy, Connection, HistoryEntry, Outcome, history};
+use crate::lock::{self, Busy, HistoryEntry, Outcome};
 use crate::wait::{self, Patience};
 
 /// How often one who has joined a run looks where the server says nothing.
@@ -68,16 +68,10 @@ impl Attempt<'_> {
     /// What has become of the hold that kept us waiting. From now on the server tells when the lock
     /// changes, where it can.
     fn look_at(&mut self, busy: &Busy) -> Result<Option<HistoryEntry>, lock::Error> {
-        let namespace = &self.taker.settings.namespace;
+        let locks = &self.taker.settings.locks;
         let names = std::slice::from_ref(self.claim.lock().name());
-        let link = match &mut self.link {
-            Some(link) => link,
-            None => self
-                .link
-                .insert(Connection::open(&self.taker.settings.server)?),
-        };
-        lock::watch(link, namespace, names)?;
-        let mut found = history(link, namespace, names)?;
+        locks.track(&mut self.client, names)?;
+        let mut found = locks.history(&mut self.client, names)?;
         let holds = found.pop().map(|history| history.holds);
         let mut holds = holds.into_iter().flatten();
         Ok(holds.find(|entry| entry.id == busy.id))
