@@ -31,7 +31,7 @@ pub enum Task {
 
 /// What came of it.
 #[derive(Debug)]
-pub enum News {
+pub enum Report {
     /// The leases of all that are still ours are lengthened; the request was sent at this moment.
     Renewed(Moment),
     /// The server said, asked at this moment, that all that are still ours are so for this much more.
@@ -57,7 +57,7 @@ struct Job {
 pub struct Completed {
     /// Open, if its connection is still good.
     pub client: Client,
-    pub news: Vec<News>,
+    pub reports: Vec<Report>,
 }
 
 /// The pause before another try to wake the thread that decides.
@@ -110,7 +110,7 @@ impl Renewer {
 
     /// Has a task carried out for these claims.
     pub fn start_task(&mut self, task: Task, mut client: Client, claims: Vec<Claim>) {
-        client.hurry(try_timeout(self.ttl));
+        client.limit_to(try_timeout(self.ttl));
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
         let patience = client.longest(3) + Duration::from_millis(200);
@@ -148,16 +148,16 @@ impl Job {
     /// After a failure the answer may still come, so that connection was given up and the next try
     /// makes a fresh one; what was learned before it counts.
     fn carry_out(mut self, ttl: Duration) -> Completed {
-        let mut news = Vec::new();
-        if let Err(error) = self.ask(ttl, &mut news) {
-            news.push(News::Failed(error));
+        let mut reports = Vec::new();
+        if let Err(error) = self.ask(ttl, &mut reports) {
+            reports.push(Report::Failed(error));
         }
         let mut client = self.client;
-        client.take_time();
-        Completed { client, news }
+        client.lift_limit();
+        Completed { client, reports }
     }
 
-    fn ask(&mut self, ttl: Duration, news: &mut Vec<News>) -> Result<(), Error> {
+    fn ask(&mut self, ttl: Duration, reports: &mut Vec<Report>) -> Result<(), Error> {
         let Self {
             task,
             client,
@@ -170,18 +170,21 @@ impl Job {
             // A renewal gives what was asked for, whatever number came back; that the work has
             // extended the lease beyond that is for the check to say.
             if shortest(&states).is_some() {
-                news.push(News::Renewed(sent));
+                reports.push(Report::Renewed(sent));
             }
-            news.extend(news_of(claims, states));
+            reports.extend(reports_of(claims, states));
         }
         // A renewal, too, changes the key, after which the server has to be asked anew to tell of
         // changes; and what happened before it was asked, it doesn't tell.
-        if !news.iter().any(|news| matches!(news, News::Lost(..))) {
+        if !reports
+            .iter()
+            .any(|report| matches!(report, Report::Lost(..)))
+        {
             let asked = now();
             let states = Claim::check_all(claims, client, ttl)?;
             let left = shortest(&states);
-            news.extend(left.map(|left| News::Confirmed(asked, left)));
-            news.extend(news_of(claims, states));
+            reports.extend(left.map(|left| Report::Confirmed(asked, left)));
+            reports.extend(reports_of(claims, states));
         }
         Ok(())
     }
@@ -197,14 +200,14 @@ fn shortest(states: &[LeaseState]) -> Option<Duration> {
 }
 
 /// What there is to tell of each claim.
-fn news_of(claims: &[Claim], states: Vec<LeaseState>) -> Vec<News> {
+fn reports_of(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
     let each = claims.iter().zip(states);
     each.filter_map(|(claim, state)| {
         let name = claim.lock().name().clone();
         match state {
-            LeaseState::Held { cancelled_by, .. } => Some(News::Cancelled(name, cancelled_by?)),
-            LeaseState::Released => Some(News::Returned(name)),
-            LeaseState::Lost(loss) => Some(News::Lost(name, loss)),
+            LeaseState::Held { cancelled_by, .. } => Some(Report::Cancelled(name, cancelled_by?)),
+            LeaseState::Released => Some(Report::Returned(name)),
+            LeaseState::Lost(loss) => Some(Report::Lost(name, loss)),
         }
     })
     .collect()

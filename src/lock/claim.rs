@@ -287,7 +287,9 @@ impl Claim {
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
         let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
-        client.over(|connection, within| connection.pipeline(calls.collect(), within, renewed))
+        client.with_connection(|connection, within| {
+            connection.pipeline(calls.collect(), within, renewed)
+        })
     }
 
     /// The same on behalf of the runs that hold them, which are notified.
@@ -297,7 +299,9 @@ impl Claim {
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
         let calls = claims.iter().map(|claim| claim.renewal(ttl, None, true));
-        client.over(|connection, within| connection.pipeline(calls.collect(), within, renewed))
+        client.with_connection(|connection, within| {
+            connection.pipeline(calls.collect(), within, renewed)
+        })
     }
 
     /// Says which processes use the lock from now on, and renews it.
@@ -337,7 +341,7 @@ impl Claim {
             let args = vec![claim.token.as_bytes().to_vec(), ttl.into()];
             claim.lock.call(&CHECK, args)
         };
-        client.over(|connection, within| {
+        client.with_connection(|connection, within| {
             connection.track_keys(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
             connection.pipeline(claims.iter().map(call).collect(), within, checked)
         })
@@ -363,7 +367,7 @@ impl Claim {
             keep_for.as_millis().to_string().into(),
         ];
         let call = self.lock.call(&RELEASE, args);
-        client.over(|connection, within| {
+        client.with_connection(|connection, within| {
             let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
             match array(answer)?.as_slice() {
                 [Value::Int(1)] => Ok(Released::Now),

@@ -1,7 +1,7 @@
 //! An open way to Redis: it opens a connection when one is needed, knows how long each answer may
 //! take, and gives up a connection over which something failed.
 //!
-//! What waits for its answer is done by [`Client::over`], the one place that opens a connection
+//! What waits for its answer is done by [`Client::with_connection`], the one place that opens a connection
 //! again. What doesn't wait is sent by [`Client::send`] and comes in by [`Client::receive`]; there
 //! the caller decides when a connection that failed is given up, as what was sent may have to be
 //! taken back over the same one.
@@ -158,12 +158,12 @@ impl Client {
     }
 
     /// From now on nothing takes longer than this, or than the settings allow.
-    pub fn hurry(&mut self, limit: Duration) {
+    pub fn limit_to(&mut self, limit: Duration) {
         self.limit = Some(limit);
     }
 
     /// From now on everything may take as long as the settings allow.
-    pub fn take_time(&mut self) {
+    pub fn lift_limit(&mut self) {
         self.limit = None;
     }
 
@@ -240,7 +240,7 @@ impl Client {
     /// Asks something and waits for the answer, over the connection that there is, or a fresh one;
     /// `request` gets that and how long each answer may take. Where that fails, the answer may still
     /// come, so the connection is given up.
-    pub(super) fn over<T>(
+    pub(super) fn with_connection<T>(
         &mut self,
         request: impl FnOnce(&mut Connection, Duration) -> Result<T, Error>,
     ) -> Result<T, Error> {
@@ -260,7 +260,7 @@ impl Client {
         call: Call,
         read: impl FnOnce(&[Value]) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.over(|connection, within| read(&array(connection.call(call, within)?)?))
+        self.with_connection(|connection, within| read(&array(connection.call(call, within)?)?))
     }
 
     /// The error for an answer that hasn't come in time, or for a connection that is gone.

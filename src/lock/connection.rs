@@ -95,7 +95,7 @@ enum Resp3 {
     Unknown,
 }
 
-/// A lease that the server gave us by itself. Read from a message, so what no script of ours could
+/// A lease granted without a request. Read from a message, so what no script of ours could
 /// have written is no grant.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
@@ -125,7 +125,7 @@ impl Grant {
     }
 }
 
-/// No grant is longer than this, in milliseconds: whoever can't claim it stands in the way of all.
+/// No grant is longer than this, in milliseconds: a waiter that can't confirm it delays all others.
 const LONGEST_GRANT: u64 = 60_000;
 
 /// What came in.

@@ -50,7 +50,7 @@ const MOST: usize = 100;
 impl WaitEdge<'_> {
     /// Publishes that the job waits, for so long.
     pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
-        client.over(|connection, _| {
+        client.with_connection(|connection, _| {
             for hold in &self.holds {
                 let mut set = redis::cmd("SET");
                 set.arg(blocked_key(&self.locks.prefix, hold))
@@ -69,13 +69,13 @@ impl WaitEdge<'_> {
         for hold in &self.holds {
             del.arg(blocked_key(&self.locks.prefix, hold));
         }
-        client.over(|connection, _| connection.query(&del).map(drop))
+        client.with_connection(|connection, _| connection.query(&del).map(drop))
     }
 
     /// The cycle that this job has to break, if there is one: it is the one that began to wait
     /// last. The members follow each other: the first holds what this job wants.
     pub fn look(&self, client: &mut Client) -> Result<Option<Vec<CycleMember>>, Error> {
-        client.over(|connection, _| {
+        client.with_connection(|connection, _| {
             let Some(first) = self.search(connection)? else {
                 return Ok(None);
             };

@@ -114,7 +114,7 @@ impl Locks {
         let call = |name: &Name| self.lock(name.clone()).call(&HISTORY, Vec::new());
         let calls: Vec<Call> = names.iter().map(call).collect();
         let mut names = names.iter();
-        let found = client.over(|connection, _| {
+        let found = client.with_connection(|connection, _| {
             connection.list(calls, |answer| {
                 let name = names.next();
                 name.map(|name| parse(self.history, name, answer))

@@ -84,7 +84,7 @@ impl Inspected {
 impl Locks {
     /// Looks at locks. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-        client.over(|connection, _| self.inspect_over(connection, names))
+        client.with_connection(|connection, _| self.inspect_over(connection, names))
     }
 
     pub(super) fn inspect_over(
@@ -112,14 +112,14 @@ impl Locks {
     /// Has the server notify us when one of these locks changes for the next time, where it can.
     pub fn track(&self, client: &mut Client, names: &[Name]) -> Result<(), Error> {
         let locks: Vec<Lock> = names.iter().map(|name| self.lock(name.clone())).collect();
-        client.over(|connection, _| {
+        client.with_connection(|connection, _| {
             connection.track_keys(locks.iter().map(|lock| lock.keys.lock.as_slice()))
         })
     }
 
     /// The names of locks, sorted.
     pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
-        let found = client.over(|connection, _| {
+        let found = client.with_connection(|connection, _| {
             let since = match which {
                 Which::InUse => {
                     let time = array(connection.query(&redis::cmd("TIME"))?)?;

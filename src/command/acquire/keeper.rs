@@ -16,12 +16,12 @@ use nix::unistd::Pid;
 use crate::cli::{self, OnLoss};
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
-use crate::command::take::{Holds, Taker, outcome_of, sleep};
+use crate::command::take::{HeldLocks, Taker, outcome_of, sleep};
 use crate::exit::Exit;
 use crate::lease::try_timeout;
 use crate::lock::{Outcome, ReleaseMode};
 use crate::process::{self, ProcessFd};
-use crate::renewer::News;
+use crate::renewer::Report;
 use crate::session::{Action, Event, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
@@ -153,9 +153,9 @@ pub(super) fn leave_behind(
     target: Target,
     options: &cli::Acquire,
     taker: &Taker,
-    holds: &mut Holds,
+    holds: &mut HeldLocks,
 ) -> Result<()> {
-    holds.rest();
+    holds.reclaim_client();
     let kept = holds.client.fds().chain([target.process.as_fd()]);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
@@ -181,10 +181,10 @@ pub(super) fn leave_behind(
         && holds.client.is_open()
     {
         let ttl = taker.request.ttl;
-        holds.client.hurry(try_timeout(ttl));
+        holds.client.limit_to(try_timeout(ttl));
         // One that fails is found out by the first renewal.
         let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
-        holds.client.take_time();
+        holds.client.lift_limit();
     }
     let session = Session::new(policy, holds.lease.take());
     let mut keeper = Keeper {
@@ -214,7 +214,7 @@ struct Keeper<'a> {
     session: Session,
     only_warn: bool,
     waits_for_tree: bool,
-    holds: &'a mut Holds,
+    holds: &'a mut HeldLocks,
 }
 
 /// How long to wait for what was killed because we can't go on.
@@ -256,7 +256,7 @@ impl Keeper<'_> {
             sleep(
                 fixed
                     .into_iter()
-                    .chain(self.holds.wakes())
+                    .chain(self.holds.poll_fds())
                     .chain(self.target.ends()),
             )?;
             while let Some(received) = signals.next()? {
@@ -265,8 +265,8 @@ impl Keeper<'_> {
                     let _ = self.target.process.signal(SIGTERM);
                 }
             }
-            for news in self.holds.news() {
-                let event = self.event_of(news);
+            for report in self.holds.reports() {
+                let event = self.event_of(report);
                 if self.holds.all.is_empty() && !matches!(event, Event::Lost) {
                     return Ok(Outcome::Released);
                 }
@@ -297,22 +297,22 @@ impl Keeper<'_> {
         Outcome::Lost
     }
 
-    /// The renewer's news as an event.
-    fn event_of(&mut self, news: News) -> Event {
-        match news {
-            News::Renewed(sent) => Event::Renewed(sent),
-            News::Confirmed(sent, left) => Event::Confirmed(sent, left),
-            News::Failed(_) => Event::RenewalFailed,
-            News::Cancelled(..) if self.only_warn => {
+    /// What the renewer reports as an event.
+    fn event_of(&mut self, report: Report) -> Event {
+        match report {
+            Report::Renewed(sent) => Event::Renewed(sent),
+            Report::Confirmed(sent, left) => Event::Confirmed(sent, left),
+            Report::Failed(_) => Event::RenewalFailed,
+            Report::Cancelled(..) if self.only_warn => {
                 let _ = self.target.process.signal(SIGURG);
                 Event::Tick
             }
-            News::Cancelled(..) => Event::Cancelled,
-            News::Lost(name, _) => {
+            Report::Cancelled(..) => Event::Cancelled,
+            Report::Lost(name, _) => {
                 self.holds.forget(&name);
                 Event::Lost
             }
-            News::Returned(name) => {
+            Report::Returned(name) => {
                 self.holds.forget(&name);
                 Event::Returned
             }

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use self::keeper::Target;
 use super::environment::Environment;
-use super::take::{self, GaveUp, Holds, Taker, Taking, ending};
+use super::take::{self, GaveUp, HeldLocks, Taker, Taking, ending};
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
@@ -108,7 +108,11 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
 }
 
 /// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
-fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<(), GaveUp>> {
+fn acquire_lock(
+    taker: &Taker,
+    holds: &mut HeldLocks,
+    signals: &Signals,
+) -> Result<Result<(), GaveUp>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
     if let Some(gave_up) = take::open(&mut holds.client, signals)? {
@@ -128,7 +132,7 @@ fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<R
 
 /// Waits until standard output takes what there is to say, which is little; why to give up, if a signal
 /// comes or the lease ends before that.
-fn wait_for_reader(signals: &Signals, holds: &Holds) -> Result<Option<GaveUp>> {
+fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<GaveUp>> {
     let stdout = std::io::stdout();
     loop {
         let left = holds.lease.map(|lease| lease.deadline().since(now()));
@@ -154,7 +158,7 @@ fn wait_for_reader(signals: &Signals, holds: &Holds) -> Result<Option<GaveUp>> {
 }
 
 /// What is printed when the lock is ours.
-fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> String {
+fn text(options: &cli::Acquire, environment: &Environment, holds: &HeldLocks) -> String {
     let mut text = String::new();
     match options.format {
         Format::Env => {

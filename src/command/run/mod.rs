@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use self::supervise::Ended;
 use super::environment::{Environment, VARIABLES};
-use super::take::{self, GaveUp, Hold, Holds, Taker, Taking, dice, outcome_of, sleep};
+use super::take::{self, GaveUp, HeldLock, HeldLocks, Taker, Taking, dice, outcome_of, sleep};
 use super::{BadUsage, distinct, environment, on_terminal, ourselves, shortened};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
@@ -241,7 +241,7 @@ impl Run<'_> {
     /// Runs COMMAND under the locks and releases them after that.
     fn run_under(
         &self,
-        holds: &mut Holds,
+        holds: &mut HeldLocks,
         began: Moment,
         job: Job,
         senses: &mut Senses,
@@ -290,7 +290,7 @@ impl Run<'_> {
 
     /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
     /// that is as good as over, after this machine stood still, say.
-    fn last_look(&self, holds: &Holds, senses: &Senses) -> Result<Option<GaveUp>> {
+    fn last_look(&self, holds: &HeldLocks, senses: &Senses) -> Result<Option<GaveUp>> {
         while let Some(received) = senses.signals.next()? {
             if ends_waiting(received.signal) {
                 return Ok(Some(GaveUp::Signalled(received.signal)));
@@ -308,11 +308,11 @@ impl Run<'_> {
 
     /// What --unless asks for may have come to be by those for whom we waited, or who came between
     /// the first time it was asked and now: then the job asks again before it does anything.
-    fn asking_again(&self, job: Job, holds: &Holds, began: Moment) -> Result<Job> {
+    fn asking_again(&self, job: Job, holds: &HeldLocks, began: Moment) -> Result<Job> {
         let Some(script) = &self.options.unless else {
             return Ok(job);
         };
-        let anew = |hold: &Hold| {
+        let anew = |hold: &HeldLock| {
             !hold.waited.is_zero() || hold.success.is_some_and(|success| success >= began)
         };
         if !holds.all.iter().any(anew) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Holds, Taker};
+use super::{HeldLocks, Taker};
 use crate::clock::Moment;
 use crate::lock::{self, Claim, Client, CycleMember, Name, WaitEdge};
 use crate::report;
@@ -24,7 +24,7 @@ pub struct Deadlock<'a> {
 
 impl<'a> Deadlock<'a> {
     /// The wait for what `claim` wants begins.
-    pub(super) fn new(taker: &'a Taker, holds: &Holds, claim: &Claim, began: Moment) -> Self {
+    pub(super) fn new(taker: &'a Taker, holds: &HeldLocks, claim: &Claim, began: Moment) -> Self {
         let inherited = taker.inherited.iter().map(|(_, token)| token.id());
         let own = holds.all.iter().map(|hold| hold.claim.id());
         Self {

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-pub use self::holds::{Hold, Holds};
+pub use self::holds::{HeldLock, HeldLocks};
 use self::waiting::Attempt;
 use super::environment::{Environment, JobLock};
 use super::{BadUsage, environment};
@@ -116,8 +116,8 @@ impl<'a> Taker<'a> {
     }
 
     /// What is held when nothing is held yet.
-    pub fn no_holds(&self) -> Holds {
-        Holds::none(self.settings.locks.client(), self.request.ttl)
+    pub fn no_holds(&self) -> HeldLocks {
+        HeldLocks::none(self.settings.locks.client(), self.request.ttl)
     }
 
     pub fn voice(&self) -> Voice {
@@ -129,7 +129,7 @@ impl<'a> Taker<'a> {
     pub fn take_all(
         &self,
         started: Moment,
-        holds: &mut Holds,
+        holds: &mut HeldLocks,
         signals: &Signals,
         timer: &mut Timer,
     ) -> Result<Taking> {
@@ -181,7 +181,7 @@ impl<'a> Taker<'a> {
     }
 
     /// Uses what a run around this one holds, if that is so; false when it isn't.
-    fn reenter(&self, lock: &Lock, holds: &mut Holds) -> Result<bool> {
+    fn reenter(&self, lock: &Lock, holds: &mut HeldLocks) -> Result<bool> {
         // The innermost comes last.
         let known = self.inherited.iter().rev();
         let Some((name, token)) = known.into_iter().find(|(name, _)| name == lock.name()) else {
@@ -211,7 +211,7 @@ impl<'a> Taker<'a> {
         }
         self.voice()
             .detail(format_args!("lock \"{name}\" is held by this job already"));
-        let hold = Hold {
+        let hold = HeldLock {
             claim,
             fence,
             // The only holder has the first of however many slots.
@@ -225,15 +225,20 @@ impl<'a> Taker<'a> {
     }
 
     /// What the work under the locks finds in its environment.
-    pub fn environment(&self, holds: &Holds, slots: bool) -> Environment {
-        let locks: Vec<JobLock> = holds.all.iter().map(Hold::as_job_lock).collect();
+    pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
+        let locks: Vec<JobLock> = holds.all.iter().map(HeldLock::as_job_lock).collect();
         let waited_ms = holds.waited_ms();
         environment::of_job(&self.names, &locks, &self.inherited, waited_ms, slots)
     }
 
     /// Gives all locks back, the last first, at the end of a process. A failure is a line on stderr and
     /// nothing else: the lock ends with its TTL.
-    pub fn release_at_end(&self, holds: &mut Holds, mode: &ReleaseMode, signals: Option<&Signals>) {
+    pub fn release_at_end(
+        &self,
+        holds: &mut HeldLocks,
+        mode: &ReleaseMode,
+        signals: Option<&Signals>,
+    ) {
         // The server answers us before it notifies the next holder. Waking us would delay that one; we
         // have nothing urgent left.
         sys::yield_cpu();
@@ -245,8 +250,13 @@ impl<'a> Taker<'a> {
 
     /// Gives all locks back, the last first. A server that stands still may make that slow; then
     /// another one of these signals ends us at once.
-    pub fn release_all(&self, holds: &mut Holds, mode: &ReleaseMode, signals: Option<&Signals>) {
-        holds.rest();
+    pub fn release_all(
+        &self,
+        holds: &mut HeldLocks,
+        mode: &ReleaseMode,
+        signals: Option<&Signals>,
+    ) {
+        holds.reclaim_client();
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {
                 continue;

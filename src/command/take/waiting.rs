@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::deadlock::Deadlock;
-use super::{GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, lost, open, sleep};
+use super::{GaveUp, HeldLock, HeldLocks, Taker, Taking, cancelled, dice, lost, open, sleep};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
@@ -21,7 +21,7 @@ use crate::lock::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Grant, Incoming, Place, ReleaseMode,
 };
 use crate::process::{self, Liveness, ProcessFd};
-use crate::renewer::News;
+use crate::renewer::Report;
 use crate::report;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
 use crate::wait::{self, Ear, Next, Pace, Patience, Telling};
@@ -30,7 +30,7 @@ use crate::wait::{self, Ear, Next, Pace, Patience, Telling};
 pub struct Attempt<'a> {
     pub(super) taker: &'a Taker<'a>,
     pub(super) claim: Claim,
-    holds: &'a mut Holds,
+    holds: &'a mut HeldLocks,
     pub(super) client: Client,
     began: Moment,
     /// The server may know the claim: as a holder, or in its queue.
@@ -75,7 +75,7 @@ enum Woken {
 pub(super) enum Asked {
     Held {
         lease: Lease,
-        hold: Hold,
+        hold: HeldLock,
     },
     Busy(Busy),
     GaveUp(GaveUp),
@@ -94,7 +94,7 @@ impl<'a> Attempt<'a> {
     pub(super) fn new(
         taker: &'a Taker<'a>,
         claim: Claim,
-        holds: &'a mut Holds,
+        holds: &'a mut HeldLocks,
         signals: &'a Signals,
         timer: &'a mut Timer,
     ) -> Self {
@@ -222,7 +222,7 @@ impl<'a> Attempt<'a> {
 
     /// The lock is ours; `None` when so little is left of its lease that it has to be lengthened
     /// first, if the server has become faster.
-    fn held(&mut self, lease: Lease, hold: Hold) -> Result<Option<Taking>> {
+    fn held(&mut self, lease: Lease, hold: HeldLock) -> Result<Option<Taking>> {
         if now() < lease.stop_at() {
             self.taker.voice().detail(format_args!(
                 "lock \"{}\" acquired, fence {}",
@@ -383,7 +383,7 @@ impl<'a> Attempt<'a> {
         if !self.client.is_open() {
             return false;
         }
-        let hold = Hold {
+        let hold = HeldLock {
             claim: self.claim.clone(),
             fence: grant.fence,
             slot: grant.slot,
@@ -396,7 +396,8 @@ impl<'a> Attempt<'a> {
             self.claim.lock().name(),
             grant.fence
         ));
-        self.holds.add_granted(hold, lease, self.client.hand_over());
+        self.holds
+            .add_unconfirmed(hold, lease, self.client.hand_over());
         true
     }
 
@@ -434,7 +435,7 @@ impl<'a> Attempt<'a> {
                             success,
                         } => Asked::Held {
                             lease: Lease::new(sent, self.taker.request.ttl, self.taker.kill_after),
-                            hold: Hold {
+                            hold: HeldLock {
                                 claim: self.claim.clone(),
                                 fence,
                                 slot,
@@ -579,7 +580,7 @@ impl<'a> Attempt<'a> {
                     self.pulse.as_ref().map(|(_, pulse)| pulse.as_fd()),
                 ];
                 let client = self.client.fds().map(Some);
-                sleep(own.into_iter().chain(client).chain(self.holds.wakes()))
+                sleep(own.into_iter().chain(client).chain(self.holds.poll_fds()))
             })
             .map_err(|error| internal(error.into()))?;
         }
@@ -595,32 +596,32 @@ impl<'a> Attempt<'a> {
                 self.signals.suspend()?;
             }
         }
-        for news in self.holds.news() {
-            match news {
-                News::Renewed(sent) => {
+        for report in self.holds.reports() {
+            match report {
+                Report::Renewed(sent) => {
                     if let Some(lease) = &mut self.holds.lease {
                         lease.renewed(sent);
                     }
                 }
-                News::Failed(error) => {
+                Report::Failed(error) => {
                     self.taker.voice().detail(error);
                     if let Some(lease) = &mut self.holds.lease {
                         lease.retry(now());
                     }
                 }
-                News::Lost(name, loss) => {
+                Report::Lost(name, loss) => {
                     self.holds.forget(&name);
                     return Ok(Some(self.without(&lost(&name, &loss))));
                 }
-                News::Confirmed(sent, left) => {
+                Report::Confirmed(sent, left) => {
                     if let Some(lease) = &mut self.holds.lease {
                         lease.confirmed(sent, left);
                     }
                 }
-                News::Cancelled(name, by) => {
+                Report::Cancelled(name, by) => {
                     return Ok(Some(self.without(&cancelled(&name, &by))));
                 }
-                News::Returned(name) => {
+                Report::Returned(name) => {
                     self.holds.forget(&name);
                     return Ok(Some(
                         self.without(&format!("lock \"{name}\" was given back")),
