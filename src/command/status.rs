@@ -130,7 +130,7 @@ impl<'a> FrozenEntry<'a> {
             reason: who.reason.as_deref(),
             url: who.url.as_deref(),
             since: timestamp(frozen.since_ms),
-            until: timestamp(frozen.till_ms),
+            until: timestamp(frozen.until_ms),
         }
     }
 }
@@ -295,7 +295,7 @@ fn single(lock: &Inspected, mode: &str, what: &str) -> Row {
 
 /// A line that tells who has frozen the lock, until when, and why.
 fn frozen(lock: &Inspected, by: &Frozen) -> Row {
-    let left = Duration::from_millis(by.till_ms.saturating_sub(lock.now_ms));
+    let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
     [
         lock.name.as_str().to_owned(),
         "frozen".into(),

@@ -75,7 +75,7 @@ pub struct SlowOpening {
 
 impl SlowOpening {
     pub fn finish(mut self) -> Result<Client, Error> {
-        self.client.open_within(self.within)?;
+        self.client.engine = Some(self.client.connect(self.within)?);
         Ok(self.client)
     }
 }
@@ -106,31 +106,29 @@ impl Client {
         }
         let started = Instant::now();
         let timeout = self.timeout();
-        let opened = self.open_within(soon.min(timeout));
         let within = timeout.saturating_sub(soon);
-        if opened.is_ok() || within.is_zero() || started.elapsed() < soon {
-            return opened.map(|_| None);
+        match self.connect(soon.min(timeout)) {
+            Ok(engine) => self.engine = Some(engine),
+            Err(error) if within.is_zero() || started.elapsed() < soon => return Err(error),
+            Err(_) => {
+                let client = self.another();
+                return Ok(Some(SlowOpening { client, within }));
+            }
         }
-        let client = self.another();
-        Ok(Some(SlowOpening { client, within }))
+        Ok(None)
     }
 
-    fn open_within(&mut self, within: Duration) -> Result<&mut Connection, Error> {
-        let connection = Connection::open(&self.server, self.timeout(), within)?;
-        Ok(self.engine.insert(Engine::Single(connection)).connection())
+    fn connect(&self, within: Duration) -> Result<Engine, Error> {
+        Connection::open(&self.server, self.timeout(), within).map(Engine::Single)
     }
 
     /// The connection; a fresh one where there is none.
     fn connection(&mut self) -> Result<&mut Connection, Error> {
-        if self.engine.is_none() {
-            self.open_within(self.timeout())?;
-        }
-        let unreachable = || {
-            self.server
-                .unreachable_error(&io::ErrorKind::NotConnected.into())
+        let engine = match self.engine.take() {
+            Some(engine) => engine,
+            None => self.connect(self.timeout())?,
         };
-        let engine = self.engine.as_mut().ok_or_else(unreachable)?;
-        Ok(engine.connection())
+        Ok(self.engine.insert(engine).connection())
     }
 
     /// Whether there is a connection; whether it is still good shows with the next answer.

@@ -10,7 +10,7 @@ use super::{Client, Error, Holder, Limit, Locks, Name, Who};
 
 /// What is known of a lock's holds.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct LockHistory {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
     /// In the order in which they got the lock.
@@ -110,7 +110,7 @@ impl Outcome {
 impl Locks {
     /// What is known of the holds of some locks, in their order; those that can't be read are left
     /// out.
-    pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<History>, Error> {
+    pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<LockHistory>, Error> {
         let call = |name: &Name| self.lock(name.clone()).call(&HISTORY, Vec::new());
         let calls: Vec<Call> = names.iter().map(call).collect();
         let mut names = names.iter();
@@ -125,7 +125,7 @@ impl Locks {
     }
 }
 
-fn parse(most: u32, name: &Name, answer: Value) -> Result<History, Error> {
+fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
     let fields: [Value; 3] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
@@ -141,7 +141,7 @@ fn parse(most: u32, name: &Name, answer: Value) -> Result<History, Error> {
         holds.extend(not_written(name, &array(hold)?));
     }
     holds.sort_by_key(|entry| entry.fence);
-    Ok(History {
+    Ok(LockHistory {
         now_ms: number(&now_ms)?,
         holds,
     })

@@ -138,11 +138,16 @@ impl Lock {
     }
 
     /// Lets nobody new in for a time, by `who` and for its reason.
-    pub fn freeze(&self, client: &mut Client, long: Duration, who: &Who) -> Result<Freeze, Error> {
+    pub fn freeze(
+        &self,
+        client: &mut Client,
+        long: Duration,
+        who: &Who,
+    ) -> Result<FreezeReply, Error> {
         let who = who.to_json();
         let args = vec![long.as_millis().to_string().into(), who];
         client.call(self.call(&FREEZE, args), |fields| match fields {
-            [holders, entry, before] => Ok(Freeze {
+            [holders, entry, before] => Ok(FreezeReply {
                 holders: count(holders)?,
                 holder: holder(entry)?,
                 before: scripts::who(before)?,
@@ -199,7 +204,7 @@ pub enum Forced {
 
 /// What `freeze` found.
 #[derive(Clone, Debug)]
-pub struct Freeze {
+pub struct FreezeReply {
     /// How many hold it still.
     pub holders: u32,
     /// One of them; `None` when none does, or for another client.
