@@ -36,13 +36,13 @@ pub enum Report {
     Renewed(Moment),
     /// The server said, asked at this moment, that all that are still ours are so for this much more.
     Confirmed(Moment, Duration),
-    /// Somebody wants the run to end.
+    /// A newer run wants this one to end.
     Cancelled(Name, Box<Who>),
     /// This lock is not ours any more.
     Lost(Name, Loss),
     /// Our job has given this lock back.
     Returned(Name),
-    /// No answer: nobody knows.
+    /// No answer, so the state is unknown.
     Failed(Error),
 }
 

@@ -5,7 +5,7 @@
 //! longer. That more is left, as the work itself can extend a lease, is believed of a check alone: its
 //! answer has a shape that no other operation's has, and says at most a year, which is the longest
 //! that anybody can ask for. So an answer that was doubled or shifted on its way is at worst a lease
-//! that is known too late, and not one that nobody has.
+//! that is known too late, and not one that the server doesn't know.
 
 use std::time::Duration;
 
@@ -82,13 +82,13 @@ pub enum Acquired {
         success: Option<Duration>,
     },
     Busy(Busy),
-    /// This newer run has told us to give up.
+    /// This newer run has asked us to give up.
     Superseded(Box<Who>),
     /// A run succeeded so long ago, which is enough.
     Done(Duration),
 }
 
-/// Somebody else has the lock.
+/// Another holder has the lock.
 #[derive(Clone, Debug)]
 pub struct Busy {
     /// The server's clock, in milliseconds since 1970.

@@ -268,3 +268,43 @@ impl Client {
         self.server.unreachable_error(&kind.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::super::{Access, Locks, Which};
+    use super::*;
+
+    #[test]
+    fn after_a_request_that_failed_the_next_one_opens_a_fresh_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            // The first is closed without an answer.
+            drop(listener.accept().unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = [0; 1024];
+            assert!(stream.read(&mut bytes).unwrap() > 0);
+            stream.write_all(b"*0\r\n").unwrap();
+            stream.read(&mut bytes).unwrap()
+        });
+        let access = Access {
+            url: &format!("unix://{}", path.display()),
+            timeout: Duration::from_secs(20),
+            ..Access::default()
+        };
+        let locks = Locks::new(access, "p:", 0).unwrap();
+        let mut client = locks.open().unwrap();
+        assert!(locks.names(&mut client, Which::All).is_err());
+        assert!(!client.is_open());
+        assert_eq!(locks.names(&mut client, Which::All).unwrap(), []);
+        let other = client.hand_over();
+        assert!(other.is_open() && !client.is_open());
+        drop(other);
+        // Nothing else was asked, and the connection is closed.
+        assert_eq!(server.join().unwrap(), 0);
+    }
+}

@@ -16,7 +16,7 @@ use super::name::blocked_key;
 use super::scripts::lossy_text;
 use super::{Client, Error, ErrorKind, Inspected, Limit, Locks, Name, Waiting, Who};
 
-/// The one who looks.
+/// A waiter of a job that holds something: an edge of the graph of who waits for whom.
 #[derive(Debug)]
 pub struct WaitEdge<'a> {
     pub locks: &'a Locks,
@@ -37,7 +37,7 @@ pub struct CycleMember {
     began: Began,
 }
 
-/// Since when somebody waits, by the server's clock, and its id: no two are equal.
+/// Since when a member waits, by the server's clock, and its id: no two are equal.
 type Began = (u64, String);
 
 fn began(waiting: &Waiting) -> Began {
@@ -140,7 +140,7 @@ impl Search<'_> {
     }
 
     /// Those who stand between a waiter and its turn, if all of them wait for the job that looks;
-    /// `None` when somebody can go on.
+    /// `None` when one of them can go on.
     fn follow_lock(
         &mut self,
         lock: &Inspected,
@@ -181,7 +181,7 @@ impl Search<'_> {
         get.arg(blocked_key(&self.locks.prefix, hold));
         let note = match self.connection.query(&get) {
             Ok(note) => lossy_text(&note),
-            // A key of another type is nobody's note.
+            // A key of another type is not a note of ours.
             Err(error) if error.kind == ErrorKind::Config => return Ok(None),
             Err(error) => return Err(error),
         };

@@ -60,7 +60,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     taker.request.once_per = options.once_per.unwrap_or_default();
     taker.joins = options.join;
     // With several locks the others come into it, and somebody's success may be enough; so there
-    // the claim comes first.
+    // the confirmation comes first.
     taker.starts_on_word = taker.names.len() == 1 && options.once_per.is_none();
     let run = Run {
         options,
