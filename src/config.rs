@@ -3,20 +3,18 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::cli::{Common, duration};
-use crate::lock::{Namespace, Server, TlsFiles};
+use crate::lock::{Access, Locks, TlsFiles};
 use crate::report::Voice;
 
 /// What every command needs to know.
 #[derive(Debug)]
 pub struct Settings {
-    pub server: Arc<Server>,
-    pub namespace: Namespace,
+    pub locks: Locks,
     pub voice: Voice,
 }
 
@@ -86,10 +84,13 @@ impl Settings {
             .as_deref()
             .or(sources.get("REDLOCK_URL"))
             .unwrap_or(URL);
-        let mut server = Server::parse(url, tls, timeout)?;
-        if let Some(file) = path(&options.password_file, "REDLOCK_PASSWORD_FILE") {
-            server.set_password(password(&file)?);
-        }
+        let password_file = path(&options.password_file, "REDLOCK_PASSWORD_FILE");
+        let access = Access {
+            url,
+            password: password_file.map(|file| password(&file)).transpose()?,
+            tls,
+            timeout,
+        };
         let history = match (options.history_size, sources.get("REDLOCK_HISTORY")) {
             (Some(size), _) => size,
             (None, Some(text)) => text
@@ -99,19 +100,12 @@ impl Settings {
                 .ok_or_else(|| BadConfig("REDLOCK_HISTORY must be 1 to 10000".into()))?,
             (None, None) => HISTORY,
         };
+        let prefix = options.prefix.as_deref();
+        let prefix = prefix.or(sources.get("REDLOCK_PREFIX")).unwrap_or(PREFIX);
         let quiet = sources.switch("REDLOCK_QUIET")?;
         let verbose = sources.switch("REDLOCK_VERBOSE")?;
         Ok(Self {
-            server: Arc::new(server),
-            namespace: Namespace {
-                prefix: options
-                    .prefix
-                    .as_deref()
-                    .or(sources.get("REDLOCK_PREFIX"))
-                    .unwrap_or(PREFIX)
-                    .to_owned(),
-                history,
-            },
+            locks: Locks::new(access, prefix, history)?,
             voice: match (options.quiet, options.verbose) {
                 (true, _) => Voice::Quiet,
                 (_, true) => Voice::Verbose,

@@ -8,6 +8,7 @@
 //! command/acquire → take, session,     a lock for a script, and the keeper that stays behind
 //!                   process
 //! command/take → lock, wait, renewer   taking locks, and what is held all the while
+//! command/environment → lock           the variables by which a job knows its locks
 //! renewer → lock                       the background thread that renews
 //! session → lease, exit                decisions about a running command; pure
 //! wait                                 decisions about waiting; pure
@@ -18,7 +19,7 @@
 //! ```
 //!
 //! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
-//! the child's end, the renewer's news, what the server says, a moment) and asks the [`session`]
+//! the child's end, what the renewer reports and the server pushes, a moment) and asks the [`session`]
 //! what to do. The renewer only does what it is told, so a connection that hangs never holds up who
 //! watches the deadline.
 //!

@@ -1,11 +1,11 @@
 //! The background thread that keeps leases alive.
 //!
-//! It does what it is told, over the connection that it is given, and sends both back: what came of
-//! it, and the connection where that is still good. When that is done, and what follows, is decided
-//! by others. So a connection that hangs holds up this thread alone, never the one that watches the
-//! deadline; and between two orders that one has the connection, so that it hears what the server
-//! says by itself, and can release the lock without waking anybody. The thread starts with the
-//! first order: a short run never has it.
+//! It carries out one task after the other, over the client that it is given with each, and sends both
+//! back: what came of it, and the client, open where its connection is still good. When a task is due,
+//! and what follows from it, is decided by others. So a connection that hangs holds up this thread
+//! alone, never the one that watches the deadline; and between two tasks that one has the client, so
+//! that it hears what the server pushes, and can release the lock without waking another thread. The
+//! thread starts with the first task: a short run never has it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,13 +17,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
 use crate::lease::try_timeout;
-use crate::lock::{Claim, Error, Link, Loss, Name, Server, Standing, Who};
+use crate::lock::{Claim, Client, Error, LeaseState, Loss, Name, Who};
 use crate::sys;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Lengthen the leases.
+pub enum Task {
+    /// Extend the leases.
     Renew,
     /// Look whether the locks are still ours.
     Check,
@@ -31,33 +31,33 @@ pub enum Order {
 
 /// What came of it.
 #[derive(Debug)]
-pub enum News {
+pub enum Report {
     /// The leases of all that are still ours are lengthened; the request was sent at this moment.
     Renewed(Moment),
     /// The server said, asked at this moment, that all that are still ours are so for this much more.
     Confirmed(Moment, Duration),
-    /// Somebody wants the run to end.
+    /// A newer run wants this one to end.
     Cancelled(Name, Box<Who>),
     /// This lock is not ours any more.
     Lost(Name, Loss),
     /// Our job has given this lock back.
     Returned(Name),
-    /// No answer: nobody knows.
+    /// No answer, so the state is unknown.
     Failed(Error),
 }
 
-/// An order with what is needed for it.
-struct Work {
-    order: Order,
-    link: Option<Link>,
+/// A task with what is needed for it.
+struct Job {
+    task: Task,
+    client: Client,
     claims: Vec<Claim>,
 }
 
-/// An order that was carried out.
-pub struct Done {
-    /// The connection, if it is still good.
-    pub link: Option<Link>,
-    pub news: Vec<News>,
+/// A task that was carried out.
+pub struct Completed {
+    /// Open, if its connection is still good.
+    pub client: Client,
+    pub reports: Vec<Report>,
 }
 
 /// The pause before another try to wake the thread that decides.
@@ -65,83 +65,76 @@ const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
 /// A running renewer.
 pub struct Renewer {
-    /// How long an order may take.
-    patience: Duration,
-    orders: Sender<Work>,
-    done: Receiver<Done>,
+    /// The length of each lease by a renewal.
+    ttl: Duration,
+    jobs: Sender<Job>,
+    completed: Receiver<Completed>,
     wake: Arc<EventFd>,
-    /// An order is being carried out.
-    busy: bool,
+    /// How long the job may take that is being done; `None`: none is.
+    busy: Option<Duration>,
 }
 
 impl Renewer {
-    /// Starts the thread. It lives for as long as the process, or until this is dropped.
-    pub fn start(server: &Server, claims: &[Claim]) -> io::Result<Self> {
-        let mut server = server.clone();
-        let within = claims.iter().map(|claim| try_timeout(claim.ttl())).min();
-        server.timeout = server.timeout.min(within.unwrap_or(server.timeout));
-        // For connecting, for the renewal, and for the look after it. Somewhat more, so that the thread that
-        // waits for an order doesn't give up just before it is done.
-        let patience = server.timeout * 3 + Duration::from_millis(200);
-        let server = Arc::new(server);
+    /// Starts the thread, for leases of this length. It lives for as long as the process, or until
+    /// this is dropped.
+    pub fn start(ttl: Duration) -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
-        let (orders, ordered) = channel::<Work>();
-        let (report, done) = channel();
+        let (jobs, ordered) = channel::<Job>();
+        let (report, completed) = channel();
         let waker = Arc::clone(&wake);
         sys::start_thread("renewer", sys::USUAL_STACK, move || {
-            while let Ok(work) = ordered.recv() {
-                if report.send(work.carry_out(&server)).is_err() {
+            while let Ok(job) = ordered.recv() {
+                if report.send(job.carry_out(ttl)).is_err() {
                     break;
                 }
-                // What nobody hears of would count for nothing.
+                // What the other thread doesn't hear of would count for nothing.
                 while waker.write(1).is_err() {
                     std::thread::sleep(WAKE_AGAIN);
                 }
             }
         })?;
         Ok(Self {
-            patience,
-            orders,
-            done,
+            ttl,
+            jobs,
+            completed,
             wake,
-            busy: false,
+            busy: None,
         })
     }
 
-    /// Whether an order is being carried out; another has to wait for it.
+    /// Whether a task is being carried out; another has to wait for it.
     pub fn is_busy(&self) -> bool {
-        self.busy
+        self.busy.is_some()
     }
 
-    /// Has something done with these claims, over the connection or a fresh one.
-    pub fn order(&mut self, order: Order, link: Option<Link>, claims: Vec<Claim>) {
+    /// Has a task carried out for these claims.
+    pub fn start_task(&mut self, task: Task, mut client: Client, claims: Vec<Claim>) {
+        client.limit_to(try_timeout(self.ttl));
+        // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
+        // thread that waits for a task doesn't give up just before it is done.
+        let patience = client.longest(3) + Duration::from_millis(200);
+        let job = Job {
+            task,
+            client,
+            claims,
+        };
         // A thread that is gone does nothing; the deadline takes care of that.
-        self.busy = self
-            .orders
-            .send(Work {
-                order,
-                link,
-                claims,
-            })
-            .is_ok();
+        self.busy = self.jobs.send(job).is_ok().then_some(patience);
     }
 
     /// What was done, if it is.
-    pub fn done(&mut self) -> Option<Done> {
+    pub fn completed(&mut self) -> Option<Completed> {
         let _ = self.wake.read();
-        let done = self.done.try_recv().ok()?;
-        self.busy = false;
-        Some(done)
+        let completed = self.completed.try_recv().ok()?;
+        self.busy = None;
+        Some(completed)
     }
 
-    /// Waits for an order that is being carried out: at most [`try_timeout`] for connecting, and as much
+    /// Waits for a task that is being carried out: at most [`try_timeout`] for connecting, and as much
     /// for each of two answers, whatever the thread hangs in.
-    pub fn finish(&mut self) -> Option<Done> {
-        let waits = self.busy.then(|| self.done.recv_timeout(self.patience));
-        let done = waits.and_then(Result::ok);
-        self.busy = false;
-        done
+    pub fn finish(&mut self) -> Option<Completed> {
+        self.completed.recv_timeout(self.busy.take()?).ok()
     }
 }
 
@@ -151,67 +144,70 @@ impl AsFd for Renewer {
     }
 }
 
-impl Work {
-    /// After a failure the answer may still come, so that connection is given up and the next try
+impl Job {
+    /// After a failure the answer may still come, so that connection was given up and the next try
     /// makes a fresh one; what was learned before it counts.
-    fn carry_out(self, server: &Arc<Server>) -> Done {
-        let mut news = Vec::new();
-        let link = match self.over_a_link(server, &mut news) {
-            Ok(link) => Some(link),
-            Err(error) => {
-                news.push(News::Failed(error));
-                None
-            }
-        };
-        Done { link, news }
+    fn carry_out(mut self, ttl: Duration) -> Completed {
+        let mut reports = Vec::new();
+        if let Err(error) = self.ask(ttl, &mut reports) {
+            reports.push(Report::Failed(error));
+        }
+        let mut client = self.client;
+        client.lift_limit();
+        Completed { client, reports }
     }
 
-    fn over_a_link(self, server: &Arc<Server>, news: &mut Vec<News>) -> Result<Link, Error> {
+    fn ask(&mut self, ttl: Duration, reports: &mut Vec<Report>) -> Result<(), Error> {
+        let Self {
+            task,
+            client,
+            claims,
+        } = self;
         let sent = now();
-        let mut link = match self.link {
-            Some(link) => link,
-            None => Link::open(server)?,
-        };
-        if self.order == Order::Renew {
-            let standings = Claim::renew_all(&self.claims, &mut link, server.timeout)?;
+        client.open()?;
+        if *task == Task::Renew {
+            let states = Claim::renew_all(claims, client, ttl)?;
             // A renewal gives what was asked for, whatever number came back; that the work has
             // extended the lease beyond that is for the check to say.
-            if shortest(&standings).is_some() {
-                news.push(News::Renewed(sent));
+            if shortest(&states).is_some() {
+                reports.push(Report::Renewed(sent));
             }
-            news.extend(told(&self.claims, standings));
+            reports.extend(reports_of(claims, states));
         }
         // A renewal, too, changes the key, after which the server has to be asked anew to tell of
         // changes; and what happened before it was asked, it doesn't tell.
-        if !news.iter().any(|news| matches!(news, News::Lost(..))) {
+        if !reports
+            .iter()
+            .any(|report| matches!(report, Report::Lost(..)))
+        {
             let asked = now();
-            let standings = Claim::check_all(&self.claims, &mut link, server.timeout)?;
-            let left = shortest(&standings);
-            news.extend(left.map(|left| News::Confirmed(asked, left)));
-            news.extend(told(&self.claims, standings));
+            let states = Claim::check_all(claims, client, ttl)?;
+            let left = shortest(&states);
+            reports.extend(left.map(|left| Report::Confirmed(asked, left)));
+            reports.extend(reports_of(claims, states));
         }
-        Ok(link)
+        Ok(())
     }
 }
 
 /// The end of the first lease among those that are still ours.
-fn shortest(standings: &[Standing]) -> Option<Duration> {
-    let left = |standing: &Standing| match standing {
-        Standing::Ours { left, .. } => Some(*left),
-        Standing::Returned | Standing::Lost(_) => None,
+fn shortest(states: &[LeaseState]) -> Option<Duration> {
+    let left = |state: &LeaseState| match state {
+        LeaseState::Held { left, .. } => Some(*left),
+        LeaseState::Released | LeaseState::Lost(_) => None,
     };
-    standings.iter().filter_map(left).min()
+    states.iter().filter_map(left).min()
 }
 
 /// What there is to tell of each claim.
-fn told(claims: &[Claim], standings: Vec<Standing>) -> Vec<News> {
-    let each = claims.iter().zip(standings);
-    each.filter_map(|(claim, standing)| {
+fn reports_of(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
+    let each = claims.iter().zip(states);
+    each.filter_map(|(claim, state)| {
         let name = claim.lock().name().clone();
-        match standing {
-            Standing::Ours { cancelled_by, .. } => Some(News::Cancelled(name, cancelled_by?)),
-            Standing::Returned => Some(News::Returned(name)),
-            Standing::Lost(loss) => Some(News::Lost(name, loss)),
+        match state {
+            LeaseState::Held { cancelled_by, .. } => Some(Report::Cancelled(name, cancelled_by?)),
+            LeaseState::Released => Some(Report::Returned(name)),
+            LeaseState::Lost(loss) => Some(Report::Lost(name, loss)),
         }
     })
     .collect()

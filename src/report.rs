@@ -233,8 +233,8 @@ fn why(who: &Who) -> String {
 
 /// `lock "deploy" is held by ci@ci-7 (pid 4121) for 24s more`.
 pub fn held(name: &Name, busy: &Busy) -> String {
-    if let Some(Frozen { till_ms, who, .. }) = &busy.frozen {
-        let left = Duration::from_millis(till_ms.saturating_sub(busy.now_ms));
+    if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
+        let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
         let (by, left) = (by_for_reason(who), rough(left));
         return format!("lock \"{name}\" is frozen for {left} more by {by}");
     }
@@ -397,7 +397,7 @@ mod tests {
             granted: false,
         };
         let frozen = Frozen {
-            till_ms: 0,
+            until_ms: 0,
             since_ms: 0,
             who: who.clone(),
         };

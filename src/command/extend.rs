@@ -12,7 +12,7 @@ use crate::clock::now;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
-use crate::lock::{Claim, Link, Standing};
+use crate::lock::{Claim, LeaseState};
 use crate::report;
 
 /// Makes the locks last at least so much longer from now.
@@ -28,22 +28,22 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         name,
         token_file: options.token_file.clone(),
     };
-    let Some(claims) = claims(&ours, settings, more)? else {
+    let Some(claims) = claims(&ours, settings)? else {
         return Ok(Exit::Lost);
     };
-    let mut link = Link::open(&settings.server)?;
-    let standings = Claim::extend_all(&claims, &mut link, settings.server.timeout)?;
+    let mut client = settings.locks.open()?;
+    let standings = Claim::extend_all(&claims, &mut client, more)?;
     Ok(all_of(&claims, standings, |_| None))
 }
 
 /// Whether the locks are ours for at least so much longer from now.
 pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
-    let Some(claims) = claims(&options.ours, settings, Duration::ZERO)? else {
+    let Some(claims) = claims(&options.ours, settings)? else {
         return Ok(Exit::Lost);
     };
-    let mut link = Link::open(&settings.server)?;
+    let mut client = settings.locks.open()?;
     let sent = now();
-    let standings = Claim::check_all(&claims, &mut link, settings.server.timeout)?;
+    let standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
     Ok(all_of(&claims, standings, |left| {
         // As a run counts it: from before the question, and by clocks that may differ a little.
         let lease = Lease::new(sent, left, Duration::ZERO);
@@ -58,8 +58,8 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
     }))
 }
 
-fn claims(ours: &cli::Ours, settings: &Settings, ttl: Duration) -> Result<Option<Vec<Claim>>> {
-    match job::held(ours, settings, ttl)? {
+fn claims(ours: &cli::Ours, settings: &Settings) -> Result<Option<Vec<Claim>>> {
+    match job::held(ours, settings)? {
         Held::Claims(claims) => Ok(Some(claims)),
         Held::Unknown(name) => {
             report::error(format_args!(
@@ -73,18 +73,18 @@ fn claims(ours: &cli::Ours, settings: &Settings, ttl: Duration) -> Result<Option
 /// Says what is wrong with a lock, if anything is; `too_short` judges the time that is left.
 fn all_of(
     claims: &[Claim],
-    standings: Vec<Standing>,
+    standings: Vec<LeaseState>,
     too_short: impl Fn(Duration) -> Option<String>,
 ) -> Exit {
     let mut exit = Exit::Success;
     for (claim, standing) in claims.iter().zip(standings) {
         let name = claim.lock().name();
         let wrong = match standing {
-            Standing::Ours { left, .. } => {
+            LeaseState::Held { left, .. } => {
                 too_short(left).map(|why| format!("lock \"{name}\" is {why}"))
             }
-            Standing::Returned => Some(format!("lock \"{name}\" was given back")),
-            Standing::Lost(loss) => Some(lost(name, &loss)),
+            LeaseState::Released => Some(format!("lock \"{name}\" was given back")),
+            LeaseState::Lost(loss) => Some(lost(name, &loss)),
         };
         if let Some(line) = wrong {
             report::error(line);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 
-use super::BadUsage;
+use super::{BadUsage, environment};
 use crate::cli;
 use crate::clock::now;
 use crate::config::BadConfig;
@@ -111,7 +111,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
 }
 
 fn from_environment() -> Result<u64> {
-    let text = std::env::var("REDLOCK_FENCE").unwrap_or_default();
+    let text = environment::fence();
     let why = match text.parse() {
         Ok(number) => return Ok(number),
         Err(_) if text.is_empty() => "which number? $REDLOCK_FENCE is not set".to_owned(),

@@ -6,19 +6,19 @@ use super::{name, ourselves};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Link, Lock, Who};
+use crate::lock::Who;
 use crate::report;
 
 /// Lets nobody new in.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
-    let lock = Lock::new(&settings.namespace, name(&options.name)?);
+    let lock = settings.locks.lock(name(&options.name)?);
     let who = Who {
         reason: Some(options.reason.clone()),
         ..ourselves()
     };
-    let mut link = Link::open(&settings.server)?;
+    let mut client = settings.locks.open()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
-    let found = lock.freeze(&mut link, long, &who, settings.server.timeout)?;
+    let found = lock.freeze(&mut client, long, &who)?;
     let name = lock.name();
     let until = match options.lasting {
         Some(long) => format!("for {}", humantime::format_duration(long)),
@@ -45,10 +45,10 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
 
 /// Lets others in again.
 pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
-    let lock = Lock::new(&settings.namespace, name(&options.name)?);
-    let mut link = Link::open(&settings.server)?;
+    let lock = settings.locks.lock(name(&options.name)?);
+    let mut client = settings.locks.open()?;
     let name = lock.name();
-    match lock.thaw(&mut link, settings.server.timeout)? {
+    match lock.thaw(&mut client)? {
         Some(by) => settings.voice.detail(format_args!(
             "lock \"{name}\" is thawed; it was frozen by {}",
             report::by_for_reason(&by)

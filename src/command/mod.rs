@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share: usage errors and the status of an error.
 
 mod acquire;
+mod environment;
 mod extend;
 mod fence;
 mod freeze;
@@ -21,7 +22,7 @@ use clap::error::ErrorKind;
 use crate::ci;
 use crate::config::BadConfig;
 use crate::exit::Exit;
-use crate::lock::{self, Kind, Name, Who};
+use crate::lock::{self, Name, Who};
 use crate::report;
 
 pub use self::acquire::{acquire, refuse_eval};
@@ -54,10 +55,10 @@ pub fn status_of(error: &anyhow::Error) -> Exit {
         Exit::Config
     } else if let Some(error) = error.downcast_ref::<lock::Error>() {
         match error.kind {
-            Kind::Unreachable | Kind::NotNow => Exit::Unreachable,
-            Kind::Refused => Exit::Refused,
-            Kind::Config => Exit::Config,
-            Kind::Internal => Exit::Internal,
+            lock::ErrorKind::Unreachable | lock::ErrorKind::NotNow => Exit::Unreachable,
+            lock::ErrorKind::Refused => Exit::Refused,
+            lock::ErrorKind::Config => Exit::Config,
+            lock::ErrorKind::Internal => Exit::Internal,
         }
     } else {
         Exit::Internal

@@ -1,34 +1,32 @@
 //! `redlock release`: give a lock back by its token, or take it from its holder by force.
 
-use std::time::Duration;
-
 use anyhow::Result;
 
 use super::job::{self, Held};
-use super::{BadUsage, name, ourselves};
+use super::{BadUsage, environment, name, ourselves};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Claim, Forced, Inspected, Key, Link, Lock, Name, Parting, Release, inspect};
+use crate::lock::{Claim, Client, Forced, Inspected, Key, Lock, Name, ReleaseMode, Released};
 use crate::{process, report};
 
 /// Releases a lock.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     if options.force {
-        let names = std::env::var("REDLOCK_NAME").ok();
+        let names = environment::names();
         let Some(text) = options.ours.name.as_ref().or(names.as_ref()) else {
             return Err(BadUsage("which lock? give its NAME".into()).into());
         };
-        let lock = Lock::new(&settings.namespace, name(text)?);
+        let lock = settings.locks.lock(name(text)?);
         return force(&lock, options.id.as_deref(), settings);
     }
-    match job::held(&options.ours, settings, Duration::ZERO)? {
+    match job::held(&options.ours, settings)? {
         Held::Unknown(name) => refuse(&name, settings),
         Held::Claims(claims) => {
-            let mut link = Link::open(&settings.server)?;
+            let mut client = settings.locks.open()?;
             let mut exit = Exit::Success;
             for claim in claims {
-                if give_back(&claim, &mut link, settings)? != Exit::Success {
+                if give_back(&claim, &mut client, settings)? != Exit::Success {
                     exit = Exit::Lost;
                 }
             }
@@ -37,21 +35,21 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     }
 }
 
-fn give_back(claim: &Claim, link: &mut Link, settings: &Settings) -> Result<Exit> {
-    match claim.release(link, &Parting::Early, || {}, settings.server.timeout)? {
-        Release::Kept(_) => Ok(Exit::Success),
-        Release::Released => {
+fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<Exit> {
+    match claim.release(client, &ReleaseMode::ByJob, || {})? {
+        Released::Kept(_) => Ok(Exit::Success),
+        Released::Now => {
             settings
                 .voice
                 .detail(format_args!("released lock \"{}\"", claim.lock().name()));
             Ok(Exit::Success)
         }
-        Release::Returned => {
+        Released::Before => {
             let name = claim.lock().name();
             report::error(format_args!("lock \"{name}\" was given back before"));
             Ok(Exit::Lost)
         }
-        Release::NotOurs(loss) => {
+        Released::NotOurs(loss) => {
             let name = claim.lock().name();
             let now = match (loss.forced_by, loss.holder) {
                 (Some(by), _) => format!("{} took it by force", report::by(&by)),
@@ -68,8 +66,10 @@ fn give_back(claim: &Claim, link: &mut Link, settings: &Settings) -> Result<Exit
 
 /// Without a token: says who holds the lock, and changes nothing.
 fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
-    let mut link = Link::open(&settings.server)?;
-    let found = inspect(&mut link, &settings.namespace, std::slice::from_ref(name))?;
+    let mut client = settings.locks.open()?;
+    let found = settings
+        .locks
+        .inspect(&mut client, std::slice::from_ref(name))?;
     let Some(found) = found.first() else {
         return Ok(Exit::Lost);
     };
@@ -95,11 +95,13 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
 }
 
 fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
-    let mut link = Link::open(&settings.server)?;
+    let mut client = settings.locks.open()?;
     let name = lock.name();
     let by = ourselves();
-    let before = inspect(&mut link, &settings.namespace, std::slice::from_ref(name))?;
-    let freed = lock.force(&mut link, id, Some(&by), settings.server.timeout)?;
+    let before = settings
+        .locks
+        .inspect(&mut client, std::slice::from_ref(name))?;
+    let freed = lock.force(&mut client, id, Some(&by))?;
     if let Forced::Freed { .. } = freed {
         // A holder that is dead can't do that any more.
         for hold in before.iter().flat_map(Inspected::holds) {
@@ -124,7 +126,7 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
             report::error(format_args!("lock \"{name}\" is not held"));
             Ok(Exit::Lost)
         }
-        Forced::Another(id, holder) => {
+        Forced::HeldByOther(id, holder) => {
             let whose = report::holder(holder.as_ref());
             report::error(format_args!(
                 "lock \"{name}\" is held by {whose} with id {id}, not by the one you named; nothing was changed"

@@ -11,9 +11,7 @@ use super::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{
-    Frozen, Hold, Inspected, Key, Limit, Link, Name, Waiting, Which, Who, inspect, names,
-};
+use crate::lock::{Client, Frozen, Hold, Inspected, Key, Limit, Name, Waiting, Which, Who};
 use crate::report::{self, escaped, escaped_json, product, rough, timestamp, what, width};
 use crate::signal;
 
@@ -26,15 +24,15 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         .map(String::as_str)
         .chain(name_after_it);
     let asked = texts.map(name).collect::<Result<Vec<_>>>()?;
-    let mut link = Link::open(&settings.server)?;
+    let mut client = settings.locks.open()?;
     let Some(interval) = watch else {
-        product(&view(&mut link, &asked, options, settings)?)?;
+        product(&view(&mut client, &asked, options, settings)?)?;
         return Ok(Exit::Success);
     };
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
     let on_terminal = std::io::stdout().is_terminal();
     loop {
-        let text = view(&mut link, &asked, options, settings)?;
+        let text = view(&mut client, &asked, options, settings)?;
         // Home, the new picture, and what is left of the old one erased: nothing flickers.
         let picture = if on_terminal && !options.json {
             format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))
@@ -63,15 +61,15 @@ fn interval(options: &cli::Status) -> Result<(Option<Duration>, Option<&str>)> {
 }
 
 fn view(
-    link: &mut Link,
+    client: &mut Client,
     asked: &[Name],
     options: &cli::Status,
     settings: &Settings,
 ) -> Result<String> {
     let locks = if asked.is_empty() {
-        in_use(link, settings)?
+        in_use(client, settings)?
     } else {
-        inspect(link, &settings.namespace, asked)?
+        settings.locks.inspect(client, asked)?
     };
     if options.names_only {
         return Ok(locks
@@ -87,9 +85,9 @@ fn view(
 }
 
 /// All locks that are held or waited for.
-fn in_use(link: &mut Link, settings: &Settings) -> Result<Vec<Inspected>> {
-    let all = names(link, &settings.namespace, Which::InUse)?;
-    let mut found = inspect(link, &settings.namespace, &all)?;
+fn in_use(client: &mut Client, settings: &Settings) -> Result<Vec<Inspected>> {
+    let all = settings.locks.names(client, Which::InUse)?;
+    let mut found = settings.locks.inspect(client, &all)?;
     found.retain(|lock| !lock.is_idle());
     Ok(found)
 }
@@ -132,7 +130,7 @@ impl<'a> FrozenEntry<'a> {
             reason: who.reason.as_deref(),
             url: who.url.as_deref(),
             since: timestamp(frozen.since_ms),
-            until: timestamp(frozen.till_ms),
+            until: timestamp(frozen.until_ms),
         }
     }
 }
@@ -297,7 +295,7 @@ fn single(lock: &Inspected, mode: &str, what: &str) -> Row {
 
 /// A line that tells who has frozen the lock, until when, and why.
 fn frozen(lock: &Inspected, by: &Frozen) -> Row {
-    let left = Duration::from_millis(by.till_ms.saturating_sub(lock.now_ms));
+    let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
     [
         lock.name.as_str().to_owned(),
         "frozen".into(),

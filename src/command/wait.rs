@@ -11,7 +11,7 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Inspected, Link, Name, inspect, watch};
+use crate::lock::{Busy, Client, Error, Inspected, Name};
 use crate::report;
 use crate::wait::{Pace, Patience, Telling, end_of};
 
@@ -25,7 +25,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let began = now();
     let patience = Patience::since(began, options.patience.no_wait, options.patience.wait);
     let mut telling = Telling::new(began, report::has_terminal());
-    let mut link = Some(Link::open(&settings.server)?);
+    let mut client = settings.locks.open()?;
     let mut pace = Pace::default();
     loop {
         let asked = now();
@@ -34,7 +34,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             sleep(None, look_at)?;
         }
         let looked = now();
-        let found = match look(&mut link, settings, &names) {
+        let found = match look(&mut client, settings, &names) {
             Ok(found) => found,
             // It was reached before: it may come back.
             Err(error) if error.kind.may_pass() && !patience.is_over(looked) => {
@@ -69,7 +69,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
                 let view = report::waiting(&held, &busy, at.since(looked));
                 settings.voice.progress(&view);
             }
-            if sleep(link.as_ref(), look_at.min(telling.due()))? {
+            if sleep(Some(&client), look_at.min(telling.due()))? {
                 break;
             }
         }
@@ -78,19 +78,14 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
 
 /// The first of the locks that is held, and by whom; `None` when all are free.
 fn look(
-    link: &mut Option<Link>,
+    client: &mut Client,
     settings: &Settings,
     names: &[Name],
-) -> Result<Option<(Name, Busy)>, crate::lock::Error> {
-    let mut open = match link.take() {
-        Some(open) => open,
-        None => Link::open(&settings.server)?,
-    };
+) -> Result<Option<(Name, Busy)>, Error> {
     // What was said before this look is answered by it.
-    while open.receive()?.is_some() {}
-    watch(&mut open, &settings.namespace, names)?;
-    let found = inspect(&mut open, &settings.namespace, names)?;
-    *link = Some(open);
+    client.skip_incoming()?;
+    settings.locks.track(client, names)?;
+    let found = settings.locks.inspect(client, names)?;
     Ok(found
         .into_iter()
         .find_map(|lock| Some((lock.name.clone(), busy(&lock)?))))
@@ -115,14 +110,15 @@ fn busy(lock: &Inspected) -> Option<Busy> {
 }
 
 /// Sleeps until a moment; true when the server has said something before.
-fn sleep(link: Option<&Link>, until: Moment) -> Result<bool> {
+fn sleep(client: Option<&Client>, until: Moment) -> Result<bool> {
     let mut timer = Timer::new()?;
     timer.set(Some(until))?;
-    let mut fds = vec![PollFd::new(timer.as_fd(), PollFlags::POLLIN)];
-    if let Some(link) = link {
-        fds.push(PollFd::new(link.as_fd(), PollFlags::POLLIN));
-    }
+    let connection = client.into_iter().flat_map(Client::fds);
+    let mut fds: Vec<PollFd> = std::iter::once(timer.as_fd())
+        .chain(connection)
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+        .collect();
     poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
     let said = |fd: &PollFd| fd.any() == Some(true);
-    Ok(fds.get(1).is_some_and(said))
+    Ok(fds.iter().skip(1).any(said))
 }

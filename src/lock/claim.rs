@@ -5,32 +5,31 @@
 //! longer. That more is left, as the work itself can extend a lease, is believed of a check alone: its
 //! answer has a shape that no other operation's has, and says at most a year, which is the longest
 //! that anybody can ask for. So an answer that was doubled or shifted on its way is at worst a lease
-//! that is known too late, and not one that nobody has.
+//! that is known too late, and not one that the server doesn't know.
 
 use std::time::Duration;
 
 use redis::Value;
-use sha1_smol::Sha1;
 
-use super::link::{Call, Link};
+use super::connection::Call;
 use super::scripts::{
     self, ACQUIRE, CHECK, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
-    milliseconds, number, odd, slot, some_text, text,
+    lossy_text, milliseconds, number, slot, some_text, unexpected_reply,
 };
-use super::{End, Error, Frozen, Holder, Kind, Limit, Lock, Who};
+use super::{Client, Error, Frozen, Holder, Limit, Lock, Outcome, Token, Who};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
 pub struct Claim {
     lock: Lock,
-    token: Vec<u8>,
-    request: Request,
-    who: Vec<u8>,
+    token: Token,
 }
 
 /// What is asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
+    /// For whom, as others see it.
+    pub who: Who,
     pub ttl: Duration,
     pub limit: Limit,
     pub order: Order,
@@ -83,13 +82,13 @@ pub enum Acquired {
         success: Option<Duration>,
     },
     Busy(Busy),
-    /// This newer run has told us to give up.
+    /// This newer run has asked us to give up.
     Superseded(Box<Who>),
     /// A run succeeded so long ago, which is enough.
     Done(Duration),
 }
 
-/// Somebody else has the lock.
+/// Another holder has the lock.
 #[derive(Clone, Debug)]
 pub struct Busy {
     /// The server's clock, in milliseconds since 1970.
@@ -117,26 +116,26 @@ pub struct Busy {
     pub granted: bool,
 }
 
-/// The answer to [`Claim::renew`] and [`Claim::check_all`]; that there was no answer is an
+/// The answer to [`Claim::renew_all`] and [`Claim::check_all`]; that there was no answer is an
 /// [`Error`], a third thing.
 #[derive(Clone, Debug)]
-pub enum Standing {
+pub enum LeaseState {
     /// Still ours.
-    Ours {
+    Held {
         /// For so long, from when the question was sent.
         left: Duration,
         /// Who wants the run to end.
         cancelled_by: Option<Box<Who>>,
     },
     /// Our own job has given it back.
-    Returned,
+    Released,
     /// Definitely not ours any more.
     Lost(Loss),
 }
 
-/// What [`Claim::reuse`] found.
+/// What [`Claim::reenter`] found.
 #[derive(Clone, Copy, Debug)]
-pub struct Reused {
+pub struct Reentry {
     pub fence: u64,
     pub limit: Limit,
     pub slot: u32,
@@ -153,27 +152,27 @@ pub struct Loss {
 
 /// How a lock, or a place in its queue, is given back.
 #[derive(Clone, Debug)]
-pub enum Parting {
+pub enum ReleaseMode {
     /// Nothing was done under it.
     Unused,
     /// By its own job; a run that watches over it is to know.
-    Early,
+    ByJob,
     /// The run is over.
-    Over {
-        end: End,
+    Finished {
+        outcome: Outcome,
         /// The lock stays ours for so long from when we got it.
-        keep: Duration,
+        keep_for: Duration,
     },
 }
 
 /// The answer to [`Claim::release`].
 #[derive(Clone, Debug)]
-pub enum Release {
-    Released,
+pub enum Released {
+    Now,
     /// It stays ours for so long.
     Kept(Duration),
-    /// Our own job had given it back before.
-    Returned,
+    /// Our own job had released it.
+    Before,
     /// It wasn't ours (any more).
     NotOurs(Loss),
 }
@@ -183,68 +182,48 @@ pub enum Release {
 const SOON: Duration = Duration::from_millis(500);
 
 impl Claim {
-    /// A claim with a fresh token: 128 random bits, then the host and process, so that
-    /// `redis-cli GET` names the owner.
-    pub fn new(lock: Lock, request: Request, who: &Who) -> Result<Self, Error> {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random)
-            .map_err(|error| Error::new(Kind::Internal, format!("no random numbers: {error}")))?;
-        let token = format!(
-            "{:032x}:{}:{}",
-            u128::from_be_bytes(random),
-            who.host,
-            who.pid
-        );
-        Ok(Self {
-            lock,
-            token: token.into(),
-            request,
-            who: who.to_json(),
-        })
+    /// A claim with a fresh token for a process.
+    pub fn new(lock: Lock, who: &Who) -> Result<Self, Error> {
+        let token = Token::new(who)?;
+        Ok(Self { lock, token })
     }
 
-    /// A claim that was made before, by its token; it can be renewed and released.
-    pub fn resume(lock: Lock, token: Vec<u8>, ttl: Duration) -> Self {
-        Self {
-            lock,
-            token,
-            request: Request {
-                ttl,
-                limit: Limit::EXCLUSIVE,
-                order: Order::default(),
-                once_per: Duration::ZERO,
-                repair_ttl: false,
-            },
-            who: Vec::new(),
-        }
+    /// A claim that was made before, by its token.
+    pub fn resume(lock: Lock, token: Token) -> Self {
+        Self { lock, token }
     }
 
     pub fn lock(&self) -> &Lock {
         &self.lock
     }
 
-    /// The token; for the child's environment alone.
-    pub fn token(&self) -> &[u8] {
+    pub fn token(&self) -> &Token {
         &self.token
-    }
-
-    pub fn ttl(&self) -> Duration {
-        self.request.ttl
     }
 
     /// The name that others have for the token.
     pub fn id(&self) -> String {
-        id(&self.token)
+        self.token.id()
     }
 
-    /// The channel on which this claim hears of its turn.
-    pub fn channel(&self) -> Vec<u8> {
-        self.lock.channel_of(&self.id())
+    /// Listens to the channel on which this claim hears of its turn, from the next [`Self::acquire`]
+    /// on: so no message can fall between that one's answer and the subscription.
+    pub fn subscribe(&self, client: &mut Client) -> Result<(), Error> {
+        client.subscribe(&self.lock.channel_of(&self.id()))
     }
 
-    /// The call that takes the lock, or waits for it in the queue. Its answer goes to
-    /// [`Self::acquired`].
-    pub fn acquire(&self, place: Option<&Place>) -> Call {
+    /// Asks for the lock, or for a place in its queue. The answer comes in as
+    /// [`super::Incoming::Acquired`]; how long that may take.
+    pub fn acquire(
+        &self,
+        client: &mut Client,
+        request: &Request,
+        place: Option<&Place>,
+    ) -> Result<Duration, Error> {
+        client.send(self.acquire_call(request, place))
+    }
+
+    fn acquire_call(&self, request: &Request, place: Option<&Place>) -> Call {
         let how = match place {
             None => "",
             Some(Place { polls: true, .. }) => "poll",
@@ -252,12 +231,13 @@ impl Claim {
         };
         let ticket = place.and_then(|place| place.ticket);
         let Request {
+            ref who,
             ttl,
             limit,
             order,
             once_per,
             repair_ttl,
-        } = self.request;
+        } = *request;
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
         let supersede = match order.supersede {
             Supersede::Nobody => "0",
@@ -265,10 +245,10 @@ impl Claim {
             Supersede::HoldersToo => "2",
         };
         let args = vec![
-            self.token.clone(),
+            self.token.as_bytes().to_vec(),
             ttl.as_millis().to_string().into(),
             limit.number().to_string().into(),
-            self.who.clone(),
+            who.to_json(),
             how.into(),
             or_empty(ticket).into(),
             order.priority.to_string().into(),
@@ -281,217 +261,231 @@ impl Claim {
         self.lock.call(&ACQUIRE, args)
     }
 
-    /// Reads the answer to [`Self::acquire`].
-    pub fn acquired(answer: Value) -> Result<Acquired, Error> {
-        let fields = array(answer)?;
-        Ok(match fields.as_slice() {
-            [Value::Int(1), fence, place, success] => Acquired::Held {
-                fence: number(fence)?,
-                slot: slot(place)?,
-                success: ago(success)?,
-            },
-            [
-                Value::Int(0),
-                now_ms,
-                ahead,
-                ticket,
-                polls,
-                left,
-                holders,
-                id,
-                entry,
-                freeze,
-                repaired,
-                granted,
-            ] => Acquired::Busy(Busy {
-                now_ms: number(now_ms)?,
-                ahead: count(ahead)?,
-                ticket: match some_text(ticket)? {
-                    None | Some(b"") => None,
-                    Some(_) => Some(number(ticket)?),
-                },
-                polls: flag(polls)?,
-                left: milliseconds(left)?,
-                holders: count(holders)?,
-                id: some_text(id)?.map_or(String::new(), |_| text(id)),
-                holder: holder(entry)?,
-                frozen: frozen(freeze)?,
-                repaired: flag(repaired)?,
-                granted: flag(granted)?,
-            }),
-            [Value::Int(3), since] => Acquired::Done(ago(since)?.unwrap_or_default()),
-            [Value::Int(2), by] => {
-                Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
-            }
-            _ => return Err(odd(&fields)),
-        })
+    /// Asks for a renewal that confirms a grant. The answer comes in as
+    /// [`super::Incoming::LeaseState`].
+    pub fn confirm(&self, client: &mut Client, ttl: Duration) -> Result<(), Error> {
+        client.send(self.renewal(ttl, None, false)).map(drop)
     }
 
-    /// The call that lengthens the lease. Its answer goes to [`Self::standing`].
-    pub fn renew(&self) -> Call {
-        self.renewal(None, false)
-    }
-
-    /// `instance` is from now on the process whose end means that nobody uses the lock any more;
-    /// `told`: whoever watches the lock is to look how long it lasts.
-    fn renewal(&self, instance: Option<&str>, told: bool) -> Call {
+    /// `instance` is from now on the process whose end means that no process uses the lock any more;
+    /// `notify`: the run that renews the lock is to look how long it lasts.
+    fn renewal(&self, ttl: Duration, instance: Option<&str>, notify: bool) -> Call {
         let instance = instance.map_or(String::new(), |instance| format!("={instance}"));
         let args = vec![
-            self.token.clone(),
-            self.request.ttl.as_millis().to_string().into(),
+            self.token.as_bytes().to_vec(),
+            ttl.as_millis().to_string().into(),
             instance.into(),
-            u8::from(told).to_string().into(),
+            u8::from(notify).to_string().into(),
         ];
         self.lock.call(&RENEW, args)
     }
 
-    /// Reads the answer to [`Self::renew`].
-    pub fn standing(answer: Value) -> Result<Standing, Error> {
-        let fields = array(answer)?;
-        match fields.as_slice() {
-            [Value::Int(1), more, fence, limit, place, by] => {
-                number(fence)?;
-                count(limit)?;
-                slot(place)?;
-                Ok(Standing::Ours {
-                    left: left(more)?,
-                    cancelled_by: scripts::who(by)?.map(Box::new),
-                })
-            }
-            other => not_ours(other),
-        }
-    }
-
-    /// Reads the answer to a check.
-    fn checked(answer: Value) -> Result<Standing, Error> {
-        let fields = array(answer)?;
-        match fields.as_slice() {
-            // A word that can't be read is none.
-            [Value::Int(1), more @ Value::Int(_)] => Ok(Standing::Ours {
-                left: left(more)?,
-                cancelled_by: None,
-            }),
-            [Value::Int(1), more @ Value::Int(_), by] => Ok(Standing::Ours {
-                left: left(more)?,
-                cancelled_by: scripts::who(by)?.map(Box::new),
-            }),
-            other => not_ours(other),
-        }
-    }
-
-    /// Lengthens the leases of several claims in one round trip; waits at most `within` for all
-    /// answers.
+    /// Extends the leases of several claims to `ttl` from now, in one round trip.
     pub fn renew_all(
         claims: &[Self],
-        link: &mut Link,
-        within: Duration,
-    ) -> Result<Vec<Standing>, Error> {
-        let calls = claims.iter().map(Self::renew).collect();
-        link.ask_all(calls, within, Self::standing)
+        client: &mut Client,
+        ttl: Duration,
+    ) -> Result<Vec<LeaseState>, Error> {
+        let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
+        client.with_connection(|connection, within| {
+            connection.pipeline(calls.collect(), within, renewed)
+        })
     }
 
-    /// The same on behalf of those who hold them, who are to hear of it.
+    /// The same on behalf of the runs that hold them, which are notified.
     pub fn extend_all(
         claims: &[Self],
-        link: &mut Link,
-        within: Duration,
-    ) -> Result<Vec<Standing>, Error> {
-        let calls = claims.iter().map(|claim| claim.renewal(None, true));
-        link.ask_all(calls.collect(), within, Self::standing)
+        client: &mut Client,
+        ttl: Duration,
+    ) -> Result<Vec<LeaseState>, Error> {
+        let calls = claims.iter().map(|claim| claim.renewal(ttl, None, true));
+        client.with_connection(|connection, within| {
+            connection.pipeline(calls.collect(), within, renewed)
+        })
     }
 
     /// Says which processes use the lock from now on, and renews it.
     pub fn hand_to(
         &self,
         instance: &str,
-        link: &mut Link,
-        within: Duration,
-    ) -> Result<Standing, Error> {
-        Self::standing(link.ask(self.renewal(Some(instance), false), within)?)
+        client: &mut Client,
+        ttl: Duration,
+    ) -> Result<LeaseState, Error> {
+        client.call(self.renewal(ttl, Some(instance), false), lease_state)
     }
 
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
-    pub fn reuse(&self, link: &mut Link, within: Duration) -> Result<Option<Reused>, Error> {
-        let fields = array(link.ask(self.renewal(Some(""), false), within)?)?;
-        if let [Value::Int(1), more, fence, limit, place, _] = fields.as_slice() {
-            left(more)?;
-            return Ok(Some(Reused {
-                fence: number(fence)?,
-                limit: Limit::of(count(limit)?),
-                slot: slot(place)?,
-            }));
-        }
-        not_ours(&fields).map(|_| None)
+    pub fn reenter(&self, client: &mut Client, ttl: Duration) -> Result<Option<Reentry>, Error> {
+        client.call(self.renewal(ttl, Some(""), false), |fields| {
+            if let [Value::Int(1), more, fence, limit, place, _] = fields {
+                left(more)?;
+                return Ok(Some(Reentry {
+                    fence: number(fence)?,
+                    limit: Limit::of(count(limit)?),
+                    slot: slot(place)?,
+                }));
+            }
+            not_ours(fields).map(|_| None)
+        })
     }
 
-    /// Whether several claims are still ours, in one round trip; changes nothing. From then on the
-    /// server tells of changes, where it can.
+    /// Whether several claims, whose leases are `ttl` long by each renewal, are still ours, in one
+    /// round trip; changes nothing. From then on the server notifies us of changes, where it can.
     pub fn check_all(
         claims: &[Self],
-        link: &mut Link,
-        within: Duration,
-    ) -> Result<Vec<Standing>, Error> {
-        link.watch(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
+        client: &mut Client,
+        ttl: Duration,
+    ) -> Result<Vec<LeaseState>, Error> {
         let call = |claim: &Self| {
-            let ttl = claim.request.ttl.as_millis().to_string();
-            let args = vec![claim.token.clone(), ttl.into()];
+            let ttl = ttl.as_millis().to_string();
+            let args = vec![claim.token.as_bytes().to_vec(), ttl.into()];
             claim.lock.call(&CHECK, args)
         };
-        link.ask_all(claims.iter().map(call).collect(), within, Self::checked)
+        client.with_connection(|connection, within| {
+            connection.track_keys(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
+            connection.pipeline(claims.iter().map(call).collect(), within, checked)
+        })
     }
 
-    /// Gives the lock, or the place in the queue, back; waits at most `within` for the answer, and calls
-    /// `is_slow` when that takes longer than a moment. Safe to repeat.
+    /// Releases the lock, or the place in the queue; calls `is_slow` when the answer takes longer
+    /// than a moment. Safe to repeat.
     pub fn release(
         &self,
-        link: &mut Link,
-        parting: &Parting,
+        client: &mut Client,
+        mode: &ReleaseMode,
         is_slow: impl FnOnce(),
-        within: Duration,
-    ) -> Result<Release, Error> {
-        let (early, how, keep) = match parting {
-            Parting::Unused => ("0", String::new(), Duration::ZERO),
-            Parting::Early => ("1", End::Released.to_text(), Duration::ZERO),
-            Parting::Over { end, keep } => ("0", end.to_text(), *keep),
+    ) -> Result<Released, Error> {
+        let (by_job, outcome, keep_for) = match mode {
+            ReleaseMode::Unused => ("0", String::new(), Duration::ZERO),
+            ReleaseMode::ByJob => ("1", Outcome::Released.to_text(), Duration::ZERO),
+            ReleaseMode::Finished { outcome, keep_for } => ("0", outcome.to_text(), *keep_for),
         };
         let args = vec![
-            self.token.clone(),
-            early.into(),
-            how.into(),
-            keep.as_millis().to_string().into(),
+            self.token.as_bytes().to_vec(),
+            by_job.into(),
+            outcome.into(),
+            keep_for.as_millis().to_string().into(),
         ];
         let call = self.lock.call(&RELEASE, args);
-        let fields = array(link.ask_with_patience(call, SOON, is_slow, within)?)?;
-        Ok(match fields.as_slice() {
-            [Value::Int(1)] => Release::Released,
-            [Value::Int(3), more] => Release::Kept(left(more)?),
-            [Value::Int(2)] => Release::Returned,
-            [Value::Int(0), by, entry] => Release::NotOurs(loss(by, entry)?),
-            _ => return Err(odd(&fields)),
+        client.with_connection(|connection, within| {
+            let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
+            match array(answer)?.as_slice() {
+                [Value::Int(1)] => Ok(Released::Now),
+                [Value::Int(3), rest] => Ok(Released::Kept(left(rest)?)),
+                [Value::Int(2)] => Ok(Released::Before),
+                [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
+                other => Err(unexpected_reply(other)),
+            }
         })
+    }
+
+    /// The same, and once more over a fresh connection where that fails over the one that there was,
+    /// which may be broken; `is_slow` is also called before that, as connecting takes its time.
+    pub fn release_or_retry(
+        &self,
+        client: &mut Client,
+        mode: &ReleaseMode,
+        is_slow: impl Fn(),
+    ) -> Result<Released, Error> {
+        if client.is_open()
+            && let Ok(released) = self.release(client, mode, &is_slow)
+        {
+            return Ok(released);
+        }
+        is_slow();
+        self.release(client, mode, || {})
     }
 }
 
-/// The longest token of anybody's; ours have about a hundred bytes.
-const LONGEST_TOKEN: usize = 1024;
+/// Reads the answer to [`Claim::acquire`].
+pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
+    let fields = array(answer)?;
+    Ok(match fields.as_slice() {
+        [Value::Int(1), fence, place, success] => Acquired::Held {
+            fence: number(fence)?,
+            slot: slot(place)?,
+            success: ago(success)?,
+        },
+        [
+            Value::Int(0),
+            now_ms,
+            ahead,
+            ticket,
+            polls,
+            left,
+            holders,
+            id,
+            entry,
+            freeze,
+            repaired,
+            granted,
+        ] => Acquired::Busy(Busy {
+            now_ms: number(now_ms)?,
+            ahead: count(ahead)?,
+            ticket: match some_text(ticket)? {
+                None | Some(b"") => None,
+                Some(_) => Some(number(ticket)?),
+            },
+            polls: flag(polls)?,
+            left: milliseconds(left)?,
+            holders: count(holders)?,
+            id: some_text(id)?.map_or(String::new(), |_| lossy_text(id)),
+            holder: holder(entry)?,
+            frozen: frozen(freeze)?,
+            repaired: flag(repaired)?,
+            granted: flag(granted)?,
+        }),
+        [Value::Int(3), since] => Acquired::Done(ago(since)?.unwrap_or_default()),
+        [Value::Int(2), by] => {
+            Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
+        }
+        _ => return Err(unexpected_reply(&fields)),
+    })
+}
 
-/// What others call a token: the start of its SHA-1, which doesn't give it away. One that is longer
-/// than any is nobody's, and has no name.
-pub fn id(token: &[u8]) -> String {
-    if token.len() > LONGEST_TOKEN {
-        return String::new();
+/// Reads the answer to [`Claim::confirm`] and [`Claim::renew_all`].
+pub(super) fn renewed(answer: Value) -> Result<LeaseState, Error> {
+    lease_state(&array(answer)?)
+}
+
+fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
+    match fields {
+        [Value::Int(1), more, fence, limit, place, by] => {
+            number(fence)?;
+            count(limit)?;
+            slot(place)?;
+            Ok(LeaseState::Held {
+                left: left(more)?,
+                cancelled_by: scripts::who(by)?.map(Box::new),
+            })
+        }
+        other => not_ours(other),
     }
-    let mut digits = Sha1::from(token).digest().to_string();
-    digits.truncate(12);
-    digits
+}
+
+/// Reads the answer to [`Claim::check_all`].
+fn checked(answer: Value) -> Result<LeaseState, Error> {
+    let fields = array(answer)?;
+    match fields.as_slice() {
+        // A notice that can't be read is none.
+        [Value::Int(1), more @ Value::Int(_)] => Ok(LeaseState::Held {
+            left: left(more)?,
+            cancelled_by: None,
+        }),
+        [Value::Int(1), more @ Value::Int(_), by] => Ok(LeaseState::Held {
+            left: left(more)?,
+            cancelled_by: scripts::who(by)?.map(Box::new),
+        }),
+        other => not_ours(other),
+    }
 }
 
 /// Reads what is said of a token that doesn't hold the lock.
-fn not_ours(fields: &[Value]) -> Result<Standing, Error> {
+fn not_ours(fields: &[Value]) -> Result<LeaseState, Error> {
     match fields {
-        [Value::Int(2)] => Ok(Standing::Returned),
-        [Value::Int(0), by, entry] => Ok(Standing::Lost(loss(by, entry)?)),
-        other => Err(odd(other)),
+        [Value::Int(2)] => Ok(LeaseState::Released),
+        [Value::Int(0), by, entry] => Ok(LeaseState::Lost(loss(by, entry)?)),
+        other => Err(unexpected_reply(other)),
     }
 }
 

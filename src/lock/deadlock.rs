@@ -11,15 +11,15 @@
 
 use std::time::Duration;
 
-use super::link::Link;
+use super::connection::Connection;
 use super::name::blocked_key;
-use super::scripts::text;
-use super::{Error, Inspected, Kind, Limit, Lock, Name, Namespace, Waiting, Who, inspect};
+use super::scripts::lossy_text;
+use super::{Client, Error, ErrorKind, Inspected, Limit, Locks, Name, Waiting, Who};
 
-/// The one who looks.
+/// A waiter of a job that holds something: an edge of the graph of who waits for whom.
 #[derive(Debug)]
-pub struct Blocked<'a> {
-    pub namespace: &'a Namespace,
+pub struct WaitEdge<'a> {
+    pub locks: &'a Locks,
     /// The ids of what its job holds.
     pub holds: Vec<String>,
     /// The lock it waits for.
@@ -30,14 +30,14 @@ pub struct Blocked<'a> {
 
 /// A member of a cycle: it holds a lock and waits for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct CycleMember {
     pub holds: Name,
     pub wants: Name,
     pub who: Who,
     began: Began,
 }
 
-/// Since when somebody waits, by the server's clock, and its id: no two are equal.
+/// Since when a member waits, by the server's clock, and its id: no two are equal.
 type Began = (u64, String);
 
 fn began(waiting: &Waiting) -> Began {
@@ -47,63 +47,71 @@ fn began(waiting: &Waiting) -> Began {
 /// Longer chains than this are not followed.
 const MOST: usize = 100;
 
-impl Blocked<'_> {
-    /// Notes down that the job waits, for so long.
-    pub fn note(&self, link: &mut Link, lasting: Duration) -> Result<(), Error> {
-        for hold in &self.holds {
-            let mut set = redis::cmd("SET");
-            set.arg(blocked_key(&self.namespace.prefix, hold))
-                .arg(format!("{} {}", self.id, self.wants))
-                .arg("PX")
-                .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
-            link.query(&set)?;
-        }
-        Ok(())
+impl WaitEdge<'_> {
+    /// Publishes that the job waits, for so long.
+    pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
+        client.with_connection(|connection, _| {
+            for hold in &self.holds {
+                let mut set = redis::cmd("SET");
+                set.arg(blocked_key(&self.locks.prefix, hold))
+                    .arg(format!("{} {}", self.id, self.wants))
+                    .arg("PX")
+                    .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
+                connection.query(&set)?;
+            }
+            Ok(())
+        })
     }
 
-    /// Takes the note back.
-    pub fn forget(&self, link: &mut Link) -> Result<(), Error> {
+    /// Takes that back.
+    pub fn forget(&self, client: &mut Client) -> Result<(), Error> {
         let mut del = redis::cmd("DEL");
         for hold in &self.holds {
-            del.arg(blocked_key(&self.namespace.prefix, hold));
+            del.arg(blocked_key(&self.locks.prefix, hold));
         }
-        link.query(&del).map(drop)
+        client.with_connection(|connection, _| connection.query(&del).map(drop))
     }
 
     /// The cycle that this job has to break, if there is one: it is the one that began to wait
     /// last. The members follow each other: the first holds what this job wants.
-    pub fn look(&self, link: &mut Link) -> Result<Option<Vec<Member>>, Error> {
-        let Some(first) = self.search(link)? else {
-            return Ok(None);
-        };
-        let Some((members, me)) = self.search(link)?.filter(|second| *second == first) else {
-            return Ok(None);
-        };
-        let youngest = members.iter().all(|other| other.began < me);
-        Ok(youngest.then_some(members))
+    pub fn look(&self, client: &mut Client) -> Result<Option<Vec<CycleMember>>, Error> {
+        client.with_connection(|connection, _| {
+            let Some(first) = self.search(connection)? else {
+                return Ok(None);
+            };
+            let second = self.search(connection)?;
+            let Some((members, me)) = second.filter(|second| *second == first) else {
+                return Ok(None);
+            };
+            let youngest = members.iter().all(|other| other.began < me);
+            Ok(youngest.then_some(members))
+        })
     }
 
     /// All members of a cycle through this job but itself, and when it began to wait.
-    fn search(&self, link: &mut Link) -> Result<Option<(Vec<Member>, Began)>, Error> {
+    fn search(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Option<(Vec<CycleMember>, Began)>, Error> {
         let mut search = Search {
-            namespace: self.namespace,
-            ends: &self.holds,
-            link,
+            locks: self.locks,
+            own_holds: &self.holds,
+            connection,
             seen: vec![self.id.clone()],
         };
         let Some((lock, me)) = search.waiting(&self.wants, &self.id)? else {
             return Ok(None);
         };
-        let members = search.ways_out(&lock, &me)?;
+        let members = search.follow_lock(&lock, &me)?;
         Ok(members.map(|members| (members, began(&me))))
     }
 }
 
 struct Search<'a> {
-    namespace: &'a Namespace,
+    locks: &'a Locks,
     /// What the job that looks holds.
-    ends: &'a [String],
-    link: &'a mut Link,
+    own_holds: &'a [String],
+    connection: &'a mut Connection,
     /// The waiters that were met.
     seen: Vec<String>,
 }
@@ -111,7 +119,9 @@ struct Search<'a> {
 impl Search<'_> {
     /// The lock, and the waiter in its queue, if it really is there, and alive.
     fn waiting(&mut self, name: &Name, id: &str) -> Result<Option<(Inspected, Waiting)>, Error> {
-        let found = inspect(self.link, self.namespace, std::slice::from_ref(name))?;
+        let found = self
+            .locks
+            .inspect_over(self.connection, std::slice::from_ref(name))?;
         let Some(lock) = found.into_iter().next() else {
             return Ok(None);
         };
@@ -120,9 +130,9 @@ impl Search<'_> {
         };
         if waiting.waiter.hears {
             let mut publish = redis::cmd("PUBLISH");
-            let channel = Lock::new(self.namespace, name.clone()).channel_of(id);
+            let channel = self.locks.lock(name.clone()).channel_of(id);
             publish.arg(channel).arg("hello");
-            if self.link.query(&publish)? == redis::Value::Int(0) {
+            if self.connection.query(&publish)? == redis::Value::Int(0) {
                 return Ok(None);
             }
         }
@@ -130,8 +140,12 @@ impl Search<'_> {
     }
 
     /// Those who stand between a waiter and its turn, if all of them wait for the job that looks;
-    /// `None` when somebody can go on.
-    fn ways_out(&mut self, lock: &Inspected, me: &Waiting) -> Result<Option<Vec<Member>>, Error> {
+    /// `None` when one of them can go on.
+    fn follow_lock(
+        &mut self,
+        lock: &Inspected,
+        me: &Waiting,
+    ) -> Result<Option<Vec<CycleMember>>, Error> {
         let before = lock.waiters.iter().take_while(|other| other.id != me.id);
         let limits = before.chain([me]).map(|other| other.waiter.limit);
         // Who wants the lock alone, or waits behind one who does, needs all holders to leave, so
@@ -140,11 +154,11 @@ impl Search<'_> {
             || matches!(lock.limit(), Some(Limit::EXCLUSIVE | Limit::SHARED));
         let mut members = Vec::new();
         for hold in lock.holds() {
-            let stuck = if self.ends.contains(&hold.id) {
+            let stuck = if self.own_holds.contains(&hold.id) {
                 Some(Vec::new())
             } else {
                 let who = hold.holder.as_ref().map(|holder| holder.who.clone());
-                self.stuck(&lock.name, &hold.id, &who.unwrap_or_default())?
+                self.follow_holder(&lock.name, &hold.id, &who.unwrap_or_default())?
             };
             match stuck {
                 Some(stuck) if needs_all => return Ok(Some(stuck)),
@@ -157,13 +171,18 @@ impl Search<'_> {
     }
 
     /// The holder and those it waits for, if all of that leads to the job that looks.
-    fn stuck(&mut self, holds: &Name, hold: &str, who: &Who) -> Result<Option<Vec<Member>>, Error> {
+    fn follow_holder(
+        &mut self,
+        holds: &Name,
+        hold: &str,
+        who: &Who,
+    ) -> Result<Option<Vec<CycleMember>>, Error> {
         let mut get = redis::cmd("GET");
-        get.arg(blocked_key(&self.namespace.prefix, hold));
-        let note = match self.link.query(&get) {
-            Ok(note) => text(&note),
-            // A key of another type is nobody's note.
-            Err(error) if error.kind == Kind::Config => return Ok(None),
+        get.arg(blocked_key(&self.locks.prefix, hold));
+        let note = match self.connection.query(&get) {
+            Ok(note) => lossy_text(&note),
+            // A key of another type is not a note of ours.
+            Err(error) if error.kind == ErrorKind::Config => return Ok(None),
             Err(error) => return Err(error),
         };
         let Some((id, wants)) = note.split_once(' ') else {
@@ -179,10 +198,10 @@ impl Search<'_> {
         let Some((lock, waiting)) = self.waiting(&wants, id)? else {
             return Ok(None);
         };
-        let Some(rest) = self.ways_out(&lock, &waiting)? else {
+        let Some(rest) = self.follow_lock(&lock, &waiting)? else {
             return Ok(None);
         };
-        let mut members = vec![Member {
+        let mut members = vec![CycleMember {
             holds: holds.clone(),
             wants,
             who: who.clone(),

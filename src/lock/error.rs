@@ -5,11 +5,11 @@ use std::fmt;
 
 use redis::{ServerError, ServerErrorKind};
 
-use super::Server;
+use super::server::Server;
 
 /// What went wrong with Redis, as far as the exit status needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// No answer.
     Unreachable,
     /// It was reached, and can't do it now: loading its data, failing over, full, not to be written.
@@ -22,7 +22,7 @@ pub enum Kind {
     Internal,
 }
 
-impl Kind {
+impl ErrorKind {
     /// Whether the same request may succeed a little later.
     pub fn may_pass(self) -> bool {
         match self {
@@ -35,7 +35,7 @@ impl Kind {
 /// A failed conversation with Redis. The message is for people: what happened, and what to do.
 #[derive(Clone, Debug)]
 pub struct Error {
-    pub kind: Kind,
+    pub kind: ErrorKind,
     message: String,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn quoted(text: &str) -> Cow<'_, str> {
 }
 
 impl Error {
-    pub(crate) fn new(kind: Kind, message: String) -> Self {
+    pub(crate) fn new(kind: ErrorKind, message: String) -> Self {
         Self { kind, message }
     }
 
@@ -62,42 +62,42 @@ impl Error {
         let quoted = quoted(details);
         let (kind, message) = match (error.kind(), error.code()) {
             _ if all.contains("WRONGTYPE") => (
-                Kind::Config,
+                ErrorKind::Config,
                 "the key isn't a string, so it belongs to another program; choose another name or --prefix".to_owned(),
             ),
             _ if error.kind() == Some(ServerErrorKind::NoPerm)
                 || details.contains("user executing the script can't") =>
             (
-                Kind::Refused,
+                ErrorKind::Refused,
                 format!("Redis at {server} doesn't permit it: {quoted}; see \"permissions\" in redlock-protocol(7)"),
             ),
             // It answers so to a request with more than ten parts.
             _ if details.contains("unauthenticated") || error.code() == "NOAUTH" => (
-                Kind::Refused,
+                ErrorKind::Refused,
                 format!("Redis at {server} wants a password; give it in --password-file or in the URL"),
             ),
             (_, "WRONGPASS") => (
-                Kind::Refused,
+                ErrorKind::Refused,
                 format!("Redis at {server} refused the user name or password"),
             ),
             _ if details.contains("AUTH") && details.contains("without any password") => (
-                Kind::Refused,
+                ErrorKind::Refused,
                 format!("Redis at {server} has no password set, but one was given"),
             ),
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown), _)
             | (_, "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS") => (
-                Kind::NotNow,
+                ErrorKind::NotNow,
                 format!("Redis at {server} can't do it now: {said}"),
             ),
             _ if details.contains("max number of clients") => (
-                Kind::NotNow,
+                ErrorKind::NotNow,
                 format!("Redis at {server} has too many clients"),
             ),
             _ if details.contains("DB index") => (
-                Kind::Config,
+                ErrorKind::Config,
                 format!("Redis at {server} has no such database: {quoted}"),
             ),
-            _ => (Kind::Internal, format!("Redis at {server} answered: {said}")),
+            _ => (ErrorKind::Internal, format!("Redis at {server} answered: {said}")),
         };
         Self { kind, message }
     }

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::link::{Call, Link};
-use super::scripts::{HISTORY, MOST, array, number, odd, text};
-use super::{Error, Holder, Limit, Lock, Name, Namespace, Who};
+use super::connection::Call;
+use super::scripts::{HISTORY, MOST, array, lossy_text, number, unexpected_reply};
+use super::{Client, Error, Holder, Limit, Locks, Name, Who};
 
 /// What is known of a lock's holds.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct LockHistory {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
     /// In the order in which they got the lock.
-    pub holds: Vec<Past>,
+    pub holds: Vec<HistoryEntry>,
 }
 
 /// A hold of a lock, over or not.
 #[derive(Clone, Debug)]
-pub struct Past {
+pub struct HistoryEntry {
     pub name: Name,
     /// What others call its token.
     pub id: String,
@@ -33,12 +33,12 @@ pub struct Past {
     pub waited: Duration,
     /// When it ended; `None` while it lasts.
     pub ended_ms: Option<u64>,
-    pub end: End,
+    pub outcome: Outcome,
 }
 
 /// How a hold ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Outcome {
     /// It hasn't.
     Running,
     /// COMMAND ended by itself with this status.
@@ -59,7 +59,7 @@ pub enum End {
     Released,
 }
 
-impl End {
+impl Outcome {
     /// In one word.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -107,30 +107,32 @@ impl End {
     }
 }
 
-/// What is known of the holds of some locks, in their order; those that can't be read are left out.
-pub fn history(
-    link: &mut Link,
-    namespace: &Namespace,
-    names: &[Name],
-) -> Result<Vec<History>, Error> {
-    let call = |name: &Name| Lock::new(namespace, name.clone()).call(&HISTORY, Vec::new());
-    let calls: Vec<Call> = names.iter().map(call).collect();
-    let mut names = names.iter();
-    let found = link.list(calls, |answer| {
-        let name = names.next();
-        name.map(|name| parse(namespace, name, answer)).transpose()
-    })?;
-    Ok(found.into_iter().flatten().collect())
+impl Locks {
+    /// What is known of the holds of some locks, in their order; those that can't be read are left
+    /// out.
+    pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<LockHistory>, Error> {
+        let call = |name: &Name| self.lock(name.clone()).call(&HISTORY, Vec::new());
+        let calls: Vec<Call> = names.iter().map(call).collect();
+        let mut names = names.iter();
+        let found = client.with_connection(|connection, _| {
+            connection.list(calls, |answer| {
+                let name = names.next();
+                name.map(|name| parse(self.history, name, answer))
+                    .transpose()
+            })
+        })?;
+        Ok(found.into_iter().flatten().collect())
+    }
 }
 
-fn parse(namespace: &Namespace, name: &Name, answer: Value) -> Result<History, Error> {
+fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
     let fields: [Value; 3] = array(answer)?
         .try_into()
-        .map_err(|fields: Vec<Value>| odd(&fields))?;
+        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
     let [now_ms, records, live] = fields;
     // A few more may be there than are wanted, until they are cut off.
-    let wanted = usize::try_from(namespace.history).unwrap_or(usize::MAX);
-    let mut holds: Vec<Past> = array(records)?
+    let wanted = usize::try_from(most).unwrap_or(usize::MAX);
+    let mut holds: Vec<HistoryEntry> = array(records)?
         .into_iter()
         .take(wanted)
         .filter_map(|record| over(name, &record))
@@ -138,8 +140,8 @@ fn parse(namespace: &Namespace, name: &Name, answer: Value) -> Result<History, E
     for hold in array(live)? {
         holds.extend(not_written(name, &array(hold)?));
     }
-    holds.sort_by_key(|past| past.fence);
-    Ok(History {
+    holds.sort_by_key(|entry| entry.fence);
+    Ok(LockHistory {
         now_ms: number(&now_ms)?,
         holds,
     })
@@ -149,7 +151,7 @@ fn parse(namespace: &Namespace, name: &Name, answer: Value) -> Result<History, E
 const LONGEST: usize = 300 * 1024;
 
 /// Reads `"<id> <ended> <how> <bytes of by> <by><entry>"`.
-fn over(name: &Name, record: &Value) -> Option<Past> {
+fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let Value::BulkString(record) = record else {
         return None;
     };
@@ -163,27 +165,33 @@ fn over(name: &Name, record: &Value) -> Option<Past> {
     let how = parts.next()?;
     let length: usize = parts.next()?.parse().ok()?;
     let (by, entry) = parts.next()?.split_at_checked(length)?;
-    let end = End::parse(how, Who::parse(by.as_bytes()))?;
-    past(name, id, entry, Some(ended_ms), end)
+    let outcome = Outcome::parse(how, Who::parse(by.as_bytes()))?;
+    entry_of(name, id, entry, Some(ended_ms), outcome)
 }
 
 /// Reads `{id, 1 when held, 0 when its lease has ended or 2 when it was lost, when, entry}`.
-fn not_written(name: &Name, fields: &[Value]) -> Option<Past> {
+fn not_written(name: &Name, fields: &[Value]) -> Option<HistoryEntry> {
     let [id, Value::Int(how), when, entry] = fields else {
         return None;
     };
-    let (ended_ms, end) = match how {
-        0 => (Some(number(when).ok()?), End::Expired),
-        1 => (None, End::Running),
-        2 => (Some(number(when).ok()?), End::Lost),
+    let (ended_ms, outcome) = match how {
+        0 => (Some(number(when).ok()?), Outcome::Expired),
+        1 => (None, Outcome::Running),
+        2 => (Some(number(when).ok()?), Outcome::Lost),
         _ => return None,
     };
-    past(name, &text(id), &text(entry), ended_ms, end)
+    entry_of(name, &lossy_text(id), &lossy_text(entry), ended_ms, outcome)
 }
 
-fn past(name: &Name, id: &str, entry: &str, ended_ms: Option<u64>, end: End) -> Option<Past> {
+fn entry_of(
+    name: &Name,
+    id: &str,
+    entry: &str,
+    ended_ms: Option<u64>,
+    outcome: Outcome,
+) -> Option<HistoryEntry> {
     let holder = Holder::parse(entry.as_bytes())?;
-    Some(Past {
+    Some(HistoryEntry {
         name: name.clone(),
         id: id.to_owned(),
         fence: holder.fence,
@@ -193,7 +201,7 @@ fn past(name: &Name, id: &str, entry: &str, ended_ms: Option<u64>, end: End) -> 
         since_ms: holder.since_ms,
         waited: holder.waited,
         ended_ms,
-        end,
+        outcome,
     })
 }
 
@@ -217,17 +225,17 @@ mod tests {
             (forced.who.host.as_str(), forced.ended_ms),
             ("h é", Some(9000))
         );
-        assert!(matches!(forced.end, End::Forced(Some(by)) if by.host == "d k"));
+        assert!(matches!(forced.outcome, Outcome::Forced(Some(by)) if by.host == "d k"));
         for end in [
-            End::Status(3),
-            End::Signal(9),
-            End::Timeout,
-            End::Lost,
-            End::Cancelled(None),
-            End::Expired,
-            End::Released,
+            Outcome::Status(3),
+            Outcome::Signal(9),
+            Outcome::Timeout,
+            Outcome::Lost,
+            Outcome::Cancelled(None),
+            Outcome::Expired,
+            Outcome::Released,
         ] {
-            assert_eq!(record(&end.to_text(), "").unwrap().end, end);
+            assert_eq!(record(&end.to_text(), "").unwrap().outcome, end);
         }
         assert!(record("later", "").is_none());
         assert!(over(&name, &Value::BulkString("x 1 lost 99 y".into())).is_none());

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::connection::{Call, Connection};
 use super::error::quoted;
-use super::link::{Call, Link};
 use super::name::index_key;
 use super::scripts::{
-    INSPECT, array, frozen, holder, milliseconds, number, odd, some_text, text, waiter,
+    INSPECT, array, frozen, holder, lossy_text, milliseconds, number, some_text, unexpected_reply,
+    waiter,
 };
-use super::{Error, Frozen, Holder, Limit, Lock, Name, Namespace, Waiter};
+use super::{Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Waiter};
 
 /// A lock as it was found.
 #[derive(Clone, Debug)]
@@ -80,61 +81,88 @@ impl Inspected {
     }
 }
 
-/// Looks at locks. One round trip for a hundred names.
-pub fn inspect(
-    link: &mut Link,
-    namespace: &Namespace,
-    names: &[Name],
-) -> Result<Vec<Inspected>, Error> {
-    let calls: Vec<Call> = names
-        .iter()
-        .map(|name| {
-            let mut call = Lock::new(namespace, name.clone()).call(&INSPECT, Vec::new());
-            call.keys.truncate(6);
-            call.args.clear();
-            call
-        })
-        .collect();
-    let mut names = names.iter();
-    let found = link.list(calls, |answer| {
-        let name = names.next().cloned();
-        name.map(|name| inspected(name, answer)).transpose()
-    })?;
-    Ok(found.into_iter().flatten().collect())
-}
+impl Locks {
+    /// Looks at locks. One round trip for a hundred names.
+    pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
+        client.with_connection(|connection, _| self.inspect_over(connection, names))
+    }
 
-/// Has the server tell when one of these locks changes for the next time, where it can.
-pub fn watch(link: &mut Link, namespace: &Namespace, names: &[Name]) -> Result<(), Error> {
-    let locks: Vec<Lock> = names
-        .iter()
-        .map(|name| Lock::new(namespace, name.clone()))
-        .collect();
-    link.watch(locks.iter().map(|lock| lock.keys.lock.as_slice()))
+    pub(super) fn inspect_over(
+        &self,
+        connection: &mut Connection,
+        names: &[Name],
+    ) -> Result<Vec<Inspected>, Error> {
+        let calls: Vec<Call> = names
+            .iter()
+            .map(|name| {
+                let mut call = self.lock(name.clone()).call(&INSPECT, Vec::new());
+                call.keys.truncate(6);
+                call.args.clear();
+                call
+            })
+            .collect();
+        let mut names = names.iter();
+        let found = connection.list(calls, |answer| {
+            let name = names.next().cloned();
+            name.map(|name| inspected(name, answer)).transpose()
+        })?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Has the server notify us when one of these locks changes for the next time, where it can.
+    pub fn track(&self, client: &mut Client, names: &[Name]) -> Result<(), Error> {
+        let locks: Vec<Lock> = names.iter().map(|name| self.lock(name.clone())).collect();
+        client.with_connection(|connection, _| {
+            connection.track_keys(locks.iter().map(|lock| lock.keys.lock.as_slice()))
+        })
+    }
+
+    /// The names of locks, sorted.
+    pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
+        let found = client.with_connection(|connection, _| {
+            let since = match which {
+                Which::InUse => {
+                    let time = array(connection.query(&redis::cmd("TIME"))?)?;
+                    let seconds = number(time.first().unwrap_or(&Value::Nil))?;
+                    seconds.saturating_mul(1000).to_string()
+                }
+                Which::All => "-inf".to_owned(),
+            };
+            let mut command = redis::cmd("ZRANGEBYSCORE");
+            let key = index_key(&self.prefix);
+            command.arg(key).arg(since).arg("+inf");
+            array(connection.query_list(&command)?)
+        })?;
+        let read = |value: &Value| lossy_text(value).parse().ok();
+        let mut names: Vec<Name> = found.iter().filter_map(read).collect();
+        names.sort();
+        Ok(names)
+    }
 }
 
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     let fields: [Value; 6] = array(answer)?
         .try_into()
-        .map_err(|fields: Vec<Value>| odd(&fields))?;
+        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
     let [kind, fence, now_ms, held, waiting, freeze] = fields;
-    let key = match text(&kind).as_str() {
+    let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
             [id, left, entry] => Ok(Some(Hold {
-                id: text(id),
+                id: lossy_text(id),
                 left: milliseconds(left)?,
                 holder: holder(entry)?,
             })),
-            _ => Err(odd(fields)),
+            _ => Err(unexpected_reply(fields)),
         })?),
         other => Key::NotALock(quoted(other).into_owned()),
     };
     let waiters = all(waiting, |fields| match fields {
         [id, entry] => Ok(waiter(entry)?.map(|waiter| Waiting {
-            id: text(id),
+            id: lossy_text(id),
             waiter,
         })),
-        _ => Err(odd(fields)),
+        _ => Err(unexpected_reply(fields)),
     })?;
     Ok(Inspected {
         name,
@@ -159,32 +187,11 @@ fn all<T>(
     Ok(found)
 }
 
-/// Which names of a namespace.
+/// Which names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Those of locks in use; some may have ended since.
     InUse,
     /// Also those of locks that have a history.
     All,
-}
-
-/// The names of locks, sorted.
-pub fn names(link: &mut Link, namespace: &Namespace, which: Which) -> Result<Vec<Name>, Error> {
-    let since = match which {
-        Which::InUse => {
-            let time = array(link.query(&redis::cmd("TIME"))?)?;
-            let seconds = number(time.first().unwrap_or(&Value::Nil))?;
-            seconds.saturating_mul(1000).to_string()
-        }
-        Which::All => "-inf".to_owned(),
-    };
-    let mut command = redis::cmd("ZRANGEBYSCORE");
-    let key = index_key(&namespace.prefix);
-    command.arg(key).arg(since).arg("+inf");
-    let mut names: Vec<Name> = array(link.query_list(&command)?)?
-        .iter()
-        .filter_map(|value| text(value).parse().ok())
-        .collect();
-    names.sort();
-    Ok(names)
 }

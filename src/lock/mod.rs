@@ -54,21 +54,24 @@
 //! The *fence* that each hold carries is `max(last + 1, server time in µs)`: it grows with every
 //! grant also when the state was flushed or the server restarted empty.
 //!
-//! Types: a [`Server`] is where to go, a [`Link`] a connection to it, a [`Lock`] a name on it, and
-//! a [`Claim`] one attempt to hold that lock, by its own token. Calls and the reading of their
-//! answers are separate, so that a caller may watch signals in between.
+//! Types: [`Locks`] is what the settings say; it has each [`Lock`] by its name, and opens a [`Client`],
+//! the way to Redis. A [`Claim`] is one attempt to hold a lock, by its own [`Token`]. What may take long
+//! is sent first, and its answer comes in later, so that a caller may watch signals in between.
 
 mod claim;
+mod client;
+mod connection;
 mod deadlock;
 mod error;
 mod history;
 mod inspect;
-mod link;
+mod locks;
 mod name;
 mod ready;
 mod resp;
 mod scripts;
 mod server;
+mod token;
 mod who;
 
 use std::time::Duration;
@@ -76,28 +79,23 @@ use std::time::Duration;
 use redis::Value;
 
 pub use self::claim::{
-    Acquired, Busy, Claim, Loss, Order, Parting, Place, Release, Request, Reused, Standing,
-    Supersede, id,
+    Acquired, Busy, Claim, LeaseState, Loss, Order, Place, Reentry, ReleaseMode, Released, Request,
+    Supersede,
 };
-pub use self::deadlock::{Blocked, Member};
-pub use self::error::{Error, Kind};
-pub use self::history::{End, Past, history};
-pub use self::inspect::{Hold, Inspected, Key, Waiting, Which, inspect, names, watch};
-pub use self::link::{Call, Grant, Incoming, Link};
+pub use self::client::{Client, Incoming, SlowOpening};
+use self::connection::Call;
+pub use self::connection::Grant;
+pub use self::deadlock::{CycleMember, WaitEdge};
+pub use self::error::{Error, ErrorKind};
+pub use self::history::{HistoryEntry, Outcome};
+pub use self::inspect::{Hold, Inspected, Key, Waiting, Which};
+pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
-use self::scripts::{FORCE, FREEZE, Script, THAW, array, count, holder, odd, text};
-pub use self::server::{Server, TlsFiles};
+use self::scripts::{FORCE, FREEZE, Script, THAW, count, holder, lossy_text, unexpected_reply};
+pub use self::server::TlsFiles;
+pub use self::token::Token;
 pub use self::who::{Frozen, Holder, Limit, Waiter, Who};
-
-/// What the locks of one user have in common.
-#[derive(Clone, Debug)]
-pub struct Namespace {
-    /// What stands before each name to form the key.
-    pub prefix: String,
-    /// How many holds of each lock are remembered.
-    pub history: u32,
-}
 
 /// A lock on a server: its name and keys.
 #[derive(Clone, Debug)]
@@ -108,17 +106,6 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The lock `name` in a namespace.
-    pub fn new(namespace: &Namespace, name: Name) -> Self {
-        let keys = Keys::new(&namespace.prefix, &name);
-        let history = namespace.history;
-        Self {
-            name,
-            keys,
-            history,
-        }
-    }
-
     /// Its name without the prefix.
     pub fn name(&self) -> &Name {
         &self.name
@@ -133,54 +120,49 @@ impl Lock {
     /// to the run that loses it; `None` when its process is known to be dead.
     pub fn force(
         &self,
-        link: &mut Link,
+        client: &mut Client,
         id: Option<&str>,
         by: Option<&Who>,
-        within: Duration,
     ) -> Result<Forced, Error> {
         let by = by.map(Who::to_json);
         let args = vec![id.unwrap_or_default().into(), by.unwrap_or_default()];
-        let fields = array(link.ask(self.call(&FORCE, args), within)?)?;
-        Ok(match fields.as_slice() {
-            [Value::Int(1), entry, many] => Forced::Freed {
+        client.call(self.call(&FORCE, args), |fields| match fields {
+            [Value::Int(1), entry, many] => Ok(Forced::Freed {
                 holder: holder(entry)?,
                 others: count(many)?.saturating_sub(1),
-            },
-            [Value::Int(0)] => Forced::WasFree,
-            [Value::Int(2), id, entry] => Forced::Another(text(id), holder(entry)?),
-            _ => return Err(odd(&fields)),
+            }),
+            [Value::Int(0)] => Ok(Forced::WasFree),
+            [Value::Int(2), id, entry] => Ok(Forced::HeldByOther(lossy_text(id), holder(entry)?)),
+            other => Err(unexpected_reply(other)),
         })
     }
 
     /// Lets nobody new in for a time, by `who` and for its reason.
     pub fn freeze(
         &self,
-        link: &mut Link,
+        client: &mut Client,
         long: Duration,
         who: &Who,
-        within: Duration,
-    ) -> Result<Freeze, Error> {
+    ) -> Result<FreezeReply, Error> {
         let who = who.to_json();
         let args = vec![long.as_millis().to_string().into(), who];
-        let fields = array(link.ask(self.call(&FREEZE, args), within)?)?;
-        match fields.as_slice() {
-            [holders, entry, before] => Ok(Freeze {
+        client.call(self.call(&FREEZE, args), |fields| match fields {
+            [holders, entry, before] => Ok(FreezeReply {
                 holders: count(holders)?,
                 holder: holder(entry)?,
                 before: scripts::who(before)?,
             }),
-            _ => Err(odd(&fields)),
-        }
+            other => Err(unexpected_reply(other)),
+        })
     }
 
     /// Lets others in again; who had frozen it, if it was.
-    pub fn thaw(&self, link: &mut Link, within: Duration) -> Result<Option<Who>, Error> {
-        let fields = array(link.ask(self.call(&THAW, Vec::new()), within)?)?;
-        match fields.as_slice() {
+    pub fn thaw(&self, client: &mut Client) -> Result<Option<Who>, Error> {
+        client.call(self.call(&THAW, Vec::new()), |fields| match fields {
             [Value::Int(1), who] => Ok(Some(scripts::who(who)?.unwrap_or_default())),
             [Value::Int(0)] => Ok(None),
-            _ => Err(odd(&fields)),
-        }
+            other => Err(unexpected_reply(other)),
+        })
     }
 
     /// A call with all keys of this lock; what all scripts need comes before the arguments.
@@ -216,13 +198,13 @@ pub enum Forced {
     Freed { holder: Option<Holder>, others: u32 },
     /// Nobody held it.
     WasFree,
-    /// Somebody else than the given id holds it: its id, and who.
-    Another(String, Option<Holder>),
+    /// A holder with another id than the given one: its id, and who it is.
+    HeldByOther(String, Option<Holder>),
 }
 
 /// What `freeze` found.
 #[derive(Clone, Debug)]
-pub struct Freeze {
+pub struct FreezeReply {
     /// How many hold it still.
     pub holders: u32,
     /// One of them; `None` when none does, or for another client.

@@ -3,14 +3,14 @@
 //! Each answer has one shape: so many fields, each of its own type and within its own bounds. What has
 //! another is no answer, and nobody knows what was done: a reply of another operation that was doubled
 //! or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
-//! [`Kind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
+//! [`ErrorKind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
 
 use std::time::Duration;
 
 use redis::Value;
 
 use super::error::quoted;
-use super::{Error, Frozen, Holder, Kind, Waiter, Who};
+use super::{Error, ErrorKind, Frozen, Holder, Waiter, Who};
 
 /// The largest number of ours: above it, Lua's numbers have gaps. Fences are below it until the year
 /// 2255, moments in milliseconds for longer than that.
@@ -34,15 +34,15 @@ include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 pub(super) fn array(value: Value) -> Result<Vec<Value>, Error> {
     match value {
         Value::Array(fields) => Ok(fields),
-        other => Err(odd(&[other])),
+        other => Err(unexpected_reply(&[other])),
     }
 }
 
 /// The error for an answer of an unexpected form.
-pub(super) fn odd(fields: &[Value]) -> Error {
+pub(super) fn unexpected_reply(fields: &[Value]) -> Error {
     let shape = quoted(&fields.iter().map(shape).collect::<Vec<_>>().join(", ")).into_owned();
     Error::new(
-        Kind::Unreachable,
+        ErrorKind::Unreachable,
         format!("Redis gave an answer that doesn't fit the question: [{shape}]"),
     )
 }
@@ -65,7 +65,7 @@ fn shape(field: &Value) -> String {
 }
 
 /// A field's text; empty where there is none. Never fails: other clients' bytes may be anything.
-pub(super) fn text(value: &Value) -> String {
+pub(super) fn lossy_text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) => text.clone(),
@@ -86,7 +86,7 @@ pub(super) fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
     };
     number
         .filter(|number| *number <= most)
-        .ok_or_else(|| odd(std::slice::from_ref(value)))
+        .ok_or_else(|| unexpected_reply(std::slice::from_ref(value)))
 }
 
 /// A fence, a ticket or a moment.
@@ -125,7 +125,7 @@ pub(super) fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
 pub(super) fn left(value: &Value) -> Result<Duration, Error> {
     let left = milliseconds(value)?.unwrap_or_default();
     if left > LONGEST_LEASE {
-        return Err(odd(std::slice::from_ref(value)));
+        return Err(unexpected_reply(std::slice::from_ref(value)));
     }
     Ok(left)
 }
@@ -143,7 +143,7 @@ pub(super) fn some_text(value: &Value) -> Result<Option<&[u8]>, Error> {
     match value {
         Value::Nil => Ok(None),
         Value::BulkString(bytes) => Ok(Some(bytes)),
-        other => Err(odd(std::slice::from_ref(other))),
+        other => Err(unexpected_reply(std::slice::from_ref(other))),
     }
 }
 

@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::{Error, Kind, ready};
+use super::{Error, ErrorKind, ready};
 
 /// Where a server is.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,36 +37,26 @@ pub struct TlsFiles {
 }
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
-#[derive(Clone)]
-pub struct Server {
+pub(super) struct Server {
     address: Address,
     pub(super) database: i64,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
-    pub timeout: Duration,
-    closes_on_hello: Noted,
-}
-
-/// What was found out about a server. A copy begins with what its original knew.
-#[derive(Default)]
-struct Noted(AtomicBool);
-
-impl Clone for Noted {
-    fn clone(&self) -> Self {
-        Self(self.0.load(Ordering::Relaxed).into())
-    }
+    pub(super) timeout: Duration,
+    /// It closes the connection when it is asked for RESP3.
+    closes_on_hello: AtomicBool,
 }
 
 impl Server {
     /// Reads `redis://`, `rediss://` and `unix://` URLs.
     ///
     /// # Errors
-    /// [`Kind::Config`] when the URL is none of these; the message never repeats the URL, which
+    /// [`ErrorKind::Config`] when the URL is none of these; the message never repeats the URL, which
     /// may hold a password.
-    pub fn parse(url: &str, tls: TlsFiles, timeout: Duration) -> Result<Self, Error> {
-        let bad = |why: &str| Error::new(Kind::Config, format!("bad Redis URL: {why}"));
+    pub(super) fn parse(url: &str, tls: TlsFiles, timeout: Duration) -> Result<Self, Error> {
+        let bad = |why: &str| Error::new(ErrorKind::Config, format!("bad Redis URL: {why}"));
         let (url, encrypted) = match url.split_once("://") {
             Some(("rediss", rest)) => (format!("redis://{rest}"), true),
             Some(("redis" | "unix", _)) => (url.to_owned(), false),
@@ -106,31 +96,31 @@ impl Server {
             password: redis.password().map(str::to_owned),
             tls,
             timeout,
-            closes_on_hello: Noted::default(),
+            closes_on_hello: AtomicBool::new(false),
         })
     }
 
     /// Some proxies close the connection when they are asked for RESP3, so they are asked once.
     pub(super) fn note_that_it_closes_on_hello(&self) {
-        self.closes_on_hello.0.store(true, Ordering::Relaxed);
+        self.closes_on_hello.store(true, Ordering::Relaxed);
     }
 
     /// Whether it isn't to be asked for RESP3 again.
     pub(super) fn closes_on_hello(&self) -> bool {
-        self.closes_on_hello.0.load(Ordering::Relaxed)
+        self.closes_on_hello.load(Ordering::Relaxed)
     }
 
     /// Uses the password that a file holds, in place of the URL's.
-    pub fn set_password(&mut self, password: String) {
+    pub(super) fn set_password(&mut self, password: String) {
         self.password = Some(password);
     }
 
     /// Connects until this moment at the latest; no command has been sent yet.
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         let stream = match &self.address {
-            Address::Unix(path) => {
-                Stream::Unix(open_unix(path, until).map_err(|error| self.unreachable(&error))?)
-            }
+            Address::Unix(path) => Stream::Unix(
+                open_unix(path, until).map_err(|error| self.unreachable_error(&error))?,
+            ),
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
                 if *tls {
@@ -142,27 +132,27 @@ impl Server {
         };
         stream
             .set_nonblocking()
-            .map_err(|error| self.unreachable(&error))?;
+            .map_err(|error| self.unreachable_error(&error))?;
         Ok(stream)
     }
 
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
         let addresses =
-            Self::resolve(host, port, until).map_err(|error| self.unreachable(&error))?;
+            Self::resolve(host, port, until).map_err(|error| self.unreachable_error(&error))?;
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
-            let left = left(until).map_err(|error| self.unreachable(&error))?;
+            let left = left(until).map_err(|error| self.unreachable_error(&error))?;
             match TcpStream::connect_timeout(&address, left) {
                 Ok(tcp) => {
                     // Our messages are small and each waits for its answer.
                     tcp.set_nodelay(true)
-                        .map_err(|error| self.unreachable(&error))?;
+                        .map_err(|error| self.unreachable_error(&error))?;
                     return Ok(tcp);
                 }
                 Err(error) => failure = error,
             }
         }
-        Err(self.unreachable(&failure))
+        Err(self.unreachable_error(&failure))
     }
 
     /// The addresses of a host, in time. The C library's look-up knows none, so it is
@@ -190,20 +180,20 @@ impl Server {
         let config = self.tls.client_config()?;
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             Error::new(
-                Kind::Config,
+                ErrorKind::Config,
                 format!("{host} is no name a certificate can have"),
             )
         })?;
         let mut tls = ClientConnection::new(Arc::new(config), name)
-            .map_err(|error| Error::new(Kind::Config, format!("TLS: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Config, format!("TLS: {error}")))?;
         tcp.set_nonblocking(true)
-            .map_err(|error| self.unreachable(&error))?;
+            .map_err(|error| self.unreachable_error(&error))?;
         while tls.is_handshaking() || tls.wants_write() {
             shake_hands(&mut tls, &mut tcp, until).map_err(|error| {
                 if error.kind() == io::ErrorKind::InvalidData {
-                    Error::new(Kind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
+                    Error::new(ErrorKind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
                 } else {
-                    self.unreachable(&error)
+                    self.unreachable_error(&error)
                 }
             })?;
         }
@@ -211,7 +201,7 @@ impl Server {
     }
 
     /// The error for a server that doesn't answer, with what to do next.
-    pub fn unreachable(&self, error: &io::Error) -> Error {
+    pub(super) fn unreachable_error(&self, error: &io::Error) -> Error {
         let what = match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".into(),
             io::ErrorKind::ConnectionRefused => "connection refused".into(),
@@ -221,14 +211,14 @@ impl Server {
             io::ErrorKind::UnexpectedEof => "the connection was closed".into(),
             io::ErrorKind::PermissionDenied => {
                 return Error::new(
-                    Kind::Refused,
+                    ErrorKind::Refused,
                     format!("can't open {self}: permission denied"),
                 );
             }
             _ => error.to_string(),
         };
         Error::new(
-            Kind::Unreachable,
+            ErrorKind::Unreachable,
             format!("can't reach Redis at {self}: {what}; is it running, and is --url right?"),
         )
     }
@@ -265,7 +255,7 @@ impl TlsFiles {
         }
         if roots.is_empty() {
             return Err(Error::new(
-                Kind::Config,
+                ErrorKind::Config,
                 "no trusted certificates found; name the server's CA with --tls-ca".into(),
             ));
         }
@@ -281,7 +271,7 @@ impl TlsFiles {
                     .map_err(|error| unusable(cert, &error))
             }
             _ => Err(Error::new(
-                Kind::Config,
+                ErrorKind::Config,
                 "--tls-cert and --tls-key belong together; give both or none".into(),
             )),
         }
@@ -303,7 +293,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
-    Error::new(Kind::Config, format!("can't use {}: {why}", path.display()))
+    Error::new(
+        ErrorKind::Config,
+        format!("can't use {}: {why}", path.display()),
+    )
 }
 
 /// What is left until a moment, if anything.
@@ -492,7 +485,7 @@ mod tests {
             "u:hunter2@h://",
         ] {
             let error = parse(url).unwrap_err();
-            assert_eq!(error.kind, Kind::Config);
+            assert_eq!(error.kind, ErrorKind::Config);
             if url != "hunter2://x" {
                 assert!(!error.to_string().contains("hunter2"), "{error}");
             }

@@ -227,7 +227,7 @@ impl Waiter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frozen {
     /// Until when, in milliseconds since 1970 by the server's clock.
-    pub till_ms: u64,
+    pub until_ms: u64,
     pub since_ms: u64,
     /// Who froze it, and the reason.
     pub who: Who,
@@ -238,7 +238,7 @@ impl Frozen {
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
         let mut parts = within_bounds(entry)?.splitn(3, ' ');
         Some(Self {
-            till_ms: number(parts.next()?)?,
+            until_ms: number(parts.next()?)?,
             since_ms: number(parts.next()?)?,
             who: Who::parse(parts.next()?.as_bytes())?,
         })

@@ -63,6 +63,37 @@ fn only_the_lock_protocol_knows_the_redis_crate() {
 }
 
 #[test]
+fn connections_and_servers_are_known_to_the_lock_protocol_alone() {
+    let words = [
+        "Connection::",
+        "Connection>",
+        "Connection,",
+        "lock::server",
+        "Server>",
+    ];
+    assert_eq!(strays(&words, &["lock/"]), [""; 0]);
+}
+
+#[test]
+fn a_connection_is_opened_in_one_place() {
+    let opens = strays(&["Connection::open(", "Self::open("], &[]);
+    assert_eq!(opens.len(), 1, "{opens:?}");
+}
+
+#[test]
+fn one_file_names_the_variables_of_a_job() {
+    let words = [
+        "\"REDLOCK_NAME\"",
+        "\"REDLOCK_TOKEN\"",
+        "\"REDLOCK_FENCE\"",
+        "\"REDLOCK_SLOT\"",
+        "\"REDLOCK_WAITED_MS\"",
+        "REDLOCK_HELD",
+    ];
+    assert_eq!(strays(&words, &["command/environment.rs"]), [""; 0]);
+}
+
+#[test]
 fn only_sys_is_unsafe() {
     assert_eq!(strays(&["unsafe "], &["sys/"]), [""; 0]);
 }

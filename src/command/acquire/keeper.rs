@@ -15,12 +15,13 @@ use nix::unistd::Pid;
 
 use crate::cli::{self, OnLoss};
 use crate::clock::{Moment, Timer, now};
-use crate::command::take::{Holds, Taker, end, origin_of, sleep};
+use crate::command::environment::origin_of;
+use crate::command::take::{HeldLocks, Taker, outcome_of, sleep};
 use crate::exit::Exit;
 use crate::lease::try_timeout;
-use crate::lock::{End, Parting};
+use crate::lock::{Outcome, ReleaseMode};
 use crate::process::{self, ProcessFd};
-use crate::renewer::News;
+use crate::renewer::Report;
 use crate::session::{Action, Event, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
@@ -152,11 +153,11 @@ pub(super) fn leave_behind(
     target: Target,
     options: &cli::Acquire,
     taker: &Taker,
-    holds: &mut Holds,
+    holds: &mut HeldLocks,
 ) -> Result<()> {
-    holds.rest();
-    let link = holds.link.as_ref().map(AsFd::as_fd);
-    let kept: Vec<BorrowedFd> = link.into_iter().chain([target.process.as_fd()]).collect();
+    holds.reclaim_client();
+    let kept = holds.client.fds().chain([target.process.as_fd()]);
+    let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
     if !sys::fork_daemon(&kept).context("can't leave a keeper behind")? {
         // Everything is the keeper's now.
@@ -176,13 +177,14 @@ pub(super) fn leave_behind(
     // As long as one of the two lives, somebody may still be at work under the lock.
     let both = [Some(target.instance()), process::instance()];
     let both: Vec<String> = both.into_iter().flatten().collect();
-    if let (Some(link), Some(hold)) = (&mut holds.link, holds.all.first())
-        && hold
-            .claim
-            .hand_to(&both.join(","), link, try_timeout(hold.claim.ttl()))
-            .is_err()
+    if let Some(hold) = holds.all.first()
+        && holds.client.is_open()
     {
-        holds.link = None;
+        let ttl = taker.request.ttl;
+        holds.client.limit_to(try_timeout(ttl));
+        // One that fails is found out by the first renewal.
+        let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
+        holds.client.lift_limit();
     }
     let session = Session::new(policy, holds.lease.take());
     let mut keeper = Keeper {
@@ -193,9 +195,15 @@ pub(super) fn leave_behind(
         waits_for_tree: policy.wait_tree,
         holds,
     };
-    let end = keeper.watch().unwrap_or_else(|_| keeper.abandon());
-    let keep = std::time::Duration::ZERO;
-    taker.release_at_end(holds, &Parting::Over { end, keep }, None);
+    let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
+    taker.release_at_end(
+        holds,
+        &ReleaseMode::Finished {
+            outcome,
+            keep_for: Duration::ZERO,
+        },
+        None,
+    );
     Ok(())
 }
 
@@ -206,7 +214,7 @@ struct Keeper<'a> {
     session: Session,
     only_warn: bool,
     waits_for_tree: bool,
-    holds: &'a mut Holds,
+    holds: &'a mut HeldLocks,
 }
 
 /// How long to wait for what was killed because we can't go on.
@@ -214,7 +222,7 @@ const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
     /// Renews until the target has ended, or the lock isn't ours any more; how that ended.
-    fn watch(&mut self) -> Result<End> {
+    fn watch(&mut self) -> Result<Outcome> {
         let signals = Signals::take(false)?;
         let mut timer = Timer::new()?;
         let mut ended = false;
@@ -248,7 +256,7 @@ impl Keeper<'_> {
             sleep(
                 fixed
                     .into_iter()
-                    .chain(self.holds.wakes())
+                    .chain(self.holds.poll_fds())
                     .chain(self.target.ends()),
             )?;
             while let Some(received) = signals.next()? {
@@ -257,10 +265,10 @@ impl Keeper<'_> {
                     let _ = self.target.process.signal(SIGTERM);
                 }
             }
-            for news in self.holds.news() {
-                let event = self.event_of(news);
+            for report in self.holds.reports() {
+                let event = self.event_of(report);
                 if self.holds.all.is_empty() && !matches!(event, Event::Lost) {
-                    return Ok(End::Released);
+                    return Ok(Outcome::Released);
                 }
                 if let Some(end) = self.apply(event) {
                     return Ok(end);
@@ -270,41 +278,41 @@ impl Keeper<'_> {
     }
 
     /// Something that watching needs has failed: the work must not go on without it.
-    fn abandon(&mut self) -> End {
+    fn abandon(&mut self) -> Outcome {
         if self.only_warn {
             let _ = self.target.process.signal(SIGURG);
             self.holds.leave();
-            return End::Lost;
+            return Outcome::Lost;
         }
         let until = now() + ABANDON_WITHIN;
         while now() < until {
             self.target.find_rest(&self.id);
             if self.target.ends().next().is_none() {
-                return End::Lost;
+                return Outcome::Lost;
             }
             self.target.signal_all(&[sys::SIGKILL]);
             std::thread::sleep(Duration::from_millis(1));
         }
         self.holds.leave();
-        End::Lost
+        Outcome::Lost
     }
 
-    /// The renewer's news as an event.
-    fn event_of(&mut self, news: News) -> Event {
-        match news {
-            News::Renewed(sent) => Event::Renewed(sent),
-            News::Confirmed(sent, left) => Event::Confirmed(sent, left),
-            News::Failed(_) => Event::RenewalFailed,
-            News::Cancelled(..) if self.only_warn => {
+    /// What the renewer reports as an event.
+    fn event_of(&mut self, report: Report) -> Event {
+        match report {
+            Report::Renewed(sent) => Event::Renewed(sent),
+            Report::Confirmed(sent, left) => Event::Confirmed(sent, left),
+            Report::Failed(_) => Event::RenewalFailed,
+            Report::Cancelled(..) if self.only_warn => {
                 let _ = self.target.process.signal(SIGURG);
                 Event::Tick
             }
-            News::Cancelled(..) => Event::Cancelled,
-            News::Lost(name, _) => {
+            Report::Cancelled(..) => Event::Cancelled,
+            Report::Lost(name, _) => {
                 self.holds.forget(&name);
                 Event::Lost
             }
-            News::Returned(name) => {
+            Report::Returned(name) => {
                 self.holds.forget(&name);
                 Event::Returned
             }
@@ -312,7 +320,7 @@ impl Keeper<'_> {
     }
 
     /// Lets the session decide about an event, and does it, and about what follows from that.
-    fn apply(&mut self, event: Event) -> Option<End> {
+    fn apply(&mut self, event: Event) -> Option<Outcome> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.session.on_event(event, now()) {
@@ -332,7 +340,7 @@ impl Keeper<'_> {
                     }
                     Action::Warn => {
                         let _ = self.target.process.signal(SIGURG);
-                        return Some(End::Lost);
+                        return Some(Outcome::Lost);
                     }
                     // A stopped process takes its SIGTERM only when it goes on.
                     Action::Terminate(_) => {
@@ -343,8 +351,8 @@ impl Keeper<'_> {
                         self.target.find_rest(&self.id);
                         self.target.signal_all(&[sys::SIGKILL]);
                     }
-                    Action::Finish(Exit::Command(_)) => return Some(End::Released),
-                    Action::Finish(exit) => return Some(end(exit)),
+                    Action::Finish(Exit::Command(_)) => return Some(Outcome::Released),
+                    Action::Finish(exit) => return Some(outcome_of(exit)),
                 }
             }
         }

@@ -19,13 +19,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 
 use self::keeper::Target;
-use super::take::{self, Environment, GaveUp, Holds, Taker, Taking, ending};
+use super::environment::Environment;
+use super::take::{self, GaveUp, HeldLocks, Taker, Taking, ending};
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Parting, Who};
+use crate::lock::{ReleaseMode, Who};
 use crate::process;
 use crate::report::product;
 use crate::signal::Signals;
@@ -56,12 +57,12 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         ..ourselves()
     };
     let taker = Taker::new(settings, names, who, &options.taking, options.kill_after);
-    let mut holds = Holds::none(&settings.server);
+    let mut holds = taker.no_holds();
     // Before all else: a process that is stopped here still has to tell the shell.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
     if let Err(gave_up) = acquire_lock(&taker, &mut holds, &signals)? {
-        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
+        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
         return Ok(taker.gave_up(gave_up));
     }
@@ -69,7 +70,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let environment = taker.environment(&holds, slots);
     let text = text(options, &environment, &holds);
     if let Some(why) = wait_for_reader(&signals, &holds)? {
-        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
+        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
         return Ok(taker.gave_up(why));
     }
@@ -81,7 +82,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         None => Ok(()),
     };
     if kept.is_err() {
-        taker.release_at_end(&mut holds, &Parting::Unused, Some(&signals));
+        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
     }
     kept.map(|()| Exit::Success)
 }
@@ -107,16 +108,19 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
 }
 
 /// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
-fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<Result<(), GaveUp>> {
+fn acquire_lock(
+    taker: &Taker,
+    holds: &mut HeldLocks,
+    signals: &Signals,
+) -> Result<Result<(), GaveUp>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
-    match take::open(&taker.settings.server, signals)? {
-        Ok(link) => holds.link = Some(link),
-        Err(gave_up) => return Ok(Err(gave_up)),
+    if let Some(gave_up) = take::open(&mut holds.client, signals)? {
+        return Ok(Err(gave_up));
     }
     let taking = taker.take_all(started, holds, signals, &mut timer);
     if let Taking::GaveUp(why) =
-        taking.inspect_err(|_| taker.release_all(holds, &Parting::Unused, Some(signals)))?
+        taking.inspect_err(|_| taker.release_all(holds, &ReleaseMode::Unused, Some(signals)))?
     {
         return Ok(Err(why));
     }
@@ -128,7 +132,7 @@ fn acquire_lock(taker: &Taker, holds: &mut Holds, signals: &Signals) -> Result<R
 
 /// Waits until standard output takes what there is to say, which is little; why to give up, if a signal
 /// comes or the lease ends before that.
-fn wait_for_reader(signals: &Signals, holds: &Holds) -> Result<Option<GaveUp>> {
+fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<GaveUp>> {
     let stdout = std::io::stdout();
     loop {
         let left = holds.lease.map(|lease| lease.deadline().since(now()));
@@ -154,7 +158,7 @@ fn wait_for_reader(signals: &Signals, holds: &Holds) -> Result<Option<GaveUp>> {
 }
 
 /// What is printed when the lock is ours.
-fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> String {
+fn text(options: &cli::Acquire, environment: &Environment, holds: &HeldLocks) -> String {
     let mut text = String::new();
     match options.format {
         Format::Env => {
@@ -169,7 +173,11 @@ fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> Str
         }
         Format::Token => {
             for hold in &holds.all {
-                let _ = writeln!(text, "{}", String::from_utf8_lossy(hold.claim.token()));
+                let _ = writeln!(
+                    text,
+                    "{}",
+                    String::from_utf8_lossy(hold.claim.token().as_bytes())
+                );
             }
         }
         Format::Json => {
@@ -177,7 +185,7 @@ fn text(options: &cli::Acquire, environment: &Environment, holds: &Holds) -> Str
                 let ttl = u64::try_from(options.taking.ttl.as_millis()).unwrap_or(u64::MAX);
                 let object = json!({
                     "name": hold.claim.lock().name().as_str(),
-                    "token": String::from_utf8_lossy(hold.claim.token()),
+                    "token": String::from_utf8_lossy(hold.claim.token().as_bytes()),
                     "fence": hold.fence,
                     "slot": options.taking.slots.map(|_| hold.slot),
                     "waited_ms": u64::try_from(holds.waited_ms()).ok(),

@@ -3,7 +3,7 @@
 mod svg;
 mod text;
 
-use crate::lock::{Name, Past};
+use crate::lock::{HistoryEntry, Name};
 use crate::report::timestamp;
 
 /// What is drawn.
@@ -23,7 +23,7 @@ struct OfLock<'a> {
 /// The holds of a host.
 struct Row<'a> {
     host: &'a str,
-    holds: Vec<&'a Past>,
+    holds: Vec<&'a HistoryEntry>,
 }
 
 /// The distances that marks of the axis may have, in seconds.
@@ -37,24 +37,24 @@ const YEAR: u64 = 2_592_000 * 12;
 
 impl<'a> Chart<'a> {
     /// The chart of some holds, up to now.
-    pub fn of(holds: &'a [Past], now_ms: u64) -> Self {
+    pub fn of(holds: &'a [HistoryEntry], now_ms: u64) -> Self {
         let mut locks: Vec<OfLock> = Vec::new();
-        for past in holds {
-            let host = past.who.host.as_str();
-            let at = locks.iter().position(|lock| *lock.name == past.name);
+        for entry in holds {
+            let host = entry.who.host.as_str();
+            let at = locks.iter().position(|lock| *lock.name == entry.name);
             let at = at.unwrap_or_else(|| {
                 locks.push(OfLock {
-                    name: &past.name,
+                    name: &entry.name,
                     rows: Vec::new(),
                 });
                 locks.len() - 1
             });
             let rows = &mut locks[at].rows;
             match rows.iter_mut().find(|row| row.host == host) {
-                Some(row) => row.holds.push(past),
+                Some(row) => row.holds.push(entry),
                 None => rows.push(Row {
                     host,
-                    holds: vec![past],
+                    holds: vec![entry],
                 }),
             }
         }
@@ -72,10 +72,10 @@ impl<'a> Chart<'a> {
     /// How far a moment is from the beginning, on an axis of this length.
     fn at(&self, ms: u64, length: f64) -> f64 {
         let span = self.to_ms - self.from_ms;
-        let past = ms.clamp(self.from_ms, self.to_ms) - self.from_ms;
+        let entry = ms.clamp(self.from_ms, self.to_ms) - self.from_ms;
         // Spans of a hundred years have no digits too many.
         #[allow(clippy::cast_precision_loss)]
-        let share = past as f64 / span as f64;
+        let share = entry as f64 / span as f64;
         share * length
     }
 
@@ -93,9 +93,9 @@ impl<'a> Chart<'a> {
 }
 
 /// When it began to wait.
-fn came(past: &Past) -> u64 {
-    let waited = u64::try_from(past.waited.as_millis()).unwrap_or(u64::MAX);
-    past.since_ms.saturating_sub(waited)
+fn came(entry: &HistoryEntry) -> u64 {
+    let waited = u64::try_from(entry.waited.as_millis()).unwrap_or(u64::MAX);
+    entry.since_ms.saturating_sub(waited)
 }
 
 /// A moment as an axis shows it whose marks are this far apart: `04:39`, `04:39:10`, `11-21`.
@@ -113,12 +113,12 @@ fn label(ms: u64, step: u64) -> String {
 mod tests {
     use super::*;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::End;
+    use crate::lock::Outcome;
 
     #[test]
     fn however_long_the_time_is_there_are_few_marks() {
         for now_ms in [200_000, 1 << 40, 1 << 53] {
-            let holds = [hold("h", 100, Some(110), End::Status(0))];
+            let holds = [hold("h", 100, Some(110), Outcome::Status(0))];
             let marks = Chart::of(&holds, now_ms).marks(8);
             assert!((1..=9).contains(&marks.len()), "{now_ms}: {}", marks.len());
         }

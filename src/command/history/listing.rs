@@ -8,40 +8,43 @@ use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::lock::{End, Limit, Name, Past, Who};
+use crate::lock::{HistoryEntry, Limit, Name, Outcome, Who};
 use crate::report::{self, escaped, escaped_json, rough, timestamp, what};
 
 /// How long a hold lasted; one that still does, until now.
-pub fn ran(past: &Past, now_ms: u64) -> Duration {
-    let until = past.ended_ms.unwrap_or(now_ms);
-    Duration::from_millis(until.saturating_sub(past.since_ms))
+pub fn ran(entry: &HistoryEntry, now_ms: u64) -> Duration {
+    let until = entry.ended_ms.unwrap_or(now_ms);
+    Duration::from_millis(until.saturating_sub(entry.since_ms))
 }
 
 /// Whether it is over, and not as it should be.
-pub fn failed(past: &Past) -> bool {
-    !matches!(past.end, End::Running | End::Status(0) | End::Released)
+pub fn failed(entry: &HistoryEntry) -> bool {
+    !matches!(
+        entry.outcome,
+        Outcome::Running | Outcome::Status(0) | Outcome::Released
+    )
 }
 
 /// How it ended, in words.
-pub fn ended(end: &End) -> String {
+pub fn ended(outcome: &Outcome) -> String {
     let by = |what: &str, by: &Option<Who>| match by {
         Some(by) => format!("{what} by {}", report::by(by)),
         None => what.into(),
     };
-    match end {
-        End::Running => "running".into(),
-        End::Status(0) => "ok".into(),
-        End::Status(status) => format!("status {status}"),
-        End::Signal(signal) => match Signal::try_from(*signal) {
+    match outcome {
+        Outcome::Running => "running".into(),
+        Outcome::Status(0) => "ok".into(),
+        Outcome::Status(status) => format!("status {status}"),
+        Outcome::Signal(signal) => match Signal::try_from(*signal) {
             Ok(signal) => signal.as_str().into(),
             Err(_) => format!("signal {signal}"),
         },
-        End::Timeout => "timed out".into(),
-        End::Lost => "lost".into(),
-        End::Cancelled(who) => by("cancelled", who),
-        End::Forced(who) => by("forced", who),
-        End::Expired => "expired".into(),
-        End::Released => "released".into(),
+        Outcome::Timeout => "timed out".into(),
+        Outcome::Lost => "lost".into(),
+        Outcome::Cancelled(who) => by("cancelled", who),
+        Outcome::Forced(who) => by("forced", who),
+        Outcome::Expired => "expired".into(),
+        Outcome::Released => "released".into(),
     }
 }
 
@@ -50,30 +53,30 @@ const COLUMNS: [&str; 8] = [
 ];
 
 /// A table with a line for each hold; where all are of one lock, without its name.
-pub fn table(holds: &[Past], now_ms: u64, width: Option<usize>) -> String {
+pub fn table(holds: &[HistoryEntry], now_ms: u64, width: Option<usize>) -> String {
     let one = holds.windows(2).all(|two| two[0].name == two[1].name);
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
-    rows.extend(holds.iter().map(|past| row(past, now_ms)));
+    rows.extend(holds.iter().map(|entry| row(entry, now_ms)));
     for row in &mut rows {
         row.drain(..usize::from(one));
     }
     report::table(&rows, width)
 }
 
-fn row(past: &Past, now_ms: u64) -> Vec<String> {
-    let started = timestamp(past.since_ms).unwrap_or_default();
+fn row(entry: &HistoryEntry, now_ms: u64) -> Vec<String> {
+    let started = timestamp(entry.since_ms).unwrap_or_default();
     // To the second, as people write it.
     let started = started.get(..19).unwrap_or_default().replace('T', " ");
-    let who = format!("{}@{}", past.who.user, past.who.host);
+    let who = format!("{}@{}", entry.who.user, entry.who.host);
     vec![
-        past.name.to_string(),
+        entry.name.to_string(),
         started,
-        rough(past.waited),
-        rough(ran(past, now_ms)),
-        escaped(&ended(&past.end)).into_owned(),
+        rough(entry.waited),
+        rough(ran(entry, now_ms)),
+        escaped(&ended(&entry.outcome)).into_owned(),
         escaped(&who).into_owned(),
-        past.who.pid.to_string(),
-        what(&past.who),
+        entry.who.pid.to_string(),
+        what(&entry.who),
     ]
 }
 
@@ -95,12 +98,12 @@ impl Lines {
     }
 
     /// The line for a hold that has ended, after a header where it is the first.
-    pub fn next(&mut self, past: &Past, now_ms: u64) -> Result<String> {
+    pub fn next(&mut self, entry: &HistoryEntry, now_ms: u64) -> Result<String> {
         if self.json {
-            let json = serde_json::to_string(&Entry::new(past, now_ms))?;
+            let json = serde_json::to_string(&Entry::new(entry, now_ms))?;
             return Ok(escaped_json(&json).into_owned() + "\n");
         }
-        let mut rows = vec![row(past, now_ms)];
+        let mut rows = vec![row(entry, now_ms)];
         if std::mem::take(&mut self.header) {
             rows.insert(0, COLUMNS.map(str::to_owned).to_vec());
         }
@@ -117,10 +120,10 @@ impl Lines {
 }
 
 /// A line for each lock: how many, how long, how much of the time.
-pub fn summary(holds: &[Past], now_ms: u64) -> String {
-    let mut locks: BTreeMap<&Name, Vec<&Past>> = BTreeMap::new();
-    for past in holds {
-        locks.entry(&past.name).or_default().push(past);
+pub fn summary(holds: &[HistoryEntry], now_ms: u64) -> String {
+    let mut locks: BTreeMap<&Name, Vec<&HistoryEntry>> = BTreeMap::new();
+    for entry in holds {
+        locks.entry(&entry.name).or_default().push(entry);
     }
     let mut text = String::new();
     for (name, holds) in locks {
@@ -128,11 +131,11 @@ pub fn summary(holds: &[Past], now_ms: u64) -> String {
             1 => "1 run".to_owned(),
             runs => format!("{runs} runs"),
         };
-        let failed = holds.iter().filter(|past| failed(past)).count();
-        let waited = percentiles(holds.iter().map(|past| past.waited).collect());
-        let over = holds.iter().filter(|past| past.ended_ms.is_some());
-        let lasted = percentiles(over.map(|past| ran(past, now_ms)).collect());
-        let first = holds.iter().map(|past| past.since_ms).min();
+        let failed = holds.iter().filter(|entry| failed(entry)).count();
+        let waited = percentiles(holds.iter().map(|entry| entry.waited).collect());
+        let over = holds.iter().filter(|entry| entry.ended_ms.is_some());
+        let lasted = percentiles(over.map(|entry| ran(entry, now_ms)).collect());
+        let first = holds.iter().map(|entry| entry.since_ms).min();
         let span = now_ms.saturating_sub(first.unwrap_or(now_ms));
         let held = held_ms(&holds, now_ms);
         let share = (held * 100).checked_div(span).unwrap_or(0);
@@ -157,11 +160,11 @@ fn percentiles(mut times: Vec<Duration>) -> String {
 }
 
 /// How long anybody held it. Holds of a group overlap, and count once.
-fn held_ms(holds: &[&Past], now_ms: u64) -> u64 {
+fn held_ms(holds: &[&HistoryEntry], now_ms: u64) -> u64 {
     let (mut held, mut until) = (0, 0);
-    for past in holds {
-        let end = past.ended_ms.unwrap_or(now_ms);
-        held += end.saturating_sub(past.since_ms.max(until));
+    for entry in holds {
+        let end = entry.ended_ms.unwrap_or(now_ms);
+        held += end.saturating_sub(entry.since_ms.max(until));
         until = until.max(end);
     }
     held
@@ -200,36 +203,36 @@ struct By<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn new(past: &'a Past, now_ms: u64) -> Self {
+    fn new(entry: &'a HistoryEntry, now_ms: u64) -> Self {
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let Past { who, end, .. } = past;
+        let HistoryEntry { who, outcome, .. } = entry;
         Self {
-            name: past.name.as_str(),
-            id: &past.id,
-            fence: past.fence,
+            name: entry.name.as_str(),
+            id: &entry.id,
+            fence: entry.fence,
             host: &who.host,
             user: &who.user,
             pid: who.pid,
             command: &who.command,
             reason: who.reason.as_deref(),
             url: who.url.as_deref(),
-            mode: Limit::mode(past.limit),
-            slot: past.limit.as_slots().map(|_| past.slot),
-            since: timestamp(past.since_ms),
-            ended: past.ended_ms.and_then(timestamp),
-            waited_ms: ms(past.waited),
-            ran_ms: ms(ran(past, now_ms)),
-            end: end.kind(),
-            status: match end {
-                End::Status(status) => Some(*status),
+            mode: Limit::mode(entry.limit),
+            slot: entry.limit.as_slots().map(|_| entry.slot),
+            since: timestamp(entry.since_ms),
+            ended: entry.ended_ms.and_then(timestamp),
+            waited_ms: ms(entry.waited),
+            ran_ms: ms(ran(entry, now_ms)),
+            end: outcome.kind(),
+            status: match outcome {
+                Outcome::Status(status) => Some(*status),
                 _ => None,
             },
-            signal: match end {
-                End::Signal(signal) => Some(*signal),
+            signal: match outcome {
+                Outcome::Signal(signal) => Some(*signal),
                 _ => None,
             },
-            by: match end {
-                End::Cancelled(by) | End::Forced(by) => by.as_ref().map(|by| By {
+            by: match outcome {
+                Outcome::Cancelled(by) | Outcome::Forced(by) => by.as_ref().map(|by| By {
                     host: &by.host,
                     user: &by.user,
                     pid: by.pid,
@@ -242,8 +245,11 @@ impl<'a> Entry<'a> {
 }
 
 /// All as an array.
-pub fn json(holds: &[Past], now_ms: u64) -> Result<String> {
-    let entries: Vec<Entry> = holds.iter().map(|past| Entry::new(past, now_ms)).collect();
+pub fn json(holds: &[HistoryEntry], now_ms: u64) -> Result<String> {
+    let entries: Vec<Entry> = holds
+        .iter()
+        .map(|entry| Entry::new(entry, now_ms))
+        .collect();
     let json = serde_json::to_string(&entries)?;
     Ok(escaped_json(&json).into_owned() + "\n")
 }
@@ -253,8 +259,8 @@ pub mod tests {
     use super::*;
 
     /// A hold of "a" by a host, from and to, in seconds.
-    pub fn hold(host: &str, since: u64, until: Option<u64>, end: End) -> Past {
-        Past {
+    pub fn hold(host: &str, since: u64, until: Option<u64>, outcome: Outcome) -> HistoryEntry {
+        HistoryEntry {
             name: "a".parse().unwrap(),
             id: format!("{host}{since}"),
             fence: since,
@@ -270,23 +276,23 @@ pub mod tests {
             since_ms: since * 1000,
             waited: Duration::from_secs(2),
             ended_ms: until.map(|until| until * 1000),
-            end,
+            outcome,
         }
     }
 
     #[test]
     fn a_summary_counts_what_overlaps_once() {
         let holds = [
-            hold("h", 100, Some(110), End::Status(0)),
-            hold("h", 105, Some(120), End::Lost),
-            hold("i", 180, None, End::Running),
+            hold("h", 100, Some(110), Outcome::Status(0)),
+            hold("h", 105, Some(120), Outcome::Lost),
+            hold("i", 180, None, Outcome::Running),
         ];
         assert_eq!(
             summary(&holds, 200_000),
             "a: 3 runs, 1 failed; waited p50 2s, p95 2s; ran p50 10s, p95 15s; held 40 % of the last 1m 40s\n"
         );
         assert_eq!(summary(&[], 5), "");
-        let now = [hold("h", 5, None, End::Running)];
+        let now = [hold("h", 5, None, Outcome::Running)];
         assert!(summary(&now, 5000).contains("held 0 % of the last 0s"));
     }
 
@@ -302,7 +308,7 @@ pub mod tests {
 
     #[test]
     fn a_table_cannot_drive_the_terminal_and_fits_its_width() {
-        let holds = [hold("h", 100, Some(110), End::Signal(15))];
+        let holds = [hold("h", 100, Some(110), Outcome::Signal(15))];
         let text = table(&holds, 0, Some(60));
         assert!(
             text.lines().all(|line| line.chars().count() <= 60),

@@ -18,7 +18,7 @@ use super::distinct;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Link, Name, Past, Which, names};
+use crate::lock::{Client, HistoryEntry, Name, Which};
 use crate::report::{product, width};
 use crate::signal;
 
@@ -28,10 +28,10 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     let asked = distinct(&options.names)?;
-    let mut link = Link::open(&settings.server)?;
-    let found = find(&mut link, &asked, options, settings)?;
+    let mut client = settings.locks.open()?;
+    let found = find(&mut client, &asked, options, settings)?;
     if options.follow {
-        return follow(found, &asked, options, settings, link);
+        return follow(found, &asked, options, settings, client);
     }
     let Found { now_ms, holds } = found;
     if let Some(path) = &options.svg {
@@ -63,38 +63,38 @@ struct Found {
     /// The server's clock, in milliseconds since 1970.
     now_ms: u64,
     /// In the order in which they began.
-    holds: Vec<Past>,
+    holds: Vec<HistoryEntry>,
 }
 
 fn find(
-    link: &mut Link,
+    client: &mut Client,
     asked: &[Name],
     options: &cli::History,
     settings: &Settings,
 ) -> Result<Found> {
     let all;
     let names = if asked.is_empty() {
-        all = names(link, &settings.namespace, Which::All)?;
+        all = settings.locks.names(client, Which::All)?;
         &all
     } else {
         asked
     };
     let mut now_ms = 0;
     let mut holds = Vec::new();
-    for history in lock::history(link, &settings.namespace, names)? {
+    for history in settings.locks.history(client, names)? {
         now_ms = now_ms.max(history.now_ms);
         let first = options.since.map_or(0, |since| {
             let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
             history.now_ms.saturating_sub(since)
         });
-        let recent = |past: &Past| past.ended_ms.is_none_or(|ended| ended >= first);
-        let mut of_lock: Vec<Past> = history.holds.into_iter().filter(recent).collect();
+        let recent = |entry: &HistoryEntry| entry.ended_ms.is_none_or(|ended| ended >= first);
+        let mut of_lock: Vec<HistoryEntry> = history.holds.into_iter().filter(recent).collect();
         let surplus = of_lock
             .len()
             .saturating_sub(options.last.unwrap_or(usize::MAX));
         holds.extend(of_lock.drain(surplus..));
     }
-    holds.sort_by_key(|past| (past.since_ms, past.fence));
+    holds.sort_by_key(|entry| (entry.since_ms, entry.fence));
     Ok(Found { now_ms, holds })
 }
 
@@ -104,34 +104,33 @@ fn follow(
     asked: &[Name],
     options: &cli::History,
     settings: &Settings,
-    mut link: Link,
+    mut client: Client,
 ) -> Result<Exit> {
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
-    let over = |found: Found| -> (u64, Vec<Past>) {
+    let over = |found: Found| -> (u64, Vec<HistoryEntry>) {
         let ended = found
             .holds
             .into_iter()
-            .filter(|past| past.ended_ms.is_some());
+            .filter(|entry| entry.ended_ms.is_some());
         (found.now_ms, ended.collect())
     };
     let mut shown = HashSet::new();
     let mut lines = listing::Lines::new(options.json, asked.len() == 1);
     let (mut now_ms, mut holds) = over(first);
     loop {
-        holds.retain(|past| shown.insert(past.id.clone()));
-        holds.sort_by_key(|past| past.ended_ms);
+        holds.retain(|entry| shown.insert(entry.id.clone()));
+        holds.sort_by_key(|entry| entry.ended_ms);
         let mut text = String::new();
-        for past in &holds {
-            text += &lines.next(past, now_ms)?;
+        for entry in &holds {
+            text += &lines.next(entry, now_ms)?;
         }
         if !product(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
-        let mut found = find(&mut link, asked, options, settings);
+        let mut found = find(&mut client, asked, options, settings);
         if found.is_err() {
             // Once more over a fresh connection: it was good before.
-            link = Link::open(&settings.server)?;
-            found = find(&mut link, asked, options, settings);
+            found = find(&mut client, asked, options, settings);
         }
         (now_ms, holds) = over(found?);
     }

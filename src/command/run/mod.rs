@@ -13,16 +13,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::supervise::Ended;
-use super::take::{
-    self, Environment, GaveUp, Hold, Holds, Taker, Taking, VARIABLES, dice, end, sleep,
-};
-use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
+use super::environment::{Environment, VARIABLES};
+use super::take::{self, GaveUp, HeldLock, HeldLocks, Taker, Taking, dice, outcome_of, sleep};
+use super::{BadUsage, distinct, environment, on_terminal, ourselves, shortened};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Kind, Link, Parting, Who};
+use crate::lock::{self, ErrorKind, ReleaseMode, Who};
 use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
@@ -61,7 +60,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     taker.request.once_per = options.once_per.unwrap_or_default();
     taker.joins = options.join;
     // With several locks the others come into it, and somebody's success may be enough; so there
-    // the claim comes first.
+    // the confirmation comes first.
     taker.starts_on_word = taker.names.len() == 1 && options.once_per.is_none();
     let run = Run {
         options,
@@ -159,46 +158,44 @@ impl Run<'_> {
         }
         let started = now();
         // Until a lock is asked for, a signal has nothing to clean up and ends us by itself.
-        let server = &self.taker.settings.server;
+        let mut holds = self.taker.no_holds();
         let (opened, mut senses) = if let Some(senses) = early {
-            match take::open(server, &senses.signals) {
-                Ok(Ok(link)) => (Ok(link), senses),
-                Ok(Err(why)) => return Ok(self.taker.gave_up(why)),
-                Err(error) => (Err(error.into()), senses),
+            match take::open(&mut holds.client, &senses.signals) {
+                Ok(None) => (Ok(()), senses),
+                Ok(Some(why)) => return Ok(self.taker.gave_up(why)),
+                Err(error) => (Err(error), senses),
             }
         } else {
-            let opened = Link::open(server).map_err(Into::into);
+            let opened = holds.client.open();
             (opened, Senses::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
-        let mut holds = Holds::none(&self.taker.settings.server);
         let taking = match opened {
-            Ok(link) => {
-                holds.link = Some(link);
+            Ok(()) => {
                 let Senses { signals, timer } = &mut senses;
                 self.taker.take_all(started, &mut holds, signals, timer)
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         match taking {
             Ok(Taking::Done) => self.run_under(&mut holds, began, job, &mut senses),
             Ok(Taking::GaveUp(why)) => {
                 self.taker
-                    .release_at_end(&mut holds, &Parting::Unused, Some(&senses.signals));
+                    .release_at_end(&mut holds, &ReleaseMode::Unused, Some(&senses.signals));
                 drop(guard);
                 Ok(self.taker.gave_up(why))
             }
             Err(error) => {
                 let signals = Some(&senses.signals);
                 self.taker
-                    .release_all(&mut holds, &Parting::Unused, signals);
+                    .release_all(&mut holds, &ReleaseMode::Unused, signals);
                 if holds.answered || !self.runs_without(&error) {
                     return Err(error);
                 }
                 self.voice()
                     .note(format_args!("{error:#}; running without a lock"));
                 let job = Job {
-                    environment: self.environment_without_a_lock(),
+                    environment: environment::without_locks(&self.taker.names),
                     ..job
                 };
                 Ok(self.supervise(&job, &mut holds, &mut senses).exit)
@@ -220,8 +217,8 @@ impl Run<'_> {
             return Ok(None);
         };
         let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
-        job.environment = self.environment_without_a_lock();
-        let mut nothing = Holds::none(&self.taker.settings.server);
+        job.environment = environment::without_locks(&self.taker.names);
+        let mut nothing = self.taker.no_holds();
         let asked = self.supervise(&job, &mut nothing, senses);
         // Whatever the script makes of a signal, it was meant for us.
         if let Some(signal) = asked.signal {
@@ -237,14 +234,14 @@ impl Run<'_> {
     fn runs_without(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
             .downcast_ref::<lock::Error>()
-            .is_some_and(|error| error.kind == Kind::Unreachable);
+            .is_some_and(|error| error.kind == ErrorKind::Unreachable);
         unreachable && self.options.on_unreachable == OnUnreachable::Run
     }
 
     /// Runs COMMAND under the locks and releases them after that.
     fn run_under(
         &self,
-        holds: &mut Holds,
+        holds: &mut HeldLocks,
         began: Moment,
         job: Job,
         senses: &mut Senses,
@@ -253,7 +250,8 @@ impl Run<'_> {
             Ok(None) => self.asking_again(job, holds, began),
             Ok(Some(why)) => {
                 let signals = Some(&senses.signals);
-                self.taker.release_at_end(holds, &Parting::Unused, signals);
+                self.taker
+                    .release_at_end(holds, &ReleaseMode::Unused, signals);
                 return Ok(self.taker.gave_up(why));
             }
             Err(error) => Err(error),
@@ -268,28 +266,31 @@ impl Run<'_> {
             },
             Err(error) => {
                 let signals = Some(&senses.signals);
-                self.taker.release_at_end(holds, &Parting::Unused, signals);
+                self.taker
+                    .release_at_end(holds, &ReleaseMode::Unused, signals);
                 return Err(error);
             }
         };
         // What is erased from a terminal, say, goes before what COMMAND writes.
         stderr::flush(SPOKEN);
         let Ended { exit, .. } = self.supervise(&job, holds, senses);
-        let keep = match exit {
+        let keep_for = match exit {
             // Somebody waits for it to end, or it never began.
             Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
             _ => self.options.hold_at_least,
         };
-        let end = end(exit);
-        let parting = Parting::Over { end, keep };
+        let mode = ReleaseMode::Finished {
+            outcome: outcome_of(exit),
+            keep_for,
+        };
         self.taker
-            .release_at_end(holds, &parting, Some(&senses.signals));
+            .release_at_end(holds, &mode, Some(&senses.signals));
         Ok(exit)
     }
 
     /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
     /// that is as good as over, after this machine stood still, say.
-    fn last_look(&self, holds: &Holds, senses: &Senses) -> Result<Option<GaveUp>> {
+    fn last_look(&self, holds: &HeldLocks, senses: &Senses) -> Result<Option<GaveUp>> {
         while let Some(received) = senses.signals.next()? {
             if ends_waiting(received.signal) {
                 return Ok(Some(GaveUp::Signalled(received.signal)));
@@ -297,7 +298,7 @@ impl Run<'_> {
         }
         let is_over = holds.lease.is_some_and(|lease| now() >= lease.stop_at());
         Ok(is_over.then(|| {
-            let names = self.taker.all_names();
+            let names = environment::list_of(&self.taker.names);
             let names = names.display();
             GaveUp::Lost(format!(
                 "the lease of {names} was as good as over before the command could start; it was not started"
@@ -307,11 +308,11 @@ impl Run<'_> {
 
     /// What --unless asks for may have come to be by those for whom we waited, or who came between
     /// the first time it was asked and now: then the job asks again before it does anything.
-    fn asking_again(&self, job: Job, holds: &Holds, began: Moment) -> Result<Job> {
+    fn asking_again(&self, job: Job, holds: &HeldLocks, began: Moment) -> Result<Job> {
         let Some(script) = &self.options.unless else {
             return Ok(job);
         };
-        let anew = |hold: &Hold| {
+        let anew = |hold: &HeldLock| {
             !hold.waited.is_zero() || hold.success.is_some_and(|success| success >= began)
         };
         if !holds.all.iter().any(anew) {
@@ -325,16 +326,6 @@ impl Run<'_> {
             timeout: job.timeout,
             ..Job::new(words)?
         })
-    }
-
-    /// What COMMAND finds where Redis couldn't be reached. What the runs around this one hold stays
-    /// true.
-    fn environment_without_a_lock(&self) -> Environment {
-        let held = std::env::var_os("REDLOCK_HELD").map(|held| ("REDLOCK_HELD", held));
-        [("REDLOCK_NAME", self.taker.all_names())]
-            .into_iter()
-            .chain(held)
-            .collect()
     }
 }
 

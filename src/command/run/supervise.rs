@@ -14,11 +14,11 @@ use super::{Job, Run, Senses, cannot_run};
 use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
-use crate::command::take::{Holds, cancelled, lost, sleep};
+use crate::command::take::{HeldLocks, cancelled, lost, sleep};
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{self, Loss, Name, Who};
-use crate::renewer::News;
+use crate::renewer::Report;
 use crate::report;
 use crate::session::{Action, Event, Policy, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
@@ -35,7 +35,7 @@ const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 impl Run<'_> {
     /// Starts a job and does what the session decides until it has ended. A job that can't be reaped
     /// may still be at work: its locks are left to their leases.
-    pub(super) fn supervise(&self, job: &Job, holds: &mut Holds, senses: &mut Senses) -> Ended {
+    pub(super) fn supervise(&self, job: &Job, holds: &mut HeldLocks, senses: &mut Senses) -> Ended {
         let Senses { signals, timer } = senses;
         let conditions = Conditions {
             own_group: !self.on_terminal,
@@ -49,7 +49,7 @@ impl Run<'_> {
                 return Ended { exit, signal: None };
             }
         };
-        holds.claim();
+        holds.confirm();
         let policy = Policy {
             on_terminal: self.on_terminal,
             leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
@@ -101,7 +101,7 @@ struct Supervision<'a> {
     job: &'a Job,
     session: Session,
     child: Child,
-    holds: &'a mut Holds,
+    holds: &'a mut HeldLocks,
     trouble: Trouble,
     /// Processes that we may not signal; said once.
     refused: Refused,
@@ -129,13 +129,8 @@ impl Supervision<'_> {
             let stopped = self.stopped.map(|since| since + STOPPED_FOR);
             let due = self.session.due().into_iter().chain(self.holds.due());
             self.timer.set(due.chain(stopped).min())?;
-            let [renewer, link] = self.holds.wakes();
-            sleep([
-                Some(self.signals.as_fd()),
-                Some(self.timer.as_fd()),
-                renewer,
-                link,
-            ])?;
+            let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
+            sleep(own.into_iter().chain(self.holds.poll_fds()))?;
             let mut child_changed = false;
             while let Some(received) = self.signals.next()? {
                 if received.signal == SIGCHLD {
@@ -155,8 +150,8 @@ impl Supervision<'_> {
                 self.look_whether_stopped();
                 continue;
             }
-            for news in self.holds.news() {
-                let event = self.event_of(news);
+            for report in self.holds.reports() {
+                let event = self.event_of(report);
                 if let Some(exit) = self.apply(event)? {
                     return Ok(exit);
                 }
@@ -222,29 +217,29 @@ impl Supervision<'_> {
         Ok(exit)
     }
 
-    /// The renewer's news as an event; what only matters for messages is kept.
-    fn event_of(&mut self, news: News) -> Event {
-        match news {
-            News::Renewed(sent) => {
+    /// What the renewer reports as an event; what only matters for messages is kept.
+    fn event_of(&mut self, report: Report) -> Event {
+        match report {
+            Report::Renewed(sent) => {
                 self.run.voice().detail("lease renewed");
                 self.trouble = Trouble::None;
                 Event::Renewed(sent)
             }
-            News::Failed(error) => {
+            Report::Failed(error) => {
                 self.note_failure(error);
                 Event::RenewalFailed
             }
-            News::Confirmed(sent, left) => Event::Confirmed(sent, left),
-            News::Cancelled(name, by) => {
+            Report::Confirmed(sent, left) => Event::Confirmed(sent, left),
+            Report::Cancelled(name, by) => {
                 self.trouble = Trouble::Cancelled(name, by);
                 Event::Cancelled
             }
-            News::Lost(name, loss) => {
+            Report::Lost(name, loss) => {
                 self.holds.forget(&name);
                 self.trouble = Trouble::Lost(name, loss);
                 Event::Lost
             }
-            News::Returned(name) => {
+            Report::Returned(name) => {
                 self.run.voice().detail(format_args!(
                     "lock \"{name}\" was given back by the command"
                 ));

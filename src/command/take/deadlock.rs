@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Holds, Taker};
+use super::{HeldLocks, Taker};
 use crate::clock::Moment;
-use crate::lock::{self, Blocked, Claim, Link, Member, Name, id};
+use crate::lock::{self, Claim, Client, CycleMember, Name, WaitEdge};
 use crate::report;
 
 /// After how long a waiter looks whether it is part of a deadlock. The second time is for those who
@@ -13,7 +13,7 @@ const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300
 
 /// One wait, as a part of a deadlock.
 pub struct Deadlock<'a> {
-    blocked: Blocked<'a>,
+    edge: WaitEdge<'a>,
     /// When the wait began.
     began: Moment,
     /// How many of the first looks are behind us.
@@ -24,12 +24,12 @@ pub struct Deadlock<'a> {
 
 impl<'a> Deadlock<'a> {
     /// The wait for what `claim` wants begins.
-    pub(super) fn new(taker: &'a Taker, holds: &Holds, claim: &Claim, began: Moment) -> Self {
-        let inherited = taker.inherited.iter().map(|(_, token)| id(token));
+    pub(super) fn new(taker: &'a Taker, holds: &HeldLocks, claim: &Claim, began: Moment) -> Self {
+        let inherited = taker.inherited.iter().map(|(_, token)| token.id());
         let own = holds.all.iter().map(|hold| hold.claim.id());
         Self {
-            blocked: Blocked {
-                namespace: &taker.settings.namespace,
+            edge: WaitEdge {
+                locks: &taker.settings.locks,
                 holds: inherited.chain(own).collect(),
                 wants: claim.lock().name().clone(),
                 id: claim.id(),
@@ -44,7 +44,7 @@ impl<'a> Deadlock<'a> {
     /// nothing, nobody waits for it.
     pub(super) fn due(&self) -> Option<Moment> {
         let after = AFTER.get(self.looks)?;
-        (!self.blocked.holds.is_empty()).then_some(self.began + *after)
+        (!self.edge.holds.is_empty()).then_some(self.began + *after)
     }
 
     /// Whether others may have read that we wait.
@@ -56,36 +56,33 @@ impl<'a> Deadlock<'a> {
     /// is given up.
     pub(super) fn look(
         &mut self,
-        connection: &mut Option<Link>,
+        client: &mut Client,
         at: Moment,
     ) -> Result<Option<String>, lock::Error> {
-        if self.blocked.holds.is_empty() || at < self.began + AFTER[0] {
+        if self.edge.holds.is_empty() || at < self.began + AFTER[0] {
             return Ok(None);
         }
-        let Some(mut link) = connection.take() else {
+        if !client.is_open() {
             return Ok(None);
-        };
+        }
         let passed = |after: &&Duration| at >= self.began + **after;
         self.looks = AFTER.iter().filter(passed).count();
-        self.blocked.note(&mut link, self.lasting)?;
-        let cycle = self.blocked.look(&mut link)?;
-        *connection = Some(link);
-        Ok(cycle.map(|members| in_words(&self.blocked.wants, &members)))
+        self.edge.publish(client, self.lasting)?;
+        let cycle = self.edge.look(client)?;
+        Ok(cycle.map(|members| in_words(&self.edge.wants, &members)))
     }
 
     /// The wait has ended.
-    pub(super) fn forget(&self, connection: &mut Option<Link>) {
-        if self.noted()
-            && let Some(mut link) = connection.take()
-            && self.blocked.forget(&mut link).is_ok()
-        {
-            *connection = Some(link);
+    pub(super) fn forget(&self, client: &mut Client) {
+        if self.noted() && client.is_open() {
+            // Where that fails, others find out for themselves that nobody waits any more.
+            let _ = self.edge.forget(client);
         }
     }
 }
 
 /// A deadlock for people: who holds what and waits for what.
-fn in_words(wants: &Name, members: &[Member]) -> String {
+fn in_words(wants: &Name, members: &[CycleMember]) -> String {
     let others = members.iter().map(|member| {
         format!(
             "{} holds \"{}\" and waits for \"{}\"",

@@ -1,60 +1,73 @@
-//! What a run holds: its locks, the lease they have together, and who keeps it alive.
+//! What a run holds: its locks, the lease they have together, and the renewer that extends it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Moment, now};
+use crate::command::environment::JobLock;
 use crate::lease::Lease;
-use crate::lock::{Claim, Error, Incoming, Kind, Link, Name, Server, Standing};
+use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, LeaseState, Name};
 use crate::process;
-use crate::renewer::{News, Order, Renewer};
+use crate::renewer::{Renewer, Report, Task};
 use crate::tree::Known;
 use crate::wait::Pace;
 
 /// A lock that we hold.
-pub struct Hold {
+pub struct HeldLock {
     pub claim: Claim,
     pub fence: u64,
     pub slot: u32,
     /// It was taken by a run around ours, which will release it.
-    pub reused: bool,
+    pub reentrant: bool,
     /// How long it was waited for; zero when it was free.
     pub waited: Duration,
     /// When a run last succeeded under it, as far as that was asked.
     pub success: Option<Moment>,
 }
 
+impl HeldLock {
+    /// As its job finds it.
+    pub(super) fn as_job_lock(&self) -> JobLock<'_> {
+        JobLock {
+            claim: &self.claim,
+            fence: self.fence,
+            slot: self.slot,
+            reentrant: self.reentrant,
+        }
+    }
+}
+
 /// All locks of a run, in the order in which they were taken.
-pub struct Holds {
-    pub all: Vec<Hold>,
+pub struct HeldLocks {
+    pub all: Vec<HeldLock>,
     /// The lease of all together: it ends when the first of them does.
     pub lease: Option<Lease>,
-    /// The connection, while nobody uses it.
-    pub link: Option<Link>,
-    server: Arc<Server>,
+    /// The way to Redis; not open while the renewer has it.
+    pub client: Client,
+    /// The length of each lease by a renewal.
+    ttl: Duration,
     renewer: Option<Renewer>,
-    /// How far the claim of a lock has come that the server gave us by itself.
-    claiming: Claiming,
-    /// When to look whether all is still ours, as the server has said that one of our keys was changed.
-    look_at: Option<Moment>,
-    /// However often they are changed, they are looked at now and then only.
-    looks: Pace,
+    /// How far the confirmation of a lock has come that was granted without a request.
+    confirmation: Confirmation,
+    /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
+    check_due: Option<Moment>,
+    /// However often they change, there is a minimum time between two checks.
+    checks: Pace,
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
     /// Each lock has its mark on this host.
     pub marked: bool,
 }
 
-/// How long the answer to a claim may take, before the claim is also made over a fresh connection: the
-/// old one may be broken, or just slow. Whichever answers first counts, before the short lease of a
+/// How long the answer to a confirmation may take, before it is also asked for over a fresh connection:
+/// the old one may be broken, or just slow. Whichever answers first counts, before the short lease of a
 /// grant ends.
-const CLAIM_WITHIN: Duration = Duration::from_millis(300);
+const CONFIRM_WITHIN: Duration = Duration::from_millis(300);
 
-/// A claim for whose answer nobody waits.
+/// The confirmation of a grant, whose answer comes in while the work runs.
 #[derive(Clone, Copy)]
-enum Claiming {
+enum Confirmation {
     No,
     /// It is to be sent when there is time.
     Due,
@@ -64,36 +77,35 @@ enum Claiming {
     Twice(Moment),
 }
 
-impl Holds {
-    /// Nothing is held yet.
-    pub fn none(server: &Arc<Server>) -> Self {
+impl HeldLocks {
+    /// Nothing is held yet; the leases will be of this length.
+    pub fn none(client: Client, ttl: Duration) -> Self {
         Self {
             all: Vec::new(),
             lease: None,
-            link: None,
-            server: Arc::clone(server),
+            client,
+            ttl,
             renewer: None,
-            claiming: Claiming::No,
-            look_at: None,
-            looks: Pace::default(),
+            confirmation: Confirmation::No,
+            check_due: None,
+            checks: Pace::default(),
             answered: false,
             marked: false,
         }
     }
 
     /// A lock is ours.
-    pub fn add(&mut self, hold: Hold, lease: Lease) {
+    pub fn add(&mut self, hold: HeldLock, lease: Lease) {
         self.all.push(hold);
         self.lease = Some(self.lease.map_or(lease, |all| all.with(lease)));
     }
 
-    /// A lock is ours because the server gave it to us by itself; it has to be claimed yet, and
-    /// until that is done its lease is short.
-    pub fn add_granted(&mut self, hold: Hold, mut lease: Lease, link: Link) {
+    /// A lock is ours by a grant that isn't confirmed yet; until that is done its lease is short.
+    pub fn add_unconfirmed(&mut self, hold: HeldLock, mut lease: Lease, client: Client) {
         lease.renew_now(now());
         self.add(hold, lease);
-        self.link = Some(link);
-        self.claiming = Claiming::Due;
+        self.client = client;
+        self.confirmation = Confirmation::Due;
     }
 
     /// How long all of them were waited for, in milliseconds; 0 only if all were free.
@@ -108,22 +120,23 @@ impl Holds {
             .into_iter()
             .partition(|hold| hold.claim.lock().name() == name);
         self.all = kept;
-        let gone: Vec<Hold> = gone;
+        let gone: Vec<HeldLock> = gone;
         for hold in &gone {
             self.remove_mark(hold);
         }
     }
 
     /// Sends a claim that is due. A connection that fails here is found out with the answer.
-    pub fn claim(&mut self) {
-        if let Claiming::Due = self.claiming {
+    pub fn confirm(&mut self) {
+        if let Confirmation::Due = self.confirmation {
             let sent = now();
-            if let (Some(link), Some(hold)) = (&mut self.link, self.all.first())
-                && link.send(hold.claim.renew()).is_err()
+            if let Some(hold) = self.all.first()
+                && self.client.is_open()
+                && hold.claim.confirm(&mut self.client, self.ttl).is_err()
             {
-                self.link = None;
+                self.client.disconnect();
             }
-            self.claiming = Claiming::Sent(sent);
+            self.confirmation = Confirmation::Sent(sent);
         }
     }
 
@@ -132,13 +145,13 @@ impl Holds {
     /// # Errors
     /// There is no thread for it: a renewal that failed, as others do.
     pub fn renew(&mut self) -> Result<(), Error> {
-        self.order(Order::Renew)
+        self.start_task(Task::Renew)
     }
 
     /// Notes down on this host what works under the locks, as it was found from this moment on.
     pub fn leave_marks(&mut self, noted: Moment, members: &[Known]) {
         self.marked = true;
-        for hold in self.all.iter().filter(|hold| !hold.reused) {
+        for hold in self.all.iter().filter(|hold| !hold.reentrant) {
             process::leave_mark(&hold.claim.id(), noted, members);
         }
     }
@@ -149,166 +162,164 @@ impl Holds {
     }
 
     /// The hold is over.
-    pub fn remove_mark(&self, hold: &Hold) {
-        if self.marked && !hold.reused {
+    pub fn remove_mark(&self, hold: &HeldLock) {
+        if self.marked && !hold.reentrant {
             process::remove_mark(&hold.claim.id());
         }
     }
 
-    fn order(&mut self, order: Order) -> Result<(), Error> {
+    fn start_task(&mut self, task: Task) -> Result<(), Error> {
         if self.renewer.as_ref().is_some_and(Renewer::is_busy) {
             // What it does now does for this, too: a claim was made twice.
             return Ok(());
         }
         // The answer to a claim may still come.
-        let link = match self.claiming {
-            Claiming::Sent(_) | Claiming::Twice(_) => None,
-            Claiming::No | Claiming::Due => self.link.take(),
+        let client = match self.confirmation {
+            Confirmation::Sent(_) | Confirmation::Twice(_) => self.client.another(),
+            Confirmation::No | Confirmation::Due => self.client.hand_over(),
         };
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let renewer = match &mut self.renewer {
             Some(renewer) => renewer,
-            None => match Renewer::start(&self.server, &claims) {
+            None => match Renewer::start(self.ttl) {
                 Ok(renewer) => self.renewer.insert(renewer),
                 Err(error) => {
                     let what = format!("can't start the renewing thread: {error}");
-                    return Err(Error::new(Kind::Internal, what));
+                    return Err(Error::new(ErrorKind::Internal, what));
                 }
             },
         };
-        renewer.order(order, link, claims);
+        renewer.start_task(task, client, claims);
         Ok(())
     }
 
-    /// What came of a renewal or a claim, or is found out between two.
-    pub fn news(&mut self) -> Vec<News> {
-        let mut news = Vec::new();
-        if let Claiming::Sent(sent) | Claiming::Twice(sent) = self.claiming {
-            match self.claimed(sent) {
+    /// What came of a renewal or a confirmation, or is found out between two.
+    pub fn reports(&mut self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        if let Confirmation::Sent(sent) | Confirmation::Twice(sent) = self.confirmation {
+            match self.confirmed(sent) {
                 Ok(Some(answer)) => {
-                    self.claiming = Claiming::No;
+                    self.confirmation = Confirmation::No;
                     return vec![answer];
                 }
                 Ok(None) if self.overdue().is_none_or(|due| now() < due) => {}
                 Ok(None) => {
-                    let error = self.server.unreachable(&io::ErrorKind::TimedOut.into());
-                    news.extend(self.claim_again(sent, error));
+                    let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
+                    reports.extend(self.confirm_again(sent, error));
                 }
                 Err(error) => {
-                    self.link = None;
-                    news.extend(self.claim_again(sent, error));
-                    self.claiming = Claiming::No;
+                    self.client.disconnect();
+                    reports.extend(self.confirm_again(sent, error));
+                    self.confirmation = Confirmation::No;
                 }
             }
         }
         let Some(renewer) = &mut self.renewer else {
-            return news;
+            return reports;
         };
-        if let Some(done) = renewer.done() {
-            news.extend(done.news);
-            // Where the claim was made twice, its answer may still come.
-            if done.link.is_some() || !matches!(self.claiming, Claiming::Twice(_)) {
-                self.claiming = Claiming::No;
-                self.link = done.link.or(self.link.take());
+        if let Some(completed) = renewer.completed() {
+            reports.extend(completed.reports);
+            // Where the confirmation was asked for twice, the other answer may still come.
+            if completed.client.is_open() {
+                self.confirmation = Confirmation::No;
+                self.client = completed.client;
+            } else if !matches!(self.confirmation, Confirmation::Twice(_)) {
+                self.confirmation = Confirmation::No;
             }
         }
         let is_busy = renewer.is_busy();
-        if let Claiming::Sent(_) | Claiming::Twice(_) = self.claiming {
-            return news;
+        if let Confirmation::Sent(_) | Confirmation::Twice(_) = self.confirmation {
+            return reports;
         }
-        if let Err(error) = self.listen() {
-            self.link = None;
-            news.push(News::Failed(error));
-        } else if !is_busy && self.look_at.is_some_and(|at| now() >= at) {
-            self.look_at = None;
-            if let Err(error) = self.order(Order::Check) {
-                news.push(News::Failed(error));
+        if let Err(error) = self.take_pushes() {
+            self.client.disconnect();
+            reports.push(Report::Failed(error));
+        } else if !is_busy && self.check_due.is_some_and(|at| now() >= at) {
+            self.check_due = None;
+            if let Err(error) = self.start_task(Task::Check) {
+                reports.push(Report::Failed(error));
             }
         }
-        news
+        reports
     }
 
-    /// Takes in what the server says by itself.
-    fn listen(&mut self) -> Result<(), Error> {
-        while let Some(link) = &mut self.link
-            && let Some(incoming) = link.receive()?
-        {
-            if let (Incoming::Invalidated, None) = (incoming, self.look_at) {
-                self.look_at = Some(self.looks.ask_at(now()));
+    /// Takes in what the server pushes.
+    fn take_pushes(&mut self) -> Result<(), Error> {
+        while let Some(incoming) = self.client.receive()? {
+            if let (Incoming::KeyChanged, None) = (incoming, self.check_due) {
+                self.check_due = Some(self.checks.ask_at(now()));
             }
         }
         Ok(())
     }
 
-    /// The answer to a claim that was sent at this moment, if it has come.
-    fn claimed(&mut self, sent: Moment) -> Result<Option<News>, Error> {
-        let (Some(link), Some(hold)) = (&mut self.link, self.all.first()) else {
-            return Err(self.server.unreachable(&io::ErrorKind::NotConnected.into()));
+    /// The answer to a confirmation that was sent at this moment, if it has come.
+    fn confirmed(&mut self, sent: Moment) -> Result<Option<Report>, Error> {
+        let Some(hold) = self.all.first().filter(|_| self.client.is_open()) else {
+            return Err(self.client.unreachable_error(io::ErrorKind::NotConnected));
         };
         let name = || hold.claim.lock().name().clone();
-        while let Some(incoming) = link.receive()? {
-            if let Incoming::Answer(answer) = incoming {
-                return Ok(Some(match Claim::standing(answer)? {
-                    Standing::Ours { .. } => News::Renewed(sent),
-                    Standing::Returned => News::Returned(name()),
-                    Standing::Lost(loss) => News::Lost(name(), loss),
+        while let Some(incoming) = self.client.receive()? {
+            if let Incoming::LeaseState(state) = incoming {
+                return Ok(Some(match state? {
+                    LeaseState::Held { .. } => Report::Renewed(sent),
+                    LeaseState::Released => Report::Returned(name()),
+                    LeaseState::Lost(loss) => Report::Lost(name(), loss),
                 }));
             }
         }
         Ok(None)
     }
 
-    /// Makes a claim that has failed like this, or whose answer is overdue, over a fresh connection as
-    /// well; what comes of that, the renewer tells. The failure is news, the first time.
-    fn claim_again(&mut self, sent: Moment, error: Error) -> Option<News> {
-        match self.claiming {
-            Claiming::Sent(_) => {
-                self.claiming = Claiming::Twice(sent);
-                let failed = self.order(Order::Renew).err().unwrap_or(error);
-                Some(News::Failed(failed))
+    /// Asks for a confirmation that has failed like this, or whose answer is overdue, over a fresh
+    /// connection as well; the renewer reports what comes of that. The failure is reported once.
+    fn confirm_again(&mut self, sent: Moment, error: Error) -> Option<Report> {
+        match self.confirmation {
+            Confirmation::Sent(_) => {
+                self.confirmation = Confirmation::Twice(sent);
+                let failed = self.start_task(Task::Renew).err().unwrap_or(error);
+                Some(Report::Failed(failed))
             }
-            Claiming::Twice(_) | Claiming::No | Claiming::Due => None,
+            Confirmation::Twice(_) | Confirmation::No | Confirmation::Due => None,
         }
     }
 
-    /// When the answer to a claim is overdue.
+    /// When the answer to a confirmation is overdue.
     fn overdue(&self) -> Option<Moment> {
-        match self.claiming {
+        match self.confirmation {
             // Without a connection there is nothing to wait for.
-            Claiming::Sent(sent) if self.link.is_none() => Some(sent),
-            Claiming::Sent(sent) => Some(sent + CLAIM_WITHIN),
-            Claiming::No | Claiming::Due | Claiming::Twice(_) => None,
+            Confirmation::Sent(sent) if !self.client.is_open() => Some(sent),
+            Confirmation::Sent(sent) => Some(sent + CONFIRM_WITHIN),
+            Confirmation::No | Confirmation::Due | Confirmation::Twice(_) => None,
         }
     }
 
-    /// When there is something to do: a claim is overdue, or a look is due.
+    /// When there is something to do: a confirmation is overdue, or a check is due.
     pub fn due(&self) -> Option<Moment> {
         // The renewer has to be done first, and wakes us.
         let is_busy = self.renewer.as_ref().is_some_and(Renewer::is_busy);
-        let look_at = self.look_at.filter(|_| !is_busy);
-        self.overdue().into_iter().chain(look_at).min()
+        let check_due = self.check_due.filter(|_| !is_busy);
+        self.overdue().into_iter().chain(check_due).min()
     }
 
-    /// One of these becomes readable when there may be news.
-    pub fn wakes(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        // Before there is a renewer the server has nothing to say but the answer to a claim.
-        let listens = match self.claiming {
-            Claiming::Sent(_) | Claiming::Twice(_) => true,
-            Claiming::No | Claiming::Due => self.renewer.is_some(),
+    /// One of these becomes readable when there may be something to report.
+    pub fn poll_fds(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
+        // Before there is a renewer the server only has the answer to a confirmation for us.
+        let listens = match self.confirmation {
+            Confirmation::Sent(_) | Confirmation::Twice(_) => true,
+            Confirmation::No | Confirmation::Due => self.renewer.is_some(),
         };
-        [
-            self.renewer.as_ref().map(AsFd::as_fd),
-            self.link.as_ref().filter(|_| listens).map(AsFd::as_fd),
-        ]
+        let client = self.client.fds().filter(move |_| listens);
+        std::iter::once(self.renewer.as_ref().map(AsFd::as_fd)).chain(client.map(Some))
     }
 
-    /// Has the connection back, where it is good: a renewal that is under way with it ends first.
-    pub fn rest(&mut self) {
-        if self.link.is_none()
+    /// Gets the connection back, where it is good: a renewal that is under way with it ends first.
+    pub fn reclaim_client(&mut self) {
+        if !self.client.is_open()
             && let Some(renewer) = &mut self.renewer
-            && let Some(done) = renewer.finish()
+            && let Some(completed) = renewer.finish()
         {
-            self.link = done.link;
+            self.client = completed.client;
         }
     }
 }

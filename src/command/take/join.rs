@@ -8,7 +8,7 @@ use super::GaveUp;
 use super::waiting::{Asked, Attempt, Idle};
 use crate::clock::{Moment, now};
 use crate::exit::Exit;
-use crate::lock::{self, Busy, End, Link, Past, history};
+use crate::lock::{self, Busy, HistoryEntry, Outcome};
 use crate::wait::{self, Patience};
 
 /// How often one who has joined a run looks where the server says nothing.
@@ -32,9 +32,9 @@ impl Attempt<'_> {
             };
             let (pause, known) = match self.look_at(busy) {
                 // Its process has ended without a word.
-                Ok(Some(past)) if past.end == End::Running && died => return Ok(None),
-                Ok(Some(past)) if past.end == End::Running => (JOINED, true),
-                Ok(Some(past)) => return Ok(status(&past.end).map(GaveUp::Joined)),
+                Ok(Some(entry)) if entry.outcome == Outcome::Running && died => return Ok(None),
+                Ok(Some(entry)) if entry.outcome == Outcome::Running => (JOINED, true),
+                Ok(Some(entry)) => return Ok(status(&entry.outcome).map(GaveUp::Joined)),
                 // Another client's, or it is only just being handed on.
                 Ok(None) => {
                     let end = busy.left.map_or(JOINED, wait::end_of);
@@ -67,28 +67,24 @@ impl Attempt<'_> {
 
     /// What has become of the hold that kept us waiting. From now on the server tells when the lock
     /// changes, where it can.
-    fn look_at(&mut self, busy: &Busy) -> Result<Option<Past>, lock::Error> {
-        let namespace = &self.taker.settings.namespace;
+    fn look_at(&mut self, busy: &Busy) -> Result<Option<HistoryEntry>, lock::Error> {
+        let locks = &self.taker.settings.locks;
         let names = std::slice::from_ref(self.claim.lock().name());
-        let link = match &mut self.link {
-            Some(link) => link,
-            None => self.link.insert(Link::open(&self.taker.settings.server)?),
-        };
-        lock::watch(link, namespace, names)?;
-        let mut found = history(link, namespace, names)?;
+        locks.track(&mut self.client, names)?;
+        let mut found = locks.history(&mut self.client, names)?;
         let holds = found.pop().map(|history| history.holds);
         let mut holds = holds.into_iter().flatten();
-        Ok(holds.find(|past| past.id == busy.id))
+        Ok(holds.find(|entry| entry.id == busy.id))
     }
 }
 
 /// The status of a run that has ended, where it left one.
-fn status(end: &End) -> Option<Exit> {
+fn status(end: &Outcome) -> Option<Exit> {
     match end {
-        End::Status(status) => Some(Exit::Command(*status)),
-        End::Signal(signal) => Some(Exit::Signal(*signal)),
-        End::Timeout => Some(Exit::Timeout),
-        End::Lost | End::Cancelled(_) | End::Forced(_) => Some(Exit::Lost),
-        End::Running | End::Expired | End::Released => None,
+        Outcome::Status(status) => Some(Exit::Command(*status)),
+        Outcome::Signal(signal) => Some(Exit::Signal(*signal)),
+        Outcome::Timeout => Some(Exit::Timeout),
+        Outcome::Lost | Outcome::Cancelled(_) | Outcome::Forced(_) => Some(Exit::Lost),
+        Outcome::Running | Outcome::Expired | Outcome::Released => None,
     }
 }

@@ -8,10 +8,8 @@ mod holds;
 mod join;
 mod waiting;
 
-use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -21,30 +19,29 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-pub use self::holds::{Hold, Holds};
+pub use self::holds::{HeldLock, HeldLocks};
 use self::waiting::Attempt;
-use super::BadUsage;
+use super::environment::{Environment, JobLock};
+use super::{BadUsage, environment};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
-    self, Claim, End, Kind, Limit, Link, Lock, Loss, Name, Order, Parting, Release, Request,
-    Reused, Server, Supersede, Who,
+    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, Order, Outcome, Reentry, ReleaseMode,
+    Released, Request, SlowOpening, Supersede, Token, Who,
 };
 use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
-use crate::tree::Origin;
 
 /// One who takes locks, and what it knows from its start.
 pub struct Taker<'a> {
     pub settings: &'a Settings,
     /// As they were typed, each once.
     pub names: Vec<Name>,
-    pub who: Who,
     pub patience: &'a cli::Patience,
     pub request: Request,
     /// The time between SIGTERM and SIGKILL for who works under the locks.
@@ -54,7 +51,7 @@ pub struct Taker<'a> {
     /// The work may start on the server's word that the lock is ours, with the claim under way.
     pub starts_on_word: bool,
     /// What the runs around this one hold: names and tokens.
-    pub inherited: Vec<(Name, Vec<u8>)>,
+    pub inherited: Vec<(Name, Token)>,
 }
 
 /// How taking one lock, or all, ended.
@@ -86,6 +83,7 @@ impl<'a> Taker<'a> {
         kill_after: Duration,
     ) -> Self {
         let request = Request {
+            who,
             ttl: options.ttl,
             limit: match (options.shared, options.slots) {
                 (true, _) => Limit::SHARED,
@@ -108,14 +106,18 @@ impl<'a> Taker<'a> {
         Self {
             settings,
             names,
-            who,
             patience: &options.patience,
             request,
             kill_after,
             joins: false,
             starts_on_word: false,
-            inherited: inherited(),
+            inherited: environment::inherited(),
         }
+    }
+
+    /// What is held when nothing is held yet.
+    pub fn no_holds(&self) -> HeldLocks {
+        HeldLocks::none(self.settings.locks.client(), self.request.ttl)
     }
 
     pub fn voice(&self) -> Voice {
@@ -127,18 +129,18 @@ impl<'a> Taker<'a> {
     pub fn take_all(
         &self,
         started: Moment,
-        holds: &mut Holds,
+        holds: &mut HeldLocks,
         signals: &Signals,
         timer: &mut Timer,
     ) -> Result<Taking> {
         let mut order: Vec<&Name> = self.names.iter().collect();
         order.sort();
         for name in order {
-            let lock = Lock::new(&self.settings.namespace, name.clone());
-            if self.reuse(&lock, holds)? {
+            let lock = self.settings.locks.lock(name.clone());
+            if self.reenter(&lock, holds)? {
                 continue;
             }
-            let claim = Claim::new(lock, self.request, &self.who)?;
+            let claim = Claim::new(lock, &self.request.who)?;
             match Attempt::new(self, claim, holds, signals, timer).wait(started)? {
                 Taking::Done => {}
                 gave_up @ Taking::GaveUp(_) => return Ok(gave_up),
@@ -179,28 +181,24 @@ impl<'a> Taker<'a> {
     }
 
     /// Uses what a run around this one holds, if that is so; false when it isn't.
-    fn reuse(&self, lock: &Lock, holds: &mut Holds) -> Result<bool> {
+    fn reenter(&self, lock: &Lock, holds: &mut HeldLocks) -> Result<bool> {
         // The innermost comes last.
         let known = self.inherited.iter().rev();
         let Some((name, token)) = known.into_iter().find(|(name, _)| name == lock.name()) else {
             return Ok(false);
         };
         let Request { ttl, limit, .. } = self.request;
-        let claim = Claim::resume(lock.clone(), token.clone(), ttl);
-        let mut link = match holds.link.take() {
-            Some(link) => link,
-            None => Link::open(&self.settings.server)?,
-        };
+        let claim = Claim::resume(lock.clone(), token.clone());
+        holds.client.open()?;
         let sent = now();
-        let reused = claim.reuse(&mut link, self.settings.server.timeout)?;
-        holds.link = Some(link);
+        let reentry = claim.reenter(&mut holds.client, ttl)?;
         holds.answered = true;
         // Where it isn't held (any more), that was another server, or a job that has ended.
-        let Some(Reused {
+        let Some(Reentry {
             fence,
             limit: theirs,
             slot,
-        }) = reused
+        }) = reentry
         else {
             return Ok(false);
         };
@@ -213,12 +211,12 @@ impl<'a> Taker<'a> {
         }
         self.voice()
             .detail(format_args!("lock \"{name}\" is held by this job already"));
-        let hold = Hold {
+        let hold = HeldLock {
             claim,
             fence,
             // The only holder has the first of however many slots.
             slot: slot.max(1),
-            reused: true,
+            reentrant: true,
             waited: Duration::ZERO,
             success: None,
         };
@@ -226,56 +224,25 @@ impl<'a> Taker<'a> {
         Ok(true)
     }
 
-    /// What those who work under the locks find in their environment. Of several locks: lists, in
-    /// the order of the names.
-    pub fn environment(&self, holds: &Holds, slots: bool) -> Environment {
-        let of_each = |value: &dyn Fn(&Hold) -> OsString| -> OsString {
-            let in_order = self.names.iter().filter_map(|name| {
-                let hold = |hold: &&Hold| hold.claim.lock().name() == name;
-                holds.all.iter().find(hold)
-            });
-            in_order
-                .map(value)
-                .collect::<Vec<_>>()
-                .join(OsStr::new(" "))
-        };
-        let token = |hold: &Hold| OsString::from_vec(hold.claim.token().to_vec());
-        let mut held: Vec<OsString> = Vec::new();
-        for (name, token) in &self.inherited {
-            held.push(pair(name, token));
-        }
-        for hold in holds.all.iter().filter(|hold| !hold.reused) {
-            held.push(pair(hold.claim.lock().name(), hold.claim.token()));
-        }
-        let mut environment = vec![
-            ("REDLOCK_NAME", self.all_names()),
-            ("REDLOCK_TOKEN", of_each(&token)),
-            (
-                "REDLOCK_FENCE",
-                of_each(&|hold| hold.fence.to_string().into()),
-            ),
-            ("REDLOCK_WAITED_MS", holds.waited_ms().to_string().into()),
-            ("REDLOCK_HELD", held.join(OsStr::new(" "))),
-        ];
-        if slots {
-            let slot = of_each(&|hold| hold.slot.to_string().into());
-            environment.push(("REDLOCK_SLOT", slot));
-        }
-        environment
-    }
-
-    pub fn all_names(&self) -> OsString {
-        let names: Vec<&str> = self.names.iter().map(Name::as_str).collect();
-        names.join(" ").into()
+    /// What the work under the locks finds in its environment.
+    pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
+        let locks: Vec<JobLock> = holds.all.iter().map(HeldLock::as_job_lock).collect();
+        let waited_ms = holds.waited_ms();
+        environment::of_job(&self.names, &locks, &self.inherited, waited_ms, slots)
     }
 
     /// Gives all locks back, the last first, at the end of a process. A failure is a line on stderr and
     /// nothing else: the lock ends with its TTL.
-    pub fn release_at_end(&self, holds: &mut Holds, parting: &Parting, signals: Option<&Signals>) {
+    pub fn release_at_end(
+        &self,
+        holds: &mut HeldLocks,
+        mode: &ReleaseMode,
+        signals: Option<&Signals>,
+    ) {
         // The server answers us before it notifies the next holder. Waking us would delay that one; we
         // have nothing urgent left.
         sys::yield_cpu();
-        self.release_all(holds, parting, signals);
+        self.release_all(holds, mode, signals);
         if holds.marked {
             process::remove_old_marks();
         }
@@ -283,32 +250,37 @@ impl<'a> Taker<'a> {
 
     /// Gives all locks back, the last first. A server that stands still may make that slow; then
     /// another one of these signals ends us at once.
-    pub fn release_all(&self, holds: &mut Holds, parting: &Parting, signals: Option<&Signals>) {
-        holds.rest();
+    pub fn release_all(
+        &self,
+        holds: &mut HeldLocks,
+        mode: &ReleaseMode,
+        signals: Option<&Signals>,
+    ) {
+        holds.reclaim_client();
         while let Some(hold) = holds.all.pop() {
-            if hold.reused {
+            if hold.reentrant {
                 continue;
             }
             let name = hold.claim.lock().name();
-            let released = self.release(&hold.claim, parting, &mut holds.link, signals);
+            let released = self.release(&hold.claim, mode, &mut holds.client, signals);
             holds.remove_mark(&hold);
             match released {
-                Ok(Release::Released) => self
+                Ok(Released::Now) => self
                     .voice()
                     .detail(format_args!("lock \"{name}\" released")),
-                Ok(Release::Kept(left)) => self.voice().detail(format_args!(
+                Ok(Released::Kept(left)) => self.voice().detail(format_args!(
                     "lock \"{name}\" stays held for another {}",
                     report::rough(left)
                 )),
-                Ok(Release::Returned) => self.voice().detail(format_args!(
+                Ok(Released::Before) => self.voice().detail(format_args!(
                     "lock \"{name}\" had been given back by the command"
                 )),
-                Ok(Release::NotOurs(loss)) => self.voice().note(format_args!(
+                Ok(Released::NotOurs(loss)) => self.voice().note(format_args!(
                     "{}; that was seen only at the end",
                     lost(name, &loss)
                 )),
                 Err(error) => {
-                    let ttl = report::rough(hold.claim.ttl());
+                    let ttl = report::rough(self.request.ttl);
                     self.voice().note(format_args!(
                         "can't release lock \"{name}\", it ends by itself within {ttl}: {error}"
                     ));
@@ -322,27 +294,16 @@ impl<'a> Taker<'a> {
     fn release(
         &self,
         claim: &Claim,
-        parting: &Parting,
-        link: &mut Option<Link>,
+        mode: &ReleaseMode,
+        client: &mut Client,
         signals: Option<&Signals>,
-    ) -> Result<Release, lock::Error> {
+    ) -> Result<Released, lock::Error> {
         let let_signals_through = || {
             if let Some(Err(error)) = signals.map(Signals::let_through) {
                 self.voice().detail(error);
             }
         };
-        let within = self.settings.server.timeout;
-        let over_the_old = link
-            .as_mut()
-            .map(|open| claim.release(open, parting, let_signals_through, within));
-        let released = if let Some(Ok(release)) = over_the_old {
-            Ok(release)
-        } else {
-            let_signals_through();
-            *link = None;
-            Link::open(&self.settings.server)
-                .and_then(|fresh| claim.release(link.insert(fresh), parting, || {}, within))
-        };
+        let released = claim.release_or_retry(client, mode, let_signals_through);
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
             self.voice().detail(error);
         }
@@ -350,64 +311,13 @@ impl<'a> Taker<'a> {
     }
 }
 
-/// Variables for those who work under the locks.
-pub type Environment = Vec<(&'static str, OsString)>;
-
-/// All that they may find of ours. What a run around this one has set doesn't count.
-pub const VARIABLES: [&str; 6] = [
-    "REDLOCK_NAME",
-    "REDLOCK_TOKEN",
-    "REDLOCK_FENCE",
-    "REDLOCK_SLOT",
-    "REDLOCK_WAITED_MS",
-    "REDLOCK_HELD",
-];
-
-/// `NAME=TOKEN`, as `REDLOCK_HELD` has them.
-fn pair(name: &Name, token: &[u8]) -> OsString {
-    OsString::from_vec([name.as_str().as_bytes(), b"=", token].concat())
-}
-
-/// What the runs around this one hold, by `REDLOCK_HELD`: names and tokens.
-pub fn inherited() -> Vec<(Name, Vec<u8>)> {
-    let held = std::env::var_os("REDLOCK_HELD").unwrap_or_default();
-    read_holds(held.as_bytes())
-}
-
-/// What the environment of a process, as `NAME=value` texts that end with a zero byte, says about the hold
-/// with this id.
-pub fn origin_of(environment: &[u8], id: &str) -> Origin {
-    let mut variables = environment.split(|&byte| byte == 0);
-    let held = variables.find_map(|variable| variable.strip_prefix(b"REDLOCK_HELD="));
-    let holds = read_holds(held.unwrap_or_default());
-    if holds.is_empty() {
-        Origin::Unsaid
-    } else if holds.iter().any(|(_, token)| lock::id(token) == id) {
-        Origin::Ours
-    } else {
-        Origin::OfOthers
-    }
-}
-
-/// Reads `NAME=TOKEN …`. What isn't of that form is no process's hold.
-fn read_holds(held: &[u8]) -> Vec<(Name, Vec<u8>)> {
-    let pairs = held.split(|&byte| byte == b' ');
-    let read = |pair: &[u8]| {
-        // A token has no =, but a name may have.
-        let middle = pair.iter().rposition(|&byte| byte == b'=')?;
-        let name = std::str::from_utf8(&pair[..middle]).ok()?.parse().ok()?;
-        Some((name, pair[middle + 1..].to_vec()))
-    };
-    pairs.filter_map(read).collect()
-}
-
 /// How the history calls the end of what was done under a lock.
-pub fn end(exit: Exit) -> End {
+pub fn outcome_of(exit: Exit) -> Outcome {
     match exit {
-        Exit::Signal(signal) | Exit::Interrupted(signal) => End::Signal(signal),
-        Exit::Timeout => End::Timeout,
-        Exit::Lost => End::Lost,
-        Exit::Cancelled => End::Cancelled(None),
+        Exit::Signal(signal) | Exit::Interrupted(signal) => Outcome::Signal(signal),
+        Exit::Timeout => Outcome::Timeout,
+        Exit::Lost => Outcome::Lost,
+        Exit::Cancelled => Outcome::Cancelled(None),
         Exit::Success
         | Exit::Command(_)
         | Exit::Outdated
@@ -418,7 +328,7 @@ pub fn end(exit: Exit) -> End {
         | Exit::Config
         | Exit::Internal
         | Exit::CannotExecute
-        | Exit::NotFound => End::Status(exit.code()),
+        | Exit::NotFound => Outcome::Status(exit.code()),
     }
 }
 
@@ -451,31 +361,32 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
 const SOON: Duration = Duration::from_millis(250);
 
-/// Opens a connection, for a process whose signals are collected; one that ends us does so also where
-/// the server doesn't let us in.
-pub fn open(server: &Arc<Server>, signals: &Signals) -> Result<Result<Link, GaveUp>, lock::Error> {
-    let started = now();
-    let opened = Link::open_within(server, SOON.min(server.timeout));
-    let left = server.timeout.saturating_sub(SOON);
-    if opened.is_ok() || left.is_zero() || now().since(started) < SOON {
-        return opened.map(Ok);
-    }
-    open_in_background(server, left, signals).unwrap_or_else(|error| {
+/// Opens a connection, for a process whose signals are collected: why to give up, if one comes that
+/// ends us, also where the server doesn't let us in.
+pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<GaveUp>, lock::Error> {
+    let Some(opening) = client.open_soon(SOON)? else {
+        return Ok(None);
+    };
+    let opened = open_in_background(opening, signals).unwrap_or_else(|error| {
         let line = format!("can't wait for a connection: {error}");
-        Err(lock::Error::new(Kind::Internal, line))
-    })
+        Err(lock::Error::new(ErrorKind::Internal, line))
+    })?;
+    match opened {
+        Ok(open) => *client = open,
+        Err(gave_up) => return Ok(Some(gave_up)),
+    }
+    Ok(None)
 }
 
 fn open_in_background(
-    server: &Arc<Server>,
-    within: Duration,
+    opening: SlowOpening,
     signals: &Signals,
-) -> io::Result<Result<Result<Link, GaveUp>, lock::Error>> {
+) -> io::Result<Result<Result<Client, GaveUp>, lock::Error>> {
     let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
     let (answer, answered) = channel();
-    let (server, waker) = (Arc::clone(server), Arc::clone(&done));
+    let waker = Arc::clone(&done);
     sys::start_thread("connect", sys::USUAL_STACK, move || {
-        let _ = answer.send(Link::open_within(&server, within));
+        let _ = answer.send(opening.finish());
         let _ = waker.write(1);
     })?;
     loop {

@@ -12,13 +12,16 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::deadlock::Deadlock;
-use super::{GaveUp, Hold, Holds, Taker, Taking, cancelled, dice, lost, open, origin_of, sleep};
+use super::{GaveUp, HeldLock, HeldLocks, Taker, Taking, cancelled, dice, lost, open, sleep};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
+use crate::command::environment::origin_of;
 use crate::lease::Lease;
-use crate::lock::{self, Acquired, Busy, Claim, Grant, Incoming, Kind, Link, Parting, Place};
+use crate::lock::{
+    self, Acquired, Busy, Claim, Client, ErrorKind, Grant, Incoming, Place, ReleaseMode,
+};
 use crate::process::{self, Liveness, ProcessFd};
-use crate::renewer::News;
+use crate::renewer::Report;
 use crate::report;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
 use crate::wait::{self, Ear, Next, Pace, Patience, Telling};
@@ -27,15 +30,13 @@ use crate::wait::{self, Ear, Next, Pace, Patience, Telling};
 pub struct Attempt<'a> {
     pub(super) taker: &'a Taker<'a>,
     pub(super) claim: Claim,
-    holds: &'a mut Holds,
-    pub(super) link: Option<Link>,
+    holds: &'a mut HeldLocks,
+    pub(super) client: Client,
     began: Moment,
     /// The server may know the claim: as a holder, or in its queue.
     known: bool,
     /// Our place in the queue; none before the lock was found to be busy.
     place: Option<Place>,
-    /// This connection listens to our channel, or was asked to.
-    listening: bool,
     /// When the server was last heard of; it may go away for a while once it has answered.
     pub(super) heard: Option<Moment>,
     /// How often it was asked in vain since then, and when for the first time.
@@ -74,7 +75,7 @@ enum Woken {
 pub(super) enum Asked {
     Held {
         lease: Lease,
-        hold: Hold,
+        hold: HeldLock,
     },
     Busy(Busy),
     GaveUp(GaveUp),
@@ -93,7 +94,7 @@ impl<'a> Attempt<'a> {
     pub(super) fn new(
         taker: &'a Taker<'a>,
         claim: Claim,
-        holds: &'a mut Holds,
+        holds: &'a mut HeldLocks,
         signals: &'a Signals,
         timer: &'a mut Timer,
     ) -> Self {
@@ -101,12 +102,11 @@ impl<'a> Attempt<'a> {
         Self {
             taker,
             claim,
-            link: holds.link.take(),
+            client: holds.client.hand_over(),
             holds,
             began,
             known: false,
             place: None,
-            listening: false,
             heard: None,
             failures: 0,
             failing_since: began,
@@ -129,19 +129,19 @@ impl<'a> Attempt<'a> {
         let mut deadlock = Deadlock::new(self.taker, self.holds, &self.claim, now());
         let taking = self.until_it_is_ours(patience, &mut deadlock);
         report::transient(None);
-        deadlock.forget(&mut self.link);
+        deadlock.forget(&mut self.client);
         // Whatever else ended the wait: our place must go, and a lock that a request has taken
         // whose answer nobody read. The same connection, where it is good, keeps the order.
         if self.known && !matches!(taking, Ok(Taking::Done)) {
             let signals = Some(self.signals);
-            let (parting, link) = (&Parting::Unused, &mut self.link);
-            let released = self.taker.release(&self.claim, parting, link, signals);
+            let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
+            let released = self.taker.release(&self.claim, mode, client, signals);
             if let Err(error) = released {
                 self.taker.voice().detail(error);
             }
         }
-        if let Some(link) = self.link.take() {
-            self.holds.link = Some(link);
+        if self.client.is_open() {
+            self.holds.client = self.client;
         }
         taking
     }
@@ -153,7 +153,7 @@ impl<'a> Attempt<'a> {
                 Ok(asked) => asked,
                 Err(why) => return Ok(Taking::GaveUp(why)),
             };
-            let answer = match deadlock.look(&mut self.link, asked) {
+            let answer = match deadlock.look(&mut self.client, asked) {
                 Ok(Some(cycle)) => return Ok(Taking::GaveUp(GaveUp::Busy(cycle))),
                 Ok(None) => self.ask(),
                 Err(error) => Err(error),
@@ -222,7 +222,7 @@ impl<'a> Attempt<'a> {
 
     /// The lock is ours; `None` when so little is left of its lease that it has to be lengthened
     /// first, if the server has become faster.
-    fn held(&mut self, lease: Lease, hold: Hold) -> Result<Option<Taking>> {
+    fn held(&mut self, lease: Lease, hold: HeldLock) -> Result<Option<Taking>> {
         if now() < lease.stop_at() {
             self.taker.voice().detail(format_args!(
                 "lock \"{}\" acquired, fence {}",
@@ -236,12 +236,12 @@ impl<'a> Attempt<'a> {
         if self.too_late < 3 {
             return Ok(None);
         }
-        let ttl = humantime::format_duration(self.claim.ttl());
+        let ttl = humantime::format_duration(self.taker.request.ttl);
         let line = format!(
             "{} answers too slowly for --ttl {ttl}",
-            self.taker.settings.server
+            self.taker.settings.locks
         );
-        Err(lock::Error::new(Kind::Unreachable, line).into())
+        Err(lock::Error::new(ErrorKind::Unreachable, line).into())
     }
 
     /// The server has answered at this moment.
@@ -262,12 +262,12 @@ impl<'a> Attempt<'a> {
             self.failing_since = asked;
         }
         self.failures += 1;
-        let lasting = asked.since(self.failing_since) > self.claim.ttl();
+        let lasting = asked.since(self.failing_since) > self.taker.request.ttl;
         if lasting || !self.holds.answered || !error.kind.may_pass() || patience.is_over(now()) {
             return Err(error.into());
         }
         self.taker.voice().detail(&error);
-        self.disconnect();
+        self.client.disconnect();
         let why = self.pause(asked + wait::reconnect(self.failures, dice()))?;
         Ok(why.map_or(Asked::Nothing, Asked::GaveUp))
     }
@@ -289,22 +289,23 @@ impl<'a> Attempt<'a> {
             match self.next(until) {
                 Ok(Woken::GaveUp(why)) => return Ok(Some(why)),
                 Ok(Woken::Time) => return Ok(None),
-                Ok(Woken::Incoming(Incoming::Deaf)) => self.poll_from_now_on(),
+                Ok(Woken::Incoming(Incoming::SubscribeDenied)) => self.poll_from_now_on(),
                 // What is said meanwhile is found out by asking.
                 Ok(
                     Woken::Incoming(
-                        Incoming::Answer(_)
-                        | Incoming::Listening
+                        Incoming::Acquired(_)
+                        | Incoming::LeaseState(_)
+                        | Incoming::Subscribed
                         | Incoming::Granted(_)
-                        | Incoming::Notified
-                        | Incoming::Invalidated,
+                        | Incoming::Message
+                        | Incoming::KeyChanged,
                     )
                     | Woken::HolderDied,
                 ) => {}
                 // Without the connection there is nothing to fail any more, but for ourselves.
-                Err(error) if self.link.is_some() => {
+                Err(error) if self.client.is_open() => {
                     self.taker.voice().detail(&error);
-                    self.disconnect();
+                    self.client.disconnect();
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -332,22 +333,24 @@ impl<'a> Attempt<'a> {
             }
             match self.next(until.min(self.telling.due())) {
                 Ok(Woken::Time) if now() < until => {}
-                Ok(Woken::Incoming(Incoming::Deaf)) => {
+                Ok(Woken::Incoming(Incoming::SubscribeDenied)) => {
                     self.poll_from_now_on();
                     return Ok(Idle::Ask);
                 }
                 Ok(Woken::Incoming(Incoming::Granted(grant))) => return Ok(Idle::Granted(grant)),
                 // What we watch (the lock that we joined) has changed.
                 Ok(
-                    Woken::Incoming(Incoming::Notified | Incoming::Invalidated)
+                    Woken::Incoming(Incoming::Message | Incoming::KeyChanged)
                     | Woken::Time
                     | Woken::HolderDied,
                 ) => return Ok(Idle::Ask),
-                Ok(Woken::Incoming(Incoming::Listening | Incoming::Answer(_))) => {}
+                Ok(Woken::Incoming(
+                    Incoming::Subscribed | Incoming::Acquired(_) | Incoming::LeaseState(_),
+                )) => {}
                 Ok(Woken::GaveUp(why)) => return Ok(Idle::GaveUp(why)),
                 Err(error) => {
                     self.taker.voice().detail(&error);
-                    self.disconnect();
+                    self.client.disconnect();
                     return Ok(Idle::Ask);
                 }
             }
@@ -372,19 +375,19 @@ impl<'a> Attempt<'a> {
         if later > at.since(asked).mul_f64(1.01) + ROUNDING {
             return false;
         }
-        let (ttl, kill_after) = (self.claim.ttl(), self.taker.kill_after);
+        let (ttl, kill_after) = (self.taker.request.ttl, self.taker.kill_after);
         let lease = Lease::granted(asked, later, at, grant.lasting, ttl, kill_after);
         if at >= lease.stop_at() {
             return false;
         }
-        let Some(link) = self.link.take() else {
+        if !self.client.is_open() {
             return false;
-        };
-        let hold = Hold {
+        }
+        let hold = HeldLock {
             claim: self.claim.clone(),
             fence: grant.fence,
             slot: grant.slot,
-            reused: false,
+            reentrant: false,
             waited: self.waited(),
             success: None,
         };
@@ -393,7 +396,8 @@ impl<'a> Attempt<'a> {
             self.claim.lock().name(),
             grant.fence
         ));
-        self.holds.add_granted(hold, lease, link);
+        self.holds
+            .add_unconfirmed(hold, lease, self.client.hand_over());
         true
     }
 
@@ -406,47 +410,36 @@ impl<'a> Attempt<'a> {
 
     /// Sends an acquire and waits for its answer.
     fn ask(&mut self) -> Result<Asked, lock::Error> {
-        if self.link.is_none() {
-            self.listening = false;
+        if let Some(gave_up) = open(&mut self.client, self.signals)? {
+            return Ok(Asked::GaveUp(gave_up));
         }
-        let link = match &mut self.link {
-            Some(link) => link,
-            None => match open(&self.taker.settings.server, self.signals)? {
-                Ok(link) => self.link.insert(link),
-                Err(gave_up) => return Ok(Asked::GaveUp(gave_up)),
-            },
-        };
-        let mut within = self.taker.settings.server.timeout;
         // In one go with the question: the subscription stands before the server looks at it, so no
         // message can fall in between.
-        if let Some(Place { polls: false, .. }) = self.place
-            && !self.listening
-        {
-            link.listen(&self.claim.channel())?;
-            self.listening = true;
-            // To listen may take an answer of its own, for which the question waits.
-            within *= 2;
+        if let Some(Place { polls: false, .. }) = self.place {
+            self.claim.subscribe(&mut self.client)?;
         }
         let sent = now();
         self.known = true;
-        link.send(self.claim.acquire(self.place.as_ref()))?;
+        let request = &self.taker.request;
+        let place = self.place.as_ref();
+        let within = self.claim.acquire(&mut self.client, request, place)?;
         loop {
             match self.next(sent + within)? {
-                Woken::Incoming(Incoming::Answer(answer)) => {
+                Woken::Incoming(Incoming::Acquired(answer)) => {
                     self.holds.answered = true;
                     self.round_trip = now().since(sent);
-                    return Ok(match Claim::acquired(answer)? {
+                    return Ok(match answer? {
                         Acquired::Held {
                             fence,
                             slot,
                             success,
                         } => Asked::Held {
-                            lease: Lease::new(sent, self.claim.ttl(), self.taker.kill_after),
-                            hold: Hold {
+                            lease: Lease::new(sent, self.taker.request.ttl, self.taker.kill_after),
+                            hold: HeldLock {
                                 claim: self.claim.clone(),
                                 fence,
                                 slot,
-                                reused: false,
+                                reentrant: false,
                                 waited: self.waited(),
                                 success: success.map(|ago| now().before(ago)),
                             },
@@ -454,7 +447,7 @@ impl<'a> Attempt<'a> {
                         Acquired::Done(ago) => Asked::GaveUp(GaveUp::Enough(ago)),
                         Acquired::Busy(busy) => {
                             if busy.repaired {
-                                let ttl = report::rough(self.claim.ttl());
+                                let ttl = report::rough(self.taker.request.ttl);
                                 let name = self.claim.lock().name();
                                 self.taker.voice().note(format_args!(
                                     "lock \"{name}\" of another client had no expiry; it ends in {ttl} now"
@@ -471,19 +464,19 @@ impl<'a> Attempt<'a> {
                         }
                     });
                 }
-                Woken::Incoming(Incoming::Deaf) => self.poll_from_now_on(),
+                Woken::Incoming(Incoming::SubscribeDenied) => self.poll_from_now_on(),
                 // A message that crosses the question is answered by it.
                 Woken::Incoming(
-                    Incoming::Listening
-                    | Incoming::Notified
+                    Incoming::Subscribed
+                    | Incoming::Message
                     | Incoming::Granted(_)
-                    | Incoming::Invalidated,
+                    | Incoming::KeyChanged
+                    | Incoming::LeaseState(_),
                 )
                 | Woken::HolderDied => {}
                 Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
                 Woken::Time => {
-                    let error = io::Error::from(io::ErrorKind::TimedOut);
-                    return Err(self.taker.settings.server.unreachable(&error));
+                    return Err(self.client.unreachable_error(io::ErrorKind::TimedOut));
                 }
             }
         }
@@ -506,7 +499,7 @@ impl<'a> Attempt<'a> {
         let Some(instance) = &holder.who.instance else {
             return false;
         };
-        if holder.who.host != self.taker.who.host {
+        if holder.who.host != self.taker.request.who.host {
             return false;
         }
         let origin = |environment: &[u8]| origin_of(environment, &busy.id);
@@ -520,23 +513,22 @@ impl<'a> Attempt<'a> {
                 false
             }
             Liveness::Dead => {
-                let Some(link) = &mut self.link else {
+                if !self.client.is_open() {
                     return false;
-                };
+                }
                 self.taker.voice().detail(format_args!(
                     "lock \"{}\" was held by {}, which is dead",
                     self.claim.lock().name(),
                     report::by(&holder.who)
                 ));
-                let within = self.taker.settings.server.timeout;
-                match self.claim.lock().force(link, Some(&busy.id), None, within) {
+                let lock = self.claim.lock();
+                match lock.force(&mut self.client, Some(&busy.id), None) {
                     Ok(_) => {
                         process::remove_mark(&busy.id);
                         true
                     }
                     Err(error) => {
                         self.taker.voice().detail(error);
-                        self.disconnect();
                         false
                     }
                 }
@@ -554,20 +546,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Gives the connection up; the next acquire makes a new one.
-    fn disconnect(&mut self) {
-        self.link = None;
-        self.listening = false;
-    }
-
     /// The next thing that happens, at the latest the moment. What we hold is kept alive meanwhile.
     fn next(&mut self, until: Moment) -> Result<Woken, lock::Error> {
-        let internal =
-            |error: anyhow::Error| lock::Error::new(Kind::Internal, format!("can't wait: {error}"));
+        let internal = |error: anyhow::Error| {
+            lock::Error::new(ErrorKind::Internal, format!("can't wait: {error}"))
+        };
         loop {
-            if let Some(link) = &mut self.link
-                && let Some(incoming) = link.receive()?
-            {
+            if let Some(incoming) = self.client.receive()? {
                 return Ok(Woken::Incoming(incoming));
             }
             if let Some(why) = self.meanwhile().map_err(internal)? {
@@ -589,15 +574,13 @@ impl<'a> Attempt<'a> {
             let wake_at = due.fold(until, Moment::min);
             let set = self.timer.set(Some(wake_at)).map_err(io::Error::from);
             set.and_then(|()| {
-                let [renewer, renewing] = self.holds.wakes();
-                sleep([
+                let own = [
                     Some(self.signals.as_fd()),
                     Some(self.timer.as_fd()),
-                    self.link.as_ref().map(AsFd::as_fd),
-                    renewer,
-                    renewing,
                     self.pulse.as_ref().map(|(_, pulse)| pulse.as_fd()),
-                ])
+                ];
+                let client = self.client.fds().map(Some);
+                sleep(own.into_iter().chain(client).chain(self.holds.poll_fds()))
             })
             .map_err(|error| internal(error.into()))?;
         }
@@ -613,32 +596,32 @@ impl<'a> Attempt<'a> {
                 self.signals.suspend()?;
             }
         }
-        for news in self.holds.news() {
-            match news {
-                News::Renewed(sent) => {
+        for report in self.holds.reports() {
+            match report {
+                Report::Renewed(sent) => {
                     if let Some(lease) = &mut self.holds.lease {
                         lease.renewed(sent);
                     }
                 }
-                News::Failed(error) => {
+                Report::Failed(error) => {
                     self.taker.voice().detail(error);
                     if let Some(lease) = &mut self.holds.lease {
                         lease.retry(now());
                     }
                 }
-                News::Lost(name, loss) => {
+                Report::Lost(name, loss) => {
                     self.holds.forget(&name);
                     return Ok(Some(self.without(&lost(&name, &loss))));
                 }
-                News::Confirmed(sent, left) => {
+                Report::Confirmed(sent, left) => {
                     if let Some(lease) = &mut self.holds.lease {
                         lease.confirmed(sent, left);
                     }
                 }
-                News::Cancelled(name, by) => {
+                Report::Cancelled(name, by) => {
                     return Ok(Some(self.without(&cancelled(&name, &by))));
                 }
-                News::Returned(name) => {
+                Report::Returned(name) => {
                     self.holds.forget(&name);
                     return Ok(Some(
                         self.without(&format!("lock \"{name}\" was given back")),

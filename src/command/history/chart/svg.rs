@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Chart, came};
 use crate::command::history::listing::{ended, failed, ran};
-use crate::lock::Past;
+use crate::lock::HistoryEntry;
 use crate::report::{by, cut, escaped, rough, timestamp, what};
 
 /// Sizes in the picture's own units.
@@ -64,8 +64,8 @@ impl Chart<'_> {
             for row in &lock.rows {
                 let host = cut(row.host, 22);
                 text(&mut picture, MARGIN, y + 13.0, "host", &host);
-                for past in &row.holds {
-                    self.bars(&mut picture, past, y);
+                for entry in &row.holds {
+                    self.bars(&mut picture, entry, y);
                 }
                 y += ROW;
             }
@@ -93,34 +93,34 @@ impl Chart<'_> {
     }
 
     /// A hold: how long it waited, and how long it ran.
-    fn bars(&self, picture: &mut String, past: &Past, y: f64) {
-        let class = match past.ended_ms {
+    fn bars(&self, picture: &mut String, entry: &HistoryEntry, y: f64) {
+        let class = match entry.ended_ms {
             None => "running",
-            Some(_) if failed(past) => "failed",
+            Some(_) if failed(entry) => "failed",
             Some(_) => "ok",
         };
-        let link = past.who.url.as_ref().filter(|url| url.starts_with("http"));
+        let link = entry.who.url.as_ref().filter(|url| url.starts_with("http"));
         let about = format!(
             "{}: {}\nfence {}, from {}\nwaited {}, ran {}: {}",
-            by(&past.who),
-            what(&past.who),
-            past.fence,
-            timestamp(past.since_ms).unwrap_or_default(),
-            rough(past.waited),
-            rough(ran(past, self.to_ms)),
-            ended(&past.end)
+            by(&entry.who),
+            what(&entry.who),
+            entry.fence,
+            timestamp(entry.since_ms).unwrap_or_default(),
+            rough(entry.waited),
+            rough(ran(entry, self.to_ms)),
+            ended(&entry.outcome)
         );
         if let Some(url) = link {
             let _ = write!(picture, "<a href=\"{}\">", safe(url));
         }
         let _ = write!(picture, "<g><title>{}</title>", safe(&about));
-        let until = past.ended_ms.unwrap_or(self.to_ms);
+        let until = entry.ended_ms.unwrap_or(self.to_ms);
         let bars = [
-            ("waiting", came(past), past.since_ms),
-            (class, past.since_ms, until),
+            ("waiting", came(entry), entry.since_ms),
+            (class, entry.since_ms, until),
         ];
         for (class, from, to) in bars {
-            if class == "waiting" && past.waited.is_zero() {
+            if class == "waiting" && entry.waited.is_zero() {
                 continue;
             }
             let (x, end) = (self.x(from), self.x(to));
@@ -174,14 +174,19 @@ fn write_line(safe: &mut String, line: &str) {
 mod tests {
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::End;
+    use crate::lock::Outcome;
 
     #[test]
     fn a_picture_is_well_formed_whatever_the_names() {
         let mut holds = [
-            hold("<h&\">\u{1b}\u{0}\u{202e}", 100, Some(110), End::Status(0)),
-            hold("i", 150, Some(150), End::Forced(None)),
-            hold("j", 199, None, End::Running),
+            hold(
+                "<h&\">\u{1b}\u{0}\u{202e}",
+                100,
+                Some(110),
+                Outcome::Status(0),
+            ),
+            hold("i", 150, Some(150), Outcome::Forced(None)),
+            hold("j", 199, None, Outcome::Running),
         ];
         holds[0].who.url = Some("https://ci/1?a=\"<b>&c".into());
         for holds in [&holds[..], &[]] {

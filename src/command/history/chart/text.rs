@@ -57,18 +57,18 @@ impl Chart<'_> {
     fn bar(&self, row: &Row, length: usize, ink: &Ink) -> Vec<char> {
         let mut bar = vec![ink.blank; length];
         // Waiting first, as running counts more where both are in one cell; ends count most.
-        for past in &row.holds {
-            let to = self.cell(past.since_ms, length);
-            if !past.waited.is_zero() {
-                bar[self.cell(came(past), length)..=to].fill(ink.waiting);
+        for entry in &row.holds {
+            let to = self.cell(entry.since_ms, length);
+            if !entry.waited.is_zero() {
+                bar[self.cell(came(entry), length)..=to].fill(ink.waiting);
             }
         }
-        for past in &row.holds {
-            let end = self.cell(past.ended_ms.unwrap_or(self.to_ms), length);
-            bar[self.cell(past.since_ms, length)..=end].fill(ink.running);
+        for entry in &row.holds {
+            let end = self.cell(entry.ended_ms.unwrap_or(self.to_ms), length);
+            bar[self.cell(entry.since_ms, length)..=end].fill(ink.running);
         }
-        for past in row.holds.iter().filter(|past| failed(past)) {
-            bar[self.cell(past.ended_ms.unwrap_or(self.to_ms), length)] = ink.failed;
+        for entry in row.holds.iter().filter(|entry| failed(entry)) {
+            bar[self.cell(entry.ended_ms.unwrap_or(self.to_ms), length)] = ink.failed;
         }
         bar
     }
@@ -102,14 +102,14 @@ impl Chart<'_> {
 mod tests {
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::End;
+    use crate::lock::Outcome;
 
     #[test]
     fn waiting_running_and_bad_ends_are_told_apart() {
         let holds = [
-            hold("alpha", 102, Some(150), End::Status(0)),
-            hold("beta", 160, Some(170), End::Lost),
-            hold("alpha", 198, None, End::Running),
+            hold("alpha", 102, Some(150), Outcome::Status(0)),
+            hold("beta", 160, Some(170), Outcome::Lost),
+            hold("alpha", 198, None, Outcome::Running),
         ];
         let text = Chart::of(&holds, 200_000).timeline(107, false);
         let rows: Vec<&str> = text.lines().collect();
@@ -127,8 +127,8 @@ mod tests {
     fn no_line_is_wider_than_the_terminal() {
         let long = "h".repeat(90);
         let wide = [
-            hold(&long, 100, Some(100), End::Status(1)),
-            hold("\u{1b}[2J", 100, None, End::Running),
+            hold(&long, 100, Some(100), Outcome::Status(1)),
+            hold("\u{1b}[2J", 100, None, Outcome::Running),
         ];
         for holds in [&wide[..], &wide[..1], &[]] {
             for width in [1, 2, 5, 20, 79, 200] {

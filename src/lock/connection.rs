@@ -1,7 +1,8 @@
 //! A connection to one server: calls go out, answers and notifications come in.
 //!
 //! Nothing here blocks unless asked to: a caller that also has signals and timers to watch sends,
-//! waits for the descriptor, and takes what came; one that has nothing else to do uses [`Link::ask`].
+//! waits for the descriptor, and takes what came; one that has nothing else to do uses
+//! [`Connection::call`].
 //!
 //! What the other side sends is believed as far as the protocol goes, and no further:
 //!
@@ -26,9 +27,9 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
 use super::resp::{Broken, Replies};
-use super::scripts::{MOST, RELEASE, SLOTS, Script, text};
+use super::scripts::{MOST, RELEASE, SLOTS, Script, lossy_text};
 use super::server::{Server, Stream};
-use super::{Error, Kind, ready};
+use super::{Error, ErrorKind, Incoming, ready};
 
 /// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
 /// one holder and a word about another, so a few kilobytes.
@@ -41,7 +42,7 @@ const LISTING: usize = 16 << 20;
 const TURN: usize = 64 * 1024;
 
 /// One call of a script.
-pub struct Call {
+pub(super) struct Call {
     pub(super) script: &'static Script,
     pub(super) keys: Vec<Vec<u8>>,
     pub(super) args: Vec<Vec<u8>>,
@@ -65,16 +66,16 @@ impl Call {
 }
 
 /// The number of a request on its connection, by which its answer is known.
-type Number = u64;
+type RequestId = u64;
 
 /// What an answer that is still to come belongs to.
 enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
-    Call(Number, Call),
+    Call(RequestId, Call),
     /// A call that is not sent again.
-    Sent(Number, &'static Script),
+    Sent(RequestId, &'static Script),
     /// A command whose answer is wanted as it is.
-    Plain(Number),
+    Plain(RequestId),
     /// The change to RESP3.
     Hello,
     /// What we can do without: tracking.
@@ -94,7 +95,7 @@ enum Resp3 {
     Unknown,
 }
 
-/// A lease that the server gave us by itself. Read from a message, so what no script of ours could
+/// A lease granted without a request. Read from a message, so what no script of ours could
 /// have written is no grant.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
@@ -124,24 +125,20 @@ impl Grant {
     }
 }
 
-/// No grant is longer than this, in milliseconds: whoever can't claim it stands in the way of all.
+/// No grant is longer than this, in milliseconds: a waiter that can't confirm it delays all others.
 const LONGEST_GRANT: u64 = 60_000;
 
 /// What came in.
-#[derive(Debug)]
-pub enum Incoming {
-    /// The answer to a call.
-    Answer(Value),
-    /// The subscription is confirmed: no release can be missed any more.
-    Listening,
-    /// The server doesn't let us subscribe; somebody who waits has to poll.
-    Deaf,
-    /// The message that the lock is ours, for a short time in which to claim it.
-    Granted(Grant),
-    /// Another message on the channel we listen to.
-    Notified,
-    /// A key that was read over this connection may have changed.
-    Invalidated,
+pub(super) enum Received {
+    /// The answer to a request.
+    Answer {
+        number: RequestId,
+        /// The script that was called, if it was one.
+        script: Option<&'static Script>,
+        value: Value,
+    },
+    /// What the server pushes.
+    Event(Incoming),
 }
 
 /// What the next reply may weigh.
@@ -154,45 +151,48 @@ enum Room {
 
 /// A connection to one server.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
-pub struct Link {
+pub(super) struct Connection {
     stream: Stream,
     replies: Replies,
     /// How much was read since the caller was last told that there is nothing.
     turn: usize,
     room: Room,
     expected: VecDeque<Expected>,
-    sent: Number,
+    sent: RequestId,
     resp3: Resp3,
     /// Something that was asked was answered.
     has_answered: bool,
     /// The channel to listen to, once it is known that the server speaks RESP3.
     channel: Option<Vec<u8>>,
+    /// The channel that was last asked for.
+    subscribed: Option<Vec<u8>>,
     /// What is to be sent after the subscription.
     held_back: Vec<u8>,
     /// A subscription isn't possible, which the caller hasn't heard yet.
-    deaf: bool,
+    denied: bool,
     /// An invalidation came while somebody waited for an answer.
-    invalidated: bool,
+    key_changed: bool,
     /// The server was asked to tell of keys that change.
-    tracks: bool,
+    tracking: bool,
     /// Answers can't be told apart any more.
     broken: Option<Error>,
     server: Arc<Server>,
+    /// How long writing, and each answer of a listing, may take.
+    timeout: Duration,
 }
 
-impl Link {
-    /// Connects and proves who we are, all within the server's timeout.
+impl Connection {
+    /// Connects and proves who we are, all `within` a time.
     ///
     /// # Errors
-    /// [`Kind::Unreachable`], [`Kind::Refused`] or [`Kind::Config`].
-    pub fn open(server: &Arc<Server>) -> Result<Self, Error> {
-        Self::open_within(server, server.timeout)
-    }
-
-    /// The same within another time.
-    pub fn open_within(server: &Arc<Server>, within: Duration) -> Result<Self, Error> {
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
+    pub(super) fn open(
+        server: &Arc<Server>,
+        timeout: Duration,
+        within: Duration,
+    ) -> Result<Self, Error> {
         let until = Instant::now() + within;
-        let mut link = Self {
+        let mut connection = Self {
             stream: server.open(until)?,
             replies: Replies::default(),
             turn: 0,
@@ -202,19 +202,21 @@ impl Link {
             resp3: Resp3::Unasked,
             has_answered: false,
             channel: None,
+            subscribed: None,
             held_back: Vec::new(),
-            deaf: false,
-            invalidated: false,
-            tracks: false,
+            denied: false,
+            key_changed: false,
+            tracking: false,
             broken: None,
             server: Arc::clone(server),
+            timeout,
         };
-        link.introduce(until)?;
-        Ok(link)
+        connection.authenticate(until)?;
+        Ok(connection)
     }
 
     /// Logs in and chooses the database, in one round trip, and in none where neither is needed.
-    fn introduce(&mut self, until: Instant) -> Result<(), Error> {
+    fn authenticate(&mut self, until: Instant) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut answers = 0;
         if let Some(password) = &self.server.password {
@@ -234,7 +236,7 @@ impl Link {
         if answers == 0 {
             return Ok(());
         }
-        let numbers: Vec<Number> = (0..answers).map(|_| self.expect_plain()).collect();
+        let numbers: Vec<RequestId> = (0..answers).map(|_| self.expect_plain()).collect();
         self.write(&bytes, until)?;
         for number in numbers {
             self.answer(number, until)?;
@@ -243,12 +245,12 @@ impl Link {
     }
 
     /// Sends a call; its answer comes in later.
-    pub fn send(&mut self, call: Call) -> Result<(), Error> {
+    pub(super) fn send(&mut self, call: Call) -> Result<(), Error> {
         let until = self.until();
         self.request(call, until).map(drop)
     }
 
-    fn request(&mut self, call: Call, until: Instant) -> Result<Number, Error> {
+    fn request(&mut self, call: Call, until: Instant) -> Result<RequestId, Error> {
         self.nothing_is_left()?;
         let bytes = call.command(true).get_packed_command();
         self.sent += 1;
@@ -258,7 +260,7 @@ impl Link {
     }
 
     /// Notes down that an answer will come that is wanted as it is.
-    fn expect_plain(&mut self) -> Number {
+    fn expect_plain(&mut self) -> RequestId {
         self.sent += 1;
         self.expected.push_back(Expected::Plain(self.sent));
         self.sent
@@ -270,20 +272,36 @@ impl Link {
         if self.sent == 0 || !self.expected.is_empty() {
             return Ok(());
         }
-        while let Some((_, incoming)) = self.take_in()? {
-            self.pass_over(&incoming);
+        while let Some(received) = self.next_incoming()? {
+            self.pass_over(&received);
         }
         Ok(())
     }
 
     /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent
     /// next on: that waits here until it is known that the server can.
-    pub fn listen(&mut self, channel: &[u8]) -> Result<(), Error> {
+    /// Where that was asked before, it is not asked again.
+    pub(super) fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
+        if self.subscribed.as_deref() == Some(channel) {
+            return Ok(());
+        }
+        self.ask_to_subscribe(channel)?;
+        self.subscribed = Some(channel.to_vec());
+        Ok(())
+    }
+
+    /// Whether a subscription was asked for and the server hasn't answered yet.
+    pub(super) fn is_subscribing(&self) -> bool {
+        let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
+        self.expected.iter().any(subscribed)
+    }
+
+    fn ask_to_subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
         let until = self.until();
         match self.resp3 {
             Resp3::Spoken => {
                 self.expected.push_back(Expected::Subscribed);
-                self.write(&subscribe(channel), until)
+                self.write(&subscribe_command(channel), until)
             }
             Resp3::Unasked if !self.server.closes_on_hello() => {
                 self.nothing_is_left()?;
@@ -296,7 +314,7 @@ impl Link {
                 Ok(())
             }
             Resp3::Unasked | Resp3::Unknown => {
-                self.deaf = true;
+                self.denied = true;
                 Ok(())
             }
         }
@@ -333,9 +351,9 @@ impl Link {
         };
         let mut bytes = Vec::new();
         if spoken {
-            bytes = subscribe(&channel);
+            bytes = subscribe_command(&channel);
         } else {
-            self.deaf = true;
+            self.denied = true;
             let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
             if let Some(at) = self.expected.iter().position(subscribed) {
                 self.expected.remove(at);
@@ -350,7 +368,10 @@ impl Link {
     /// tracking, RESP3). Where that doesn't exist, nobody tells. Only what is read here counts: of a
     /// script's keys most are written all the time. What stands in the key isn't asked for, as it may
     /// be anything.
-    pub(super) fn watch<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+    pub(super) fn track_keys<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Error> {
         let until = self.until();
         let asks = match self.resp3 {
             Resp3::Spoken | Resp3::Asked => false,
@@ -364,7 +385,7 @@ impl Link {
             command.write_packed_command(&mut bytes);
             optional += 1;
         };
-        if !std::mem::replace(&mut self.tracks, true) {
+        if !std::mem::replace(&mut self.tracking, true) {
             add(cmd("CLIENT")
                 .arg("TRACKING")
                 .arg("ON")
@@ -387,47 +408,47 @@ impl Link {
 
     /// When what is sent now has to be through.
     fn until(&self) -> Instant {
-        Instant::now() + self.server.timeout
+        Instant::now() + self.timeout
     }
 
     /// What came in, if anything has. Never blocks. Call until `None` before waiting for the
     /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
     /// [`TURN`] bytes, and the descriptor says that there is more.
-    pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
-        if std::mem::take(&mut self.invalidated) {
-            return Ok(Some(Incoming::Invalidated));
+    pub(super) fn receive(&mut self) -> Result<Option<Received>, Error> {
+        if std::mem::take(&mut self.key_changed) {
+            return Ok(Some(Received::Event(Incoming::KeyChanged)));
         }
-        if std::mem::take(&mut self.deaf) {
-            return Ok(Some(Incoming::Deaf));
+        if std::mem::take(&mut self.denied) {
+            return Ok(Some(Received::Event(Incoming::SubscribeDenied)));
         }
-        Ok(self.take_in()?.map(|(_, incoming)| incoming))
+        self.next_incoming()
     }
 
-    /// What came in; with an answer the number of its request.
-    fn take_in(&mut self) -> Result<Option<(Number, Incoming)>, Error> {
-        let unasked = |incoming| Ok(Some((0, incoming)));
+    /// What came in, if anything has.
+    fn next_incoming(&mut self) -> Result<Option<Received>, Error> {
+        let event = |incoming| Ok(Some(Received::Event(incoming)));
         loop {
             let Some(value) = self.next_reply()? else {
                 return Ok(None);
             };
             if let Value::Push { kind, data } = value {
                 match kind {
-                    PushKind::Message => match data.last().map(text).as_deref() {
+                    PushKind::Message => match data.last().map(lossy_text).as_deref() {
                         // Somebody only wants to know whether we are there.
                         Some("hello") => continue,
                         Some(message) => {
                             let grant = Grant::parse(message);
-                            return unasked(grant.map_or(Incoming::Notified, Incoming::Granted));
+                            return event(grant.map_or(Incoming::Message, Incoming::Granted));
                         }
-                        None => return unasked(Incoming::Notified),
+                        None => return event(Incoming::Message),
                     },
-                    PushKind::Invalidate => return unasked(Incoming::Invalidated),
+                    PushKind::Invalidate => return event(Incoming::KeyChanged),
                     PushKind::Subscribe => {
                         let expected = self.expected.pop_front();
                         if !matches!(expected, Some(Expected::Subscribed)) {
                             return Err(self.out_of_step("confirmed what was not asked for"));
                         }
-                        return unasked(Incoming::Listening);
+                        return event(Incoming::Subscribed);
                     }
                     _ => continue,
                 }
@@ -448,12 +469,12 @@ impl Link {
                 (Some(Expected::Optional), _) => {}
                 (Some(Expected::Hello), answer) => {
                     self.hello(&answer)?;
-                    if std::mem::take(&mut self.deaf) {
-                        return unasked(Incoming::Deaf);
+                    if std::mem::take(&mut self.denied) {
+                        return event(Incoming::SubscribeDenied);
                     }
                 }
                 (Some(Expected::Subscribed), Value::ServerError(_)) => {
-                    return unasked(Incoming::Deaf);
+                    return event(Incoming::SubscribeDenied);
                 }
                 (Some(Expected::Subscribed), _) => {
                     return Err(self.out_of_step("did not answer a subscription"));
@@ -464,17 +485,32 @@ impl Link {
                 }
                 (
                     Some(
-                        Expected::Call(number, _)
-                        | Expected::Sent(number, _)
-                        | Expected::Plain(number),
+                        Expected::Call(number, Call { script, .. })
+                        | Expected::Sent(number, script),
                     ),
                     value,
                 ) => {
-                    self.has_answered = true;
-                    return Ok(Some((number, Incoming::Answer(value))));
+                    return Ok(Some(self.answered(number, Some(script), value)));
+                }
+                (Some(Expected::Plain(number)), value) => {
+                    return Ok(Some(self.answered(number, None, value)));
                 }
                 (None, _) => return Err(self.out_of_step("answered what nobody asked")),
             }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        number: RequestId,
+        script: Option<&'static Script>,
+        value: Value,
+    ) -> Received {
+        self.has_answered = true;
+        Received::Answer {
+            number,
+            script,
+            value,
         }
     }
 
@@ -487,7 +523,7 @@ impl Link {
 
     fn gives_up(&self, why: &str) -> Error {
         Error::new(
-            Kind::Unreachable,
+            ErrorKind::Unreachable,
             format!("gave up the connection to Redis at {}: {why}", self.server),
         )
     }
@@ -497,7 +533,7 @@ impl Link {
         match broken {
             // What has never said anything else is no Redis, and won't be one.
             Broken::Noise(noise) if self.replies.last_weight() == 0 => Error::new(
-                Kind::Internal,
+                ErrorKind::Internal,
                 format!(
                     "what answers at {} doesn't speak Redis' protocol: it said {noise:?}",
                     self.server
@@ -564,19 +600,19 @@ impl Link {
         if self.resp3 == Resp3::Asked && self.has_answered {
             self.server.note_that_it_closes_on_hello();
         }
-        self.server.unreachable(error)
+        self.server.unreachable_error(error)
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
     /// nobody has read are passed over.
-    pub fn ask(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
+    pub(super) fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
         let number = self.request(call, until)?;
         self.answer(number, until)
     }
 
     /// The same; `is_slow` is called when the answer takes longer than `soon`.
-    pub fn ask_with_patience(
+    pub(super) fn call_with_notice(
         &mut self,
         call: Call,
         soon: Duration,
@@ -586,7 +622,7 @@ impl Link {
         let start = Instant::now();
         let number = self.request(call, start + within)?;
         match self.answer(number, start + soon.min(within)) {
-            Err(error) if error.kind == Kind::Unreachable && soon < within => {
+            Err(error) if error.kind == ErrorKind::Unreachable && soon < within => {
                 is_slow();
                 self.answer(number, start + within)
             }
@@ -595,14 +631,14 @@ impl Link {
     }
 
     /// Sends many calls of one script at once and reads all answers, which may take `within` together.
-    pub(super) fn ask_all<T>(
+    pub(super) fn pipeline<T>(
         &mut self,
         calls: Vec<Call>,
         within: Duration,
         mut read: impl FnMut(Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
         let until = Instant::now() + within;
-        self.ask_each(calls, || until, |_, value| read(value))
+        self.call_each(calls, || until, |_, value| read(value))
     }
 
     /// The same for answers that may be long: each may take the server's timeout, and all together
@@ -612,15 +648,15 @@ impl Link {
         calls: Vec<Call>,
         mut read: impl FnMut(Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
-        let within = self.server.timeout;
+        let within = self.timeout;
         let mut left = LISTING;
         self.room = Room::Listing(left);
-        let found = self.ask_each(
+        let found = self.call_each(
             calls,
             || Instant::now() + within,
-            |link, value| {
-                left = left.saturating_sub(link.replies.last_weight());
-                link.room = Room::Listing(left);
+            |connection, value| {
+                left = left.saturating_sub(connection.replies.last_weight());
+                connection.room = Room::Listing(left);
                 read(value)
             },
         );
@@ -628,7 +664,7 @@ impl Link {
         found
     }
 
-    fn ask_each<T>(
+    fn call_each<T>(
         &mut self,
         calls: Vec<Call>,
         until: impl Fn() -> Instant,
@@ -682,21 +718,27 @@ impl Link {
     }
 
     /// Waits for the answer to a request, passing over all else.
-    fn answer(&mut self, number: Number, until: Instant) -> Result<Value, Error> {
+    fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
         loop {
-            match self.take_in()? {
-                Some((answered, Incoming::Answer(value))) if answered == number => {
+            match self.next_incoming()? {
+                Some(Received::Answer {
+                    number: answered,
+                    value,
+                    ..
+                }) if answered == number => {
                     return Ok(value);
                 }
-                Some((_, incoming)) => self.pass_over(&incoming),
+                Some(received) => self.pass_over(&received),
                 None => {
                     // Also where there is always something to read.
                     let left = until.saturating_duration_since(Instant::now());
                     let readable = !left.is_zero()
                         && ready::to_read(self.as_fd(), left)
-                            .map_err(|error| self.server.unreachable(&error))?;
+                            .map_err(|error| self.server.unreachable_error(&error))?;
                     if !readable {
-                        return Err(self.server.unreachable(&io::ErrorKind::TimedOut.into()));
+                        return Err(self
+                            .server
+                            .unreachable_error(&io::ErrorKind::TimedOut.into()));
                     }
                 }
             }
@@ -704,14 +746,18 @@ impl Link {
     }
 
     /// What came in while an answer was waited for.
-    fn pass_over(&mut self, incoming: &Incoming) {
-        match incoming {
-            Incoming::Invalidated => self.invalidated = true,
-            Incoming::Deaf => self.deaf = true,
-            Incoming::Answer(_)
-            | Incoming::Listening
-            | Incoming::Granted(_)
-            | Incoming::Notified => {}
+    fn pass_over(&mut self, received: &Received) {
+        match received {
+            Received::Event(Incoming::KeyChanged) => self.key_changed = true,
+            Received::Event(Incoming::SubscribeDenied) => self.denied = true,
+            Received::Event(
+                Incoming::Subscribed
+                | Incoming::Granted(_)
+                | Incoming::Message
+                | Incoming::Acquired(_)
+                | Incoming::LeaseState(_),
+            )
+            | Received::Answer { .. } => {}
         }
     }
 
@@ -725,7 +771,7 @@ impl Link {
         }
         self.stream
             .send(bytes, until)
-            .map_err(|error| self.server.unreachable(&error))
+            .map_err(|error| self.server.unreachable_error(&error))
     }
 
     /// Whether something was asked that nobody has an answer to, and that must not come late.
@@ -743,7 +789,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         if self.owes_an_answer() {
             self.stream.reset_when_closed();
@@ -751,11 +797,11 @@ impl Drop for Link {
     }
 }
 
-fn subscribe(channel: &[u8]) -> Vec<u8> {
+fn subscribe_command(channel: &[u8]) -> Vec<u8> {
     cmd("SUBSCRIBE").arg(channel).get_packed_command()
 }
 
-impl AsFd for Link {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

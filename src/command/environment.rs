@@ -1,0 +1,191 @@
+//! The variables by which a job knows its locks: a run and an acquire write them, and what works
+//! under the locks reads them.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::lock::{Claim, Name, Token};
+use crate::tree::Origin;
+
+/// Variables for what works under the locks.
+pub type Environment = Vec<(&'static str, OsString)>;
+
+const NAME: &str = "REDLOCK_NAME";
+const TOKEN: &str = "REDLOCK_TOKEN";
+const FENCE: &str = "REDLOCK_FENCE";
+const SLOT: &str = "REDLOCK_SLOT";
+const WAITED_MS: &str = "REDLOCK_WAITED_MS";
+/// All that the job holds, what the runs around this one hold included: `NAME=TOKEN …`.
+const HELD: &str = "REDLOCK_HELD";
+
+/// All that a job may find of ours. What a run around this one has set doesn't count.
+pub const VARIABLES: [&str; 6] = [NAME, TOKEN, FENCE, SLOT, WAITED_MS, HELD];
+
+/// A lock of a job.
+pub struct JobLock<'a> {
+    pub claim: &'a Claim,
+    pub fence: u64,
+    pub slot: u32,
+    /// A run around this one holds it.
+    pub reentrant: bool,
+}
+
+/// What a job finds in its environment. Of several locks: lists, in the order of the `names`.
+/// `inherited` is what the runs around this one hold; `slots`: the job learns its slots.
+pub fn of_job(
+    names: &[Name],
+    locks: &[JobLock],
+    inherited: &[(Name, Token)],
+    waited_ms: u128,
+    slots: bool,
+) -> Environment {
+    let of_each = |value: &dyn Fn(&JobLock) -> OsString| -> OsString {
+        let in_order = names.iter().filter_map(|name| {
+            let lock = |lock: &&JobLock| lock.claim.lock().name() == name;
+            locks.iter().find(lock)
+        });
+        let values: Vec<OsString> = in_order.map(value).collect();
+        values.join(OsStr::new(" "))
+    };
+    let token = |lock: &JobLock| OsString::from_vec(lock.claim.token().as_bytes().to_vec());
+    let around = inherited.iter().map(|(name, token)| pair(name, token));
+    let own = locks.iter().filter(|lock| !lock.reentrant);
+    let own = own.map(|lock| pair(lock.claim.lock().name(), lock.claim.token()));
+    let held: Vec<OsString> = around.chain(own).collect();
+    let mut environment = vec![
+        (NAME, list_of(names)),
+        (TOKEN, of_each(&token)),
+        (FENCE, of_each(&|lock| lock.fence.to_string().into())),
+        (WAITED_MS, waited_ms.to_string().into()),
+        (HELD, held.join(OsStr::new(" "))),
+    ];
+    if slots {
+        environment.push((SLOT, of_each(&|lock| lock.slot.to_string().into())));
+    }
+    environment
+}
+
+/// What a job finds that runs without its locks. What the runs around this one hold stays true.
+pub fn without_locks(names: &[Name]) -> Environment {
+    let held = std::env::var_os(HELD).map(|held| (HELD, held));
+    [(NAME, list_of(names))].into_iter().chain(held).collect()
+}
+
+/// Names as a job finds them.
+pub fn list_of(names: &[Name]) -> OsString {
+    let names: Vec<&str> = names.iter().map(Name::as_str).collect();
+    names.join(" ").into()
+}
+
+/// `NAME=TOKEN`.
+fn pair(name: &Name, token: &Token) -> OsString {
+    OsString::from_vec([name.as_str().as_bytes(), b"=", token.as_bytes()].concat())
+}
+
+/// The names of the locks of the run that we are in, as they are there.
+pub fn names() -> Option<String> {
+    std::env::var(NAME).ok()
+}
+
+/// The token of a lock; `of_run` are the names of the run that we are in. One alone may be of any
+/// bytes, and stands for the name that was given where the environment names none.
+pub fn token_of(name: &Name, of_run: &[&str]) -> Option<Token> {
+    let whole = std::env::var_os(TOKEN)?;
+    match of_run {
+        [] => Token::read(whole.into_vec()),
+        [only] if *only == name.as_str() => Token::read(whole.into_vec()),
+        several => {
+            let at = several.iter().position(|of| *of == name.as_str())?;
+            let token = whole.to_str()?.split_whitespace().nth(at)?;
+            Token::read(token.into())
+        }
+    }
+}
+
+/// The fence of the run that we are in, as it is there; empty where there is none.
+pub fn fence() -> String {
+    std::env::var(FENCE).unwrap_or_default()
+}
+
+/// What the runs around this one hold: names and tokens.
+pub fn inherited() -> Vec<(Name, Token)> {
+    let held = std::env::var_os(HELD).unwrap_or_default();
+    read_held(held.as_bytes())
+}
+
+/// What the environment of a process, as `NAME=value` texts that end with a zero byte, says about
+/// the hold with this id.
+pub fn origin_of(environment: &[u8], id: &str) -> Origin {
+    let mut variables = environment.split(|&byte| byte == 0);
+    let held = variables.find_map(|variable| {
+        let value = variable.strip_prefix(HELD.as_bytes())?;
+        value.strip_prefix(b"=")
+    });
+    let held = read_held(held.unwrap_or_default());
+    if held.is_empty() {
+        Origin::Unsaid
+    } else if held.iter().any(|(_, token)| token.id() == id) {
+        Origin::Ours
+    } else {
+        Origin::OfOthers
+    }
+}
+
+/// Reads `NAME=TOKEN …`. What isn't of that form is not a hold.
+fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
+    let pairs = held.split(|&byte| byte == b' ');
+    let read = |pair: &[u8]| {
+        // A token has no =, but a name may have.
+        let middle = pair.iter().rposition(|&byte| byte == b'=')?;
+        let name = std::str::from_utf8(&pair[..middle]).ok()?.parse().ok()?;
+        Some((name, Token::read(pair[middle + 1..].to_vec())?))
+    };
+    pairs.filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Access, Locks};
+
+    fn lock(name: &str, token: &str) -> Claim {
+        let access = Access {
+            url: "redis://h",
+            ..Access::default()
+        };
+        let locks = Locks::new(access, "p:", 0).unwrap();
+        let token = Token::read(token.into()).unwrap();
+        Claim::resume(locks.lock(name.parse().unwrap()), token)
+    }
+
+    #[test]
+    fn what_is_written_for_a_job_is_read_by_it() {
+        let (a, b) = (lock("a=b", "t1:h:1"), lock("c", "t2:h:1"));
+        let names = [b.lock().name().clone(), a.lock().name().clone()];
+        let locks = [(&a, 7, false), (&b, 8, true)].map(|(claim, fence, reentrant)| JobLock {
+            claim,
+            fence,
+            slot: 1,
+            reentrant,
+        });
+        let inherited = [(names[0].clone(), b.token().clone())];
+        let environment = of_job(&names, &locks, &inherited, 12, false);
+        let value = |name: &str| {
+            let found = environment.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| value.to_str().unwrap())
+        };
+        assert_eq!(value(NAME), Some("c a=b"));
+        assert_eq!(value(TOKEN), Some("t2:h:1 t1:h:1"));
+        assert_eq!(value(FENCE), Some("8 7"));
+        assert_eq!(value(WAITED_MS), Some("12"));
+        assert_eq!(value(SLOT), None);
+        assert_eq!(value(HELD), Some("c=t2:h:1 a=b=t1:h:1"));
+        let held = read_held(value(HELD).unwrap().as_bytes());
+        let own = (names[1].clone(), a.token().clone());
+        assert_eq!(held, [inherited[0].clone(), own]);
+        let process = format!("X=1\0{HELD}={}\0", value(HELD).unwrap());
+        assert_eq!(origin_of(process.as_bytes(), &a.id()), Origin::Ours);
+        assert_eq!(origin_of(process.as_bytes(), "c0ffee"), Origin::OfOthers);
+        assert_eq!(origin_of(b"X=1\0", &a.id()), Origin::Unsaid);
+    }
+}

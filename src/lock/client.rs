@@ -1,0 +1,310 @@
+//! An open way to Redis: it opens a connection when one is needed, knows how long each answer may
+//! take, and gives up a connection over which something failed.
+//!
+//! What waits for its answer is done by [`Client::with_connection`], the one place that opens a connection
+//! again. What doesn't wait is sent by [`Client::send`] and comes in by [`Client::receive`]; there
+//! the caller decides when a connection that failed is given up, as what was sent may have to be
+//! taken back over the same one.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::claim::{Acquired, LeaseState};
+use super::connection::{Call, Connection, Grant, Received};
+use super::scripts::{ACQUIRE, RENEW, array};
+use super::server::Server;
+use super::{Error, claim};
+
+/// How Redis is reached.
+enum Engine {
+    /// One server.
+    Single(Connection),
+}
+
+impl Engine {
+    fn connection(&mut self) -> &mut Connection {
+        match self {
+            Self::Single(connection) => connection,
+        }
+    }
+
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        match self {
+            Self::Single(connection) => std::iter::once(connection.as_fd()),
+        }
+    }
+}
+
+/// A way to Redis, open or to be opened by the next request.
+pub struct Client {
+    server: Arc<Server>,
+    engine: Option<Engine>,
+    /// Nothing takes longer than this, where that is less than the server's timeout.
+    limit: Option<Duration>,
+}
+
+/// What came in without being waited for.
+#[derive(Debug)]
+pub enum Incoming {
+    /// The answer to [`super::Claim::acquire`]; one that can't be read is an error.
+    Acquired(Result<Acquired, Error>),
+    /// The answer to [`super::Claim::confirm`].
+    LeaseState(Result<LeaseState, Error>),
+    /// The subscription is confirmed: no release can be missed any more.
+    Subscribed,
+    /// The server doesn't let us subscribe; a waiter has to poll.
+    SubscribeDenied,
+    /// The message that the lock is ours, for a short time in which to confirm it.
+    Granted(Grant),
+    /// Another message on the channel we listen to.
+    Message,
+    /// A key that was read over this connection may have changed.
+    KeyChanged,
+}
+
+/// A connection that takes longer to open than a moment; the rest of its time is waited for by
+/// [`Self::finish`], which may be done in another thread.
+pub struct SlowOpening {
+    client: Client,
+    within: Duration,
+}
+
+impl SlowOpening {
+    pub fn finish(mut self) -> Result<Client, Error> {
+        self.client.engine = Some(self.client.connect(self.within)?);
+        Ok(self.client)
+    }
+}
+
+impl Client {
+    pub(super) fn new(server: &Arc<Server>) -> Self {
+        Self {
+            server: Arc::clone(server),
+            engine: None,
+            limit: None,
+        }
+    }
+
+    /// Connects and proves who we are, unless that is done.
+    ///
+    /// # Errors
+    /// [`super::ErrorKind::Unreachable`], [`super::ErrorKind::Refused`] or
+    /// [`super::ErrorKind::Config`].
+    pub fn open(&mut self) -> Result<(), Error> {
+        self.connection().map(drop)
+    }
+
+    /// The same, for a caller that can't wait for longer than `soon`: `Some` when the server hasn't
+    /// let us in by then.
+    pub fn open_soon(&mut self, soon: Duration) -> Result<Option<SlowOpening>, Error> {
+        if self.is_open() {
+            return Ok(None);
+        }
+        let started = Instant::now();
+        let timeout = self.timeout();
+        let within = timeout.saturating_sub(soon);
+        match self.connect(soon.min(timeout)) {
+            Ok(engine) => self.engine = Some(engine),
+            Err(error) if within.is_zero() || started.elapsed() < soon => return Err(error),
+            Err(_) => {
+                let client = self.another();
+                return Ok(Some(SlowOpening { client, within }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn connect(&self, within: Duration) -> Result<Engine, Error> {
+        Connection::open(&self.server, self.timeout(), within).map(Engine::Single)
+    }
+
+    /// The connection; a fresh one where there is none. One copy of this for all requests: a short
+    /// run pays for each page of code.
+    #[inline(never)]
+    fn connection(&mut self) -> Result<&mut Connection, Error> {
+        let engine = match self.engine.take() {
+            Some(engine) => engine,
+            None => self.connect(self.timeout())?,
+        };
+        Ok(self.engine.insert(engine).connection())
+    }
+
+    /// Whether there is a connection; whether it is still good shows with the next answer.
+    pub fn is_open(&self) -> bool {
+        self.engine.is_some()
+    }
+
+    /// Gives the connection up; the next request makes a fresh one.
+    pub fn disconnect(&mut self) {
+        self.engine = None;
+    }
+
+    /// Another way to the same server, not open yet.
+    pub fn another(&self) -> Self {
+        Self::new(&self.server)
+    }
+
+    /// The connection as a client for another thread; what is left has none.
+    pub fn hand_over(&mut self) -> Self {
+        Self {
+            server: Arc::clone(&self.server),
+            engine: self.engine.take(),
+            limit: self.limit,
+        }
+    }
+
+    /// From now on nothing takes longer than this, or than the settings allow.
+    pub fn limit_to(&mut self, limit: Duration) {
+        self.limit = Some(limit);
+    }
+
+    /// From now on everything may take as long as the settings allow.
+    pub fn lift_limit(&mut self) {
+        self.limit = None;
+    }
+
+    /// The longest that connecting, and each answer, may take.
+    fn timeout(&self) -> Duration {
+        let timeout = self.server.timeout;
+        self.limit.map_or(timeout, |limit| timeout.min(limit))
+    }
+
+    /// The longest that so many steps may take together: connecting is one, and each answer.
+    pub fn longest(&self, steps: u32) -> Duration {
+        self.timeout() * steps
+    }
+
+    /// The descriptors that become readable when something may have come in.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.engine.iter().flat_map(Engine::fds)
+    }
+
+    /// What came in, if anything has. Never blocks and opens nothing. Call until `None` before
+    /// waiting for the descriptors: bytes may have been read ahead. However much comes, there is
+    /// `None` after a bounded number of bytes, and the descriptor says that there is more.
+    pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
+        let Some(engine) = &mut self.engine else {
+            return Ok(None);
+        };
+        while let Some(received) = engine.connection().receive()? {
+            match received {
+                Received::Event(incoming) => return Ok(Some(incoming)),
+                Received::Answer { script, value, .. } => match script.map(|script| script.hash) {
+                    Some(hash) if hash == ACQUIRE.hash => {
+                        return Ok(Some(Incoming::Acquired(claim::acquired(value))));
+                    }
+                    Some(hash) if hash == RENEW.hash => {
+                        return Ok(Some(Incoming::LeaseState(claim::renewed(value))));
+                    }
+                    // Its caller waited for it, and doesn't any more.
+                    Some(_) | None => {}
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    /// Passes over what came in up to now.
+    pub fn skip_incoming(&mut self) -> Result<(), Error> {
+        loop {
+            match self.receive() {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    self.disconnect();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Sends a call whose answer comes in later, by [`Self::receive`]; how long that may take.
+    pub(super) fn send(&mut self, call: Call) -> Result<Duration, Error> {
+        let timeout = self.timeout();
+        let connection = self.connection()?;
+        connection.send(call)?;
+        // To subscribe may take an answer of its own, for which the call waits.
+        let answers = if connection.is_subscribing() { 2 } else { 1 };
+        Ok(timeout * answers)
+    }
+
+    /// Listens to a channel from the next call on, unless that is done.
+    pub(super) fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
+        self.connection()?.subscribe(channel)
+    }
+
+    /// Asks something and waits for the answer, over the connection that there is, or a fresh one;
+    /// `request` gets that and how long each answer may take. Where that fails, the answer may still
+    /// come, so the connection is given up.
+    pub(super) fn with_connection<T>(
+        &mut self,
+        request: impl FnOnce(&mut Connection, Duration) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let timeout = self.timeout();
+        let result = self
+            .connection()
+            .and_then(|connection| request(connection, timeout));
+        if result.is_err() {
+            self.disconnect();
+        }
+        result
+    }
+
+    /// Calls a script and waits for its answer; what `read` makes of its fields.
+    pub(super) fn call<T>(
+        &mut self,
+        call: Call,
+        read: impl FnOnce(&[Value]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.with_connection(|connection, within| read(&array(connection.call(call, within)?)?))
+    }
+
+    /// The error for an answer that hasn't come in time, or for a connection that is gone.
+    pub fn unreachable_error(&self, kind: io::ErrorKind) -> Error {
+        self.server.unreachable_error(&kind.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::super::{Access, Locks, Which};
+    use super::*;
+
+    #[test]
+    fn after_a_request_that_failed_the_next_one_opens_a_fresh_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            // The first is closed without an answer.
+            drop(listener.accept().unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = [0; 1024];
+            assert!(stream.read(&mut bytes).unwrap() > 0);
+            stream.write_all(b"*0\r\n").unwrap();
+            stream.read(&mut bytes).unwrap()
+        });
+        let access = Access {
+            url: &format!("unix://{}", path.display()),
+            timeout: Duration::from_secs(20),
+            ..Access::default()
+        };
+        let locks = Locks::new(access, "p:", 0).unwrap();
+        let mut client = locks.open().unwrap();
+        assert!(locks.names(&mut client, Which::All).is_err());
+        assert!(!client.is_open());
+        assert_eq!(locks.names(&mut client, Which::All).unwrap(), []);
+        let other = client.hand_over();
+        assert!(other.is_open() && !client.is_open());
+        drop(other);
+        // Nothing else was asked, and the connection is closed.
+        assert_eq!(server.join().unwrap(), 0);
+    }
+}

@@ -1,0 +1,77 @@
+//! The locks of one user: what the settings say of where they are and how they are called.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::name::Keys;
+use super::server::Server;
+use super::{Client, Error, Lock, Name, TlsFiles};
+
+/// Where Redis is, how we prove who we are, and how long we wait for it.
+#[derive(Default)]
+pub struct Access<'a> {
+    pub url: &'a str,
+    /// In place of the URL's.
+    pub password: Option<String>,
+    pub tls: TlsFiles,
+    /// The longest that connecting, and each answer, may take.
+    pub timeout: Duration,
+}
+
+/// The locks of one user. Its `Display` is where they are, and never shows a password.
+#[derive(Clone, Debug)]
+pub struct Locks {
+    pub(super) server: Arc<Server>,
+    /// What each key begins with.
+    pub(super) prefix: String,
+    /// How many holds of each lock are remembered.
+    pub(super) history: u32,
+}
+
+impl Locks {
+    /// The locks whose keys begin with `prefix`; of each, as many holds are remembered as `history`
+    /// says.
+    ///
+    /// # Errors
+    /// [`super::ErrorKind::Config`] when the URL can't be used; the message never repeats it, as it
+    /// may hold a password.
+    pub fn new(access: Access, prefix: &str, history: u32) -> Result<Self, Error> {
+        let mut server = Server::parse(access.url, access.tls, access.timeout)?;
+        if let Some(password) = access.password {
+            server.set_password(password);
+        }
+        Ok(Self {
+            server: Arc::new(server),
+            prefix: prefix.to_owned(),
+            history,
+        })
+    }
+
+    /// The lock of this name.
+    pub fn lock(&self, name: Name) -> Lock {
+        Lock {
+            keys: Keys::new(&self.prefix, &name),
+            name,
+            history: self.history,
+        }
+    }
+
+    /// A way to Redis that is opened by the first request.
+    pub fn client(&self) -> Client {
+        Client::new(&self.server)
+    }
+
+    /// An open way to Redis.
+    pub fn open(&self) -> Result<Client, Error> {
+        let mut client = self.client();
+        client.open()?;
+        Ok(client)
+    }
+}
+
+impl fmt::Display for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.server.fmt(f)
+    }
+}

@@ -1,0 +1,78 @@
+//! The token of a hold: the secret by which a lock is renewed, checked and released.
+
+use std::fmt;
+
+use sha1_smol::Sha1;
+
+use super::{Error, ErrorKind, Who};
+
+/// A token. Its `Debug` shows nothing of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Vec<u8>);
+
+/// The longest token of any client; ours have about a hundred bytes.
+const LONGEST: usize = 1024;
+
+impl Token {
+    /// A fresh one: 128 random bits, then the host and process, so that `redis-cli GET` names the
+    /// owner.
+    pub(super) fn new(who: &Who) -> Result<Self, Error> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("no random numbers: {error}"))
+        })?;
+        let random = u128::from_be_bytes(random);
+        let token = format!("{random:032x}:{}:{}", who.host, who.pid);
+        Ok(Self(token.into()))
+    }
+
+    /// Reads what an environment variable or a file holds. White space at its end isn't part of it:
+    /// a file ends with a newline. `None` when there is nothing else.
+    pub fn read(mut text: Vec<u8>) -> Option<Self> {
+        let end = text.trim_ascii_end().len();
+        text.truncate(end);
+        (!text.is_empty()).then_some(Self(text))
+    }
+
+    /// The token itself, for Redis and for the environment of a job.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// What others call it: the start of its SHA-1, which doesn't give it away. One that is longer
+    /// than any is not a token of a lock, and has no name.
+    pub fn id(&self) -> String {
+        if self.0.len() > LONGEST {
+            return String::new();
+        }
+        let mut digits = Sha1::from(&self.0).digest().to_string();
+        digits.truncate(12);
+        digits
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_without_the_end_of_its_line_and_never_shown() {
+        let token = Token::read(b"s3cret \xff\r\n".to_vec()).unwrap();
+        assert_eq!(token.as_bytes(), b"s3cret \xff");
+        assert_eq!(format!("{token:?}"), "Token");
+        assert_eq!(Token::read(b" \n".to_vec()), None);
+    }
+
+    #[test]
+    fn an_id_is_the_start_of_the_hash() {
+        let id = |text: &[u8]| Token::read(text.to_vec()).unwrap().id();
+        assert_eq!(id(b"abc"), "a9993e364706");
+        assert_eq!(id(&[b'x'; LONGEST + 1]), "");
+    }
+}
