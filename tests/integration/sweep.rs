@@ -183,9 +183,10 @@ sub ask {
 }
 my $began = time;
 my %lasts = (work => 0.45, holder => 0.4, family => 0.3, next => 0.02, deaf => 20, lost => 20);
+my $child = 0;
 if ($work =~ /deaf|lost|family/) {
     $SIG{TERM} = "IGNORE";
-    if (!fork) { setsid; sleep 0.01 while time < $began + $lasts{$work}; exit }
+    if (!($child = fork)) { setsid; sleep 0.01 while time < $began + $lasts{$work}; exit }
 }
 my ($last, $told) = ($began, 0);
 while ((my $now = time) < $began + $lasts{$work}) {
@@ -199,6 +200,8 @@ while ((my $now = time) < $began + $lasts{$work}) {
     $last = $now;
     sleep 0.01;
 }
+# The lock is released when COMMAND ends, even if its child lived on: so it ends first.
+waitpid $child, 0 if $child;
 note "done";
 exit 7;
 "#;
