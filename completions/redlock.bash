@@ -1,7 +1,7 @@
 # bash completion for redlock(1)                            -*- shell-script -*-
 
 # Offers the names of the locks that are held or waited for now, on the server that the command line
-# names; one that doesn't answer is not waited for. Names come from Redis, so they are data and never expanded
+# names; one that doesn't answer within 300 ms offers none. Names come from Redis, so they are data and never expanded
 # (compgen -W would run a $(command) in one).
 _redlock_names() {
     local name
@@ -19,7 +19,7 @@ _redlock_files() {
     mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 }
 
-# What follows -- is a command line of its own, beginning at this word.
+# After -- comes a separate command line, which begins at this word.
 _redlock_command() {
     if declare -F _command_offset >/dev/null; then
         _command_offset "$1"

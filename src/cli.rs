@@ -1,6 +1,7 @@
-//! What a user may type, and nothing else. Help, man pages and completions follow from it.
+//! The command line, and nothing else: it imports nothing of this crate, as the tests that compare it with
+//! the manual and the completions include this file alone. Help and man pages are generated from it.
 
-// The comments here are the help text that users read, not Markdown; fields are called as options.
+// The doc comments are the help text, not Markdown; fields are named after their options.
 #![allow(clippy::doc_markdown, rustdoc::bare_urls)]
 #![allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 
@@ -33,25 +34,25 @@ pub struct Cli {
     #[command(flatten)]
     pub common: Common,
 
-    /// Print the version; with -v also how it was built
+    /// Print the version; with -v, build details
     #[arg(short = 'V', long)]
     pub version: bool,
 }
 
-// Options of every command, which may stand before or after its name. No doc comment: clap would take it
-// for the description of each command that these options are added to.
+// Options of every command, accepted before and after its name. No doc comment: clap would use it as the
+// description of each command that these options are added to.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Options of every command")]
+#[command(next_help_heading = "Common options")]
 pub struct Common {
     /// Redis server: redis://, rediss:// or unix:// [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
     #[arg(short, long, value_name = "URL")]
     pub url: Option<String>,
 
-    /// Text before each name to form the key [env: REDLOCK_PREFIX] [default: redlock:]
+    /// Key prefix [env: REDLOCK_PREFIX] [default: redlock:]
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
 
-    /// File that holds the password [env: REDLOCK_PASSWORD_FILE]
+    /// File with the password [env: REDLOCK_PASSWORD_FILE]
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
 
@@ -59,33 +60,33 @@ pub struct Common {
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
 
-    /// Our certificate (PEM) for rediss:// [env: REDLOCK_TLS_CERT]
+    /// Client certificate (PEM) for rediss:// [env: REDLOCK_TLS_CERT]
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
-    /// The key (PEM) of our certificate [env: REDLOCK_TLS_KEY]
+    /// Client key (PEM) [env: REDLOCK_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
-    /// Longest time to connect, and to wait for an answer [env: REDLOCK_CONNECT_TIMEOUT] [default: 2s]
+    /// Timeout for connecting and for each reply [env: REDLOCK_CONNECT_TIMEOUT] [default: 2s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub connect_timeout: Option<Duration>,
 
-    /// How many past holders of each lock are kept for `redlock history` [env: REDLOCK_HISTORY] [default: 200]
+    /// How many past holds of each lock to keep for `redlock history` [env: REDLOCK_HISTORY] [default: 200]
     #[arg(long = "history-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub history_size: Option<u32>,
 
-    /// Say nothing but errors [env: REDLOCK_QUIET]
+    /// Print errors only [env: REDLOCK_QUIET]
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Say each change of state [env: REDLOCK_VERBOSE]
+    /// Print every state change [env: REDLOCK_VERBOSE]
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 }
 
 impl Common {
-    /// What stands after the command's name counts before what stands in front of it.
+    /// Options after the subcommand override those before it.
     pub fn or(self, before: Self) -> Self {
         let says = self.quiet || self.verbose;
         let (quiet, verbose) = if says {
@@ -108,16 +109,16 @@ impl Common {
     }
 }
 
-/// A command with what was typed after its name.
+/// A command with the options that follow its name.
 #[derive(Debug)]
 pub struct Chosen {
     pub command: Command,
     pub common: Common,
 }
 
-/// Defines the commands: their arguments, name, and the first line of their help. What a command takes
-/// is defined when it is asked for, as all of it would take a third of a short run; so would clap's
-/// global options, which it copies into each command.
+/// Defines the commands: their arguments, name, and the first line of their help. The arguments of a
+/// command are defined only when it is used, as defining all of them would take a third of a short run;
+/// so would clap's global options, which it copies into each command.
 macro_rules! commands {
     ($($command:ident $name:literal $about:literal;)*) => {
         #[derive(Debug)]
@@ -162,16 +163,16 @@ macro_rules! commands {
 
 commands! {
     Run "run" "Run a command while holding a lock";
-    Acquire "acquire" "Take a lock for a script that goes on";
-    Extend "extend" "Hold a lock for longer, from within the work";
-    Check "check" "Ask whether a lock is still ours";
-    Release "release" "Give a lock back, or (as a person) take it from its holder";
-    Wait "wait" "Wait until a lock is free, without taking it";
+    Acquire "acquire" "Acquire a lock and return (for scripts)";
+    Extend "extend" "Extend a lock held by this job";
+    Check "check" "Check that this job still holds a lock";
+    Release "release" "Release a lock, or force it free";
+    Wait "wait" "Wait until a lock is free, without acquiring it";
     Status "status" "Show who holds which lock, and who waits";
-    History "history" "Show who held a lock, how long, and how it ended";
-    Freeze "freeze" "Let the holder finish, and nobody new in";
-    Thaw "thaw" "Let others in again, after `redlock freeze`";
-    Fence "fence" "Refuse a late writer, from plain shell";
+    History "history" "Show who held a lock, for how long, and how it ended";
+    Freeze "freeze" "Block new holders; the current one may finish";
+    Thaw "thaw" "Undo `redlock freeze`";
+    Fence "fence" "Reject stale writes, using a fence file";
 }
 
 /// The exit status when a lock stays busy.
@@ -180,7 +181,7 @@ pub const BUSY: u8 = 75;
 /// How long to wait for a lock.
 #[derive(Debug, Args)]
 pub struct Patience {
-    /// Wait at most this long [default: for ever]
+    /// Wait at most this long [default: forever]
     #[arg(short, long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
 
@@ -193,80 +194,81 @@ pub struct Patience {
     pub conflict_exit_code: Option<u8>,
 }
 
-/// How to take a lock.
+/// How to acquire a lock.
 #[derive(Debug, Args)]
 pub struct Taking {
-    /// Lease: how long the lock outlives whoever holds it and dies; at least 1s
+    /// Lease duration: if the holder dies, its lock expires within this time; at least 1s
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl)]
     pub ttl: Duration,
 
     #[command(flatten)]
     pub patience: Patience,
 
-    /// Share the lock with all others that take it so (readers); excludes those that don't
+    /// Shared (reader) lock: any number of shared holders at a time, but no exclusive one
     #[arg(short, long, conflicts_with = "slots")]
     pub shared: bool,
 
-    /// Share the lock with others: at most N hold it at a time [default: 1, nobody else]
+    /// Semaphore: up to N holders at a time [default: 1, exclusive]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9999))]
     pub slots: Option<u32>,
 
-    /// Go before lower priorities in the queue (-1000 to 1000)
+    /// Queue priority (-1000 to 1000); higher goes first
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
         value_parser = clap::value_parser!(i32).range(-1000..=1000))]
     pub priority: i32,
 
-    /// Newest waiter first
+    /// Newest waiter first, within its priority
     #[arg(long)]
     pub lifo: bool,
 
-    /// Have those give up that have waited longer: only the newest is worth doing
+    /// Make all earlier waiters give up: only the newest is worth running
     #[arg(long)]
     pub supersede: bool,
 
-    /// With --supersede: what counts as newer (a build number, a commit count); one with a smaller N that comes late gives up
+    /// With --supersede: this run's version (such as a build number); a run older than the newest seen gives up
     #[arg(long, value_name = "N", requires = "supersede", value_parser = clap::value_parser!(u64).range(..=1 << 53))]
     pub order: Option<u64>,
 
-    /// With --supersede: also stop the run that holds the lock; it ends with status 79
+    /// With --supersede: also terminate the run that holds the lock; its status is 79
     #[arg(long, requires = "supersede")]
     pub cancel_running: bool,
 
-    /// Give a lock that another client has left without an expiry this TTL
+    /// If another client's lock has no expiry, set this TTL on it
     #[arg(long)]
     pub repair_ttl: bool,
 
-    /// Why, shown to others by `redlock status`
+    /// Reason, shown in `redlock status` and to waiters
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
 
 /// Run a command while holding a lock
 ///
-/// Takes the lock NAME, runs COMMAND while the lease is renewed in the background, and releases
-/// the lock when COMMAND ends. If the lock is lost, COMMAND is stopped before anybody else can
-/// get it. The exit status is COMMAND's. With several names COMMAND runs when all are held.
+/// Acquires the lock NAME, runs COMMAND while the lease is renewed in the background, and releases
+/// the lock when COMMAND ends. If the lease can't be renewed, COMMAND is terminated before another
+/// client can acquire the lock. The exit status is COMMAND's. With several names, COMMAND runs once all
+/// of them are held.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT"
 )]
 pub struct Run {
-    /// The lock's name; several are taken in one global order
+    /// Lock name; several are acquired in one global order
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 
-    /// What to run, and its arguments
+    /// Command to run, and its arguments
     #[arg(value_name = "COMMAND", last = true, required_unless_present = "shell")]
     pub command: Vec<OsString>,
 
     #[command(flatten)]
     pub taking: Taking,
 
-    /// Stop COMMAND after this long; the status is then 124
+    /// Terminate COMMAND after this long (status 124)
     #[arg(short, long, value_name = "DURATION", value_parser = positive_duration)]
     pub timeout: Option<Duration>,
 
-    /// Time between SIGTERM and SIGKILL when COMMAND is stopped; at most half the TTL counts
+    /// Time between SIGTERM and SIGKILL when COMMAND is terminated (capped at half the TTL)
     #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     pub kill_after: Duration,
 
@@ -274,35 +276,35 @@ pub struct Run {
     #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLost::Stop)]
     pub on_lost: OnLost,
 
-    /// What to do when Redis can't be reached at the start
+    /// What to do when Redis is unreachable at the start
     #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnUnreachable::Fail)]
     pub on_unreachable: OnUnreachable,
 
-    /// Keep the lock at least this long, also when COMMAND ends sooner: hosts whose clocks differ start the same job twice
+    /// Keep the lock at least this long even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration)]
     pub hold_at_least: Duration,
 
-    /// Skip COMMAND (status 0, or that of -E) if a run of this lock has succeeded within this time; at most 30 days
+    /// Skip COMMAND (status 0, or that of -E) if a run of this lock succeeded within this time; at most 30 days
     #[arg(long, value_name = "DURATION", value_parser = remembered)]
     pub once_per: Option<Duration>,
 
-    /// Skip COMMAND (status 0) if `sh -c SCRIPT` succeeds; asked before waiting, and again after having waited
+    /// Skip COMMAND (status 0) if `sh -c SCRIPT` succeeds; checked before waiting and again after
     #[arg(long, value_name = "SCRIPT")]
     pub unless: Option<OsString>,
 
-    /// Hold the lock until all that COMMAND has started has ended, and not COMMAND alone
+    /// Hold the lock until every process that COMMAND started has ended, not only COMMAND itself
     #[arg(long)]
     pub wait_tree: bool,
 
-    /// If it runs already, wait for that run and end with its status
+    /// If a run is in progress, wait for it and exit with its status
     #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"])]
     pub join: bool,
 
-    /// Wait a random time before all else, at most this long
+    /// Sleep a random time first, up to this long
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration)]
     pub jitter: Duration,
 
-    /// Run `sh -c SCRIPT` in place of COMMAND
+    /// Run `sh -c SCRIPT` instead of COMMAND
     #[arg(short = 'c', long, value_name = "SCRIPT", conflicts_with = "command")]
     pub shell: Option<OsString>,
 }
@@ -310,28 +312,28 @@ pub struct Run {
 /// What to do when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
-    /// Stop COMMAND, before anybody else can get the lock; the status is 79
+    /// Terminate COMMAND; the exit status is 79
     Stop,
-    /// Let COMMAND go on without the lock and say so; the status is 79 all the same
+    /// Let COMMAND continue without the lock, with a warning; the exit status is still 79
     Warn,
 }
 
-/// What to do when Redis can't be reached at the start.
+/// What to do when Redis is unreachable at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnUnreachable {
-    /// End with status 69
+    /// Exit with status 69
     Fail,
     /// Run COMMAND without a lock
     Run,
 }
 
-/// Wait until a lock is free, without taking it
+/// Wait until a lock is free, without acquiring it
 ///
-/// Ends with status 0 when nobody holds the lock; of several, when nobody holds any. Somebody may
-/// take it right after that: to do something while it is free, use `redlock run`.
+/// Exits with status 0 once the lock has no holder; with several names, once none of them has. Another
+/// client may acquire it right afterwards: to keep others out, use `redlock run`.
 #[derive(Debug, Args)]
 pub struct Wait {
-    /// The lock's name
+    /// Lock name
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 
@@ -341,35 +343,35 @@ pub struct Wait {
 
 /// Show who holds which lock, and who waits
 ///
-/// Without a NAME: all locks below the prefix that redlock holds or waits for. With names: those,
-/// also free ones and those of other clients.
+/// Without a NAME: all locks with the prefix that a redlock holds or waits for. With names: these locks,
+/// including free ones and those that other clients hold.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Names of locks [default: all that are held or waited for]
+    /// Lock names [default: all that are held or waited for]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Print a JSON array, one object a lock
+    /// Print a JSON array with one object per lock
     #[arg(long)]
     pub json: bool,
 
-    /// Print names only, one a line
+    /// Print names only, one per line
     #[arg(long, conflicts_with = "json")]
     pub names_only: bool,
 
-    /// Show it again every DURATION until interrupted [default: 1s]
+    /// Refresh every DURATION until interrupted [default: 1s]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "1s")]
     pub watch: Option<String>,
 }
 
-/// Take a lock for a script that goes on
+/// Acquire a lock and return (for scripts)
 ///
-/// Takes the lock, prints what later steps need (for `eval`, by default), and ends. The lock ends
-/// after its TTL, unless it is extended or released before. With --while-pid a keeper stays behind
-/// that renews it for as long as that process lives.
+/// Acquires the lock, prints what later steps need (by default as code for `eval`), and exits. The lock
+/// expires after its TTL unless it is extended or released first. With --while-pid, a keeper stays in the
+/// background and renews the lock while that process lives.
 #[derive(Debug, Args)]
 pub struct Acquire {
-    /// The lock's name
+    /// Lock name
     #[arg(value_name = "NAME")]
     pub name: String,
 
@@ -380,7 +382,7 @@ pub struct Acquire {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env)]
     pub format: Format,
 
-    /// Keep the lock for as long as this process lives (`$$`: this script), then release it
+    /// Keep the lock while this process lives (`$$`: this script), then release it
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub while_pid: Option<i32>,
 
@@ -388,11 +390,11 @@ pub struct Acquire {
     #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLoss::Stop, requires = "while_pid")]
     pub on_lost: OnLoss,
 
-    /// With --while-pid: time between SIGTERM and SIGKILL; at most half the TTL counts
+    /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL)
     #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, requires = "while_pid")]
     pub kill_after: Duration,
 
-    /// With --while-pid: keep the lock until all that the process has started since then has ended, too
+    /// With --while-pid: also keep the lock until every process started by it since then has ended
     #[arg(long, requires = "while_pid")]
     pub wait_tree: bool,
 }
@@ -400,11 +402,11 @@ pub struct Acquire {
 /// What `redlock acquire` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Assignments for `eval`; when the lock isn't ours, a line that ends the script
+    /// Assignments for `eval`; if the lock was not acquired, a line that ends the script
     Env,
-    /// An object
+    /// A JSON object
     Json,
-    /// The token alone
+    /// The token only
     Token,
     /// Lines for $GITHUB_ENV
     Github,
@@ -413,149 +415,151 @@ pub enum Format {
 /// What a keeper does when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnLoss {
-    /// Stop the process and all that came from it, before anybody else can get the lock
+    /// Terminate the process and all its descendants
     Stop,
-    /// Send it a SIGURG, which it may trap and by default ignores
+    /// Send it SIGURG, which it may trap, and ignores by default
     Warn,
 }
 
-/// Which lock of this job, for those that act on one.
+/// Which of this job's locks a command acts on.
 #[derive(Debug, Args)]
 pub struct Ours {
-    /// The lock's name [default: $REDLOCK_NAME]
+    /// Lock name [default: $REDLOCK_NAME]
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
 
-    /// File that holds the token; - for standard input [default: $REDLOCK_TOKEN]
+    /// File with the token; - for standard input [default: $REDLOCK_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
-/// Hold a lock for longer, from within the work
+/// Extend a lock held by this job
 ///
-/// Makes the lock last at least DURATION more from now; it never makes it shorter. Refused with
-/// status 79 when the lock is not ours any more.
+/// Makes the lock last at least DURATION from now; it is never shortened. Fails with status 79 if this
+/// job no longer holds the lock.
 #[derive(Debug, Args)]
 #[command(override_usage = "redlock extend [OPTIONS] [NAME] DURATION")]
 pub struct Extend {
-    /// The lock's name [default: $REDLOCK_NAME], then how long
+    /// Lock name [default: $REDLOCK_NAME], then the duration
     #[arg(value_name = "NAME", required = true, num_args = 1..=2)]
     pub name_and_duration: Vec<String>,
 
-    /// File that holds the token; - for standard input [default: $REDLOCK_TOKEN]
+    /// File with the token; - for standard input [default: $REDLOCK_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
-/// Ask whether a lock is still ours
+/// Check that this job still holds a lock
 ///
-/// To put before the dangerous line: status 0 when this job holds the lock, and for at least --for
-/// more; else 79, and a line says why.
+/// Use before a critical step: exits 0 if this job holds the lock, and for at least --for longer;
+/// otherwise exits 79 and prints why.
 #[derive(Debug, Args)]
 pub struct Check {
     #[command(flatten)]
     pub ours: Ours,
 
-    /// For at least this long from now
+    /// Require that the lock is held for at least this long from now
     #[arg(long = "for", value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration)]
     pub at_least: Duration,
 }
 
-/// Give a lock back, or (as a person) take it from its holder
+/// Release a lock, or force it free
 ///
-/// With the token of the holder in $REDLOCK_TOKEN or --token-file the lock is given back. Without
-/// one, --force frees it whoever holds it: the holder's run is told, and ends with status 79.
+/// With the holder's token, from $REDLOCK_TOKEN or --token-file, the lock is released. Without a token,
+/// --force frees the lock regardless of its holder, whose run is notified and ends with status 79.
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
     pub ours: Ours,
 
-    /// Free the lock whoever holds it
+    /// Free the lock regardless of its holder
     #[arg(long, conflicts_with = "token_file")]
     pub force: bool,
 
-    /// With --force: only if the holder is the one that `redlock status` shows by this id
+    /// With --force: only the holder with this id, as shown by `redlock status`
     #[arg(long, value_name = "ID", requires = "force")]
     pub id: Option<String>,
 }
 
-/// Show who held a lock, how long, and how it ended
+/// Show who held a lock, for how long, and how it ended
 ///
-/// Without a NAME: all locks below the prefix. The oldest comes first; a line for each lock sums up.
+/// Without a NAME: all locks with the prefix. The oldest hold comes first; each lock ends with a summary
+/// line.
 #[derive(Debug, Args)]
 pub struct History {
-    /// Names of locks [default: all]
+    /// Lock names [default: all]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Only the last N of each lock
+    /// Only the last N holds of each lock
     #[arg(short = 'n', long = "last", value_name = "N")]
     pub last: Option<usize>,
 
-    /// Only those that ended within this time, or haven't ended
+    /// Only holds that ended within this time or haven't ended
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub since: Option<Duration>,
 
-    /// Print a JSON array; with --follow an object a line
+    /// Print a JSON array; with --follow, one object per line
     #[arg(long, conflicts_with_all = ["timeline", "svg"])]
     pub json: bool,
 
-    /// Go on: show each hold when it ends
+    /// Follow: print each hold as it ends
     #[arg(short, long, conflicts_with_all = ["timeline", "svg"])]
     pub follow: bool,
 
-    /// Draw a chart: a row for each host
+    /// Draw a chart with a row for each host
     #[arg(long)]
     pub timeline: bool,
 
-    /// Write the chart as a picture to a file; - for standard output
+    /// Write the chart as an SVG image to FILE; - for standard output
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
 
-/// Let the holder finish, and nobody new in
+/// Block new holders; the current one may finish
 ///
-/// Who waits goes on waiting, and is shown the reason; who doesn't want to wait gives up. Ends with
-/// `redlock thaw`, after --for, or after 30 days.
+/// Waiters keep waiting and see the reason; runs with --no-wait give up. The freeze lasts until
+/// `redlock thaw`, until --for is over, or for 30 days.
 #[derive(Debug, Args)]
 pub struct Freeze {
-    /// The lock's name
+    /// Lock name
     #[arg(value_name = "NAME")]
     pub name: String,
 
-    /// Why, shown to all who want the lock
+    /// Reason, shown to every run that wants the lock
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
 
-    /// How long; at most 30 days [default: 30 days]
+    /// Duration of the freeze; at most 30 days [default: 30 days]
     #[arg(long = "for", value_name = "DURATION", value_parser = remembered)]
     pub lasting: Option<Duration>,
 }
 
-/// Let others in again, after `redlock freeze`
+/// Undo `redlock freeze`
 #[derive(Debug, Args)]
 pub struct Thaw {
-    /// The lock's name
+    /// Lock name
     #[arg(value_name = "NAME")]
     pub name: String,
 }
 
-/// Refuse a late writer, from plain shell
+/// Reject stale writes, using a fence file
 ///
-/// FILE keeps the largest number that was seen. Status 0 when N is not smaller, and FILE then holds
-/// N; status 1 when it is: a later holder of the lock has been here, so the lock is ours no more.
+/// FILE contains the largest fence seen so far. Exits 0 if N is not smaller, and FILE then contains N.
+/// Exits 1 if N is smaller: a later holder of the lock has written its fence, so this job no longer holds
+/// the lock.
 #[derive(Debug, Args)]
 pub struct Fence {
-    /// File that keeps the number; made if it isn't there
+    /// Fence file; created if missing
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Our number [default: $REDLOCK_FENCE]
+    /// This job's fence [default: $REDLOCK_FENCE]
     #[arg(value_name = "N")]
     pub number: Option<u64>,
 }
 
-/// Longer durations are mistakes, and would overflow the server's arithmetic.
+/// A longer duration is a mistake, and would overflow the server's arithmetic.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Reads a duration as `30s`, `500ms` or `1h 30m`.
@@ -568,7 +572,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         }
     })?;
     if duration > LONGEST {
-        return Err("at most a year".into());
+        return Err("must be at most a year".into());
     }
     Ok(duration)
 }
@@ -576,18 +580,18 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Reads a duration that isn't zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("more than nothing, please".into()),
+        Duration::ZERO => Err("must be greater than 0".into()),
         duration => Ok(duration),
     }
 }
 
-/// What Redis remembers at most.
+/// The longest time for which Redis remembers anything on request.
 pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Reads a duration for which something is to be remembered.
+/// Reads a duration for which Redis has to remember something.
 fn remembered(text: &str) -> Result<Duration, String> {
     match positive_duration(text)? {
-        duration if duration > REMEMBERED => Err("at most 30 days".into()),
+        duration if duration > REMEMBERED => Err("must be at most 30 days".into()),
         duration => Ok(duration),
     }
 }
@@ -595,7 +599,7 @@ fn remembered(text: &str) -> Result<Duration, String> {
 fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;
     if ttl < Duration::from_secs(1) {
-        return Err("at least 1s: a shorter lease can't be renewed in time".into());
+        return Err("must be at least 1s: a shorter lease can't be renewed in time".into());
     }
     Ok(ttl)
 }

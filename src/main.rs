@@ -2,6 +2,8 @@
 //!
 //! # Architecture
 //!
+//! `docs/architecture.md` has a picture of a run, and one of a lock's life.
+//!
 //! ```text
 //! main → cli, config, command          what was typed, what is set, what to do
 //! command/run → take, session, child   a run: its locks, and supervising its command

@@ -765,7 +765,7 @@ fn readers_around_a_writer() {
 #[test]
 fn a_late_write_is_refused() {
     let sandbox = Sandbox::new();
-    let text = block("A late write is refused");
+    let text = block("A stale write is rejected");
     let write = |fence: &str| {
         fs::write(sandbox.dir().join("srv/site/new"), fence).unwrap();
         outcome(sandbox.sh(&text).env("REDLOCK_FENCE", fence)).code()
