@@ -136,16 +136,16 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
     let Some(dead) = known.into_iter().collect::<Option<Vec<_>>>() else {
         return Liveness::Unknown;
     };
-    let Some(Mark { noted, members, .. }) = mark(id).and_then(|path| Mark::read(&path)) else {
+    let Some(mark) = mark(id).and_then(|path| Mark::read(&path)) else {
         return Liveness::Unknown;
     };
     for Identity { alive, session, .. } in dead {
         let holder = DeadHolder {
             alive,
             session,
-            members: &members,
-            noted,
-            earlier: &[],
+            members: &mark.members,
+            noted: mark.noted,
+            earlier: &mark.ancestors,
         };
         match tree::remains(&holder, &origin) {
             Remains::Nothing => {}
@@ -240,20 +240,25 @@ struct Mark {
     /// When its tree was noted down.
     noted: Moment,
     members: Vec<Known>,
+    /// The processes that had started it: what they have started besides is none of its work.
+    ancestors: Vec<Known>,
 }
 
 impl Mark {
     /// As text: the instance, the moment in milliseconds since boot, a line for each member with its pid
-    /// and the time of its start, and `end`.
+    /// and the time of its start, `below`, the same for the ancestors, and `end`.
     fn to_text(&self) -> String {
         let Self {
             instance, noted, ..
         } = self;
         let mut text = format!("{instance}\n{}\n", noted.since_boot().as_millis());
-        for Known { pid, started } in &self.members {
-            let _ = writeln!(text, "{pid} {}", started.as_millis());
+        for (processes, end) in [(&self.members, "below"), (&self.ancestors, "end")] {
+            for Known { pid, started } in processes {
+                let _ = writeln!(text, "{pid} {}", started.as_millis());
+            }
+            let _ = writeln!(text, "{end}");
         }
-        text + "end\n"
+        text
     }
 
     /// Reads it; `None` for anything else. Who may write into that directory may put anything there.
@@ -278,11 +283,15 @@ impl Mark {
                 started: milliseconds(started)?,
             })
         };
-        let members = lines.map(known).collect::<Option<_>>()?;
+        let is_member = |line: &&str| *line != "below";
+        let members = lines.by_ref().take_while(is_member).map(known);
+        let members = members.collect::<Option<_>>()?;
+        let ancestors = lines.map(known).collect::<Option<_>>()?;
         Some(Self {
             instance,
             noted,
             members,
+            ancestors,
         })
     }
 }
@@ -302,6 +311,7 @@ pub fn leave_mark(id: &str, noted: Moment, members: &[Known]) {
         instance,
         noted,
         members: members.to_vec(),
+        ancestors: tree::ancestors(),
     }
     .to_text();
     let mut open = OpenOptions::new();

@@ -133,6 +133,23 @@ impl Known {
     }
 }
 
+/// What has started this process, directly or not.
+pub fn ancestors() -> Vec<Known> {
+    let mut found = Vec::new();
+    let mut next = Pid::parent();
+    // However they change meanwhile.
+    while found.len() < 100
+        && let Some(stat) = Stat::read(next)
+    {
+        found.push(Known {
+            pid: stat.pid.as_raw(),
+            started: stat.started,
+        });
+        next = stat.parent;
+    }
+    found
+}
+
 /// The children of a process, of all its threads.
 fn children(of: Pid) -> Vec<Pid> {
     let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else {
@@ -316,6 +333,11 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         return Remains::Unknown;
     }
     let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
+    let is_earlier = |stat: &Stat| {
+        let (pid, started) = (stat.pid.as_raw(), stat.started);
+        holder.earlier.contains(&Known { pid, started })
+    };
+    // The times of starts are rounded, so that one shortly before may seem to be after that.
     let started_after = |stat: &Stat, at: Moment| stat.started + TICK > at.since_boot();
     let has_lost_its_parent = |stat: &Stat| {
         let mut of = *stat;
@@ -323,7 +345,9 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
             match find(of.parent) {
                 None => return true,
                 Some(parent) if parent.adopts => return true,
-                Some(parent) if started_after(parent, holder.alive) => of = *parent,
+                Some(parent) if started_after(parent, holder.alive) && !is_earlier(parent) => {
+                    of = *parent;
+                }
                 // Where it is of the holder's session, its parent would be, too.
                 Some(parent) => {
                     return stat.session == holder.session && parent.session != of.session;
@@ -360,7 +384,7 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         if said == Origin::Ours || holder.members.contains(&known) {
             return Remains::Process(stat.pid);
         }
-        let is_of_others = said == Origin::OfOthers || holder.earlier.contains(&known);
+        let is_of_others = said == Origin::OfOthers || is_earlier(stat);
         if is_of_others || ourselves.contains(&stat.pid) || !has_lost_its_parent(stat) {
             continue;
         }
