@@ -166,26 +166,25 @@ impl Job {
         let sent = now();
         client.open()?;
         if *task == Task::Renew {
-            let states = Claim::renew_all(claims, client, ttl)?;
+            let (states, tracked) = Claim::renew_all(claims, client, ttl)?;
             // A renewal gives what was asked for, whatever number came back; that the work has
             // extended the lease beyond that is for the check to say.
-            if shortest(&states).is_some() {
-                reports.push(Report::Renewed(sent));
-            }
+            let left = shortest(&states);
+            reports.extend(left.map(|_| Report::Renewed(sent)));
+            let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
+            let is_over = states.iter().any(is_lost);
             reports.extend(reports_of(claims, states));
+            if is_over || (tracked && left.is_none_or(|left| left <= ttl)) {
+                return Ok(());
+            }
         }
         // A renewal, too, changes the key, after which the server has to be asked anew to tell of
         // changes; and what happened before it was asked, it doesn't tell.
-        if !reports
-            .iter()
-            .any(|report| matches!(report, Report::Lost(..)))
-        {
-            let asked = now();
-            let states = Claim::check_all(claims, client, ttl)?;
-            let left = shortest(&states);
-            reports.extend(left.map(|left| Report::Confirmed(asked, left)));
-            reports.extend(reports_of(claims, states));
-        }
+        let asked = now();
+        let states = Claim::check_all(claims, client, ttl)?;
+        let left = shortest(&states);
+        reports.extend(left.map(|left| Report::Confirmed(asked, left)));
+        reports.extend(reports_of(claims, states));
         Ok(())
     }
 }

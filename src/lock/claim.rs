@@ -280,19 +280,28 @@ impl Claim {
         self.lock.call(&RENEW, args)
     }
 
-    /// Extends the leases of several claims to `ttl` from now, in one round trip.
+    /// Extends the leases of several claims to `ttl` from now. Also says whether the server notifies us
+    /// from now on when another client changes one of the locks; [`Self::check_all`] asks for that. A
+    /// single one takes one round trip, for both.
     pub fn renew_all(
         claims: &[Self],
         client: &mut Client,
         ttl: Duration,
-    ) -> Result<Vec<LeaseState>, Error> {
-        let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
+    ) -> Result<(Vec<LeaseState>, bool), Error> {
         client.with_connection(|connection, within| {
-            connection.pipeline(calls.collect(), within, renewed)
+            if let [claim] = claims {
+                let (call, key) = (claim.renewal(ttl, None, false), &claim.lock.keys.lock);
+                let token = claim.token.as_bytes();
+                let (answer, tracked) = connection.renew_tracked(call, key, token, within)?;
+                return Ok((vec![renewed(answer)?], tracked));
+            }
+            let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
+            let states = connection.pipeline(calls.collect(), within, renewed)?;
+            Ok((states, false))
         })
     }
 
-    /// The same on behalf of the runs that hold them, which are notified.
+    /// Extends the leases of several claims on behalf of the runs that hold them, which are notified.
     pub fn extend_all(
         claims: &[Self],
         client: &mut Client,

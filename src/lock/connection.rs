@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
 use super::resp::{Broken, Replies};
-use super::scripts::{MOST, RELEASE, SLOTS, Script, lossy_text};
+use super::scripts::{MOST, RELEASE, SHARED_VALUES, SLOTS, Script, lossy_text};
 use super::server::{Server, Stream};
 use super::{Error, ErrorKind, Incoming, ready};
 
@@ -80,6 +80,8 @@ enum Expected {
     Hello,
     /// What we can do without: tracking.
     Optional,
+    /// The beginning of a lock's key, which should contain this token, or stand for several holders.
+    Value(Vec<u8>),
     /// A subscription.
     Subscribed,
 }
@@ -406,6 +408,45 @@ impl Connection {
         Ok(())
     }
 
+    /// Calls a renewal of the lock with this key, and in the same write asks to be notified of changes of
+    /// the key from then on, as the renewal changes it itself; its answer, and whether that is so. It isn't
+    /// where tracking has not begun (by [`Self::track_keys`]), or the server doesn't know the script.
+    pub(super) fn renew_tracked(
+        &mut self,
+        call: Call,
+        key: &[u8],
+        token: &[u8],
+        within: Duration,
+    ) -> Result<(Value, bool), Error> {
+        let until = Instant::now() + within;
+        if !self.tracking || self.resp3 != Resp3::Spoken {
+            return Ok((self.call(call, within)?, false));
+        }
+        self.nothing_is_left()?;
+        let mut bytes = call.command(true).get_packed_command();
+        self.sent += 1;
+        let number = self.sent;
+        cmd("CLIENT")
+            .arg("CACHING")
+            .arg("YES")
+            .write_packed_command(&mut bytes);
+        // Not all of it: it may be anything by now.
+        let end = token.len().max(SHARED_VALUES[0].len());
+        cmd("GETRANGE")
+            .arg(key)
+            .arg(0)
+            .arg(end)
+            .write_packed_command(&mut bytes);
+        self.expected.extend([
+            Expected::Call(number, call),
+            Expected::Optional,
+            Expected::Value(token.to_vec()),
+        ]);
+        self.write(&bytes, until)?;
+        let answer = self.answer(number, until)?;
+        Ok((answer, self.tracking))
+    }
+
     /// When what is sent now has to be through.
     fn until(&self) -> Instant {
         Instant::now() + self.timeout
@@ -459,7 +500,12 @@ impl Connection {
                 {
                     // Nothing was done. Where something else was sent meanwhile, it must stay so:
                     // now it would be done after that, a lock taken that was just given back.
-                    if self.expected.is_empty() {
+                    let is_alone = |expected: &Expected| {
+                        matches!(expected, Expected::Optional | Expected::Value(_))
+                    };
+                    if self.expected.iter().all(is_alone) {
+                        // What is tracked was asked for before that.
+                        self.tracking = false;
                         let bytes = call.command(false).get_packed_command();
                         self.expected.push_back(Expected::Sent(number, call.script));
                         let until = self.until();
@@ -467,6 +513,13 @@ impl Connection {
                     }
                 }
                 (Some(Expected::Optional), _) => {}
+                // Another client has changed it between the renewal and this.
+                (Some(Expected::Value(token)), value) => {
+                    let ours = |value: &[u8]| value == token || SHARED_VALUES.contains(&value);
+                    if !matches!(value, Value::BulkString(value) if ours(&value)) {
+                        return event(Incoming::KeyChanged);
+                    }
+                }
                 (Some(Expected::Hello), answer) => {
                     self.hello(&answer)?;
                     if std::mem::take(&mut self.denied) {
@@ -781,7 +834,10 @@ impl Connection {
                 Expected::Call(_, call) => Some(call.script),
                 Expected::Sent(_, script) => Some(*script),
                 Expected::Plain(_) => None,
-                Expected::Hello | Expected::Optional | Expected::Subscribed => return None,
+                Expected::Hello
+                | Expected::Optional
+                | Expected::Value(_)
+                | Expected::Subscribed => return None,
             };
             Some(script.is_none_or(|script| script.hash != RELEASE.hash))
         });

@@ -19,6 +19,9 @@ pub(super) const MOST: u64 = 1 << 53;
 /// The most holders of a lock that count as slots, and so the largest slot.
 pub(super) const SLOTS: u32 = 9999;
 
+/// What stands in the key of a lock that several clients hold (`lib/lock.lua` has the same).
+pub(super) const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
+
 /// The longest that a lease of ours, or what is left of it, can be: nobody can ask for more than a
 /// year, and a clock that is set can't give more.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
