@@ -53,7 +53,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The keys of one lock, all in one hash slot.
+/// The keys of one lock, all in one hash slot; the index is in it where the prefix has a hash tag.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     /// The lock itself: prefix and name, a string that holds the token.
@@ -98,12 +98,21 @@ impl Keys {
 
 /// The key of the index of all names below a prefix.
 pub(super) fn index_key(prefix: &str) -> Vec<u8> {
-    format!("{{{prefix}}}:index").into()
+    key_of_prefix(prefix, "index").into()
 }
 
 /// The key of the note that the job with this hold waits for something.
 pub(super) fn blocked_key(prefix: &str, hold: &str) -> Vec<u8> {
-    format!("{{{prefix}}}:blocked:{hold}").into()
+    key_of_prefix(prefix, &format!("blocked:{hold}")).into()
+}
+
+/// A key that belongs to no single lock. Where the prefix has a hash tag, it is in the slot of all locks
+/// below that prefix.
+fn key_of_prefix(prefix: &str, what: &str) -> String {
+    match hash_tag(prefix) {
+        Some(tag) => format!("{{{tag}}}:{prefix}:{what}"),
+        None => format!("{{{prefix}}}:{what}"),
+    }
 }
 
 /// What Redis Cluster hashes of a key: the text between the first `{` and the next `}`.
@@ -211,6 +220,41 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn with_a_hash_tag_in_the_prefix_every_key_is_in_its_slot() {
+        for (prefix, tag) in [("{redlock}:", "redlock"), ("ci{a}:", "a"), ("{b}{c}", "b")] {
+            for name in ["deploy", "a{b}c", "a{}b", "{}", "é"] {
+                let Keys {
+                    lock,
+                    state,
+                    meta,
+                    holders,
+                    queue,
+                    waiters,
+                    slots,
+                    history,
+                    channels,
+                    index,
+                } = Keys::new(prefix, &name.parse().unwrap());
+                let blocked = blocked_key(prefix, "0123456789ab");
+                for key in [
+                    lock, state, meta, holders, queue, waiters, slots, history, channels, index,
+                    blocked,
+                ] {
+                    let text = String::from_utf8_lossy(&key);
+                    assert_eq!(
+                        slot_of(&key),
+                        slot(tag.as_bytes()),
+                        "{prefix}{name}: {text}"
+                    );
+                }
+            }
+        }
+        // Without one they can't share a slot, but there is one server.
+        assert_eq!(index_key("redlock:"), b"{redlock:}:index");
+        assert_eq!(index_key("{redlock}:"), b"{redlock}:{redlock}::index");
     }
 
     #[test]

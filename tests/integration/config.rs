@@ -1,11 +1,12 @@
 //! Settings and connections. What /etc/redlock.env holds can't be tested without changing the
 //! machine; it is read by the same code as the user's file.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock};
+use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock, wait_until};
 
 /// Where a lock "a" with these settings goes: the key that its run sees.
 fn key(command: &mut Command) -> String {
@@ -264,4 +265,42 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
     let plain = format!("rediss://localhost:{}", redis.port);
     let end = outcome(&mut redlock(&["-u", &plain, "--tls-ca", &ca, "status"]));
     assert!(matches!(end.code(), Some(69 | 78)), "{end:?}");
+}
+
+#[test]
+fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
+    let bus = free_port().to_string();
+    let redis = Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+    redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    wait_until("the cluster is up", || {
+        redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+    });
+    let tagged = |words: &[&str]| {
+        let mut command = redis.redlock(words);
+        command
+            .env("REDLOCK_PREFIX", "{redlock}:")
+            .env("GO", redis.dir.path().join("go"));
+        command
+    };
+    let run = |words: &[&str]| outcome(&mut tagged(words)).assert_code(0).stdout.clone();
+    let script = r#"echo ready; until [ -e "$GO" ]; do sleep 0.01; done"#;
+    let mut holder = Running::start(&mut tagged(&["run", "a", "-c", script]));
+    holder.expect_line("ready");
+    let mut waiter = Running::start(&mut tagged(&["run", "a", "b", "--", "echo", "in"]));
+    wait_until("it waits", || run(&["status"]).contains("waits"));
+    assert!(run(&["status"]).contains('a'));
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    waiter.expect_line("in");
+    waiter.finish().assert_code(0);
+    holder.finish().assert_code(0);
+    assert!(run(&["history", "a"]).contains("echo in"));
+    run(&["run", "--shared", "a", "--", "true"]);
+    run(&["freeze", "-q", "a", "--reason", "x"]);
+    run(&["thaw", "-q", "a"]);
+    let slots: BTreeSet<String> = redis
+        .cli(&["KEYS", "*"])
+        .lines()
+        .map(|key| redis.cli(&["CLUSTER", "KEYSLOT", key]))
+        .collect();
+    assert_eq!(slots.len(), 1, "{slots:?}");
 }
