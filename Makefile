@@ -86,6 +86,7 @@ bench:
 	@$(MAKE) --no-print-directory build
 	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench whole_process
 	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench hand_off
+	$(CARGO) bench --locked --bench capacity
 
 lint:
 	@scripts/setup lint

@@ -1,24 +1,29 @@
 -- renew: lengthen our lease. Never shortens it, never creates a lock that is gone.
+-- KEYS[1] the lock
+-- KEYS[2] state
+-- KEYS[3] meta
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] whose end means that nobody uses it any more ('' as before, or '=' and an identity, which may be empty)
 -- ARGV[7] notify (1: whoever watches the lock is to look how long it lasts, 0)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
--- @include lock
 
 -- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
 -- was. It does just what the rest would do.
-if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', lock) == ARGV[4] then
-  local token, ttl = ARGV[4], tonumber(ARGV[5])
+if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] then
+  local lock, state, meta, token, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[4], tonumber(ARGV[5])
   local entry = redis.pcall('HGET', meta, token)
   local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
-  if fence and redis.call('PTTL', lock) <= ttl and now_ms % DAY >= ttl then
+  -- What is remembered for 60 days is refreshed once a day.
+  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 5097600000 then
     redis.call('PEXPIRE', lock, ttl)
-    redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
+    redis.call('PEXPIRE', meta, string.format('%.0f', ttl + 2592000000))
     local cancelled = redis.call('HGET', state, 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))
     return {1, ttl, tonumber(fence), tonumber(limit), tonumber(slot), cancelled and string.match(cancelled, '^%d+ (.*)$')}
   end
 end
+
+-- @include lock
 
 -- The rest is one function, as that of acquire.
 return (function()

@@ -57,8 +57,8 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let script = holder(&redis, "--ttl 1s", "read go <fifo");
     // It is renewed: several TTLs later it is still held.
-    let renewals = redis.calls("time");
-    wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let (keeper, mark) = (keeper(&script), await_mark(&redis, script.pid()));
@@ -146,8 +146,8 @@ fn a_keeper_survives_a_broken_connection() {
     let redis = Redis::start();
     let script = holder(&redis, "--ttl 1s", WAIT);
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    let renewals = redis.calls("time");
-    wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
     let kept = redis.holder("a");
     assert_eq!(kept, Some(script.pid()), "{}", redis.view("a"));
 }
@@ -376,8 +376,8 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         wait_until("it waits", || redis.queue("a").len() == 1);
         first.end();
         assert!(script.line().starts_with("held"));
-        let renewals = redis.calls("time");
-        wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+        let renewals = redis.calls("pexpire");
+        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
         gate.open();
         script.finish().assert_code(0).assert_silent();
         wait_until("it is given back", || {
@@ -401,8 +401,8 @@ fn another_process_than_the_script_may_be_kept_for() {
         .current_dir(redis.dir.path());
     let mut script = Running::start(&mut command);
     let kept: i32 = script.line().parse().unwrap();
-    let renewals = redis.calls("time");
-    wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
     let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
     assert!(json.contains(&format!("\"pid\":{kept},")), "{json}");
     assert!(json.contains("[\"sleep\",\"60\"]"), "{json}");
@@ -417,8 +417,8 @@ fn a_script_that_is_stopped_keeps_its_lock() {
     let redis = Redis::start();
     let script = holder(&redis, "--ttl 1s", WAIT);
     script.freeze();
-    let renewals = redis.calls("time");
-    wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
     assert_eq!(redis.holder("a"), Some(script.pid()));
 }
 
@@ -508,9 +508,9 @@ fn each_of_several_locks_of_a_script_has_its_keeper() {
     let rest = "eval \"$(redlock acquire b --ttl 1s --while-pid $$)\"; redlock release a; echo one; exec sleep 60";
     let mut script = holder(&redis, "--ttl 1s", rest);
     script.expect_line("one");
-    let renewals = redis.calls("time");
+    let renewals = redis.calls("pexpire");
     wait_until("the other one is renewed", || {
-        redis.calls("time") > renewals + 8
+        redis.calls("pexpire") > renewals + 8
     });
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
@@ -531,8 +531,8 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
     ] {
         let script = after(first, &redis, "--ttl 1s", WAIT);
         let keeper = keeper(&script);
-        let renewals = redis.calls("time");
-        wait_until("it is renewed", || redis.calls("time") > renewals + 5);
+        let renewals = redis.calls("pexpire");
+        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 5);
         drop(script);
         wait_until("the keeper is gone", || !is_alive(keeper));
     }
@@ -543,8 +543,8 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
 fn a_keeper_is_small() {
     let redis = Redis::start();
     let script = holder(&redis, "--ttl 1s", WAIT);
-    let renewals = redis.calls("time");
-    wait_until("it is renewed", || redis.calls("time") > renewals + 5);
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 5);
     let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
     // Without the program itself, which is of another size in each build; `make bench` looks at both.
     let own = status

@@ -30,7 +30,7 @@ local function extend_lease(token, value, ttl, exact)
     extend_expiry(meta, left + RETENTION)
   end
   -- Once a day is enough for what lasts for many.
-  if now_ms % DAY < ttl then
+  if redis.call('PTTL', state) < 2 * RETENTION - DAY then
     touch_memory()
     index_name()
   end
