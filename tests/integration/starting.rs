@@ -119,10 +119,10 @@ fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
     let arguments = ["run", "--ttl", "3s", "a", "-c", script];
     let mut run = Running::start(&mut traced_from_beside(&redis, &options, &arguments));
     run.expect_line("ready");
-    let renewals = redis.calls("time");
+    let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || {
         assert!(!run.has_ended(), "it has ended");
-        redis.calls("time") > renewals + 8
+        redis.calls("pexpire") > renewals + 8
     });
     gate.open();
     run.finish().assert_code(0).assert_silent();
@@ -479,10 +479,10 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     send(keeper(&script), libc::SIGTERM);
     script.expect_line("TERM");
     // Several TTLs later, and many times --kill-after, it still holds its lock.
-    let renewals = redis.calls("time");
+    let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || {
         assert!(!script.has_ended(), "the script was killed");
-        redis.calls("time") > renewals + 8
+        redis.calls("pexpire") > renewals + 8
     });
     assert_eq!(redis.holder("a"), Some(script.pid()));
     gate.open();

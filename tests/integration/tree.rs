@@ -110,8 +110,8 @@ fn both(running: &mut Running) -> (i32, i32) {
 /// Waits until the lock "a" was renewed for several times its TTL of a second.
 #[track_caller]
 fn await_renewals(redis: &Redis) {
-    let renewals = redis.calls("time");
-    wait_until("it is renewed", || redis.calls("time") > renewals + 8);
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
 }
 
 /// A shell that becomes redlock while a logger of its own reads what redlock and COMMAND write; the
