@@ -72,8 +72,8 @@ pub struct Common {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub connect_timeout: Option<Duration>,
 
-    /// How many past holds of each lock to keep for `redlock history` [env: REDLOCK_HISTORY] [default: 200]
-    #[arg(long = "history-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// How many past holds of each lock to keep for `redlock history`; 0: none [env: REDLOCK_HISTORY] [default: 200]
+    #[arg(long = "history-size", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub history_size: Option<u32>,
 
     /// Print errors only [env: REDLOCK_QUIET]

@@ -96,8 +96,8 @@ impl Settings {
             (None, Some(text)) => text
                 .parse()
                 .ok()
-                .filter(|size| (1..=10_000).contains(size))
-                .ok_or_else(|| BadConfig("REDLOCK_HISTORY must be 1 to 10000".into()))?,
+                .filter(|size| *size <= 10_000)
+                .ok_or_else(|| BadConfig("REDLOCK_HISTORY must be between 0 and 10000".into()))?,
             (None, None) => HISTORY,
         };
         let prefix = options.prefix.as_deref();

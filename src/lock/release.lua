@@ -8,7 +8,7 @@
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
 -- lock that nobody waits for and of which nothing is left over. It does just what the rest would do.
-if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence
+if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence and history_size > 0
   and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots, queue) == 0 then
   local token, how = ARGV[4], ARGV[6]
   local entry = redis.pcall('HGET', meta, token)
@@ -105,7 +105,8 @@ else
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
     if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept ') then return {1} end
     -- How its hold ended, if that is one of the last.
-    local ended = nil
+    local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
+    if last ~= id(token) then ended = nil end
     for _, record in ipairs(not entry and redis.pcall('LRANGE', history, 0, 99) or {}) do
       local whose, how = string.match(record, '^(%x+) %d+ (%S+) ')
       if whose == id(token) then

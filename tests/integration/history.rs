@@ -5,6 +5,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
     Gated, Outcome, Redis, Running, assert_nothing_left, host, outcome, queued, wait_until,
 };
@@ -294,4 +295,36 @@ fn a_hold_whose_lock_somebody_deleted_is_lost_and_has_an_end() {
     // The next run writes it down so.
     redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
     assert_eq!(ends(&redis), ["lost", "status 0"]);
+}
+
+#[test]
+fn with_a_history_of_none_nothing_is_kept_and_a_release_may_be_repeated() {
+    let redis = Redis::start();
+    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
+    let run = ["run", "--history-size", "0", "a", "--", "true"];
+    redlock(&redis, &run).assert_code(0).assert_silent();
+    assert_eq!(redis.cli(&["EXISTS", "{redlock:a}:history"]), "0");
+    redlock(&redis, &["history", "a"]).assert_code(0);
+    // The answer to the release is lost, and it is asked for once more.
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("release", 0) => Action::ResetReply,
+            _ => Action::Pass,
+        }
+    });
+    let url = proxy.url();
+    let run = [
+        "run",
+        "--url",
+        &url,
+        "--history-size",
+        "0",
+        "a",
+        "--",
+        "true",
+    ];
+    redlock(&redis, &run).assert_code(0).assert_silent();
+    let sent = proxy.seen().into_iter().filter(|name| name == "release");
+    assert_eq!(sent.count(), 2);
 }

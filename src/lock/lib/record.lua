@@ -1,5 +1,6 @@
 -- The ends of holds, for the history.
 -- @include notices
+-- @include state
 
 -- Where a hold stands in its entry in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>":
 -- granted (and not claimed yet), held, or kept (its run is over). The ticket of one that may not know
@@ -16,6 +17,12 @@ end
 -- whoever ended it. The caller also removes the entry, so it is written once.
 local function record_end(token, entry, ended, how, by)
   if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ') then return end
+  if history_size == 0 then
+    -- The last one is known to a release that is repeated.
+    redis.call('DEL', history)
+    set_state('ended', id(token) .. ' ' .. how)
+    return
+  end
   local record = {id(token), int_text(ended), how, #by, by .. entry}
   local length = tonumber(redis.pcall('LPUSH', history, table.concat(record, ' '))) or 0
   -- Rarely, as the next holder waits for this.
