@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 
 use crate::cli::{self, OnLoss};
 use crate::clock::{Moment, Timer, now};
+use crate::command::acquisition::{Acquisition, HeldLocks, outcome_of, sleep};
 use crate::command::environment::origin_of;
-use crate::command::take::{HeldLocks, Taker, outcome_of, sleep};
 use crate::exit::Exit;
 use crate::lease::try_timeout;
 use crate::lock::{Outcome, ReleaseMode};
@@ -152,7 +152,7 @@ impl Target {
 pub(super) fn leave_behind(
     target: Target,
     options: &cli::Acquire,
-    taker: &Taker,
+    acquisition: &Acquisition,
     holds: &mut HeldLocks,
 ) -> Result<()> {
     holds.reclaim_client();
@@ -180,7 +180,7 @@ pub(super) fn leave_behind(
     if let Some(hold) = holds.all.first()
         && holds.client.is_open()
     {
-        let ttl = taker.request.ttl;
+        let ttl = acquisition.request.ttl;
         holds.client.limit_to(try_timeout(ttl));
         // One that fails is found out by the first renewal.
         let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
@@ -196,7 +196,7 @@ pub(super) fn leave_behind(
         holds,
     };
     let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
-    taker.release_at_end(
+    acquisition.release_at_end(
         holds,
         &ReleaseMode::Finished {
             outcome,

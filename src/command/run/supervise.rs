@@ -14,7 +14,7 @@ use super::{Job, Run, Senses, cannot_run};
 use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
-use crate::command::take::{HeldLocks, cancelled, lost, sleep};
+use crate::command::acquisition::{HeldLocks, cancelled, lost, sleep};
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{self, Loss, Name, Who};
@@ -416,7 +416,7 @@ impl Supervision<'_> {
 
     /// What happened to the lock, in words.
     fn loss_message(&self) -> String {
-        let what = match self.run.taker.names.as_slice() {
+        let what = match self.run.acquisition.names.as_slice() {
             [name] => format!("lock \"{name}\" was"),
             _ => "the locks were".into(),
         };

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::GaveUp;
-use super::waiting::{Asked, Attempt, Idle};
+use super::Reason;
+use super::driver::{Asked, Attempt, Idle};
 use crate::clock::{Moment, now};
 use crate::exit::Exit;
 use crate::lock::{self, Busy, HistoryEntry, Outcome};
-use crate::wait::{self, Patience};
+use crate::wait::{self, WaitLimit};
 
 /// How often one who has joined a run looks where the server says nothing.
 const JOINED: Duration = Duration::from_secs(2);
@@ -22,8 +22,8 @@ impl Attempt<'_> {
         &mut self,
         busy: &Busy,
         heard: Moment,
-        patience: Patience,
-    ) -> Result<Option<GaveUp>> {
+        patience: WaitLimit,
+    ) -> Result<Option<Reason>> {
         let mut died = false;
         loop {
             let asked = match self.pace()? {
@@ -34,7 +34,7 @@ impl Attempt<'_> {
                 // Its process has ended without a word.
                 Ok(Some(entry)) if entry.outcome == Outcome::Running && died => return Ok(None),
                 Ok(Some(entry)) if entry.outcome == Outcome::Running => (JOINED, true),
-                Ok(Some(entry)) => return Ok(status(&entry.outcome).map(GaveUp::Joined)),
+                Ok(Some(entry)) => return Ok(status(&entry.outcome).map(Reason::Joined)),
                 // Another client's, or it is only just being handed on.
                 Ok(None) => {
                     let end = busy.left.map_or(JOINED, wait::end_of);
@@ -42,22 +42,22 @@ impl Attempt<'_> {
                 }
                 Err(error) => {
                     return Ok(match self.no_answer(error, asked, patience)? {
-                        Asked::GaveUp(why) => Some(why),
+                        Asked::NotAcquired(why) => Some(why),
                         Asked::Held { .. } | Asked::Busy(_) | Asked::Nothing => None,
                     });
                 }
             };
             self.has_answered(now());
             let until = match patience {
-                Patience::Until(end) if asked >= end => {
-                    return Ok(Some(GaveUp::Busy(self.patience_is_over(busy))));
+                WaitLimit::Until(end) if asked >= end => {
+                    return Ok(Some(Reason::Busy(self.patience_is_over(busy))));
                 }
-                Patience::Until(end) => end.min(asked + pause),
-                Patience::ForEver => asked + pause,
+                WaitLimit::Until(end) => end.min(asked + pause),
+                WaitLimit::Forever => asked + pause,
             };
             let watched = self.pulse.is_some();
             match self.idle(busy, heard, until)? {
-                Idle::GaveUp(why) => return Ok(Some(why)),
+                Idle::NotAcquired(why) => return Ok(Some(why)),
                 // Whoever holds it now may be another one.
                 Idle::Ask | Idle::Granted(_) if !known => return Ok(None),
                 Idle::Ask | Idle::Granted(_) => died = watched && self.pulse.is_none(),
@@ -68,7 +68,7 @@ impl Attempt<'_> {
     /// What has become of the hold that kept us waiting. From now on the server tells when the lock
     /// changes, where it can.
     fn look_at(&mut self, busy: &Busy) -> Result<Option<HistoryEntry>, lock::Error> {
-        let locks = &self.taker.settings.locks;
+        let locks = &self.acquisition.settings.locks;
         let names = std::slice::from_ref(self.claim.lock().name());
         locks.track(&mut self.client, names)?;
         let mut found = locks.history(&mut self.client, names)?;

@@ -12,7 +12,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::deadlock::Deadlock;
-use super::{GaveUp, HeldLock, HeldLocks, Taker, Taking, cancelled, dice, lost, open, sleep};
+use super::{
+    Acquisition, HeldLock, HeldLocks, Outcome, Reason, cancelled, lost, open, random_fraction,
+    sleep,
+};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
@@ -24,11 +27,11 @@ use crate::process::{self, Liveness, ProcessFd};
 use crate::renewer::Report;
 use crate::report;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
-use crate::wait::{self, Ear, Next, Pace, Patience, Telling};
+use crate::wait::{self, Next, Pace, ProgressSchedule, WaitLimit, WakeBy};
 
 /// One wait for one lock.
 pub struct Attempt<'a> {
-    pub(super) taker: &'a Taker<'a>,
+    pub(super) acquisition: &'a Acquisition<'a>,
     pub(super) claim: Claim,
     holds: &'a mut HeldLocks,
     pub(super) client: Client,
@@ -51,7 +54,7 @@ pub struct Attempt<'a> {
     too_late: u32,
     /// A holder on this host, by its id, whose end we would see.
     pub(super) pulse: Option<(String, ProcessFd)>,
-    telling: Telling,
+    telling: ProgressSchedule,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
@@ -68,7 +71,7 @@ enum Woken {
     /// The holder that it watches has ended.
     HolderDied,
     /// There is no point in waiting any more.
-    GaveUp(GaveUp),
+    NotAcquired(Reason),
 }
 
 /// What asking for the lock brought.
@@ -78,7 +81,7 @@ pub(super) enum Asked {
         hold: HeldLock,
     },
     Busy(Busy),
-    GaveUp(GaveUp),
+    NotAcquired(Reason),
     /// Nothing; it is worth asking again.
     Nothing,
 }
@@ -87,12 +90,12 @@ pub(super) enum Asked {
 pub(super) enum Idle {
     Ask,
     Granted(Grant),
-    GaveUp(GaveUp),
+    NotAcquired(Reason),
 }
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
-        taker: &'a Taker<'a>,
+        acquisition: &'a Acquisition<'a>,
         claim: Claim,
         holds: &'a mut HeldLocks,
         signals: &'a Signals,
@@ -100,7 +103,7 @@ impl<'a> Attempt<'a> {
     ) -> Self {
         let began = now();
         Self {
-            taker,
+            acquisition,
             claim,
             client: holds.client.hand_over(),
             holds,
@@ -115,7 +118,7 @@ impl<'a> Attempt<'a> {
             asked: None,
             too_late: 0,
             pulse: None,
-            telling: Telling::new(began, report::has_terminal()),
+            telling: ProgressSchedule::new(began, report::has_terminal()),
             signals,
             timer,
         }
@@ -123,21 +126,21 @@ impl<'a> Attempt<'a> {
 
     /// Asks for the lock until it is ours, the patience is over, or a signal comes. `started` is
     /// when the run began to wait for whatever lock.
-    pub(super) fn wait(mut self, started: Moment) -> Result<Taking> {
-        let cli::Patience { wait, no_wait, .. } = *self.taker.patience;
-        let patience = Patience::since(started, no_wait, wait);
-        let mut deadlock = Deadlock::new(self.taker, self.holds, &self.claim, now());
+    pub(super) fn wait(mut self, started: Moment) -> Result<Outcome> {
+        let cli::Patience { wait, no_wait, .. } = *self.acquisition.patience;
+        let patience = WaitLimit::since(started, no_wait, wait);
+        let mut deadlock = Deadlock::new(self.acquisition, self.holds, &self.claim, now());
         let taking = self.until_it_is_ours(patience, &mut deadlock);
         report::transient(None);
         deadlock.forget(&mut self.client);
         // Whatever else ended the wait: our place must go, and a lock that a request has taken
         // whose answer nobody read. The same connection, where it is good, keeps the order.
-        if self.known && !matches!(taking, Ok(Taking::Done)) {
+        if self.known && !matches!(taking, Ok(Outcome::Acquired)) {
             let signals = Some(self.signals);
             let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
-            let released = self.taker.release(&self.claim, mode, client, signals);
+            let released = self.acquisition.release(&self.claim, mode, client, signals);
             if let Err(error) = released {
-                self.taker.voice().detail(error);
+                self.acquisition.voice().detail(error);
             }
         }
         if self.client.is_open() {
@@ -146,15 +149,19 @@ impl<'a> Attempt<'a> {
         taking
     }
 
-    fn until_it_is_ours(&mut self, patience: Patience, deadlock: &mut Deadlock) -> Result<Taking> {
+    fn until_it_is_ours(
+        &mut self,
+        patience: WaitLimit,
+        deadlock: &mut Deadlock,
+    ) -> Result<Outcome> {
         deadlock.lasting = wait::heartbeat(0) * 3;
         loop {
             let asked = match self.pace()? {
                 Ok(asked) => asked,
-                Err(why) => return Ok(Taking::GaveUp(why)),
+                Err(why) => return Ok(Outcome::NotAcquired(why)),
             };
             let answer = match deadlock.look(&mut self.client, asked) {
-                Ok(Some(cycle)) => return Ok(Taking::GaveUp(GaveUp::Busy(cycle))),
+                Ok(Some(cycle)) => return Ok(Outcome::NotAcquired(Reason::Busy(cycle))),
                 Ok(None) => self.ask(),
                 Err(error) => Err(error),
             };
@@ -164,7 +171,7 @@ impl<'a> Attempt<'a> {
                     None => continue,
                 },
                 Asked::Busy(busy) => busy,
-                Asked::GaveUp(why) => return Ok(Taking::GaveUp(why)),
+                Asked::NotAcquired(why) => return Ok(Outcome::NotAcquired(why)),
                 Asked::Nothing => continue,
             };
             let heard = now();
@@ -172,25 +179,25 @@ impl<'a> Attempt<'a> {
             if self.take_over_from_the_dead(&busy) {
                 continue;
             }
-            if self.taker.joins {
+            if self.acquisition.joins {
                 match self.join(&busy, heard, patience)? {
-                    Some(why) => return Ok(Taking::GaveUp(why)),
+                    Some(why) => return Ok(Outcome::NotAcquired(why)),
                     None => continue,
                 }
             }
             let was_queued = self.place.is_some();
             let place = self.queue_up(&busy);
             let ear = if place.polls {
-                Ear::Polls
+                WakeBy::Polling
             } else {
-                Ear::Listens
+                WakeBy::Message
             };
             // All of us look when a grant ends that isn't claimed.
             let ahead = if busy.granted { 0 } else { busy.ahead };
-            match wait::next(patience, ear, ahead, busy.left, heard, dice()) {
+            match wait::next(patience, ear, ahead, busy.left, heard, random_fraction()) {
                 Next::GiveUp => {
                     let line = self.patience_is_over(&busy);
-                    return Ok(Taking::GaveUp(GaveUp::Busy(line)));
+                    return Ok(Outcome::NotAcquired(Reason::Busy(line)));
                 }
                 // At once, now with a place in the queue.
                 Next::AskAt(_) if !was_queued => self.place = Some(place),
@@ -203,10 +210,10 @@ impl<'a> Attempt<'a> {
                     let at = looks.into_iter().flatten().fold(at, Moment::min);
                     match self.idle(&busy, heard, at)? {
                         Idle::Granted(grant) if !deadlock.noted() && self.start_under(grant) => {
-                            return Ok(Taking::Done);
+                            return Ok(Outcome::Acquired);
                         }
                         Idle::Ask | Idle::Granted(_) => {}
-                        Idle::GaveUp(why) => return Ok(Taking::GaveUp(why)),
+                        Idle::NotAcquired(why) => return Ok(Outcome::NotAcquired(why)),
                     }
                 }
             }
@@ -222,24 +229,24 @@ impl<'a> Attempt<'a> {
 
     /// The lock is ours; `None` when so little is left of its lease that it has to be lengthened
     /// first, if the server has become faster.
-    fn held(&mut self, lease: Lease, hold: HeldLock) -> Result<Option<Taking>> {
+    fn held(&mut self, lease: Lease, hold: HeldLock) -> Result<Option<Outcome>> {
         if now() < lease.stop_at() {
-            self.taker.voice().detail(format_args!(
+            self.acquisition.voice().detail(format_args!(
                 "lock \"{}\" acquired, fence {}",
                 self.claim.lock().name(),
                 hold.fence
             ));
             self.holds.add(hold, lease);
-            return Ok(Some(Taking::Done));
+            return Ok(Some(Outcome::Acquired));
         }
         self.too_late += 1;
         if self.too_late < 3 {
             return Ok(None);
         }
-        let ttl = humantime::format_duration(self.taker.request.ttl);
+        let ttl = humantime::format_duration(self.acquisition.request.ttl);
         let line = format!(
             "{} answers too slowly for --ttl {ttl}",
-            self.taker.settings.locks
+            self.acquisition.settings.locks
         );
         Err(lock::Error::new(ErrorKind::Unreachable, line).into())
     }
@@ -256,24 +263,24 @@ impl<'a> Attempt<'a> {
         &mut self,
         error: lock::Error,
         asked: Moment,
-        patience: Patience,
+        patience: WaitLimit,
     ) -> Result<Asked> {
         if self.failures == 0 {
             self.failing_since = asked;
         }
         self.failures += 1;
-        let lasting = asked.since(self.failing_since) > self.taker.request.ttl;
+        let lasting = asked.since(self.failing_since) > self.acquisition.request.ttl;
         if lasting || !self.holds.answered || !error.kind.may_pass() || patience.is_over(now()) {
             return Err(error.into());
         }
-        self.taker.voice().detail(&error);
+        self.acquisition.voice().detail(&error);
         self.client.disconnect();
-        let why = self.pause(asked + wait::reconnect(self.failures, dice()))?;
-        Ok(why.map_or(Asked::Nothing, Asked::GaveUp))
+        let why = self.pause(asked + wait::reconnect(self.failures, random_fraction()))?;
+        Ok(why.map_or(Asked::Nothing, Asked::NotAcquired))
     }
 
     /// Waits until the server may be asked again: this moment, or why to give up.
-    pub(super) fn pace(&mut self) -> Result<Result<Moment, GaveUp>> {
+    pub(super) fn pace(&mut self) -> Result<Result<Moment, Reason>> {
         let at = now();
         let ask_at = self.pace.ask_at(at);
         if ask_at <= at {
@@ -284,10 +291,10 @@ impl<'a> Attempt<'a> {
 
     /// Waits until a moment, after which the server is asked in any case; why to give up, if there is
     /// reason to.
-    fn pause(&mut self, until: Moment) -> Result<Option<GaveUp>> {
+    fn pause(&mut self, until: Moment) -> Result<Option<Reason>> {
         loop {
             match self.next(until) {
-                Ok(Woken::GaveUp(why)) => return Ok(Some(why)),
+                Ok(Woken::NotAcquired(why)) => return Ok(Some(why)),
                 Ok(Woken::Time) => return Ok(None),
                 Ok(Woken::Incoming(Incoming::SubscribeDenied)) => self.poll_from_now_on(),
                 // What is said meanwhile is found out by asking.
@@ -304,7 +311,7 @@ impl<'a> Attempt<'a> {
                 ) => {}
                 // Without the connection there is nothing to fail any more, but for ourselves.
                 Err(error) if self.client.is_open() => {
-                    self.taker.voice().detail(&error);
+                    self.acquisition.voice().detail(&error);
                     self.client.disconnect();
                 }
                 Err(error) => return Err(error.into()),
@@ -326,10 +333,10 @@ impl<'a> Attempt<'a> {
     pub(super) fn idle(&mut self, busy: &Busy, heard: Moment, until: Moment) -> Result<Idle> {
         loop {
             let at = now();
-            if self.telling.tell(&busy.id, at) {
+            if self.telling.is_due_for(&busy.id, at) {
                 let name = self.claim.lock().name();
                 let line = report::waiting(name, busy, at.since(heard));
-                self.taker.voice().progress(&line);
+                self.acquisition.voice().progress(&line);
             }
             match self.next(until.min(self.telling.due())) {
                 Ok(Woken::Time) if now() < until => {}
@@ -347,9 +354,9 @@ impl<'a> Attempt<'a> {
                 Ok(Woken::Incoming(
                     Incoming::Subscribed | Incoming::Acquired(_) | Incoming::LeaseState(_),
                 )) => {}
-                Ok(Woken::GaveUp(why)) => return Ok(Idle::GaveUp(why)),
+                Ok(Woken::NotAcquired(why)) => return Ok(Idle::NotAcquired(why)),
                 Err(error) => {
-                    self.taker.voice().detail(&error);
+                    self.acquisition.voice().detail(&error);
                     self.client.disconnect();
                     return Ok(Idle::Ask);
                 }
@@ -361,7 +368,7 @@ impl<'a> Attempt<'a> {
     /// it can be known that enough is left of that short lease.
     fn start_under(&mut self, grant: Grant) -> bool {
         // Far away the claim comes first: its answer might come when the grant is over.
-        let starts = self.taker.starts_on_word && wait::is_near(self.round_trip);
+        let starts = self.acquisition.starts_on_grant && wait::is_near(self.round_trip);
         let Some((asked, server_ms)) = self.asked.filter(|_| starts) else {
             return false;
         };
@@ -375,7 +382,7 @@ impl<'a> Attempt<'a> {
         if later > at.since(asked).mul_f64(1.01) + ROUNDING {
             return false;
         }
-        let (ttl, kill_after) = (self.taker.request.ttl, self.taker.kill_after);
+        let (ttl, kill_after) = (self.acquisition.request.ttl, self.acquisition.kill_after);
         let lease = Lease::granted(asked, later, at, grant.lasting, ttl, kill_after);
         if at >= lease.stop_at() {
             return false;
@@ -391,7 +398,7 @@ impl<'a> Attempt<'a> {
             waited: self.waited(),
             success: None,
         };
-        self.taker.voice().detail(format_args!(
+        self.acquisition.voice().detail(format_args!(
             "lock \"{}\" handed over, fence {}",
             self.claim.lock().name(),
             grant.fence
@@ -411,7 +418,7 @@ impl<'a> Attempt<'a> {
     /// Sends an acquire and waits for its answer.
     fn ask(&mut self) -> Result<Asked, lock::Error> {
         if let Some(gave_up) = open(&mut self.client, self.signals)? {
-            return Ok(Asked::GaveUp(gave_up));
+            return Ok(Asked::NotAcquired(gave_up));
         }
         // In one go with the question: the subscription stands before the server looks at it, so no
         // message can fall in between.
@@ -420,7 +427,7 @@ impl<'a> Attempt<'a> {
         }
         let sent = now();
         self.known = true;
-        let request = &self.taker.request;
+        let request = &self.acquisition.request;
         let place = self.place.as_ref();
         let within = self.claim.acquire(&mut self.client, request, place)?;
         loop {
@@ -434,7 +441,11 @@ impl<'a> Attempt<'a> {
                             slot,
                             success,
                         } => Asked::Held {
-                            lease: Lease::new(sent, self.taker.request.ttl, self.taker.kill_after),
+                            lease: Lease::new(
+                                sent,
+                                self.acquisition.request.ttl,
+                                self.acquisition.kill_after,
+                            ),
                             hold: HeldLock {
                                 claim: self.claim.clone(),
                                 fence,
@@ -444,12 +455,12 @@ impl<'a> Attempt<'a> {
                                 success: success.map(|ago| now().before(ago)),
                             },
                         },
-                        Acquired::Done(ago) => Asked::GaveUp(GaveUp::Enough(ago)),
+                        Acquired::Done(ago) => Asked::NotAcquired(Reason::RecentSuccess(ago)),
                         Acquired::Busy(busy) => {
                             if busy.repaired {
-                                let ttl = report::rough(self.taker.request.ttl);
+                                let ttl = report::rough(self.acquisition.request.ttl);
                                 let name = self.claim.lock().name();
-                                self.taker.voice().note(format_args!(
+                                self.acquisition.voice().note(format_args!(
                                     "lock \"{name}\" of another client had no expiry; it ends in {ttl} now"
                                 ));
                             }
@@ -460,7 +471,7 @@ impl<'a> Attempt<'a> {
                         Acquired::Superseded(by) => {
                             self.known = false;
                             let why = format!("superseded by {}", report::by(&by));
-                            Asked::GaveUp(GaveUp::Busy(why))
+                            Asked::NotAcquired(Reason::Busy(why))
                         }
                     });
                 }
@@ -474,7 +485,7 @@ impl<'a> Attempt<'a> {
                     | Incoming::LeaseState(_),
                 )
                 | Woken::HolderDied => {}
-                Woken::GaveUp(why) => return Ok(Asked::GaveUp(why)),
+                Woken::NotAcquired(why) => return Ok(Asked::NotAcquired(why)),
                 Woken::Time => {
                     return Err(self.client.unreachable_error(io::ErrorKind::TimedOut));
                 }
@@ -499,7 +510,7 @@ impl<'a> Attempt<'a> {
         let Some(instance) = &holder.who.instance else {
             return false;
         };
-        if holder.who.host != self.taker.request.who.host {
+        if holder.who.host != self.acquisition.request.who.host {
             return false;
         }
         let origin = |environment: &[u8]| origin_of(environment, &busy.id);
@@ -507,7 +518,7 @@ impl<'a> Attempt<'a> {
             Liveness::Unknown => false,
             // The others would only get in each other's way.
             Liveness::Alive(pulse) => {
-                if busy.ahead == 0 && (self.place.is_some() || self.taker.joins) {
+                if busy.ahead == 0 && (self.place.is_some() || self.acquisition.joins) {
                     self.pulse = Some((busy.id.clone(), pulse));
                 }
                 false
@@ -516,7 +527,7 @@ impl<'a> Attempt<'a> {
                 if !self.client.is_open() {
                     return false;
                 }
-                self.taker.voice().detail(format_args!(
+                self.acquisition.voice().detail(format_args!(
                     "lock \"{}\" was held by {}, which is dead",
                     self.claim.lock().name(),
                     report::by(&holder.who)
@@ -528,7 +539,7 @@ impl<'a> Attempt<'a> {
                         true
                     }
                     Err(error) => {
-                        self.taker.voice().detail(error);
+                        self.acquisition.voice().detail(error);
                         false
                     }
                 }
@@ -539,7 +550,7 @@ impl<'a> Attempt<'a> {
     /// Why we give up, when the user's patience is over.
     pub(super) fn patience_is_over(&self, busy: &Busy) -> String {
         let line = report::held(self.claim.lock().name(), busy);
-        if self.taker.patience.no_wait {
+        if self.acquisition.patience.no_wait {
             format!("{line}; --wait queues for it")
         } else {
             format!("gave up waiting: {line}")
@@ -556,7 +567,7 @@ impl<'a> Attempt<'a> {
                 return Ok(Woken::Incoming(incoming));
             }
             if let Some(why) = self.meanwhile().map_err(internal)? {
-                return Ok(Woken::GaveUp(why));
+                return Ok(Woken::NotAcquired(why));
             }
             if now() >= until {
                 return Ok(Woken::Time);
@@ -587,10 +598,10 @@ impl<'a> Attempt<'a> {
     }
 
     /// Looks after signals and what we hold.
-    fn meanwhile(&mut self) -> Result<Option<GaveUp>> {
+    fn meanwhile(&mut self) -> Result<Option<Reason>> {
         while let Some(arrived) = self.signals.next()? {
             if ends_waiting(arrived.signal) {
-                return Ok(Some(GaveUp::Signalled(arrived.signal)));
+                return Ok(Some(Reason::Interrupted(arrived.signal)));
             }
             if arrived.signal == SIGTSTP {
                 self.signals.suspend()?;
@@ -604,7 +615,7 @@ impl<'a> Attempt<'a> {
                     }
                 }
                 Report::Failed(error) => {
-                    self.taker.voice().detail(error);
+                    self.acquisition.voice().detail(error);
                     if let Some(lease) = &mut self.holds.lease {
                         lease.retry(now());
                     }
@@ -639,7 +650,7 @@ impl<'a> Attempt<'a> {
             if lease.renew_now(at)
                 && let Err(error) = self.holds.renew()
             {
-                self.taker.voice().detail(error);
+                self.acquisition.voice().detail(error);
                 if let Some(lease) = &mut self.holds.lease {
                     lease.retry(at);
                 }
@@ -649,8 +660,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Giving up, because something that we held is gone.
-    fn without(&self, what: &str) -> GaveUp {
+    fn without(&self, what: &str) -> Reason {
         let name = self.claim.lock().name();
-        GaveUp::Lost(format!("{what}, while waiting for lock \"{name}\""))
+        Reason::Lost(format!("{what}, while waiting for lock \"{name}\""))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{HeldLocks, Taker};
+use super::{Acquisition, HeldLocks};
 use crate::clock::Moment;
 use crate::lock::{self, Claim, Client, CycleMember, Name, WaitEdge};
 use crate::report;
@@ -24,12 +24,17 @@ pub struct Deadlock<'a> {
 
 impl<'a> Deadlock<'a> {
     /// The wait for what `claim` wants begins.
-    pub(super) fn new(taker: &'a Taker, holds: &HeldLocks, claim: &Claim, began: Moment) -> Self {
-        let inherited = taker.inherited.iter().map(|(_, token)| token.id());
+    pub(super) fn new(
+        acquisition: &'a Acquisition,
+        holds: &HeldLocks,
+        claim: &Claim,
+        began: Moment,
+    ) -> Self {
+        let inherited = acquisition.inherited.iter().map(|(_, token)| token.id());
         let own = holds.all.iter().map(|hold| hold.claim.id());
         Self {
             edge: WaitEdge {
-                locks: &taker.settings.locks,
+                locks: &acquisition.settings.locks,
                 holds: inherited.chain(own).collect(),
                 wants: claim.lock().name().clone(),
                 id: claim.id(),
