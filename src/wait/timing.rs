@@ -136,13 +136,13 @@ impl Pace {
     }
 }
 
-/// When to tell a user what the wait is for.
+/// When to show a user what the wait is for.
 #[derive(Debug)]
 pub struct ProgressSchedule {
-    /// There is a line that can be written anew.
+    /// There is a line that can be rewritten.
     single_line: bool,
     due: Moment,
-    /// The holder that was last_shown of last.
+    /// The id of the holder that was shown last.
     last_shown: Option<String>,
 }
 
@@ -159,7 +159,7 @@ impl ProgressSchedule {
         }
     }
 
-    /// When there will be something to say.
+    /// When there will be something to show.
     pub fn due(&self) -> Moment {
         self.due
     }
@@ -169,7 +169,7 @@ impl ProgressSchedule {
         self.last_shown.is_none().then_some(self.due)
     }
 
-    /// Whether to tell now that this holder has the lock.
+    /// Whether to show now that this holder has the lock.
     pub fn is_due_for(&mut self, holder: &str, now: Moment) -> bool {
         let changed = self
             .last_shown

@@ -13,18 +13,17 @@ use anyhow::Result;
 
 use super::deadlock::Deadlock;
 use super::{
-    Acquisition, HeldLock, HeldLocks, Outcome, Reason, cancelled, lost, open, random_fraction,
-    sleep,
+    Acquisition, HeldLock, HeldLocks, Outcome, Reason, Trouble, cancelled, lost, open,
+    random_fraction, sleep,
 };
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseEvent};
 use crate::lock::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Grant, Incoming, Place, ReleaseMode,
 };
 use crate::process::{self, Liveness, ProcessFd};
-use crate::renewer::Report;
 use crate::report;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
 use crate::wait::{self, Next, Pace, ProgressSchedule, WaitLimit, WakeBy};
@@ -608,35 +607,26 @@ impl<'a> Attempt<'a> {
             }
         }
         for report in self.holds.reports() {
-            match report {
-                Report::Renewed(sent) => {
-                    if let Some(lease) = &mut self.holds.lease {
-                        lease.renewed(sent);
-                    }
-                }
-                Report::Failed(error) => {
+            let (event, trouble) = self.holds.record(report);
+            let lost = match trouble {
+                Some(Trouble::Unreachable(error)) => {
                     self.acquisition.voice().detail(error);
-                    if let Some(lease) = &mut self.holds.lease {
-                        lease.retry(now());
-                    }
+                    None
                 }
-                Report::Lost(name, loss) => {
-                    self.holds.forget(&name);
-                    return Ok(Some(self.without(&lost(&name, &loss))));
-                }
-                Report::Confirmed(sent, left) => {
-                    if let Some(lease) = &mut self.holds.lease {
-                        lease.confirmed(sent, left);
-                    }
-                }
-                Report::Cancelled(name, by) => {
-                    return Ok(Some(self.without(&cancelled(&name, &by))));
-                }
-                Report::Returned(name) => {
-                    self.holds.forget(&name);
-                    return Ok(Some(
-                        self.without(&format!("lock \"{name}\" was given back")),
-                    ));
+                Some(Trouble::Lost(name, loss)) => Some(lost(&name, &loss)),
+                Some(Trouble::Cancelled(name, by)) => Some(cancelled(&name, &by)),
+                Some(Trouble::Released(name)) => Some(format!("lock \"{name}\" was given back")),
+                None => None,
+            };
+            if let Some(line) = lost {
+                return Ok(Some(self.without(&line)));
+            }
+            if let Some(lease) = &mut self.holds.lease {
+                match event {
+                    LeaseEvent::Renewed(sent) => lease.renewed(sent),
+                    LeaseEvent::Confirmed(sent, left) => lease.confirmed(sent, left),
+                    LeaseEvent::RenewalFailed => lease.retry(now()),
+                    LeaseEvent::Lost | LeaseEvent::Cancelled | LeaseEvent::Released => {}
                 }
             }
         }

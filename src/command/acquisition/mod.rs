@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use self::driver::Attempt;
-pub use self::holds::{HeldLock, HeldLocks};
+pub use self::holds::{HeldLock, HeldLocks, Trouble};
 use super::environment::{Environment, JobLock};
 use super::{BadUsage, environment};
 use crate::cli;
