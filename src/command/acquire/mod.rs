@@ -115,8 +115,8 @@ fn acquire_lock(
 ) -> Result<Result<(), Reason>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
-    if let Some(gave_up) = acquisition::open(&mut holds.client, signals)? {
-        return Ok(Err(gave_up));
+    if let Some(signal) = acquisition::open(&mut holds.client, signals)? {
+        return Ok(Err(Reason::Interrupted(signal)));
     }
     let taking = acquisition.take_all(started, holds, signals, &mut timer);
     if let Outcome::NotAcquired(why) = taking

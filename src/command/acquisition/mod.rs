@@ -1,12 +1,11 @@
-//! Taking locks: from the names that were typed to holding them all, and giving them back.
+//! Acquiring locks: from the names that were typed to holding them all, and releasing them.
 //!
-//! `driver` is the wait for one lock, `join` that for another run, `deadlock` the look for others that
-//! wait for us, `holds` what is held and how it is kept alive.
+//! `attempt` is the wait for one lock (decided by [`crate::wait`]), `deadlock` what others read of it,
+//! `holds` what is held and how it is kept alive.
 
+mod attempt;
 mod deadlock;
-mod driver;
 mod holds;
-mod join;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +18,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use self::driver::Attempt;
+use self::attempt::Attempt;
 pub use self::holds::{HeldLock, HeldLocks, Trouble};
 use super::environment::{Environment, JobLock};
 use super::{BadUsage, environment};
@@ -42,7 +41,7 @@ pub struct Acquisition<'a> {
     pub settings: &'a Settings,
     /// As they were typed, each once.
     pub names: Vec<Name>,
-    pub patience: &'a cli::Patience,
+    pub wait_options: &'a cli::Patience,
     pub request: Request,
     /// The time between SIGTERM and SIGKILL for who works under the locks.
     pub kill_after: Duration,
@@ -106,7 +105,7 @@ impl<'a> Acquisition<'a> {
         Self {
             settings,
             names,
-            patience: &options.patience,
+            wait_options: &options.patience,
             request,
             kill_after,
             joins: false,
@@ -141,7 +140,7 @@ impl<'a> Acquisition<'a> {
                 continue;
             }
             let claim = Claim::new(lock, &self.request.who)?;
-            match Attempt::new(self, claim, holds, signals, timer).wait(started)? {
+            match Attempt::new(self, claim, holds, started, signals, timer).run()? {
                 Outcome::Acquired => {}
                 gave_up @ Outcome::NotAcquired(_) => return Ok(gave_up),
             }
@@ -151,7 +150,7 @@ impl<'a> Acquisition<'a> {
 
     /// Says why no lock was taken, where that is worth a line, and with what status that ends.
     pub fn not_acquired(&self, why: Reason) -> Exit {
-        let status = self.patience.conflict_exit_code;
+        let status = self.wait_options.conflict_exit_code;
         match why {
             Reason::Busy(line) => {
                 self.voice().note(line);
@@ -361,9 +360,9 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
 const SOON: Duration = Duration::from_millis(250);
 
-/// Opens a connection, for a process whose signals are collected: why to give up, if one comes that
-/// ends us, also where the server doesn't let us in.
-pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<Reason>, lock::Error> {
+/// Opens a connection, for a process whose signals are collected: a signal that ends us, if one comes
+/// before the server lets us in.
+pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, lock::Error> {
     let Some(opening) = client.open_soon(SOON)? else {
         return Ok(None);
     };
@@ -373,7 +372,7 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<Reason>, lo
     })?;
     match opened {
         Ok(open) => *client = open,
-        Err(gave_up) => return Ok(Some(gave_up)),
+        Err(signal) => return Ok(Some(signal)),
     }
     Ok(None)
 }
@@ -381,7 +380,7 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<Reason>, lo
 fn open_in_background(
     opening: SlowOpening,
     signals: &Signals,
-) -> io::Result<Result<Result<Client, Reason>, lock::Error>> {
+) -> io::Result<Result<Result<Client, i32>, lock::Error>> {
     let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
     let (answer, answered) = channel();
     let waker = Arc::clone(&done);
@@ -392,7 +391,7 @@ fn open_in_background(
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())])?;
         if let Some(signal) = ending(signals)? {
-            return Ok(Ok(Err(Reason::Interrupted(signal))));
+            return Ok(Ok(Err(signal)));
         }
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened.map(Ok));

@@ -165,7 +165,10 @@ impl Run<'_> {
         let (opened, mut senses) = if let Some(senses) = early {
             match acquisition::open(&mut holds.client, &senses.signals) {
                 Ok(None) => (Ok(()), senses),
-                Ok(Some(why)) => return Ok(self.acquisition.not_acquired(why)),
+                Ok(Some(signal)) => {
+                    let reason = Reason::Interrupted(signal);
+                    return Ok(self.acquisition.not_acquired(reason));
+                }
                 Err(error) => (Err(error), senses),
             }
         } else {
