@@ -883,3 +883,6 @@ fn status(end: &Outcome) -> Option<Exit> {
         Outcome::Running | Outcome::Expired | Outcome::Released => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

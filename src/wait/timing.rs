@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_look_is_at_the_end_of_the_patience() {
+    fn the_last_question_is_asked_when_the_time_to_wait_is_over() {
         let until = WaitLimit::Until(START + MS * 500);
         let ask = |until, at| next(until, WakeBy::Message, 3, None, at, 0.0);
         assert_eq!(ask(until, START), Next::AskAt(START + MS * 500));
