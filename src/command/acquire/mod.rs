@@ -57,14 +57,14 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         ..ourselves()
     };
     let acquisition = Acquisition::new(settings, names, who, &options.taking, options.kill_after);
-    let mut holds = acquisition.no_holds();
+    let mut holds = acquisition.nothing_held();
     // Before all else: a process that is stopped here still has to tell the shell.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
-    if let Err(gave_up) = acquire_lock(&acquisition, &mut holds, &signals)? {
+    if let Err(reason) = acquire_lock(&acquisition, &mut holds, &signals)? {
         acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
-        return Ok(acquisition.not_acquired(gave_up));
+        return Ok(acquisition.not_acquired(reason));
     }
     let slots = options.taking.slots.is_some();
     let environment = acquisition.environment(&holds, slots);
@@ -118,8 +118,8 @@ fn acquire_lock(
     if let Some(signal) = acquisition::open(&mut holds.client, signals)? {
         return Ok(Err(Reason::Interrupted(signal)));
     }
-    let taking = acquisition.take_all(started, holds, signals, &mut timer);
-    if let Outcome::NotAcquired(why) = taking
+    let outcome = acquisition.acquire_all(started, holds, signals, &mut timer);
+    if let Outcome::NotAcquired(why) = outcome
         .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::Unused, Some(signals)))?
     {
         return Ok(Err(why));

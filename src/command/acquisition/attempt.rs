@@ -1,4 +1,7 @@
 //! The wait for one lock: what happens is put to [`Wait`], and what it decides is done.
+//!
+//! Nothing here decides anything, and nothing in [`Wait`] waits: a request whose answer may take long is
+//! sent, and its answer comes in between signals, reports of the renewer and the clock.
 
 use std::collections::VecDeque;
 use std::io;
@@ -258,13 +261,8 @@ impl<'a> Attempt<'a> {
         if !self.client.is_open() {
             return Event::NotSearched;
         }
-        let edge = match &self.edge {
-            Some(edge) => edge,
-            None => {
-                let edge = deadlock::edge(self.acquisition, self.held, &self.claim);
-                self.edge.insert(edge)
-            }
-        };
+        let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
+        let edge = self.edge.get_or_insert_with(new);
         let published = edge.publish(&mut self.client, lasting);
         match published.and_then(|()| edge.look(&mut self.client)) {
             Ok(cycle) => Event::Searched(cycle),

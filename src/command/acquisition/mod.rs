@@ -47,7 +47,7 @@ pub struct Acquisition<'a> {
     pub kill_after: Duration,
     /// A run that is going on is waited for and does for ours.
     pub joins: bool,
-    /// The work may start on the server's word that the lock is ours, with the claim under way.
+    /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
     /// What the runs around this one hold: names and tokens.
     pub inherited: Vec<(Name, Token)>,
@@ -73,7 +73,7 @@ pub enum Reason {
 }
 
 impl<'a> Acquisition<'a> {
-    /// By the options that all who take locks have.
+    /// From the options common to run and acquire.
     pub fn new(
         settings: &'a Settings,
         names: Vec<Name>,
@@ -114,8 +114,8 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// What is held when nothing is held yet.
-    pub fn no_holds(&self) -> HeldLocks {
+    /// The start of an acquisition: nothing is held yet.
+    pub fn nothing_held(&self) -> HeldLocks {
         HeldLocks::none(self.settings.locks.client(), self.request.ttl)
     }
 
@@ -123,9 +123,9 @@ impl<'a> Acquisition<'a> {
         self.settings.voice
     }
 
-    /// Takes one lock after the other, in an order that is the same for everybody. `started` is
+    /// Acquires one lock after the other, in an order that is the same for all jobs. `started` is
     /// when the wait began.
-    pub fn take_all(
+    pub fn acquire_all(
         &self,
         started: Moment,
         holds: &mut HeldLocks,
@@ -142,16 +142,16 @@ impl<'a> Acquisition<'a> {
             let claim = Claim::new(lock, &self.request.who)?;
             match Attempt::new(self, claim, holds, started, signals, timer).run()? {
                 Outcome::Acquired => {}
-                gave_up @ Outcome::NotAcquired(_) => return Ok(gave_up),
+                not_acquired @ Outcome::NotAcquired(_) => return Ok(not_acquired),
             }
         }
         Ok(Outcome::Acquired)
     }
 
     /// Says why no lock was taken, where that is worth a line, and with what status that ends.
-    pub fn not_acquired(&self, why: Reason) -> Exit {
+    pub fn not_acquired(&self, reason: Reason) -> Exit {
         let status = self.wait_options.conflict_exit_code;
-        match why {
+        match reason {
             Reason::Busy(line) => {
                 self.voice().note(line);
                 Exit::Busy(status.unwrap_or(cli::BUSY))

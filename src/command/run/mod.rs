@@ -161,7 +161,7 @@ impl Run<'_> {
         }
         let started = now();
         // Until a lock is asked for, a signal has nothing to clean up and ends us by itself.
-        let mut holds = self.acquisition.no_holds();
+        let mut holds = self.acquisition.nothing_held();
         let (opened, mut senses) = if let Some(senses) = early {
             match acquisition::open(&mut holds.client, &senses.signals) {
                 Ok(None) => (Ok(()), senses),
@@ -176,15 +176,15 @@ impl Run<'_> {
             (opened, Senses::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
-        let taking = match opened {
+        let outcome = match opened {
             Ok(()) => {
                 let Senses { signals, timer } = &mut senses;
                 self.acquisition
-                    .take_all(started, &mut holds, signals, timer)
+                    .acquire_all(started, &mut holds, signals, timer)
             }
             Err(error) => Err(error.into()),
         };
-        match taking {
+        match outcome {
             Ok(Outcome::Acquired) => self.run_under(&mut holds, began, job, &mut senses),
             Ok(Outcome::NotAcquired(why)) => {
                 self.acquisition.release_at_end(
@@ -230,7 +230,7 @@ impl Run<'_> {
         };
         let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
         job.environment = environment::without_locks(&self.acquisition.names);
-        let mut nothing = self.acquisition.no_holds();
+        let mut nothing = self.acquisition.nothing_held();
         let asked = self.supervise(&job, &mut nothing, senses);
         // Whatever the script makes of a signal, it was meant for us.
         if let Some(signal) = asked.signal {
