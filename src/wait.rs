@@ -159,21 +159,26 @@ pub enum End {
     Failed(lock::Error),
 }
 
+/// The answer that the lock is busy.
+#[derive(Clone, Debug)]
+struct BusyAnswer {
+    busy: Rc<Busy>,
+    /// When the question was sent.
+    sent: Moment,
+    /// When the answer came.
+    heard: Moment,
+}
+
 /// What to ask next.
 #[derive(Debug)]
 enum Question {
     /// For the lock.
     Lock,
-    /// What became of the run that we joined. Its process has `died` without a word.
-    Run {
-        busy: Rc<Busy>,
-        heard: Moment,
-        died: bool,
-    },
+    /// What became of the run that we joined, which was found then. Its process has `died`.
+    Run { found: BusyAnswer, died: bool },
 }
 
-/// How far the wait has come. `asked` is when the current question was allowed, `sent` when the last
-/// question for the lock was sent, and `heard` when its answer came.
+/// How far the wait has come. `asked` is when the current question was allowed.
 #[derive(Debug)]
 enum Phase {
     New,
@@ -201,29 +206,21 @@ enum Phase {
         until: Moment,
     },
     /// The holder's process is being looked at.
-    Examining {
-        busy: Rc<Busy>,
-        sent: Moment,
-        heard: Moment,
-    },
+    Examining(BusyAnswer),
     /// We are in the queue.
     Queued {
-        busy: Rc<Busy>,
-        sent: Moment,
-        heard: Moment,
+        found: BusyAnswer,
         until: Moment,
     },
     /// The state of the run that we joined is being read.
     LookingAtRun {
-        busy: Rc<Busy>,
-        heard: Moment,
+        found: BusyAnswer,
         died: bool,
         asked: Moment,
     },
     /// We wait for the end of that run, without a place in the queue. The history has it, or not.
     Joined {
-        busy: Rc<Busy>,
-        heard: Moment,
+        found: BusyAnswer,
         is_known: bool,
         until: Moment,
     },
@@ -338,7 +335,7 @@ impl<'a> Wait<'a> {
             Phase::New
             | Phase::Searching { .. }
             | Phase::Sending { .. }
-            | Phase::Examining { .. }
+            | Phase::Examining(_)
             | Phase::LookingAtRun { .. }
             | Phase::Over => None,
         };
@@ -405,12 +402,11 @@ impl<'a> Wait<'a> {
             Event::Answered(answer) => self.on_answer(answer, now, &mut actions),
             Event::Holder(state) => self.on_holder(state, now, &mut actions),
             Event::TakenOver(taken) => {
-                if let Phase::Examining { busy, sent, heard } = &self.phase {
+                if let Phase::Examining(found) = &self.phase {
                     if taken {
                         self.ask(Question::Lock, now, &mut actions);
                     } else {
-                        let busy = Rc::clone(busy);
-                        self.stay(busy, *sent, *heard, now, &mut actions);
+                        self.stay(found.clone(), now, &mut actions);
                     }
                 }
             }
@@ -455,7 +451,7 @@ impl<'a> Wait<'a> {
             | Phase::Searching { .. }
             | Phase::Sending { .. }
             | Phase::Asking { .. }
-            | Phase::Examining { .. }
+            | Phase::Examining(_)
             | Phase::LookingAtRun { .. }
             | Phase::Over => {}
         }
@@ -506,14 +502,9 @@ impl<'a> Wait<'a> {
                 actions.push(Action::SearchDeadlock(self.waiting_for));
             }
             Question::Lock => self.send(asked, actions),
-            Question::Run { busy, heard, died } => {
-                actions.push(Action::LookAtRun(Rc::clone(&busy)));
-                self.phase = Phase::LookingAtRun {
-                    busy,
-                    heard,
-                    died,
-                    asked,
-                };
+            Question::Run { found, died } => {
+                actions.push(Action::LookAtRun(Rc::clone(&found.busy)));
+                self.phase = Phase::LookingAtRun { found, died, asked };
             }
         }
     }
@@ -532,13 +523,11 @@ impl<'a> Wait<'a> {
     fn wake(&mut self, died: bool, now: Moment, actions: &mut Vec<Action>) {
         let question = match &self.phase {
             Phase::Joined {
-                busy,
-                heard,
+                found,
                 is_known: true,
                 ..
             } => Question::Run {
-                busy: Rc::clone(busy),
-                heard: *heard,
+                found: found.clone(),
                 died,
             },
             // Another one may hold it now.
@@ -553,7 +542,7 @@ impl<'a> Wait<'a> {
             | Phase::Searching { .. }
             | Phase::Sending { .. }
             | Phase::Asking { .. }
-            | Phase::Examining { .. }
+            | Phase::Examining(_)
             | Phase::LookingAtRun { .. }
             | Phase::Over => return,
         };
@@ -579,7 +568,7 @@ impl<'a> Wait<'a> {
             Phase::New
             | Phase::Pausing { .. }
             | Phase::Reconnecting { .. }
-            | Phase::Examining { .. } => actions.push(Action::Disconnect(error)),
+            | Phase::Examining(_) => actions.push(Action::Disconnect(error)),
             Phase::Over => {}
         }
     }
@@ -658,7 +647,12 @@ impl<'a> Wait<'a> {
                 self.is_known = self.place.is_some();
                 self.contact = Contact::Answers;
                 self.was_busy = true;
-                self.on_busy(Rc::new(busy), sent, now, actions);
+                let found = BusyAnswer {
+                    busy: Rc::new(busy),
+                    sent,
+                    heard: now,
+                };
+                self.on_busy(found, now, actions);
             }
             Err(error) => self.retry_or_fail(error, asked, now, actions),
         }
@@ -674,24 +668,24 @@ impl<'a> Wait<'a> {
     }
 
     /// The process of a holder on this host may be dead, or is watched from now on.
-    fn on_busy(&mut self, busy: Rc<Busy>, sent: Moment, heard: Moment, actions: &mut Vec<Action>) {
+    fn on_busy(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
+        let busy = &found.busy;
         let is_watched = self.watched.as_ref() == Some(&busy.id);
         if is_watched && busy.ahead == 0 {
-            return self.stay(busy, sent, heard, heard, actions);
+            return self.stay(found, now, actions);
         }
         if self.watched.take().is_some() {
             actions.push(Action::StopWatching);
         }
         let who = busy.holder.as_ref().map(|holder| &holder.who);
         if who.is_some_and(|who| who.instance.is_some() && who.host == self.policy.host) {
-            let watch = self.watches(&busy);
             actions.push(Action::Examine {
-                busy: Rc::clone(&busy),
-                watch,
+                busy: Rc::clone(busy),
+                watch: self.watches(busy),
             });
-            self.phase = Phase::Examining { busy, sent, heard };
+            self.phase = Phase::Examining(found);
         } else {
-            self.stay(busy, sent, heard, heard, actions);
+            self.stay(found, now, actions);
         }
     }
 
@@ -702,36 +696,30 @@ impl<'a> Wait<'a> {
     }
 
     fn on_holder(&mut self, state: HolderState, now: Moment, actions: &mut Vec<Action>) {
-        let Phase::Examining { busy, sent, heard } = &self.phase else {
+        let Phase::Examining(found) = &self.phase else {
             return;
         };
-        let (busy, sent, heard) = (Rc::clone(busy), *sent, *heard);
+        let found = found.clone();
         match state {
-            HolderState::Dead => actions.push(Action::TakeOver(busy)),
+            HolderState::Dead => actions.push(Action::TakeOver(found.busy)),
             HolderState::Alive => {
-                if self.watches(&busy) {
-                    self.watched = Some(busy.id.clone());
+                if self.watches(&found.busy) {
+                    self.watched = Some(found.busy.id.clone());
                 }
-                self.stay(busy, sent, heard, now, actions);
+                self.stay(found, now, actions);
             }
-            HolderState::Unknown => self.stay(busy, sent, heard, now, actions),
+            HolderState::Unknown => self.stay(found, now, actions),
         }
     }
 
     /// The lock is busy, and nothing can be done about its holder.
-    fn stay(
-        &mut self,
-        busy: Rc<Busy>,
-        sent: Moment,
-        heard: Moment,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn stay(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
         if self.policy.joins {
             let died = false;
-            return self.ask(Question::Run { busy, heard, died }, now, actions);
+            return self.ask(Question::Run { found, died }, now, actions);
         }
-        let place = self.updated_place(&busy);
+        let BusyAnswer { busy, heard, .. } = &found;
+        let place = self.updated_place(busy);
         let wake_by = if place.polls {
             WakeBy::Polling
         } else {
@@ -743,8 +731,8 @@ impl<'a> Wait<'a> {
             WakeBy::Message => 0.0,
             WakeBy::Polling => (self.policy.jitter)(),
         };
-        match next(self.policy.limit, wake_by, ahead, busy.left, heard, jitter) {
-            Next::GiveUp => self.end(End::Busy(busy), actions),
+        match next(self.policy.limit, wake_by, ahead, busy.left, *heard, jitter) {
+            Next::GiveUp => self.end(End::Busy(found.busy), actions),
             Next::AskAt(at) => {
                 let was_queued = self.place.replace(place).is_some();
                 if !was_queued {
@@ -753,12 +741,10 @@ impl<'a> Wait<'a> {
                 }
                 self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
                 // What the user is shown first is to be fresh.
-                let first = self.progress.first().filter(|&first| first > heard);
+                let first = self.progress.first().filter(|first| first > heard);
                 let looks = [self.search_due(), first];
                 self.phase = Phase::Queued {
-                    busy,
-                    sent,
-                    heard,
+                    found,
                     until: looks.into_iter().flatten().fold(at, Moment::min),
                 };
                 self.show(now, actions);
@@ -782,12 +768,12 @@ impl<'a> Wait<'a> {
     }
 
     fn show(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Phase::Queued { busy, heard, .. } | Phase::Joined { busy, heard, .. } = &self.phase
-            && self.progress.is_due_for(&busy.id, now)
+        if let Phase::Queued { found, .. } | Phase::Joined { found, .. } = &self.phase
+            && self.progress.is_due_for(&found.busy.id, now)
         {
             actions.push(Action::Show {
-                busy: Rc::clone(busy),
-                age: now.since(*heard),
+                busy: Rc::clone(&found.busy),
+                age: now.since(found.heard),
             });
         }
     }
@@ -802,12 +788,10 @@ impl<'a> Wait<'a> {
     /// The work may start on a grant, with its confirmation still under way, if it can be known that
     /// enough is left of that short lease.
     fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<End> {
-        let Phase::Queued {
-            busy, sent, heard, ..
-        } = &self.phase
-        else {
+        let Phase::Queued { found, .. } = &self.phase else {
             return None;
         };
+        let BusyAnswer { busy, sent, heard } = found;
         // Far away the confirmation comes first: its answer might come when the grant is over. And
         // what others may have read of our wait has to be taken back.
         let is_allowed = self.policy.starts_on_grant && !self.was_published();
@@ -832,16 +816,10 @@ impl<'a> Wait<'a> {
     /// The run that we joined has ended, with its status in place of ours; or goes on; or it is for us
     /// to run.
     fn on_run(&mut self, outcome: Option<Outcome>, now: Moment, actions: &mut Vec<Action>) {
-        let Phase::LookingAtRun {
-            busy,
-            heard,
-            died,
-            asked,
-        } = &self.phase
-        else {
+        let Phase::LookingAtRun { found, died, asked } = &self.phase else {
             return;
         };
-        let (busy, heard, died, asked) = (Rc::clone(busy), *heard, *died, *asked);
+        let (found, died, asked) = (found.clone(), *died, *asked);
         let (pause, is_known) = match outcome {
             Some(Outcome::Running) if !died => (LOOK_AT_RUN, true),
             // Its process has ended without a word.
@@ -854,18 +832,19 @@ impl<'a> Wait<'a> {
             }
             // Another client's, or it is only just being handed on.
             None => {
-                let end = busy.left.map_or(LOOK_AT_RUN, end_of);
+                let end = found.busy.left.map_or(LOOK_AT_RUN, end_of);
                 (end.min(LOOK_AT_RUN), false)
             }
         };
         let until = match self.policy.limit {
-            WaitLimit::Until(end) if asked >= end => return self.end(End::Busy(busy), actions),
+            WaitLimit::Until(end) if asked >= end => {
+                return self.end(End::Busy(found.busy), actions);
+            }
             WaitLimit::Until(end) => end.min(asked + pause),
             WaitLimit::Forever => asked + pause,
         };
         self.phase = Phase::Joined {
-            busy,
-            heard,
+            found,
             is_known,
             until,
         };
