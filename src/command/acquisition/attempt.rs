@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use super::deadlock;
 use super::{
-    Acquisition, HeldLock, HeldLocks, Outcome, Reason, Trouble, cancelled, lost, open,
+    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, cancelled, lost, open,
     random_fraction, sleep,
 };
 use crate::clock::{Moment, Timer, now};
@@ -38,7 +38,7 @@ pub struct Attempt<'a> {
     /// This wait as others read it, once it was published.
     edge: Option<WaitEdge<'a>>,
     /// What went wrong last with what is held already.
-    trouble: Option<Trouble>,
+    trouble: Option<LockTrouble>,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
@@ -146,7 +146,7 @@ impl<'a> Attempt<'a> {
         }
         for report in self.held.reports() {
             let (event, trouble) = self.held.record(report);
-            if let Some(Trouble::Unreachable(error)) = &trouble {
+            if let Some(LockTrouble::Unreachable(error)) = &trouble {
                 self.acquisition.voice().detail(error);
             }
             self.trouble = trouble;
@@ -427,12 +427,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// Why we give up, when something that we held is gone.
-    fn lost_meanwhile(&self, trouble: Option<&Trouble>) -> String {
+    fn lost_meanwhile(&self, trouble: Option<&LockTrouble>) -> String {
         let what = match trouble {
-            Some(Trouble::Lost(name, loss)) => lost(name, loss),
-            Some(Trouble::Cancelled(name, by)) => cancelled(name, by),
-            Some(Trouble::Released(name)) => format!("lock \"{name}\" was given back"),
-            Some(Trouble::Unreachable(_)) | None => {
+            Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
+            Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
+            Some(LockTrouble::Released(name)) => format!("lock \"{name}\" was given back"),
+            Some(LockTrouble::Unreachable(_)) | None => {
                 "the locks held so far were not renewed in time".into()
             }
         };

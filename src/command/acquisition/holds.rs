@@ -39,7 +39,7 @@ impl HeldLock {
 }
 
 /// What a report says beyond its meaning for the lease: for messages.
-pub enum Trouble {
+pub enum LockTrouble {
     Unreachable(Error),
     Lost(Name, Loss),
     Cancelled(Name, Box<Who>),
@@ -135,25 +135,25 @@ impl HeldLocks {
     }
 
     /// What a report means for the lease of all; a lock that is gone is forgotten.
-    pub fn record(&mut self, report: Report) -> (LeaseEvent, Option<Trouble>) {
+    pub fn record(&mut self, report: Report) -> (LeaseEvent, Option<LockTrouble>) {
         match report {
             Report::Renewed(sent) => (LeaseEvent::Renewed(sent), None),
             Report::Confirmed(sent, left) => (LeaseEvent::Confirmed(sent, left), None),
             Report::Failed(error) => {
-                let trouble = Trouble::Unreachable(error);
+                let trouble = LockTrouble::Unreachable(error);
                 (LeaseEvent::RenewalFailed, Some(trouble))
             }
             Report::Cancelled(name, by) => {
-                let trouble = Trouble::Cancelled(name, by);
+                let trouble = LockTrouble::Cancelled(name, by);
                 (LeaseEvent::Cancelled, Some(trouble))
             }
             Report::Lost(name, loss) => {
                 self.forget(&name);
-                (LeaseEvent::Lost, Some(Trouble::Lost(name, loss)))
+                (LeaseEvent::Lost, Some(LockTrouble::Lost(name, loss)))
             }
             Report::Returned(name) => {
                 self.forget(&name);
-                (LeaseEvent::Released, Some(Trouble::Released(name)))
+                (LeaseEvent::Released, Some(LockTrouble::Released(name)))
             }
         }
     }

@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use self::attempt::Attempt;
-pub use self::holds::{HeldLock, HeldLocks, Trouble};
+pub use self::holds::{HeldLock, HeldLocks, LockTrouble};
 use super::environment::{Environment, JobLock};
 use super::{BadUsage, environment};
 use crate::cli;

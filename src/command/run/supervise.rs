@@ -14,7 +14,7 @@ use super::{Job, Run, Senses, cannot_run};
 use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
-use crate::command::acquisition::{HeldLocks, Trouble, cancelled, lost, sleep};
+use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep};
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent};
 use crate::lock;
@@ -95,7 +95,7 @@ struct Supervision<'a> {
     child: Child,
     holds: &'a mut HeldLocks,
     /// What went wrong with the locks last.
-    trouble: Option<Trouble>,
+    trouble: Option<LockTrouble>,
     /// Processes that we may not signal; said once.
     refused: Refused,
     killed: bool,
@@ -215,11 +215,11 @@ impl Supervision<'_> {
         let (event, trouble) = self.holds.record(report);
         let voice = self.run.voice();
         match trouble {
-            Some(Trouble::Unreachable(error)) => self.note_failure(error),
-            Some(Trouble::Released(name)) => voice.detail(format_args!(
+            Some(LockTrouble::Unreachable(error)) => self.note_failure(error),
+            Some(LockTrouble::Released(name)) => voice.detail(format_args!(
                 "lock \"{name}\" was given back by the command"
             )),
-            Some(trouble @ (Trouble::Lost(..) | Trouble::Cancelled(..))) => {
+            Some(trouble @ (LockTrouble::Lost(..) | LockTrouble::Cancelled(..))) => {
                 self.trouble = Some(trouble);
             }
             None => {}
@@ -244,7 +244,7 @@ impl Supervision<'_> {
         self.run
             .voice()
             .detail(format_args!("renewal failed: {error}"));
-        self.trouble = Some(Trouble::Unreachable(error));
+        self.trouble = Some(LockTrouble::Unreachable(error));
     }
 
     /// Lets the session decide about an event, and does it, and about what follows from that.
@@ -408,12 +408,12 @@ impl Supervision<'_> {
             _ => "the locks were".into(),
         };
         match &self.trouble {
-            Some(Trouble::Lost(name, loss)) => lost(name, loss),
-            Some(Trouble::Cancelled(name, by)) => cancelled(name, by),
-            Some(Trouble::Unreachable(error)) => {
+            Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
+            Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
+            Some(LockTrouble::Unreachable(error)) => {
                 format!("{what} not renewed in time: {error}")
             }
-            Some(Trouble::Released(_)) | None => {
+            Some(LockTrouble::Released(_)) | None => {
                 format!("{what} not renewed in time: redlock or this machine stood still")
             }
         }
