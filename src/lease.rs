@@ -28,6 +28,23 @@ pub struct Lease {
 /// a tenth of a second in any case.
 const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 
+/// What is learned about a lease that we hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// The renewal that was asked for succeeded; it was sent at this moment.
+    Renewed(Moment),
+    /// The server said, asked at this moment, that the lock is ours for this much longer.
+    Confirmed(Moment, Duration),
+    /// A renewal failed, so it is unknown whether the lock is still ours.
+    RenewalFailed,
+    /// The lock is definitely not ours any more.
+    Lost,
+    /// A newer run wants this one to end.
+    Cancelled,
+    /// The job has released the lock.
+    Released,
+}
+
 impl Lease {
     /// A lease of `ttl` by a request sent at `sent`. `kill_after` is the time COMMAND has between
     /// SIGTERM and SIGKILL; never more than half the TTL is used of it.

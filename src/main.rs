@@ -6,14 +6,17 @@
 //!
 //! ```text
 //! main → cli, config, command          what was typed, what is set, what to do
-//! command/run → take, session, child   a run: its locks, and supervising its command
-//! command/acquire → take, session,     a lock for a script, and the keeper that stays behind
-//!                   process
-//! command/take → lock, wait, renewer   taking locks, and what is held all the while
+//! command/run → acquisition, session,  a run: its locks, and supervising its command
+//!               child
+//! command/acquire → acquisition,       a lock for a script, and the keeper that stays behind
+//!                   session, process
+//! command/acquisition → lock, wait,    acquiring locks, and what is held all the while
+//!                       renewer
 //! command/environment → lock           the variables by which a job knows its locks
 //! renewer → lock                       the background thread that renews
 //! session → lease, exit                decisions about a running command; pure
-//! wait                                 decisions about waiting; pure
+//! wait → lease, exit                   decisions about waiting; pure, and knows of `lock` only what it
+//!                                      answers
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
 //! stderr                               what is said, without waiting for a reader
@@ -21,9 +24,9 @@
 //! ```
 //!
 //! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
-//! the child's end, what the renewer reports and the server pushes, a moment) and asks the [`session`]
-//! what to do. The renewer only does what it is told, so a connection that hangs never holds up who
-//! watches the deadline.
+//! the child's end, what the renewer reports and the server pushes, a moment) and asks the [`session`],
+//! or before COMMAND is started the [`wait`], what to do. The renewer only does what it is told, so a
+//! hung connection never delays the thread that watches the deadline.
 //!
 //! # Invariants
 //!

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseEvent};
 use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
 use crate::sys::ReceivedSignal;
 
@@ -37,18 +37,8 @@ pub enum Event {
     /// The time that [`Session::due`] named has come, or just a look at the clock.
     Tick,
     Signal(ReceivedSignal),
-    /// The renewal that was asked for succeeded; it was sent at this moment.
-    Renewed(Moment),
-    /// The server said, asked at this moment, that the lock is ours for this much longer.
-    Confirmed(Moment, Duration),
-    /// It failed, and nobody knows whether the lock is still ours.
-    RenewalFailed,
-    /// The lock is definitely not ours any more.
-    Lost,
-    /// A newer run wants this one to end.
-    Cancelled,
-    /// The job has released the lock.
-    Returned,
+    /// What was learned about the lease.
+    Lease(LeaseEvent),
     /// COMMAND was stopped by a signal, and not together with us.
     Stopped,
     /// COMMAND, or a part of its tree, may not be signalled by us.
@@ -204,26 +194,26 @@ impl Session {
         match event {
             Event::Tick => {}
             Event::Signal(received) => self.on_signal(received, now, &mut actions),
-            Event::Renewed(sent) => {
+            Event::Lease(LeaseEvent::Renewed(sent)) => {
                 if let Guard::Held(lease) = &mut self.guard {
                     lease.renewed(sent);
                 }
             }
-            Event::RenewalFailed => {
+            Event::Lease(LeaseEvent::RenewalFailed) => {
                 if let Guard::Held(lease) = &mut self.guard {
                     lease.retry(now);
                 }
             }
-            Event::Confirmed(sent, left) => {
+            Event::Lease(LeaseEvent::Confirmed(sent, left)) => {
                 if let Guard::Held(lease) = &mut self.guard {
                     lease.confirmed(sent, left);
                 }
             }
-            Event::Cancelled => {
+            Event::Lease(LeaseEvent::Cancelled) => {
                 self.terminate(StopReason::Cancelled, now + self.grace(), &mut actions);
             }
-            Event::Lost => self.on_lost(now, &mut actions),
-            Event::Returned => {
+            Event::Lease(LeaseEvent::Lost) => self.on_lost(now, &mut actions),
+            Event::Lease(LeaseEvent::Released) => {
                 if let Guard::Held(_) = self.guard {
                     self.guard = Guard::Without;
                 }
@@ -501,7 +491,7 @@ mod tests {
         let lease = Lease::new(acquired, Duration::from_secs(30), policy.kill_after);
         let mut session = Session::new(policy, Some(lease));
         assert_eq!(session.on_event(Event::Tick, START), [Action::Renew]);
-        session.on_event(Event::Renewed(START), START);
+        session.on_event(Event::Lease(LeaseEvent::Renewed(START)), START);
         session
     }
 
@@ -531,10 +521,10 @@ mod tests {
         assert_eq!(session.due(), Some(at(10_000)));
         assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
         assert_eq!(session.on_event(Event::Tick, at(11_000)), []);
-        session.on_event(Event::Renewed(at(10_001)), at(11_000));
+        session.on_event(Event::Lease(LeaseEvent::Renewed(at(10_001))), at(11_000));
         assert_eq!(session.due(), Some(at(20_000)));
         assert_eq!(session.on_event(Event::Tick, at(20_000)), [Action::Renew]);
-        session.on_event(Event::RenewalFailed, at(23_000));
+        session.on_event(Event::Lease(LeaseEvent::RenewalFailed), at(23_000));
         assert_eq!(session.due(), Some(at(24_000)));
     }
 
@@ -542,8 +532,14 @@ mod tests {
     fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
         let mut session = session(policy());
         let stop = [Action::Terminate(StopReason::Cancelled)];
-        assert_eq!(session.on_event(Event::Cancelled, at(1_000)), stop);
-        assert_eq!(session.on_event(Event::Cancelled, at(2_000)), []);
+        assert_eq!(
+            session.on_event(Event::Lease(LeaseEvent::Cancelled), at(1_000)),
+            stop
+        );
+        assert_eq!(
+            session.on_event(Event::Lease(LeaseEvent::Cancelled), at(2_000)),
+            []
+        );
         let kill = [Action::Kill(StopReason::Cancelled)];
         assert_eq!(session.on_event(Event::Tick, at(6_000)), kill);
         session.on_event(Event::Ended(ExitStatus::from_raw(9)), at(6_001));
@@ -556,9 +552,15 @@ mod tests {
     #[test]
     fn a_lock_that_the_job_gave_back_is_neither_renewed_nor_missed() {
         let mut session = session(policy());
-        assert_eq!(session.on_event(Event::Returned, at(100)), []);
+        assert_eq!(
+            session.on_event(Event::Lease(LeaseEvent::Released), at(100)),
+            []
+        );
         assert_eq!(session.due(), None);
-        assert_eq!(session.on_event(Event::Lost, at(200)), []);
+        assert_eq!(
+            session.on_event(Event::Lease(LeaseEvent::Lost), at(200)),
+            []
+        );
         assert_eq!(
             session.on_event(ended(7), at(60_000)),
             [Action::Finish(Exit::Command(7))]
@@ -599,7 +601,7 @@ mod tests {
             last = due;
             let actions = session.on_event(Event::Tick, due);
             if actions.contains(&Action::Renew) {
-                session.on_event(Event::RenewalFailed, due);
+                session.on_event(Event::Lease(LeaseEvent::RenewalFailed), due);
             }
         }
     }
@@ -609,7 +611,7 @@ mod tests {
         for event in [
             Event::Tick,
             sent(SIGCONT),
-            Event::Renewed(at(40_000)),
+            Event::Lease(LeaseEvent::Renewed(at(40_000))),
             sent(SIGHUP),
         ] {
             let mut session = session(policy());
@@ -624,7 +626,7 @@ mod tests {
     fn a_lock_that_is_definitely_lost_stops_the_child_now() {
         let mut session = session(policy());
         assert_eq!(
-            session.on_event(Event::Lost, at(1_000)),
+            session.on_event(Event::Lease(LeaseEvent::Lost), at(1_000)),
             [Action::Terminate(StopReason::Lost)]
         );
         assert_eq!(session.due(), Some(at(6_000)));
@@ -641,8 +643,14 @@ mod tests {
             only_warn: true,
             ..policy()
         });
-        assert_eq!(session.on_event(Event::Lost, at(1_000)), [Action::Warn]);
-        assert_eq!(session.on_event(Event::Lost, at(2_000)), []);
+        assert_eq!(
+            session.on_event(Event::Lease(LeaseEvent::Lost), at(1_000)),
+            [Action::Warn]
+        );
+        assert_eq!(
+            session.on_event(Event::Lease(LeaseEvent::Lost), at(2_000)),
+            []
+        );
         assert_eq!(session.due(), None);
         assert_eq!(
             session.on_event(ended(0), at(90_000)),

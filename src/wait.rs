@@ -1,326 +1,867 @@
-//! Waiting for a lock: our place in the queue, when to ask again, when to give up, and when to
-//! say something. Pure.
+//! One wait for one lock as a state machine: what happened goes in, what to do comes out. Pure.
 //!
-//! Nothing here asks again without a floor: however near the end of a lease is, and whatever messages
-//! come, a server is asked at most about twenty times a second by each who waits ([`Pace`]).
+//! A waiter that finds a lock busy takes a place in its queue and sleeps until a message says that it
+//! has the lock; heartbeats in between keep the place, and find out what no message says. Meanwhile
+//! the lease of what is held already is kept alive, and a dead holder on this host and jobs that wait
+//! for each other are noticed.
+//!
+//! What is asked of the server one after the other is a phase each, so an answer that belongs to
+//! none of them changes nothing. `timing` has the times.
 
+mod timing;
+
+use std::rc::Rc;
 use std::time::Duration;
 
+use self::timing::{Next, WakeBy, heartbeat, is_near, next, reconnect};
+pub use self::timing::{Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::lease::{Lease, LeaseEvent};
+use crate::lock::{self, Acquired, Busy, CycleMember, Grant, Outcome, Place, Who};
+use crate::signal::{SIGTSTP, ends_waiting};
 
-/// How long a user wants to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    ForEver,
-    /// Until this moment; one that is over already means not at all.
-    Until(Moment),
+/// What a wait knows from its start.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
+pub struct Policy<'a> {
+    pub limit: WaitLimit,
+    /// The length of the lease that is asked for.
+    pub ttl: Duration,
+    /// The time between SIGTERM and SIGKILL for the work under the lock.
+    pub kill_after: Duration,
+    /// A run that is going on is waited for and does for ours.
+    pub joins: bool,
+    /// The work may start on a grant that isn't confirmed yet.
+    pub starts_on_grant: bool,
+    /// The job holds other locks, so another client may wait for it.
+    pub holds_others: bool,
+    /// The server has answered this process before.
+    pub reached: bool,
+    /// Progress is shown in a line that can be rewritten.
+    pub single_line: bool,
+    /// This host: what happens to its processes can be known.
+    pub host: &'a str,
+    /// Gives a number in 0..1, which spreads waiters that would act at the same moment. A function, as
+    /// a lock that is free needs none, and each costs a system call.
+    pub jitter: fn() -> f64,
 }
 
-impl Patience {
-    /// From when the wait began: not at all with `no_wait`, else as long as `wait` says.
-    pub fn since(began: Moment, no_wait: bool, wait: Option<Duration>) -> Self {
-        match (no_wait, wait) {
-            (true, _) => Self::Until(began),
-            (false, Some(wait)) => Self::Until(began + wait),
-            (false, None) => Self::ForEver,
-        }
-    }
-
-    /// Whether it is over.
-    pub fn is_over(self, now: Moment) -> bool {
-        matches!(self, Self::Until(end) if now >= end)
-    }
-}
-
-/// How a waiter hears of its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ear {
-    /// A message comes.
-    Listens,
-    /// It has to look: no message can reach it.
-    Polls,
-}
-
-/// What to do about a busy lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Ask again at this moment, or when a message comes.
-    AskAt(Moment),
-    GiveUp,
-}
-
-/// The heartbeat of one who waits, by how many are ahead: a message may be lost with its
-/// connection, a plain client deletes its key without telling anybody, and an entry in the queue
-/// lives for three of these (acquire.lua has the same rule). Those far behind have time; but all before
-/// them may have died together with the holder, on one host, and then nobody else looks.
-pub fn heartbeat(ahead: u32) -> Duration {
-    let far = Duration::from_secs(8) + Duration::from_millis(8).saturating_mul(ahead);
-    scaled(Duration::from_secs(2), ahead, far).min(Duration::from_secs(30))
-}
-
-/// How often one who can't be reached looks: within the time that a grant may be claimed.
-fn look(ahead: u32) -> Duration {
-    scaled(Duration::from_millis(250), ahead, Duration::from_secs(1))
-}
-
-fn scaled(first: Duration, ahead: u32, last: Duration) -> Duration {
-    (first + (first / 4).saturating_mul(ahead)).min(last)
-}
-
-/// The lock is busy for `left` more (`None`: for ever), and `ahead` others come first. `dice` in
-/// 0..1 spreads those who look for the same moment.
-pub fn next(
-    patience: Patience,
-    ear: Ear,
-    ahead: u32,
-    left: Option<Duration>,
-    now: Moment,
-    dice: f64,
-) -> Next {
-    let look = match ear {
-        Ear::Listens => heartbeat(ahead),
-        Ear::Polls => look(ahead).mul_f64(0.75 + dice / 2.0),
-    };
-    // Only the first in the queue can do something about an expired lease.
-    let expiry = left.filter(|_| ahead == 0);
-    let ask_at = now + expiry.map_or(look, |left| look.min(end_of(left)));
-    match patience {
-        Patience::ForEver => Next::AskAt(ask_at),
-        Patience::Until(end) if now < end => Next::AskAt(ask_at.min(end)),
-        Patience::Until(_) => Next::GiveUp,
-    }
-}
-
-/// How long until a lease has ended that lasts for `left` more: one millisecond more, as Redis rounds
-/// the remaining time down, and never so short that looking for it becomes a loop. A lease can be over
-/// and its lock still be held: by other members, or because it is frozen.
-pub fn end_of(left: Duration) -> Duration {
-    (left + Duration::from_millis(1)).max(FLOOR)
-}
-
-/// The pause before another try to reach a server that was reached before and has failed so many times
-/// in a row. `dice` in 0..1: not all come back at the same moment.
-pub fn reconnect(failures: u32, dice: f64) -> Duration {
-    let longest = FLOOR.saturating_mul(1 << failures.clamp(1, 4));
-    longest
-        .min(Duration::from_millis(500))
-        .mul_f64(0.5 + dice / 2.0)
-}
-
-/// Whether work may start on the word of the server alone, with the claim under way, where a question
-/// and its answer took so long: the claim must have been answered long before a short lease ends.
-pub fn is_near(round_trip: Duration) -> bool {
-    round_trip <= Duration::from_millis(100)
-}
-
-/// The least time between two questions, over any longer time.
-const FLOOR: Duration = Duration::from_millis(50);
-
-/// So many questions may follow each other at once: the first, that for a place in the queue, and
-/// what a message or a holder's death gives rise to.
-const BURST: u32 = 4;
-
-/// How often a server may be asked, whatever the reason.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
-    /// Until when the questions so far would last, at one in each [`FLOOR`].
-    spent: Option<Moment>,
-}
-
-impl Pace {
-    /// When the next question may be asked, which is taken to be asked then.
-    pub fn ask_at(&mut self, now: Moment) -> Moment {
-        let spent = self.spent.map_or(now, |spent| spent.max(now));
-        self.spent = Some(spent + FLOOR);
-        now.max(spent.before(FLOOR * (BURST - 1)))
-    }
-}
-
-/// When to tell a user what the wait is for.
+/// What happened.
 #[derive(Debug)]
-pub struct Telling {
-    /// There is a line that can be written anew.
-    in_place: bool,
-    due: Moment,
-    /// The holder that was told of last.
-    told: Option<String>,
+pub enum Event {
+    /// The wait begins.
+    Start,
+    /// The time that [`Wait::due`] named has come, or just a look at the clock.
+    Tick,
+    Signal(i32),
+    /// What was learned about the lease of what is held already.
+    Lease(LeaseEvent),
+    /// A request failed, or the connection did while nothing was asked.
+    Failed(lock::Error),
+    /// The server doesn't let us subscribe.
+    SubscribeDenied,
+    /// The server pushed that something has changed.
+    Message,
+    /// The server pushed that the lock is ours, for a short time.
+    Granted(Grant),
+    /// The process that is watched has ended.
+    HolderEnded,
+    /// The look for a deadlock is done: the cycle that this wait has to break, if there is one.
+    Searched(Option<Vec<CycleMember>>),
+    /// There was no connection to look for a deadlock over.
+    NotSearched,
+    /// The question for the lock was sent at this moment, or may have been in part, and its answer may
+    /// take this long.
+    Sent(Moment, Duration),
+    /// The answer to it; the server may also have answered with an error.
+    Answered(Result<Acquired, lock::Error>),
+    /// What is known of the holder's process.
+    Holder(HolderState),
+    /// Whether the lock was taken from its dead holder.
+    TakenOver(bool),
+    /// What became of the hold of the run that we joined, where the history has it.
+    Run(Option<Outcome>),
 }
 
-/// Waits shorter than this are nobody's business.
-const FIRST: Duration = Duration::from_secs(1);
+/// What is known of the process that holds the lock, and of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderState {
+    Dead,
+    Alive,
+    Unknown,
+}
 
-impl Telling {
-    /// The wait began at this moment.
-    pub fn new(began: Moment, in_place: bool) -> Self {
+/// What to do about it, in this order.
+#[derive(Debug)]
+pub enum Action {
+    /// Stop ourselves, as the terminal wants it.
+    Suspend,
+    /// Renew the lease of what is held already, in the background.
+    Renew,
+    /// Publish that we wait, for this long, and look for a deadlock.
+    SearchDeadlock(Duration),
+    /// Ask for the lock, with this place in its queue, if any.
+    Ask(Option<Place>),
+    /// Nothing came in time: report that as a failure.
+    TimeOut,
+    /// Give a connection up that has failed like this.
+    Disconnect(lock::Error),
+    /// Look at the holder's process. One that lives is to be watched, or not.
+    Examine { busy: Rc<Busy>, watch: bool },
+    /// The process that was watched is of no interest any more.
+    StopWatching,
+    /// Take the lock from this holder, which is dead.
+    TakeOver(Rc<Busy>),
+    /// Look what became of the hold of this run.
+    LookAtRun(Rc<Busy>),
+    /// Show what we wait for, as it was known this long ago.
+    Show { busy: Rc<Busy>, age: Duration },
+    /// The wait is over.
+    End(End),
+}
+
+/// How a wait ends.
+#[derive(Debug)]
+pub enum End {
+    /// The lock is ours.
+    Acquired {
+        lease: Lease,
+        fence: u64,
+        slot: u32,
+        waited: Duration,
+        /// When a run last succeeded under it, as far as that was asked.
+        success: Option<Moment>,
+    },
+    /// The lock is ours by a grant that has to be confirmed; there is time to start work before that.
+    Granted {
+        lease: Lease,
+        grant: Grant,
+        waited: Duration,
+    },
+    /// The lock stayed busy.
+    Busy(Rc<Busy>),
+    /// This newer run wants us to give up.
+    Superseded(Box<Who>),
+    /// This cycle has to be broken by us.
+    Deadlock(Vec<CycleMember>),
+    /// A run succeeded this long ago, which is enough.
+    RecentSuccess(Duration),
+    /// The run that we joined has ended like this.
+    Joined(Exit),
+    /// A lock that was held already is gone, or another run wants it, as was reported last.
+    HeldLockGone,
+    /// What was held already could not be renewed in time.
+    NotRenewed,
+    Interrupted(i32),
+    /// The lock came so late, several times, that its lease was as good as over.
+    TooSlow,
+    Failed(lock::Error),
+}
+
+/// The answer that the lock is busy.
+#[derive(Clone, Debug)]
+struct BusyAnswer {
+    busy: Rc<Busy>,
+    /// When the question was sent.
+    sent: Moment,
+    /// When the answer came.
+    heard: Moment,
+}
+
+/// What to ask next.
+#[derive(Debug)]
+enum Question {
+    /// For the lock.
+    Lock,
+    /// What became of the run that we joined, which was found then. Its process has `died`.
+    Run { found: BusyAnswer, died: bool },
+}
+
+/// How far the wait has come. `asked` is when the current question was allowed.
+#[derive(Debug)]
+enum Phase {
+    New,
+    /// The next question would come too soon after the others.
+    Pausing {
+        until: Moment,
+        then: Question,
+    },
+    /// The server has failed, and is asked again later.
+    Reconnecting {
+        until: Moment,
+    },
+    /// Whether this wait is part of a deadlock is being found out.
+    Searching {
+        asked: Moment,
+    },
+    /// The question for the lock is being sent, over a fresh connection where that is needed.
+    Sending {
+        asked: Moment,
+    },
+    /// Its answer is awaited.
+    Asking {
+        asked: Moment,
+        sent: Moment,
+        until: Moment,
+    },
+    /// The holder's process is being looked at.
+    Examining(BusyAnswer),
+    /// We are in the queue.
+    Queued {
+        found: BusyAnswer,
+        until: Moment,
+    },
+    /// The state of the run that we joined is being read.
+    LookingAtRun {
+        found: BusyAnswer,
+        died: bool,
+        asked: Moment,
+    },
+    /// We wait for the end of that run, without a place in the queue. The history has it, or not.
+    Joined {
+        found: BusyAnswer,
+        is_known: bool,
+        until: Moment,
+    },
+    Over,
+}
+
+/// Whether the server can be reached.
+#[derive(Clone, Copy, Debug)]
+enum Contact {
+    /// It has never answered.
+    Unreached,
+    Answers,
+    /// It has answered before, and then failed this often in a row, since this moment.
+    Fails {
+        since: Moment,
+        times: u32,
+    },
+}
+
+/// How often a joined run is looked at where the server pushes nothing.
+const LOOK_AT_RUN: Duration = Duration::from_secs(2);
+
+/// After how long a waiter looks whether it is part of a deadlock. The second time is for those that
+/// began to wait at the same moment, and hadn't published it yet. Later on each heartbeat looks.
+const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
+
+/// After so many leases that came too late the server counts as too slow.
+const MOST_TOO_LATE: u32 = 3;
+
+/// By how much two times that a server gives in milliseconds may be off.
+const ROUNDING: Duration = Duration::from_millis(20);
+
+/// An entry in the queue, and the note that a job waits, live for so many heartbeats.
+const HEARTBEATS: u32 = 3;
+
+/// The state of one wait.
+#[derive(Debug)]
+pub struct Wait<'a> {
+    policy: Policy<'a>,
+    began: Moment,
+    phase: Phase,
+    /// The lease of what is held already.
+    lease: Option<Lease>,
+    contact: Contact,
+    pace: Pace,
+    /// Our place in the queue; none before the lock was found to be busy.
+    place: Option<Place>,
+    /// The server may know our token: as a holder's, or in its queue.
+    is_known: bool,
+    /// The lock was found to be busy.
+    was_busy: bool,
+    /// How often the lock came so late that its lease was as good as over.
+    too_late: u32,
+    /// The id of a holder on this host whose process is watched.
+    watched: Option<String>,
+    /// How many of the first looks for a deadlock are behind us.
+    searches: usize,
+    /// For how long others may believe that we wait.
+    waiting_for: Duration,
+    progress: ProgressSchedule,
+}
+
+impl<'a> Wait<'a> {
+    /// A wait that begins at this moment, with the lease of what is held already.
+    pub fn new(policy: Policy<'a>, began: Moment, lease: Option<Lease>) -> Self {
         Self {
-            in_place,
-            due: began + FIRST,
-            told: None,
+            policy,
+            began,
+            phase: Phase::New,
+            lease,
+            contact: if policy.reached {
+                Contact::Answers
+            } else {
+                Contact::Unreached
+            },
+            pace: Pace::default(),
+            place: None,
+            is_known: false,
+            was_busy: false,
+            too_late: 0,
+            watched: None,
+            searches: 0,
+            waiting_for: heartbeat(0) * HEARTBEATS,
+            progress: ProgressSchedule::new(began, policy.single_line),
         }
     }
 
-    /// When there will be something to say.
-    pub fn due(&self) -> Moment {
-        self.due
+    /// The lease of what was held before.
+    pub fn lease(&self) -> Option<Lease> {
+        self.lease
     }
 
-    /// When that will be for the first time.
-    pub fn first(&self) -> Option<Moment> {
-        self.told.is_none().then_some(self.due)
+    /// Whether the server may know our token, as a holder's or in its queue.
+    pub fn is_known(&self) -> bool {
+        self.is_known
     }
 
-    /// Whether to tell now that this holder has the lock.
-    pub fn tell(&mut self, holder: &str, now: Moment) -> bool {
-        let changed = self.told.as_deref().is_some_and(|told| told != holder);
-        // Between two holders there is nobody to tell of.
-        let news = changed && !holder.is_empty();
-        if now < self.due && !news {
-            return false;
+    /// Whether others may have read that our job waits.
+    fn was_published(&self) -> bool {
+        self.searches > 0
+    }
+
+    /// When to look at the clock again.
+    pub fn due(&self) -> Option<Moment> {
+        let phase = match &self.phase {
+            Phase::Pausing { until, .. }
+            | Phase::Reconnecting { until }
+            | Phase::Asking { until, .. } => Some(*until),
+            Phase::Queued { until, .. } | Phase::Joined { until, .. } => {
+                Some(self.progress.due().min(*until))
+            }
+            Phase::New
+            | Phase::Searching { .. }
+            | Phase::Sending { .. }
+            | Phase::Examining(_)
+            | Phase::LookingAtRun { .. }
+            | Phase::Over => None,
+        };
+        let renewal = self.lease.and_then(|lease| lease.renew_at());
+        phase.into_iter().chain(renewal).min()
+    }
+
+    /// Takes an event in, and says what to do.
+    pub fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if let Phase::Over = self.phase {
+            return actions;
         }
-        let pause = if self.in_place { 1 } else { 60 };
-        self.due = now + Duration::from_secs(pause);
-        self.told = Some(holder.to_owned());
-        true
+        match event {
+            Event::Start => {
+                if let Phase::New = self.phase {
+                    self.ask(Question::Lock, now, &mut actions);
+                }
+            }
+            Event::Tick => self.on_tick(now, &mut actions),
+            Event::Signal(signal) if ends_waiting(signal) => {
+                self.end(End::Interrupted(signal), &mut actions);
+            }
+            Event::Signal(SIGTSTP) => actions.push(Action::Suspend),
+            Event::Signal(_) => {}
+            Event::Lease(event) => self.on_lease(event, now, &mut actions),
+            Event::Failed(error) => self.on_failure(error, now, &mut actions),
+            Event::SubscribeDenied => {
+                if let Some(place) = &mut self.place {
+                    place.polls = true;
+                }
+                self.wake(false, now, &mut actions);
+            }
+            Event::Message => self.wake(false, now, &mut actions),
+            Event::Granted(grant) => self.on_grant(grant, now, &mut actions),
+            Event::HolderEnded => {
+                self.watched = None;
+                self.wake(true, now, &mut actions);
+            }
+            Event::Searched(cycle) => {
+                if let Phase::Searching { asked } = self.phase {
+                    self.count_searches(asked);
+                    match cycle {
+                        Some(cycle) => self.end(End::Deadlock(cycle), &mut actions),
+                        None => self.send(asked, &mut actions),
+                    }
+                }
+            }
+            Event::NotSearched => {
+                if let Phase::Searching { asked } = self.phase {
+                    self.send(asked, &mut actions);
+                }
+            }
+            Event::Sent(sent, within) => {
+                if let Phase::Sending { asked } = self.phase {
+                    self.is_known = true;
+                    self.phase = Phase::Asking {
+                        asked,
+                        sent,
+                        until: sent + within,
+                    };
+                }
+            }
+            Event::Answered(answer) => self.on_answer(answer, now, &mut actions),
+            Event::Holder(state) => self.on_holder(state, now, &mut actions),
+            Event::TakenOver(taken) => {
+                if let Phase::Examining(found) = &self.phase {
+                    if taken {
+                        self.ask(Question::Lock, now, &mut actions);
+                    } else {
+                        self.stay(found.clone(), now, &mut actions);
+                    }
+                }
+            }
+            Event::Run(outcome) => self.on_run(outcome, now, &mut actions),
+        }
+        actions
+    }
+
+    fn end(&mut self, end: End, actions: &mut Vec<Action>) {
+        self.phase = Phase::Over;
+        actions.push(Action::End(end));
+    }
+
+    /// Looks at the clock: first whether what is held already is safe.
+    fn on_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if let Some(lease) = &mut self.lease {
+            if now >= lease.stop_at() {
+                return self.end(End::NotRenewed, actions);
+            }
+            if lease.renew_now(now) {
+                actions.push(Action::Renew);
+            }
+        }
+        match &self.phase {
+            Phase::Pausing { until, .. } if now >= *until => {
+                if let Phase::Pausing { then, .. } = std::mem::replace(&mut self.phase, Phase::Over)
+                {
+                    self.put(then, now, actions);
+                }
+            }
+            Phase::Reconnecting { until } if now >= *until => {
+                self.ask(Question::Lock, now, actions);
+            }
+            Phase::Asking { until, .. } if now >= *until => actions.push(Action::TimeOut),
+            Phase::Queued { until, .. } | Phase::Joined { until, .. } if now >= *until => {
+                self.wake(false, now, actions);
+            }
+            Phase::Queued { .. } | Phase::Joined { .. } => self.show(now, actions),
+            Phase::New
+            | Phase::Pausing { .. }
+            | Phase::Reconnecting { .. }
+            | Phase::Searching { .. }
+            | Phase::Sending { .. }
+            | Phase::Asking { .. }
+            | Phase::Examining(_)
+            | Phase::LookingAtRun { .. }
+            | Phase::Over => {}
+        }
+    }
+
+    /// Without what is held already, the lock that is waited for is of no use.
+    fn on_lease(&mut self, event: LeaseEvent, now: Moment, actions: &mut Vec<Action>) {
+        match event {
+            LeaseEvent::Renewed(sent) => {
+                if let Some(lease) = &mut self.lease {
+                    lease.renewed(sent);
+                }
+            }
+            LeaseEvent::Confirmed(sent, left) => {
+                if let Some(lease) = &mut self.lease {
+                    lease.confirmed(sent, left);
+                }
+            }
+            LeaseEvent::RenewalFailed => {
+                if let Some(lease) = &mut self.lease {
+                    lease.retry(now);
+                }
+            }
+            LeaseEvent::Lost | LeaseEvent::Cancelled | LeaseEvent::Released => {
+                self.end(End::HeldLockGone, actions);
+            }
+        }
+    }
+
+    /// Asks something, as soon as the pace allows it.
+    fn ask(&mut self, question: Question, now: Moment, actions: &mut Vec<Action>) {
+        let until = self.pace.ask_at(now);
+        if until > now {
+            self.phase = Phase::Pausing {
+                until,
+                then: question,
+            };
+        } else {
+            self.put(question, now, actions);
+        }
+    }
+
+    fn put(&mut self, question: Question, asked: Moment, actions: &mut Vec<Action>) {
+        match question {
+            // Where the job holds nothing, no other client waits for it.
+            Question::Lock if self.policy.holds_others && asked >= self.began + SEARCH_AFTER[0] => {
+                self.phase = Phase::Searching { asked };
+                actions.push(Action::SearchDeadlock(self.waiting_for));
+            }
+            Question::Lock => self.send(asked, actions),
+            Question::Run { found, died } => {
+                actions.push(Action::LookAtRun(Rc::clone(&found.busy)));
+                self.phase = Phase::LookingAtRun { found, died, asked };
+            }
+        }
+    }
+
+    fn send(&mut self, asked: Moment, actions: &mut Vec<Action>) {
+        self.phase = Phase::Sending { asked };
+        actions.push(Action::Ask(self.place));
+    }
+
+    fn count_searches(&mut self, at: Moment) {
+        let is_over = |after: &&Duration| at >= self.began + **after;
+        self.searches = SEARCH_AFTER.iter().filter(is_over).count();
+    }
+
+    /// Something may have changed: asks anew. A process that was watched has `died`, or not.
+    fn wake(&mut self, died: bool, now: Moment, actions: &mut Vec<Action>) {
+        let question = match &self.phase {
+            Phase::Joined {
+                found,
+                is_known: true,
+                ..
+            } => Question::Run {
+                found: found.clone(),
+                died,
+            },
+            // Another one may hold it now.
+            Phase::Joined {
+                is_known: false, ..
+            }
+            | Phase::Queued { .. } => Question::Lock,
+            // What comes meanwhile is found out by the next question, or by this one.
+            Phase::New
+            | Phase::Pausing { .. }
+            | Phase::Reconnecting { .. }
+            | Phase::Searching { .. }
+            | Phase::Sending { .. }
+            | Phase::Asking { .. }
+            | Phase::Examining(_)
+            | Phase::LookingAtRun { .. }
+            | Phase::Over => return,
+        };
+        self.ask(question, now, actions);
+    }
+
+    fn on_failure(&mut self, error: lock::Error, now: Moment, actions: &mut Vec<Action>) {
+        match self.phase {
+            Phase::Searching { asked } => {
+                // Others may have read it all the same.
+                self.count_searches(asked);
+                self.retry_or_fail(error, asked, now, actions);
+            }
+            Phase::Sending { asked }
+            | Phase::Asking { asked, .. }
+            | Phase::LookingAtRun { asked, .. } => {
+                self.retry_or_fail(error, asked, now, actions);
+            }
+            Phase::Queued { .. } | Phase::Joined { .. } => {
+                actions.push(Action::Disconnect(error));
+                self.wake(false, now, actions);
+            }
+            Phase::New
+            | Phase::Pausing { .. }
+            | Phase::Reconnecting { .. }
+            | Phase::Examining(_) => actions.push(Action::Disconnect(error)),
+            Phase::Over => {}
+        }
+    }
+
+    /// The server was asked and didn't answer. One that has never answered isn't waited for; one that
+    /// has is, for a TTL.
+    fn retry_or_fail(
+        &mut self,
+        error: lock::Error,
+        asked: Moment,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let (since, times) = match self.contact {
+            Contact::Unreached => return self.end(End::Failed(error), actions),
+            Contact::Answers => (asked, 1),
+            Contact::Fails { since, times } => (since, times.saturating_add(1)),
+        };
+        let too_long = asked.since(since) > self.policy.ttl;
+        if too_long || !error.kind.may_pass() || self.policy.limit.is_over(now) {
+            return self.end(End::Failed(error), actions);
+        }
+        self.contact = Contact::Fails { since, times };
+        actions.push(Action::Disconnect(error));
+        self.phase = Phase::Reconnecting {
+            until: asked + reconnect(times, (self.policy.jitter)()),
+        };
+    }
+
+    fn on_answer(
+        &mut self,
+        answer: Result<Acquired, lock::Error>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let Phase::Asking { asked, sent, .. } = self.phase else {
+            return;
+        };
+        if let Contact::Unreached = self.contact {
+            self.contact = Contact::Answers;
+        }
+        match answer {
+            Ok(Acquired::Held {
+                fence,
+                slot,
+                success,
+            }) => {
+                let lease = Lease::new(sent, self.policy.ttl, self.policy.kill_after);
+                if now < lease.stop_at() {
+                    let waited = self.waited(now);
+                    let success = success.map(|ago| now.before(ago));
+                    let end = End::Acquired {
+                        lease,
+                        fence,
+                        slot,
+                        waited,
+                        success,
+                    };
+                    return self.end(end, actions);
+                }
+                // Asked again it is lengthened, if the server has become faster.
+                self.too_late += 1;
+                if self.too_late < MOST_TOO_LATE {
+                    self.ask(Question::Lock, now, actions);
+                } else {
+                    self.end(End::TooSlow, actions);
+                }
+            }
+            Ok(Acquired::Done(ago)) => self.end(End::RecentSuccess(ago), actions),
+            Ok(Acquired::Superseded(by)) => {
+                self.is_known = false;
+                self.end(End::Superseded(by), actions);
+            }
+            Ok(Acquired::Busy(busy)) => {
+                // Without a place nothing of us is left there.
+                self.is_known = self.place.is_some();
+                self.contact = Contact::Answers;
+                self.was_busy = true;
+                let found = BusyAnswer {
+                    busy: Rc::new(busy),
+                    sent,
+                    heard: now,
+                };
+                self.on_busy(found, now, actions);
+            }
+            Err(error) => self.retry_or_fail(error, asked, now, actions),
+        }
+    }
+
+    /// How long we have waited, if the lock was busy.
+    fn waited(&self, now: Moment) -> Duration {
+        if self.was_busy {
+            now.since(self.began)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// The process of a holder on this host may be dead, or is watched from now on.
+    fn on_busy(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
+        let busy = &found.busy;
+        let is_watched = self.watched.as_ref() == Some(&busy.id);
+        if is_watched && busy.ahead == 0 {
+            return self.stay(found, now, actions);
+        }
+        if self.watched.take().is_some() {
+            actions.push(Action::StopWatching);
+        }
+        let who = busy.holder.as_ref().map(|holder| &holder.who);
+        if who.is_some_and(|who| who.instance.is_some() && who.host == self.policy.host) {
+            actions.push(Action::Examine {
+                busy: Rc::clone(busy),
+                watch: self.watches(busy),
+            });
+            self.phase = Phase::Examining(found);
+        } else {
+            self.stay(found, now, actions);
+        }
+    }
+
+    /// Whether to watch a process that holds the lock: more than one waiter would only get in each
+    /// other's way.
+    fn watches(&self, busy: &Busy) -> bool {
+        busy.ahead == 0 && (self.place.is_some() || self.policy.joins)
+    }
+
+    fn on_holder(&mut self, state: HolderState, now: Moment, actions: &mut Vec<Action>) {
+        let Phase::Examining(found) = &self.phase else {
+            return;
+        };
+        let found = found.clone();
+        match state {
+            HolderState::Dead => actions.push(Action::TakeOver(found.busy)),
+            HolderState::Alive => {
+                if self.watches(&found.busy) {
+                    self.watched = Some(found.busy.id.clone());
+                }
+                self.stay(found, now, actions);
+            }
+            HolderState::Unknown => self.stay(found, now, actions),
+        }
+    }
+
+    /// The lock is busy, and nothing can be done about its holder.
+    fn stay(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
+        if self.policy.joins {
+            let died = false;
+            return self.ask(Question::Run { found, died }, now, actions);
+        }
+        let BusyAnswer { busy, heard, .. } = &found;
+        let place = self.updated_place(busy);
+        let wake_by = if place.polls {
+            WakeBy::Polling
+        } else {
+            WakeBy::Message
+        };
+        // All of us look when a grant ends that isn't confirmed.
+        let ahead = if busy.granted { 0 } else { busy.ahead };
+        let jitter = match wake_by {
+            WakeBy::Message => 0.0,
+            WakeBy::Polling => (self.policy.jitter)(),
+        };
+        match next(self.policy.limit, wake_by, ahead, busy.left, *heard, jitter) {
+            Next::GiveUp => self.end(End::Busy(found.busy), actions),
+            Next::AskAt(at) => {
+                let was_queued = self.place.replace(place).is_some();
+                if !was_queued {
+                    // At once, now with a place in the queue.
+                    return self.ask(Question::Lock, now, actions);
+                }
+                self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
+                // What the user is shown first is to be fresh.
+                let first = self.progress.first().filter(|first| first > heard);
+                let looks = [self.search_due(), first];
+                self.phase = Phase::Queued {
+                    found,
+                    until: looks.into_iter().flatten().fold(at, Moment::min),
+                };
+                self.show(now, actions);
+            }
+        }
+    }
+
+    /// Our place in the queue, as the server has it.
+    fn updated_place(&self, busy: &Busy) -> Place {
+        let place = self.place.unwrap_or_default();
+        Place {
+            ticket: busy.ticket.or(place.ticket),
+            polls: place.polls || busy.polls,
+        }
+    }
+
+    /// When one of the first looks for a deadlock is due.
+    fn search_due(&self) -> Option<Moment> {
+        let after = SEARCH_AFTER.get(self.searches)?;
+        self.policy.holds_others.then_some(self.began + *after)
+    }
+
+    fn show(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if let Phase::Queued { found, .. } | Phase::Joined { found, .. } = &self.phase
+            && self.progress.is_due_for(&found.busy.id, now)
+        {
+            actions.push(Action::Show {
+                busy: Rc::clone(&found.busy),
+                age: now.since(found.heard),
+            });
+        }
+    }
+
+    fn on_grant(&mut self, grant: Grant, now: Moment, actions: &mut Vec<Action>) {
+        match self.start_on_grant(grant, now) {
+            Some(end) => self.end(end, actions),
+            None => self.wake(false, now, actions),
+        }
+    }
+
+    /// The work may start on a grant, with its confirmation still under way, if it can be known that
+    /// enough is left of that short lease.
+    fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<End> {
+        let Phase::Queued { found, .. } = &self.phase else {
+            return None;
+        };
+        let BusyAnswer { busy, sent, heard } = found;
+        // Far away the confirmation comes first: its answer might come when the grant is over. And
+        // what others may have read of our wait has to be taken back.
+        let is_allowed = self.policy.starts_on_grant && !self.was_published();
+        if !is_allowed || !is_near(heard.since(*sent)) {
+            return None;
+        }
+        // A server whose clock went back says nothing about how long ago that was.
+        let later = Duration::from_millis(grant.at_ms.checked_sub(busy.now_ms)?);
+        // By our own clock it can't be that long: the server's was set, and the grant may be long over.
+        if later > now.since(*sent).mul_f64(1.01) + ROUNDING {
+            return None;
+        }
+        let (ttl, kill_after) = (self.policy.ttl, self.policy.kill_after);
+        let lease = Lease::granted(*sent, later, now, grant.lasting, ttl, kill_after);
+        (now < lease.stop_at()).then(|| End::Granted {
+            lease,
+            grant,
+            waited: self.waited(now),
+        })
+    }
+
+    /// The run that we joined has ended, with its status in place of ours; or goes on; or it is for us
+    /// to run.
+    fn on_run(&mut self, outcome: Option<Outcome>, now: Moment, actions: &mut Vec<Action>) {
+        let Phase::LookingAtRun { found, died, asked } = &self.phase else {
+            return;
+        };
+        let (found, died, asked) = (found.clone(), *died, *asked);
+        let (pause, is_known) = match outcome {
+            Some(Outcome::Running) if !died => (LOOK_AT_RUN, true),
+            // Its process has ended without a word.
+            Some(Outcome::Running) => return self.ask(Question::Lock, now, actions),
+            Some(outcome) => {
+                return match status(&outcome) {
+                    Some(exit) => self.end(End::Joined(exit), actions),
+                    None => self.ask(Question::Lock, now, actions),
+                };
+            }
+            // Another client's, or it is only just being handed on.
+            None => {
+                let end = found.busy.left.map_or(LOOK_AT_RUN, end_of);
+                (end.min(LOOK_AT_RUN), false)
+            }
+        };
+        let until = match self.policy.limit {
+            WaitLimit::Until(end) if asked >= end => {
+                return self.end(End::Busy(found.busy), actions);
+            }
+            WaitLimit::Until(end) => end.min(asked + pause),
+            WaitLimit::Forever => asked + pause,
+        };
+        self.phase = Phase::Joined {
+            found,
+            is_known,
+            until,
+        };
+        self.show(now, actions);
+    }
+}
+
+/// The status of a run that has ended, where it left one.
+fn status(end: &Outcome) -> Option<Exit> {
+    match end {
+        Outcome::Status(status) => Some(Exit::Command(*status)),
+        Outcome::Signal(signal) => Some(Exit::Signal(*signal)),
+        Outcome::Timeout => Some(Exit::Timeout),
+        Outcome::Lost | Outcome::Cancelled(_) | Outcome::Forced(_) => Some(Exit::Lost),
+        Outcome::Running | Outcome::Expired | Outcome::Released => None,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const START: Moment = Moment::at(Duration::from_secs(100));
-    const MS: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn the_first_in_the_queue_asks_again_when_the_lease_ends_or_with_its_heartbeat() {
-        let ask = |left, ahead| next(Patience::ForEver, Ear::Listens, ahead, left, START, 0.5);
-        assert_eq!(ask(Some(MS * 300), 0), Next::AskAt(START + MS * 301));
-        assert_eq!(ask(Some(MS * 30_000), 0), Next::AskAt(START + MS * 2_000));
-        assert_eq!(ask(None, 0), Next::AskAt(START + MS * 2_000));
-        assert_eq!(ask(Some(MS * 300), 1), Next::AskAt(START + MS * 2_500));
-    }
-
-    #[test]
-    fn a_lease_that_is_over_or_nearly_so_is_no_reason_to_ask_in_a_loop() {
-        for (left, pause) in [(0, 50), (10, 50), (48, 50), (60, 61), (300, 301)] {
-            assert_eq!(end_of(MS * left), MS * pause, "{left}");
-            let ask = next(
-                Patience::ForEver,
-                Ear::Listens,
-                0,
-                Some(MS * left),
-                START,
-                0.5,
-            );
-            assert_eq!(ask, Next::AskAt(START + MS * pause), "{left}");
-        }
-        for dice in [0.0, 0.5, 1.0] {
-            let Next::AskAt(at) = next(
-                Patience::ForEver,
-                Ear::Polls,
-                0,
-                Some(Duration::ZERO),
-                START,
-                dice,
-            ) else {
-                panic!("patience without an end has ended");
-            };
-            assert_eq!(at, START + FLOOR);
-        }
-    }
-
-    #[test]
-    fn a_few_questions_may_follow_each_other_and_many_may_not() {
-        // Moments at which somebody wants to ask, and when it may.
-        for (wanted, allowed) in [
-            (&[0, 0, 0, 0][..], &[0, 0, 0, 0][..]),
-            (&[0, 0, 0, 0, 0, 0], &[0, 0, 0, 0, 50, 100]),
-            (&[0, 1, 2, 3, 4, 50], &[0, 1, 2, 3, 50, 100]),
-            (&[0, 0, 0, 0, 1_000, 1_000], &[0, 0, 0, 0, 1_000, 1_000]),
-            (&[0, 50, 100, 150, 200, 250], &[0, 50, 100, 150, 200, 250]),
-        ] {
-            let mut pace = Pace::default();
-            let at = wanted.iter().map(|&ms| pace.ask_at(START + MS * ms));
-            let at: Vec<Moment> = at.collect();
-            let expected: Vec<Moment> = allowed.iter().map(|&ms| START + MS * ms).collect();
-            assert_eq!(at, expected, "{wanted:?}");
-        }
-        // One who asks as soon as it may, for ten seconds.
-        let mut pace = Pace::default();
-        let mut at = START;
-        let mut asked = 0;
-        while at < START + MS * 10_000 {
-            at = pace.ask_at(at);
-            asked += 1;
-        }
-        assert!((200..=205).contains(&asked), "{asked}");
-    }
-
-    #[test]
-    fn a_server_that_fails_is_tried_again_at_once_and_then_less_often() {
-        for (failures, least, most) in [
-            (0, 50, 100),
-            (1, 50, 100),
-            (2, 100, 200),
-            (3, 200, 400),
-            (4, 250, 500),
-            (u32::MAX, 250, 500),
-        ] {
-            assert_eq!(reconnect(failures, 0.0), MS * least, "{failures}");
-            assert_eq!(reconnect(failures, 1.0), MS * most, "{failures}");
-        }
-    }
-
-    #[test]
-    fn work_starts_on_the_servers_word_where_the_answer_to_the_claim_comes_soon() {
-        assert!(is_near(MS * 100));
-        assert!(!is_near(MS * 101));
-    }
-
-    #[test]
-    fn those_far_behind_are_rarely_heard_of() {
-        assert_eq!(heartbeat(4), MS * 4_000);
-        assert_eq!(heartbeat(100), MS * 8_800);
-        assert_eq!(heartbeat(u32::MAX), MS * 30_000);
-        let each_second: f64 = (0..100)
-            .map(|rank| 1.0 / heartbeat(rank).as_secs_f64())
-            .sum();
-        assert!(each_second < 14.0, "{each_second}");
-    }
-
-    #[test]
-    fn the_last_look_is_at_the_end_of_the_patience() {
-        let until = Patience::Until(START + MS * 500);
-        let ask = |until, at| next(until, Ear::Listens, 3, None, at, 0.0);
-        assert_eq!(ask(until, START), Next::AskAt(START + MS * 500));
-        assert_eq!(ask(until, START + MS * 500), Next::GiveUp);
-        assert_eq!(ask(Patience::Until(START), START), Next::GiveUp);
-    }
-
-    #[test]
-    fn those_who_cannot_listen_look_often_and_not_all_at_once() {
-        let ask = |dice| next(Patience::ForEver, Ear::Polls, 0, None, START, dice);
-        assert_ne!(ask(0.0), ask(1.0));
-        assert!(matches!(ask(1.0), Next::AskAt(at) if at.since(START) < MS * 400));
-    }
-
-    #[test]
-    fn a_log_gets_a_line_at_the_start_at_each_change_of_holder_and_each_minute() {
-        let mut telling = Telling::new(START, false);
-        assert!(!telling.tell("a", START + MS * 999));
-        assert!(telling.tell("a", START + MS * 1_000));
-        assert!(!telling.tell("a", START + MS * 3_000));
-        assert!(!telling.tell("", START + MS * 3_100));
-        assert!(telling.tell("b", START + MS * 3_200));
-        assert!(!telling.tell("b", START + MS * 63_000));
-        assert!(telling.tell("b", START + MS * 63_200));
-    }
-
-    #[test]
-    fn a_terminal_shows_it_every_second() {
-        let mut telling = Telling::new(START, true);
-        assert!(telling.tell("a", START + MS * 1_000));
-        assert!(!telling.tell("a", START + MS * 1_900));
-        assert!(telling.tell("a", START + MS * 2_000));
-    }
-}
+mod tests;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::BadUsage;
+use super::acquisition::lost;
 use super::job::{self, Held};
-use super::take::lost;
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;

@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share: usage errors and the status of an error.
 
 mod acquire;
+mod acquisition;
 mod environment;
 mod extend;
 mod fence;
@@ -10,7 +11,6 @@ mod job;
 mod release;
 mod run;
 mod status;
-mod take;
 mod wait;
 
 use std::borrow::Cow;

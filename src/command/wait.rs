@@ -13,7 +13,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Busy, Client, Error, Inspected, Name};
 use crate::report;
-use crate::wait::{Pace, Patience, Telling, end_of};
+use crate::wait::{Pace, ProgressSchedule, WaitLimit, end_of};
 
 /// How often to look where the server doesn't say when something changes, or said it over a
 /// connection that broke.
@@ -23,8 +23,8 @@ const LOOK: Duration = Duration::from_secs(2);
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let names = distinct(&options.names)?;
     let began = now();
-    let patience = Patience::since(began, options.patience.no_wait, options.patience.wait);
-    let mut telling = Telling::new(began, report::has_terminal());
+    let patience = WaitLimit::since(began, options.patience.no_wait, options.patience.wait);
+    let mut telling = ProgressSchedule::new(began, report::has_terminal());
     let mut client = settings.locks.open()?;
     let mut pace = Pace::default();
     loop {
@@ -50,7 +50,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         };
         let expiry = busy.left.map_or(LOOK, end_of);
         let mut look_at = looked + LOOK.min(expiry);
-        if let Patience::Until(end) = patience {
+        if let WaitLimit::Until(end) = patience {
             if looked >= end {
                 report::transient(None);
                 settings.voice.note(report::held(&held, &busy));
@@ -65,7 +65,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             if at >= look_at {
                 break;
             }
-            if telling.tell(&busy.id, at) {
+            if telling.is_due_for(&busy.id, at) {
                 let view = report::waiting(&held, &busy, at.since(looked));
                 settings.voice.progress(&view);
             }

@@ -112,6 +112,7 @@ fn decisions_read_no_clock_and_do_no_io() {
         "session.rs",
         "lease.rs",
         "wait.rs",
+        "wait/",
         "exit.rs",
         "lock/name.rs",
         "lock/who.rs",

@@ -15,10 +15,10 @@ use nix::unistd::Pid;
 
 use crate::cli::{self, OnLoss};
 use crate::clock::{Moment, Timer, now};
+use crate::command::acquisition::{Acquisition, HeldLocks, outcome_of, sleep};
 use crate::command::environment::origin_of;
-use crate::command::take::{HeldLocks, Taker, outcome_of, sleep};
 use crate::exit::Exit;
-use crate::lease::try_timeout;
+use crate::lease::{LeaseEvent, try_timeout};
 use crate::lock::{Outcome, ReleaseMode};
 use crate::process::{self, ProcessFd};
 use crate::renewer::Report;
@@ -152,7 +152,7 @@ impl Target {
 pub(super) fn leave_behind(
     target: Target,
     options: &cli::Acquire,
-    taker: &Taker,
+    acquisition: &Acquisition,
     holds: &mut HeldLocks,
 ) -> Result<()> {
     holds.reclaim_client();
@@ -180,7 +180,7 @@ pub(super) fn leave_behind(
     if let Some(hold) = holds.all.first()
         && holds.client.is_open()
     {
-        let ttl = taker.request.ttl;
+        let ttl = acquisition.request.ttl;
         holds.client.limit_to(try_timeout(ttl));
         // One that fails is found out by the first renewal.
         let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
@@ -196,7 +196,7 @@ pub(super) fn leave_behind(
         holds,
     };
     let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
-    taker.release_at_end(
+    acquisition.release_at_end(
         holds,
         &ReleaseMode::Finished {
             outcome,
@@ -267,7 +267,7 @@ impl Keeper<'_> {
             }
             for report in self.holds.reports() {
                 let event = self.event_of(report);
-                if self.holds.all.is_empty() && !matches!(event, Event::Lost) {
+                if self.holds.all.is_empty() && !matches!(event, Event::Lease(LeaseEvent::Lost)) {
                     return Ok(Outcome::Released);
                 }
                 if let Some(end) = self.apply(event) {
@@ -299,24 +299,12 @@ impl Keeper<'_> {
 
     /// What the renewer reports as an event.
     fn event_of(&mut self, report: Report) -> Event {
-        match report {
-            Report::Renewed(sent) => Event::Renewed(sent),
-            Report::Confirmed(sent, left) => Event::Confirmed(sent, left),
-            Report::Failed(_) => Event::RenewalFailed,
-            Report::Cancelled(..) if self.only_warn => {
-                let _ = self.target.process.signal(SIGURG);
-                Event::Tick
-            }
-            Report::Cancelled(..) => Event::Cancelled,
-            Report::Lost(name, _) => {
-                self.holds.forget(&name);
-                Event::Lost
-            }
-            Report::Returned(name) => {
-                self.holds.forget(&name);
-                Event::Returned
-            }
+        let (event, _) = self.holds.record(report);
+        if self.only_warn && event == LeaseEvent::Cancelled {
+            let _ = self.target.process.signal(SIGURG);
+            return Event::Tick;
         }
+        Event::Lease(event)
     }
 
     /// Lets the session decide about an event, and does it, and about what follows from that.
@@ -332,7 +320,7 @@ impl Keeper<'_> {
                     Action::Suspend | Action::TerminateOthers => {}
                     Action::Renew => {
                         if self.holds.renew().is_err() {
-                            events.push_back(Event::RenewalFailed);
+                            events.push_back(Event::Lease(LeaseEvent::RenewalFailed));
                         }
                         let noted = now();
                         self.target.remember();

@@ -19,8 +19,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 
 use self::keeper::Target;
+use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, ending};
 use super::environment::Environment;
-use super::take::{self, GaveUp, HeldLocks, Taker, Taking, ending};
 use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
@@ -56,33 +56,33 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         instance: target.as_ref().map(Target::instance),
         ..ourselves()
     };
-    let taker = Taker::new(settings, names, who, &options.taking, options.kill_after);
-    let mut holds = taker.no_holds();
+    let acquisition = Acquisition::new(settings, names, who, &options.taking, options.kill_after);
+    let mut holds = acquisition.nothing_held();
     // Before all else: a process that is stopped here still has to tell the shell.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
-    if let Err(gave_up) = acquire_lock(&taker, &mut holds, &signals)? {
-        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+    if let Err(reason) = acquire_lock(&acquisition, &mut holds, &signals)? {
+        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
-        return Ok(taker.gave_up(gave_up));
+        return Ok(acquisition.not_acquired(reason));
     }
     let slots = options.taking.slots.is_some();
-    let environment = taker.environment(&holds, slots);
+    let environment = acquisition.environment(&holds, slots);
     let text = text(options, &environment, &holds);
     if let Some(why) = wait_for_reader(&signals, &holds)? {
-        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
-        return Ok(taker.gave_up(why));
+        return Ok(acquisition.not_acquired(why));
     }
     let told = product(&text).context("can't write to standard output");
     let kept = match target {
         _ if told.is_err() => told.map(drop),
         _ if matches!(told, Ok(false)) => Err(anyhow::anyhow!("nobody reads standard output")),
-        Some(target) => keeper::leave_behind(target, options, &taker, &mut holds),
+        Some(target) => keeper::leave_behind(target, options, &acquisition, &mut holds),
         None => Ok(()),
     };
     if kept.is_err() {
-        taker.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
     }
     kept.map(|()| Exit::Success)
 }
@@ -109,36 +109,36 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
 
 /// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
 fn acquire_lock(
-    taker: &Taker,
+    acquisition: &Acquisition,
     holds: &mut HeldLocks,
     signals: &Signals,
-) -> Result<Result<(), GaveUp>> {
+) -> Result<Result<(), Reason>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
-    if let Some(gave_up) = take::open(&mut holds.client, signals)? {
-        return Ok(Err(gave_up));
+    if let Some(signal) = acquisition::open(&mut holds.client, signals)? {
+        return Ok(Err(Reason::Interrupted(signal)));
     }
-    let taking = taker.take_all(started, holds, signals, &mut timer);
-    if let Taking::GaveUp(why) =
-        taking.inspect_err(|_| taker.release_all(holds, &ReleaseMode::Unused, Some(signals)))?
+    let outcome = acquisition.acquire_all(started, holds, signals, &mut timer);
+    if let Outcome::NotAcquired(why) = outcome
+        .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::Unused, Some(signals)))?
     {
         return Ok(Err(why));
     }
     Ok(match ending(signals)? {
-        Some(signal) => Err(GaveUp::Signalled(signal)),
+        Some(signal) => Err(Reason::Interrupted(signal)),
         None => Ok(()),
     })
 }
 
 /// Waits until standard output takes what there is to say, which is little; why to give up, if a signal
 /// comes or the lease ends before that.
-fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<GaveUp>> {
+fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<Reason>> {
     let stdout = std::io::stdout();
     loop {
         let left = holds.lease.map(|lease| lease.deadline().since(now()));
         if left.is_some_and(|left| left.is_zero()) {
             let line = "the lock has expired, as nobody has read its token from standard output";
-            return Ok(Some(GaveUp::Lost(line.into())));
+            return Ok(Some(Reason::Lost(line.into())));
         }
         let mut fds = [
             PollFd::new(stdout.as_fd(), PollFlags::POLLOUT),
@@ -149,7 +149,7 @@ fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<GaveUp
         });
         poll(&mut fds, timeout).context("can't wait for standard output")?;
         if let Some(signal) = ending(signals)? {
-            return Ok(Some(GaveUp::Signalled(signal)));
+            return Ok(Some(Reason::Interrupted(signal)));
         }
         if fds[0].any() == Some(true) {
             return Ok(None);

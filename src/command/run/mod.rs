@@ -13,8 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::supervise::Ended;
+use super::acquisition::{
+    self, Acquisition, HeldLock, HeldLocks, Outcome, Reason, outcome_of, random_fraction, sleep,
+};
 use super::environment::{Environment, VARIABLES};
-use super::take::{self, GaveUp, HeldLock, HeldLocks, Taker, Taking, dice, outcome_of, sleep};
 use super::{BadUsage, distinct, environment, on_terminal, ourselves, shortened};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
@@ -56,15 +58,16 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Ok(prepared) => prepared,
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
     };
-    let mut taker = Taker::new(settings, names, who, &options.taking, options.kill_after);
-    taker.request.once_per = options.once_per.unwrap_or_default();
-    taker.joins = options.join;
+    let mut acquisition =
+        Acquisition::new(settings, names, who, &options.taking, options.kill_after);
+    acquisition.request.once_per = options.once_per.unwrap_or_default();
+    acquisition.joins = options.join;
     // With several locks the others come into it, and somebody's success may be enough; so there
     // the confirmation comes first.
-    taker.starts_on_word = taker.names.len() == 1 && options.once_per.is_none();
+    acquisition.starts_on_grant = acquisition.names.len() == 1 && options.once_per.is_none();
     let run = Run {
         options,
-        taker,
+        acquisition,
         on_terminal: on_terminal(),
     };
     let job = Job {
@@ -79,7 +82,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
 /// What a run knows from its start.
 struct Run<'a> {
     options: &'a cli::Run,
-    taker: Taker<'a>,
+    acquisition: Acquisition<'a>,
     on_terminal: bool,
 }
 
@@ -158,11 +161,14 @@ impl Run<'_> {
         }
         let started = now();
         // Until a lock is asked for, a signal has nothing to clean up and ends us by itself.
-        let mut holds = self.taker.no_holds();
+        let mut holds = self.acquisition.nothing_held();
         let (opened, mut senses) = if let Some(senses) = early {
-            match take::open(&mut holds.client, &senses.signals) {
+            match acquisition::open(&mut holds.client, &senses.signals) {
                 Ok(None) => (Ok(()), senses),
-                Ok(Some(why)) => return Ok(self.taker.gave_up(why)),
+                Ok(Some(signal)) => {
+                    let reason = Reason::Interrupted(signal);
+                    return Ok(self.acquisition.not_acquired(reason));
+                }
                 Err(error) => (Err(error), senses),
             }
         } else {
@@ -170,24 +176,28 @@ impl Run<'_> {
             (opened, Senses::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
-        let taking = match opened {
+        let outcome = match opened {
             Ok(()) => {
                 let Senses { signals, timer } = &mut senses;
-                self.taker.take_all(started, &mut holds, signals, timer)
+                self.acquisition
+                    .acquire_all(started, &mut holds, signals, timer)
             }
             Err(error) => Err(error.into()),
         };
-        match taking {
-            Ok(Taking::Done) => self.run_under(&mut holds, began, job, &mut senses),
-            Ok(Taking::GaveUp(why)) => {
-                self.taker
-                    .release_at_end(&mut holds, &ReleaseMode::Unused, Some(&senses.signals));
+        match outcome {
+            Ok(Outcome::Acquired) => self.run_under(&mut holds, began, job, &mut senses),
+            Ok(Outcome::NotAcquired(why)) => {
+                self.acquisition.release_at_end(
+                    &mut holds,
+                    &ReleaseMode::Unused,
+                    Some(&senses.signals),
+                );
                 drop(guard);
-                Ok(self.taker.gave_up(why))
+                Ok(self.acquisition.not_acquired(why))
             }
             Err(error) => {
                 let signals = Some(&senses.signals);
-                self.taker
+                self.acquisition
                     .release_all(&mut holds, &ReleaseMode::Unused, signals);
                 if holds.answered || !self.runs_without(&error) {
                     return Err(error);
@@ -195,7 +205,7 @@ impl Run<'_> {
                 self.voice()
                     .note(format_args!("{error:#}; running without a lock"));
                 let job = Job {
-                    environment: environment::without_locks(&self.taker.names),
+                    environment: environment::without_locks(&self.acquisition.names),
                     ..job
                 };
                 Ok(self.supervise(&job, &mut holds, &mut senses).exit)
@@ -204,25 +214,29 @@ impl Run<'_> {
     }
 
     fn voice(&self) -> Voice {
-        self.taker.voice()
+        self.acquisition.voice()
     }
 
     /// The random pause, and whether it has to be done at all. `Some` when it ends here.
     fn before_all_else(&self, senses: &mut Senses) -> Result<Option<Exit>> {
-        let pause = self.options.jitter.mul_f64(dice());
+        let pause = self.options.jitter.mul_f64(random_fraction());
         if let Some(signal) = pause_until(now() + pause, senses)? {
-            return Ok(Some(self.taker.gave_up(GaveUp::Signalled(signal))));
+            return Ok(Some(
+                self.acquisition.not_acquired(Reason::Interrupted(signal)),
+            ));
         }
         let Some(script) = &self.options.unless else {
             return Ok(None);
         };
         let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
-        job.environment = environment::without_locks(&self.taker.names);
-        let mut nothing = self.taker.no_holds();
+        job.environment = environment::without_locks(&self.acquisition.names);
+        let mut nothing = self.acquisition.nothing_held();
         let asked = self.supervise(&job, &mut nothing, senses);
         // Whatever the script makes of a signal, it was meant for us.
         if let Some(signal) = asked.signal {
-            return Ok(Some(self.taker.gave_up(GaveUp::Signalled(signal))));
+            return Ok(Some(
+                self.acquisition.not_acquired(Reason::Interrupted(signal)),
+            ));
         }
         Ok((asked.exit == Exit::Command(0)).then(|| {
             self.voice().detail("skipped: what --unless asks for is so");
@@ -250,9 +264,9 @@ impl Run<'_> {
             Ok(None) => self.asking_again(job, holds, began),
             Ok(Some(why)) => {
                 let signals = Some(&senses.signals);
-                self.taker
+                self.acquisition
                     .release_at_end(holds, &ReleaseMode::Unused, signals);
-                return Ok(self.taker.gave_up(why));
+                return Ok(self.acquisition.not_acquired(why));
             }
             Err(error) => Err(error),
         };
@@ -260,13 +274,13 @@ impl Run<'_> {
             Ok(job) => Job {
                 environment: {
                     let slots = self.options.taking.slots.is_some();
-                    self.taker.environment(holds, slots)
+                    self.acquisition.environment(holds, slots)
                 },
                 ..job
             },
             Err(error) => {
                 let signals = Some(&senses.signals);
-                self.taker
+                self.acquisition
                     .release_at_end(holds, &ReleaseMode::Unused, signals);
                 return Err(error);
             }
@@ -283,24 +297,24 @@ impl Run<'_> {
             outcome: outcome_of(exit),
             keep_for,
         };
-        self.taker
+        self.acquisition
             .release_at_end(holds, &mode, Some(&senses.signals));
         Ok(exit)
     }
 
     /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
     /// that is as good as over, after this machine stood still, say.
-    fn last_look(&self, holds: &HeldLocks, senses: &Senses) -> Result<Option<GaveUp>> {
+    fn last_look(&self, holds: &HeldLocks, senses: &Senses) -> Result<Option<Reason>> {
         while let Some(received) = senses.signals.next()? {
             if ends_waiting(received.signal) {
-                return Ok(Some(GaveUp::Signalled(received.signal)));
+                return Ok(Some(Reason::Interrupted(received.signal)));
             }
         }
         let is_over = holds.lease.is_some_and(|lease| now() >= lease.stop_at());
         Ok(is_over.then(|| {
-            let names = environment::list_of(&self.taker.names);
+            let names = environment::list_of(&self.acquisition.names);
             let names = names.display();
-            GaveUp::Lost(format!(
+            Reason::Lost(format!(
                 "the lease of {names} was as good as over before the command could start; it was not started"
             ))
         }))

@@ -14,10 +14,10 @@ use super::{Job, Run, Senses, cannot_run};
 use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
-use crate::command::take::{HeldLocks, cancelled, lost, sleep};
+use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep};
 use crate::exit::Exit;
-use crate::lease::Lease;
-use crate::lock::{self, Loss, Name, Who};
+use crate::lease::{Lease, LeaseEvent};
+use crate::lock;
 use crate::renewer::Report;
 use crate::report;
 use crate::session::{Action, Event, Policy, Session, StopReason};
@@ -64,7 +64,7 @@ impl Run<'_> {
             session: Session::new(policy, holds.lease.take()),
             child,
             holds,
-            trouble: Trouble::None,
+            trouble: None,
             refused: Vec::new(),
             killed: false,
             stopped: None,
@@ -87,14 +87,6 @@ pub(super) struct Ended {
     pub(super) signal: Option<i32>,
 }
 
-/// What is known of a lock's trouble, for the messages.
-enum Trouble {
-    None,
-    Unreachable(lock::Error),
-    Lost(Name, Loss),
-    Cancelled(Name, Box<Who>),
-}
-
 /// A COMMAND that runs.
 struct Supervision<'a> {
     run: &'a Run<'a>,
@@ -102,7 +94,8 @@ struct Supervision<'a> {
     session: Session,
     child: Child,
     holds: &'a mut HeldLocks,
-    trouble: Trouble,
+    /// What went wrong with the locks last.
+    trouble: Option<LockTrouble>,
     /// Processes that we may not signal; said once.
     refused: Refused,
     killed: bool,
@@ -219,45 +212,39 @@ impl Supervision<'_> {
 
     /// What the renewer reports as an event; what only matters for messages is kept.
     fn event_of(&mut self, report: Report) -> Event {
-        match report {
-            Report::Renewed(sent) => {
-                self.run.voice().detail("lease renewed");
-                self.trouble = Trouble::None;
-                Event::Renewed(sent)
+        let (event, trouble) = self.holds.record(report);
+        let voice = self.run.voice();
+        match trouble {
+            Some(LockTrouble::Unreachable(error)) => self.note_failure(error),
+            Some(LockTrouble::Released(name)) => voice.detail(format_args!(
+                "lock \"{name}\" was given back by the command"
+            )),
+            Some(trouble @ (LockTrouble::Lost(..) | LockTrouble::Cancelled(..))) => {
+                self.trouble = Some(trouble);
             }
-            Report::Failed(error) => {
-                self.note_failure(error);
-                Event::RenewalFailed
-            }
-            Report::Confirmed(sent, left) => Event::Confirmed(sent, left),
-            Report::Cancelled(name, by) => {
-                self.trouble = Trouble::Cancelled(name, by);
-                Event::Cancelled
-            }
-            Report::Lost(name, loss) => {
-                self.holds.forget(&name);
-                self.trouble = Trouble::Lost(name, loss);
-                Event::Lost
-            }
-            Report::Returned(name) => {
-                self.run.voice().detail(format_args!(
-                    "lock \"{name}\" was given back by the command"
-                ));
-                self.holds.forget(&name);
-                if self.holds.all.is_empty() {
-                    Event::Returned
-                } else {
-                    Event::Tick
-                }
-            }
+            None => {}
         }
+        match event {
+            LeaseEvent::Renewed(_) => {
+                voice.detail("lease renewed");
+                self.trouble = None;
+            }
+            // COMMAND still works under the others.
+            LeaseEvent::Released if !self.holds.all.is_empty() => return Event::Tick,
+            LeaseEvent::Released
+            | LeaseEvent::Confirmed(..)
+            | LeaseEvent::RenewalFailed
+            | LeaseEvent::Lost
+            | LeaseEvent::Cancelled => {}
+        }
+        Event::Lease(event)
     }
 
     fn note_failure(&mut self, error: lock::Error) {
         self.run
             .voice()
             .detail(format_args!("renewal failed: {error}"));
-        self.trouble = Trouble::Unreachable(error);
+        self.trouble = Some(LockTrouble::Unreachable(error));
     }
 
     /// Lets the session decide about an event, and does it, and about what follows from that.
@@ -299,7 +286,7 @@ impl Supervision<'_> {
                 self.holds.leave_marks(noted, &self.child.known());
                 if let Err(error) = renewed {
                     self.note_failure(error);
-                    return Ok(Some(Event::RenewalFailed));
+                    return Ok(Some(Event::Lease(LeaseEvent::RenewalFailed)));
                 }
                 Refused::new()
             }
@@ -416,17 +403,17 @@ impl Supervision<'_> {
 
     /// What happened to the lock, in words.
     fn loss_message(&self) -> String {
-        let what = match self.run.taker.names.as_slice() {
+        let what = match self.run.acquisition.names.as_slice() {
             [name] => format!("lock \"{name}\" was"),
             _ => "the locks were".into(),
         };
         match &self.trouble {
-            Trouble::Lost(name, loss) => lost(name, loss),
-            Trouble::Cancelled(name, by) => cancelled(name, by),
-            Trouble::Unreachable(error) => {
+            Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
+            Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
+            Some(LockTrouble::Unreachable(error)) => {
                 format!("{what} not renewed in time: {error}")
             }
-            Trouble::None => {
+            Some(LockTrouble::Released(_)) | None => {
                 format!("{what} not renewed in time: redlock or this machine stood still")
             }
         }

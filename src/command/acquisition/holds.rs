@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::clock::{Moment, now};
 use crate::command::environment::JobLock;
-use crate::lease::Lease;
-use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, LeaseState, Name};
+use crate::lease::{Lease, LeaseEvent};
+use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, LeaseState, Loss, Name, Who};
 use crate::process;
 use crate::renewer::{Renewer, Report, Task};
 use crate::tree::Known;
@@ -36,6 +36,14 @@ impl HeldLock {
             reentrant: self.reentrant,
         }
     }
+}
+
+/// What a report says beyond its meaning for the lease: for messages.
+pub enum LockTrouble {
+    Unreachable(Error),
+    Lost(Name, Loss),
+    Cancelled(Name, Box<Who>),
+    Released(Name),
 }
 
 /// All locks of a run, in the order in which they were taken.
@@ -115,7 +123,7 @@ impl HeldLocks {
     }
 
     /// A lock is not ours any more.
-    pub fn forget(&mut self, name: &Name) {
+    fn forget(&mut self, name: &Name) {
         let (gone, kept) = std::mem::take(&mut self.all)
             .into_iter()
             .partition(|hold| hold.claim.lock().name() == name);
@@ -123,6 +131,30 @@ impl HeldLocks {
         let gone: Vec<HeldLock> = gone;
         for hold in &gone {
             self.remove_mark(hold);
+        }
+    }
+
+    /// What a report means for the lease of all; a lock that is gone is forgotten.
+    pub fn record(&mut self, report: Report) -> (LeaseEvent, Option<LockTrouble>) {
+        match report {
+            Report::Renewed(sent) => (LeaseEvent::Renewed(sent), None),
+            Report::Confirmed(sent, left) => (LeaseEvent::Confirmed(sent, left), None),
+            Report::Failed(error) => {
+                let trouble = LockTrouble::Unreachable(error);
+                (LeaseEvent::RenewalFailed, Some(trouble))
+            }
+            Report::Cancelled(name, by) => {
+                let trouble = LockTrouble::Cancelled(name, by);
+                (LeaseEvent::Cancelled, Some(trouble))
+            }
+            Report::Lost(name, loss) => {
+                self.forget(&name);
+                (LeaseEvent::Lost, Some(LockTrouble::Lost(name, loss)))
+            }
+            Report::Returned(name) => {
+                self.forget(&name);
+                (LeaseEvent::Released, Some(LockTrouble::Released(name)))
+            }
         }
     }
 

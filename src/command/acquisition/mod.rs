@@ -1,12 +1,11 @@
-//! Taking locks: from the names that were typed to holding them all, and giving them back.
+//! Acquiring locks: from the names that were typed to holding them all, and releasing them.
 //!
-//! `waiting` is the wait for one lock, `join` that for another run, `deadlock` the look for others that
-//! wait for us, `holds` what is held and how it is kept alive.
+//! `attempt` is the wait for one lock (decided by [`crate::wait`]), `deadlock` what others read of it,
+//! `holds` what is held and how it is kept alive.
 
+mod attempt;
 mod deadlock;
 mod holds;
-mod join;
-mod waiting;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,8 +18,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-pub use self::holds::{HeldLock, HeldLocks};
-use self::waiting::Attempt;
+use self::attempt::Attempt;
+pub use self::holds::{HeldLock, HeldLocks, LockTrouble};
 use super::environment::{Environment, JobLock};
 use super::{BadUsage, environment};
 use crate::cli;
@@ -29,8 +28,8 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
-    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, Order, Outcome, Reentry, ReleaseMode,
-    Released, Request, SlowOpening, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, Order, Reentry, ReleaseMode, Released,
+    Request, SlowOpening, Supersede, Token, Who,
 };
 use crate::process;
 use crate::report::{self, Voice};
@@ -38,43 +37,43 @@ use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
 
 /// One who takes locks, and what it knows from its start.
-pub struct Taker<'a> {
+pub struct Acquisition<'a> {
     pub settings: &'a Settings,
     /// As they were typed, each once.
     pub names: Vec<Name>,
-    pub patience: &'a cli::Patience,
+    pub wait_options: &'a cli::Patience,
     pub request: Request,
     /// The time between SIGTERM and SIGKILL for who works under the locks.
     pub kill_after: Duration,
     /// A run that is going on is waited for and does for ours.
     pub joins: bool,
-    /// The work may start on the server's word that the lock is ours, with the claim under way.
-    pub starts_on_word: bool,
+    /// The work may start on a grant that isn't confirmed yet.
+    pub starts_on_grant: bool,
     /// What the runs around this one hold: names and tokens.
     pub inherited: Vec<(Name, Token)>,
 }
 
 /// How taking one lock, or all, ended.
-pub enum Taking {
-    Done,
-    GaveUp(GaveUp),
+pub enum Outcome {
+    Acquired,
+    NotAcquired(Reason),
 }
 
 /// Why a lock was not taken.
-pub enum GaveUp {
+pub enum Reason {
     /// It stayed busy, or somebody made us give up; in words.
     Busy(String),
-    /// A run has succeeded so long ago that there is no need.
-    Enough(Duration),
+    /// A run has succeeded this long ago, so there is no need.
+    RecentSuccess(Duration),
     /// The run that we joined has ended like this.
     Joined(Exit),
     /// Another one that we held was lost meanwhile; in words.
     Lost(String),
-    Signalled(i32),
+    Interrupted(i32),
 }
 
-impl<'a> Taker<'a> {
-    /// By the options that all who take locks have.
+impl<'a> Acquisition<'a> {
+    /// From the options common to run and acquire.
     pub fn new(
         settings: &'a Settings,
         names: Vec<Name>,
@@ -106,17 +105,17 @@ impl<'a> Taker<'a> {
         Self {
             settings,
             names,
-            patience: &options.patience,
+            wait_options: &options.patience,
             request,
             kill_after,
             joins: false,
-            starts_on_word: false,
+            starts_on_grant: false,
             inherited: environment::inherited(),
         }
     }
 
-    /// What is held when nothing is held yet.
-    pub fn no_holds(&self) -> HeldLocks {
+    /// The start of an acquisition: nothing is held yet.
+    pub fn nothing_held(&self) -> HeldLocks {
         HeldLocks::none(self.settings.locks.client(), self.request.ttl)
     }
 
@@ -124,15 +123,15 @@ impl<'a> Taker<'a> {
         self.settings.voice
     }
 
-    /// Takes one lock after the other, in an order that is the same for everybody. `started` is
+    /// Acquires one lock after the other, in an order that is the same for all jobs. `started` is
     /// when the wait began.
-    pub fn take_all(
+    pub fn acquire_all(
         &self,
         started: Moment,
         holds: &mut HeldLocks,
         signals: &Signals,
         timer: &mut Timer,
-    ) -> Result<Taking> {
+    ) -> Result<Outcome> {
         let mut order: Vec<&Name> = self.names.iter().collect();
         order.sort();
         for name in order {
@@ -141,42 +140,42 @@ impl<'a> Taker<'a> {
                 continue;
             }
             let claim = Claim::new(lock, &self.request.who)?;
-            match Attempt::new(self, claim, holds, signals, timer).wait(started)? {
-                Taking::Done => {}
-                gave_up @ Taking::GaveUp(_) => return Ok(gave_up),
+            match Attempt::new(self, claim, holds, started, signals, timer).run()? {
+                Outcome::Acquired => {}
+                not_acquired @ Outcome::NotAcquired(_) => return Ok(not_acquired),
             }
         }
-        Ok(Taking::Done)
+        Ok(Outcome::Acquired)
     }
 
     /// Says why no lock was taken, where that is worth a line, and with what status that ends.
-    pub fn gave_up(&self, why: GaveUp) -> Exit {
-        let status = self.patience.conflict_exit_code;
-        match why {
-            GaveUp::Busy(line) => {
+    pub fn not_acquired(&self, reason: Reason) -> Exit {
+        let status = self.wait_options.conflict_exit_code;
+        match reason {
+            Reason::Busy(line) => {
                 self.voice().note(line);
                 Exit::Busy(status.unwrap_or(cli::BUSY))
             }
-            GaveUp::Enough(ago) => {
+            Reason::RecentSuccess(ago) => {
                 self.voice().detail(format_args!(
                     "skipped: a run has succeeded {} ago",
                     report::rough(ago)
                 ));
                 Exit::Busy(status.unwrap_or(0))
             }
-            GaveUp::Joined(exit) => {
+            Reason::Joined(exit) => {
                 self.voice().detail(format_args!(
                     "the run that was waited for ended with {}",
                     exit.code()
                 ));
                 exit
             }
-            GaveUp::Lost(line) => {
+            Reason::Lost(line) => {
                 report::error(line);
                 Exit::Lost
             }
-            GaveUp::Signalled(signal) if is_passed_up(signal) => Exit::Interrupted(signal),
-            GaveUp::Signalled(signal) => Exit::Signal(signal),
+            Reason::Interrupted(signal) if is_passed_up(signal) => Exit::Interrupted(signal),
+            Reason::Interrupted(signal) => Exit::Signal(signal),
         }
     }
 
@@ -312,12 +311,12 @@ impl<'a> Taker<'a> {
 }
 
 /// How the history calls the end of what was done under a lock.
-pub fn outcome_of(exit: Exit) -> Outcome {
+pub fn outcome_of(exit: Exit) -> lock::Outcome {
     match exit {
-        Exit::Signal(signal) | Exit::Interrupted(signal) => Outcome::Signal(signal),
-        Exit::Timeout => Outcome::Timeout,
-        Exit::Lost => Outcome::Lost,
-        Exit::Cancelled => Outcome::Cancelled(None),
+        Exit::Signal(signal) | Exit::Interrupted(signal) => lock::Outcome::Signal(signal),
+        Exit::Timeout => lock::Outcome::Timeout,
+        Exit::Lost => lock::Outcome::Lost,
+        Exit::Cancelled => lock::Outcome::Cancelled(None),
         Exit::Success
         | Exit::Command(_)
         | Exit::Outdated
@@ -328,7 +327,7 @@ pub fn outcome_of(exit: Exit) -> Outcome {
         | Exit::Config
         | Exit::Internal
         | Exit::CannotExecute
-        | Exit::NotFound => Outcome::Status(exit.code()),
+        | Exit::NotFound => lock::Outcome::Status(exit.code()),
     }
 }
 
@@ -361,9 +360,9 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
 const SOON: Duration = Duration::from_millis(250);
 
-/// Opens a connection, for a process whose signals are collected: why to give up, if one comes that
-/// ends us, also where the server doesn't let us in.
-pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<GaveUp>, lock::Error> {
+/// Opens a connection, for a process whose signals are collected: a signal that ends us, if one comes
+/// before the server lets us in.
+pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, lock::Error> {
     let Some(opening) = client.open_soon(SOON)? else {
         return Ok(None);
     };
@@ -373,7 +372,7 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<GaveUp>, lo
     })?;
     match opened {
         Ok(open) => *client = open,
-        Err(gave_up) => return Ok(Some(gave_up)),
+        Err(signal) => return Ok(Some(signal)),
     }
     Ok(None)
 }
@@ -381,7 +380,7 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<GaveUp>, lo
 fn open_in_background(
     opening: SlowOpening,
     signals: &Signals,
-) -> io::Result<Result<Result<Client, GaveUp>, lock::Error>> {
+) -> io::Result<Result<Result<Client, i32>, lock::Error>> {
     let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
     let (answer, answered) = channel();
     let waker = Arc::clone(&done);
@@ -392,7 +391,7 @@ fn open_in_background(
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())])?;
         if let Some(signal) = ending(signals)? {
-            return Ok(Ok(Err(GaveUp::Signalled(signal))));
+            return Ok(Ok(Err(signal)));
         }
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened.map(Ok));
@@ -424,6 +423,6 @@ pub fn sleep<'a>(fds: impl IntoIterator<Item = Option<BorrowedFd<'a>>>) -> io::R
 }
 
 /// A number in 0..1.
-pub fn dice() -> f64 {
+pub fn random_fraction() -> f64 {
     getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
 }

@@ -1,0 +1,442 @@
+//! The wait for one lock: what happens is put to [`Wait`], and what it decides is done.
+//!
+//! Nothing here decides anything, and nothing in [`Wait`] waits: a request whose answer may take long is
+//! sent, and its answer comes in between signals, reports of the renewer and the clock.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::deadlock;
+use super::{
+    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, cancelled, lost, open,
+    random_fraction, sleep,
+};
+use crate::clock::{Moment, Timer, now};
+use crate::command::environment::origin_of;
+use crate::lease::LeaseEvent;
+use crate::lock::{
+    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, WaitEdge,
+};
+use crate::process::{self, Liveness, ProcessFd};
+use crate::report;
+use crate::signal::Signals;
+use crate::wait::{Action, End, Event, HolderState, Policy, Wait, WaitLimit};
+
+/// One wait for one lock.
+pub struct Attempt<'a> {
+    acquisition: &'a Acquisition<'a>,
+    wait: Wait<'a>,
+    claim: Claim,
+    held: &'a mut HeldLocks,
+    client: Client,
+    /// The holder's process, which is watched.
+    holder: Option<ProcessFd>,
+    /// This wait as others read it, once it was published.
+    edge: Option<WaitEdge<'a>>,
+    /// What went wrong last with what is held already.
+    trouble: Option<LockTrouble>,
+    signals: &'a Signals,
+    timer: &'a mut Timer,
+}
+
+/// What came of an event.
+enum Applied {
+    Nothing,
+    Something,
+    End(End),
+}
+
+impl<'a> Attempt<'a> {
+    /// `started` is when the acquisition began to wait for whatever lock.
+    pub(super) fn new(
+        acquisition: &'a Acquisition<'a>,
+        claim: Claim,
+        held: &'a mut HeldLocks,
+        started: Moment,
+        signals: &'a Signals,
+        timer: &'a mut Timer,
+    ) -> Self {
+        let options = acquisition.wait_options;
+        let policy = Policy {
+            limit: WaitLimit::since(started, options.no_wait, options.wait),
+            ttl: acquisition.request.ttl,
+            kill_after: acquisition.kill_after,
+            joins: acquisition.joins,
+            starts_on_grant: acquisition.starts_on_grant,
+            holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
+            reached: held.answered,
+            single_line: report::has_terminal(),
+            host: &acquisition.request.who.host,
+            jitter: random_fraction,
+        };
+        Self {
+            acquisition,
+            wait: Wait::new(policy, now(), held.lease),
+            claim,
+            client: held.client.hand_over(),
+            held,
+            holder: None,
+            edge: None,
+            trouble: None,
+            signals,
+            timer,
+        }
+    }
+
+    /// Waits until the lock is ours, or there is a reason to give up.
+    pub(super) fn run(mut self) -> Result<Outcome> {
+        let outcome = match self.run_loop() {
+            Ok(end) => self.outcome_of(end),
+            Err(error) => {
+                let line = format!("can't wait: {error}");
+                Err(lock::Error::new(ErrorKind::Internal, line).into())
+            }
+        };
+        report::transient(None);
+        if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
+            // Where that fails, others find out for themselves that nobody waits any more.
+            let _ = edge.forget(&mut self.client);
+        }
+        // Whatever else ended the wait: our place must go, and a lock that a request has taken
+        // whose answer nobody read. The same connection, where it is good, keeps the order.
+        if self.wait.is_known() && !matches!(outcome, Ok(Outcome::Acquired)) {
+            let signals = Some(self.signals);
+            let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
+            let released = self.acquisition.release(&self.claim, mode, client, signals);
+            if let Err(error) = released {
+                self.acquisition.voice().detail(error);
+            }
+        }
+        if self.client.is_open() {
+            self.held.client = self.client;
+        }
+        outcome
+    }
+
+    /// Waits for whatever comes next, until the wait is over.
+    fn run_loop(&mut self) -> io::Result<End> {
+        let mut applied = self.apply(Event::Start)?;
+        loop {
+            if let Applied::End(end) = applied {
+                return Ok(end);
+            }
+            applied = match self.client.receive() {
+                Ok(Some(incoming)) => match self.event_of(incoming) {
+                    Some(event) => self.apply(event)?,
+                    None => Applied::Nothing,
+                },
+                Ok(None) => self.look_around()?,
+                Err(error) => self.apply(Event::Failed(error))?,
+            };
+        }
+    }
+
+    /// All but the connection: signals, what is held already, the clock, the holder's process. Sleeps
+    /// where there was nothing.
+    fn look_around(&mut self) -> io::Result<Applied> {
+        while let Some(received) = self.signals.next()? {
+            let applied = self.apply(Event::Signal(received.signal))?;
+            if let Applied::End(_) = applied {
+                return Ok(applied);
+            }
+        }
+        for report in self.held.reports() {
+            let (event, trouble) = self.held.record(report);
+            if let Some(LockTrouble::Unreachable(error)) = &trouble {
+                self.acquisition.voice().detail(error);
+            }
+            self.trouble = trouble;
+            let applied = self.apply(Event::Lease(event))?;
+            if let Applied::End(_) = applied {
+                return Ok(applied);
+            }
+        }
+        let applied = self.apply(Event::Tick)?;
+        if let Applied::Something | Applied::End(_) = applied {
+            return Ok(applied);
+        }
+        if self.holder.as_ref().is_some_and(ProcessFd::has_ended) {
+            self.holder = None;
+            return self.apply(Event::HolderEnded);
+        }
+        let due = self.wait.due().into_iter().chain(self.held.due());
+        self.timer.set(due.min())?;
+        let own = [
+            Some(self.signals.as_fd()),
+            Some(self.timer.as_fd()),
+            self.holder.as_ref().map(AsFd::as_fd),
+        ];
+        let client = self.client.fds().map(Some);
+        sleep(own.into_iter().chain(client).chain(self.held.poll_fds()))?;
+        Ok(Applied::Nothing)
+    }
+
+    /// What came in, as an event, if it is one for a waiter.
+    fn event_of(&mut self, incoming: Incoming) -> Option<Event> {
+        match incoming {
+            Incoming::Acquired(answer) => {
+                self.held.answered = true;
+                if let Ok(Acquired::Busy(Busy { repaired: true, .. })) = answer {
+                    let ttl = report::rough(self.acquisition.request.ttl);
+                    let name = self.claim.lock().name();
+                    self.acquisition.voice().note(format_args!(
+                        "lock \"{name}\" of another client had no expiry; it ends in {ttl} now"
+                    ));
+                }
+                Some(Event::Answered(answer))
+            }
+            Incoming::Granted(grant) => Some(Event::Granted(grant)),
+            // A key that we track is that of the run that we joined.
+            Incoming::Message | Incoming::KeyChanged => Some(Event::Message),
+            Incoming::SubscribeDenied => Some(Event::SubscribeDenied),
+            Incoming::Subscribed | Incoming::LeaseState(_) => None,
+        }
+    }
+
+    /// Lets the wait decide about an event, and does it, and about what follows from that.
+    fn apply(&mut self, event: Event) -> io::Result<Applied> {
+        let mut applied = Applied::Nothing;
+        let mut events = VecDeque::new();
+        let mut next = Some(event);
+        while let Some(event) = next {
+            for action in self.wait.on_event(event, now()) {
+                if let Action::End(end) = action {
+                    return Ok(Applied::End(end));
+                }
+                self.perform(action, &mut events)?;
+                applied = Applied::Something;
+            }
+            next = events.pop_front();
+        }
+        Ok(applied)
+    }
+
+    /// Does what the wait has decided; what has come of it is added to the events.
+    fn perform(&mut self, action: Action, events: &mut VecDeque<Event>) -> io::Result<()> {
+        match action {
+            Action::Suspend => {
+                self.signals.suspend()?;
+            }
+            Action::Renew => {
+                if let Err(error) = self.held.renew() {
+                    self.acquisition.voice().detail(error);
+                    events.push_back(Event::Lease(LeaseEvent::RenewalFailed));
+                }
+            }
+            Action::SearchDeadlock(lasting) => events.push_back(self.search_deadlock(lasting)),
+            Action::Ask(place) => self.ask(place, events),
+            Action::TimeOut => {
+                let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
+                events.push_back(Event::Failed(error));
+            }
+            Action::Disconnect(error) => {
+                self.acquisition.voice().detail(error);
+                self.client.disconnect();
+            }
+            Action::Examine { busy, watch } => {
+                events.push_back(Event::Holder(self.examine(&busy, watch)));
+            }
+            Action::StopWatching => self.holder = None,
+            Action::TakeOver(busy) => events.push_back(Event::TakenOver(self.take_over(&busy))),
+            Action::LookAtRun(busy) => {
+                events.push_back(match self.look_at_run(&busy) {
+                    Ok(outcome) => Event::Run(outcome),
+                    Err(error) => Event::Failed(error),
+                });
+            }
+            Action::Show { busy, age } => {
+                let line = report::waiting(self.claim.lock().name(), &busy, age);
+                self.acquisition.voice().progress(&line);
+            }
+            Action::End(_) => {}
+        }
+        Ok(())
+    }
+
+    fn search_deadlock(&mut self, lasting: Duration) -> Event {
+        if !self.client.is_open() {
+            return Event::NotSearched;
+        }
+        let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
+        let edge = self.edge.get_or_insert_with(new);
+        let published = edge.publish(&mut self.client, lasting);
+        match published.and_then(|()| edge.look(&mut self.client)) {
+            Ok(cycle) => Event::Searched(cycle),
+            Err(error) => Event::Failed(error),
+        }
+    }
+
+    /// Sends the question for the lock.
+    fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<Event>) {
+        match open(&mut self.client, self.signals) {
+            Ok(None) => {}
+            Ok(Some(signal)) => return events.push_back(Event::Signal(signal)),
+            Err(error) => return events.push_back(Event::Failed(error)),
+        }
+        // Together with the question: the subscription stands before the server looks at it, so no
+        // message can fall in between.
+        if let Some(Place { polls: false, .. }) = place
+            && let Err(error) = self.claim.subscribe(&mut self.client)
+        {
+            return events.push_back(Event::Failed(error));
+        }
+        let sent = now();
+        let request = &self.acquisition.request;
+        match self
+            .claim
+            .acquire(&mut self.client, request, place.as_ref())
+        {
+            Ok(within) => events.push_back(Event::Sent(sent, within)),
+            Err(error) => {
+                events.push_back(Event::Sent(sent, Duration::ZERO));
+                events.push_back(Event::Failed(error));
+            }
+        }
+    }
+
+    /// What is known of the holder's process, which is on this host. One that lives is watched from now
+    /// on if that is wanted.
+    fn examine(&mut self, busy: &Busy, watch: bool) -> HolderState {
+        let who = busy.holder.as_ref().map(|holder| &holder.who);
+        let Some(instance) = who.and_then(|who| who.instance.as_ref()) else {
+            return HolderState::Unknown;
+        };
+        let origin = |environment: &[u8]| origin_of(environment, &busy.id);
+        match process::liveness(instance, &busy.id, origin) {
+            Liveness::Unknown => HolderState::Unknown,
+            Liveness::Alive(process) => {
+                self.holder = watch.then_some(process);
+                HolderState::Alive
+            }
+            Liveness::Dead => HolderState::Dead,
+        }
+    }
+
+    /// Frees the lock of a dead holder of which nothing is left; whether that was done.
+    fn take_over(&mut self, busy: &Busy) -> bool {
+        if !self.client.is_open() {
+            return false;
+        }
+        let lock = self.claim.lock();
+        let voice = self.acquisition.voice();
+        voice.detail(format_args!(
+            "lock \"{}\" was held by {}, which is dead",
+            lock.name(),
+            report::holder(busy.holder.as_ref())
+        ));
+        match lock.force(&mut self.client, Some(&busy.id), None) {
+            Ok(_) => {
+                process::remove_mark(&busy.id);
+                true
+            }
+            Err(error) => {
+                voice.detail(error);
+                false
+            }
+        }
+    }
+
+    /// What has become of the hold that kept us waiting. From now on the server pushes when the lock
+    /// changes, where it can.
+    fn look_at_run(&mut self, busy: &Busy) -> Result<Option<lock::Outcome>, lock::Error> {
+        let locks = &self.acquisition.settings.locks;
+        let names = std::slice::from_ref(self.claim.lock().name());
+        locks.track(&mut self.client, names)?;
+        let mut found = locks.history(&mut self.client, names)?;
+        let holds = found.pop().map(|history| history.holds);
+        let mut holds = holds.into_iter().flatten();
+        let hold = holds.find(|entry| entry.id == busy.id);
+        Ok(hold.map(|entry| entry.outcome))
+    }
+
+    /// How the wait ended, for the whole acquisition: a lock that is ours is held from now on.
+    fn outcome_of(&mut self, end: End) -> Result<Outcome> {
+        self.held.lease = self.wait.lease();
+        let name = self.claim.lock().name();
+        let voice = self.acquisition.voice();
+        let reason = match end {
+            End::Acquired {
+                lease,
+                fence,
+                slot,
+                waited,
+                success,
+            } => {
+                voice.detail(format_args!("lock \"{name}\" acquired, fence {fence}"));
+                let hold = HeldLock {
+                    claim: self.claim.clone(),
+                    fence,
+                    slot,
+                    reentrant: false,
+                    waited,
+                    success,
+                };
+                self.held.add(hold, lease);
+                return Ok(Outcome::Acquired);
+            }
+            End::Granted {
+                lease,
+                grant,
+                waited,
+            } => {
+                let fence = grant.fence;
+                voice.detail(format_args!("lock \"{name}\" handed over, fence {fence}"));
+                let hold = HeldLock {
+                    claim: self.claim.clone(),
+                    fence,
+                    slot: grant.slot,
+                    reentrant: false,
+                    waited,
+                    success: None,
+                };
+                let client = self.client.hand_over();
+                self.held.add_unconfirmed(hold, lease, client);
+                return Ok(Outcome::Acquired);
+            }
+            End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
+            End::Superseded(by) => Reason::Busy(format!("superseded by {}", report::by(&by))),
+            End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
+            End::RecentSuccess(ago) => Reason::RecentSuccess(ago),
+            End::Joined(exit) => Reason::Joined(exit),
+            End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
+            End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
+            End::Interrupted(signal) => Reason::Interrupted(signal),
+            End::TooSlow => {
+                let ttl = humantime::format_duration(self.acquisition.request.ttl);
+                let locks = &self.acquisition.settings.locks;
+                let line = format!("{locks} answers too slowly for --ttl {ttl}");
+                return Err(lock::Error::new(ErrorKind::Unreachable, line).into());
+            }
+            End::Failed(error) => return Err(error.into()),
+        };
+        Ok(Outcome::NotAcquired(reason))
+    }
+
+    /// Why we give up, when the user has waited long enough.
+    fn busy_message(&self, busy: &Busy) -> String {
+        let line = report::held(self.claim.lock().name(), busy);
+        if self.acquisition.wait_options.no_wait {
+            format!("{line}; --wait queues for it")
+        } else {
+            format!("gave up waiting: {line}")
+        }
+    }
+
+    /// Why we give up, when something that we held is gone.
+    fn lost_meanwhile(&self, trouble: Option<&LockTrouble>) -> String {
+        let what = match trouble {
+            Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
+            Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
+            Some(LockTrouble::Released(name)) => format!("lock \"{name}\" was given back"),
+            Some(LockTrouble::Unreachable(_)) | None => {
+                "the locks held so far were not renewed in time".into()
+            }
+        };
+        let name = self.claim.lock().name();
+        format!("{what}, while waiting for lock \"{name}\"")
+    }
+}

@@ -1,0 +1,1010 @@
+//! The promises of a wait as tables: what comes in and when, and what is done about it.
+
+use super::*;
+use crate::lock::{ErrorKind, Holder, Limit};
+use crate::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+
+const START: Moment = Moment::at(Duration::from_secs(100));
+const MS: Duration = Duration::from_millis(1);
+
+/// How long each answer of the tests takes.
+const ROUND_TRIP: u64 = 1;
+
+fn at(ms: u64) -> Moment {
+    START + Duration::from_millis(ms)
+}
+
+fn policy() -> Policy<'static> {
+    Policy {
+        limit: WaitLimit::Forever,
+        ttl: MS * 30_000,
+        kill_after: MS * 5_000,
+        joins: false,
+        starts_on_grant: true,
+        holds_others: false,
+        reached: true,
+        single_line: false,
+        host: "here",
+        jitter: || 0.5,
+    }
+}
+
+/// Held by a process of another host, for long; nobody else waits. The server's clock says 1000 s.
+fn busy() -> Busy {
+    Busy {
+        now_ms: 1_000_000,
+        ahead: 0,
+        ticket: Some(7),
+        polls: false,
+        left: Some(MS * 30_000),
+        holders: 1,
+        id: "a".into(),
+        holder: Some(holder("elsewhere")),
+        frozen: None,
+        repaired: false,
+        granted: false,
+    }
+}
+
+fn holder(host: &str) -> Holder {
+    Holder {
+        fence: 1,
+        since_ms: 0,
+        limit: Limit::EXCLUSIVE,
+        slot: 1,
+        waited: Duration::ZERO,
+        kept: false,
+        who: Who {
+            host: host.into(),
+            instance: Some("process".into()),
+            ..Who::default()
+        },
+    }
+}
+
+/// Held by a process of this host.
+fn busy_here(id: &str, ahead: u32) -> Busy {
+    Busy {
+        id: id.into(),
+        ahead,
+        holder: Some(holder("here")),
+        ..busy()
+    }
+}
+
+fn held() -> Acquired {
+    Acquired::Held {
+        fence: 5,
+        slot: 1,
+        success: None,
+    }
+}
+
+/// A grant that was made when the server's clock was so much later than in [`busy`].
+fn grant(later: i64) -> Grant {
+    Grant {
+        fence: 5,
+        slot: 1,
+        at_ms: 1_000_000_u64.saturating_add_signed(later),
+        lasting: MS * 1_000,
+    }
+}
+
+fn unreachable() -> lock::Error {
+    lock::Error::new(ErrorKind::Unreachable, "no answer".into())
+}
+
+/// Actions in words.
+fn words(actions: &[Action]) -> String {
+    let each = actions.iter().map(|action| match action {
+        Action::Suspend => "suspend".into(),
+        Action::Renew => "renew".into(),
+        Action::SearchDeadlock(lasting) => format!("search, noted for {}s", lasting.as_secs()),
+        Action::Ask(None) => "ask".into(),
+        Action::Ask(Some(Place { polls: true, .. })) => "ask, polling".into(),
+        Action::Ask(Some(Place { polls: false, .. })) => "ask, listening".into(),
+        Action::TimeOut => "time out".into(),
+        Action::Disconnect(_) => "disconnect".into(),
+        Action::Examine { watch: true, .. } => "examine, to watch".into(),
+        Action::Examine { watch: false, .. } => "examine".into(),
+        Action::StopWatching => "stop watching".into(),
+        Action::TakeOver(_) => "take over".into(),
+        Action::LookAtRun(_) => "look at run".into(),
+        Action::Show { busy, age } => format!("show {}, {}ms old", busy.id, age.as_millis()),
+        Action::End(end) => match end {
+            End::Acquired { .. } => "end: acquired".into(),
+            End::Granted { .. } => "end: granted".into(),
+            End::Busy(_) => "end: busy".into(),
+            End::Superseded(_) => "end: superseded".into(),
+            End::Deadlock(_) => "end: deadlock".into(),
+            End::RecentSuccess(_) => "end: recent success".into(),
+            End::Joined(exit) => format!("end: joined {}", exit.code()),
+            End::HeldLockGone => "end: held lock gone".into(),
+            End::NotRenewed => "end: not renewed".into(),
+            End::Interrupted(signal) => format!("end: signal {signal}"),
+            End::TooSlow => "end: too slow".into(),
+            End::Failed(_) => "end: failed".into(),
+        },
+    });
+    each.collect::<Vec<String>>().join("; ")
+}
+
+struct Waiter(Wait<'static>);
+
+impl Waiter {
+    /// A wait that begins at START; nothing has happened yet.
+    fn new(policy: Policy<'static>) -> Self {
+        Self(Wait::new(policy, START, None))
+    }
+
+    /// One that has asked for the lock.
+    fn asking(policy: Policy<'static>) -> Self {
+        let mut waiter = Self::new(policy);
+        assert_eq!(waiter.on(0, Event::Start), "ask");
+        waiter.on(0, Event::Sent(START, MS * 2_000));
+        waiter
+    }
+
+    /// One that has just got a place in the queue.
+    fn queued(policy: Policy<'static>, busy: &Busy) -> Self {
+        let mut waiter = Self::asking(policy);
+        let asked = waiter.answered(0, Acquired::Busy(busy.clone()));
+        assert!(asked == "ask, listening" || asked == "ask, polling");
+        waiter.sent(1);
+        assert_eq!(waiter.answered(1, Acquired::Busy(busy.clone())), "");
+        waiter
+    }
+
+    /// One that has waited for a second and shown so.
+    fn settled(policy: Policy<'static>, busy: &Busy) -> Self {
+        let mut waiter = Self::queued(policy, busy);
+        assert!(waiter.on(1_000, Event::Message).starts_with("ask"));
+        waiter.sent(1_000);
+        let shown = waiter.answered(1_000, Acquired::Busy(busy.clone()));
+        assert_eq!(shown, format!("show {}, 0ms old", busy.id));
+        waiter
+    }
+
+    fn on(&mut self, ms: u64, event: Event) -> String {
+        words(&self.0.on_event(event, at(ms)))
+    }
+
+    fn tick(&mut self, ms: u64) -> String {
+        self.on(ms, Event::Tick)
+    }
+
+    fn sent(&mut self, ms: u64) {
+        assert_eq!(self.on(ms, Event::Sent(at(ms), MS * 2_000)), "");
+    }
+
+    /// The answer to what was sent at this time.
+    fn answered(&mut self, ms: u64, answer: Acquired) -> String {
+        self.on(ms + ROUND_TRIP, Event::Answered(Ok(answer)))
+    }
+
+    /// When it is due, in milliseconds from START.
+    fn due(&self) -> u128 {
+        let due = self
+            .0
+            .due()
+            .expect("a waiter that sleeps has a time to wake");
+        due.since(START).as_millis()
+    }
+}
+
+#[test]
+fn a_free_lock_takes_one_question() {
+    let mut waiter = Waiter::asking(policy());
+    assert_eq!(waiter.due(), 2_000);
+    let actions = waiter.0.on_event(Event::Answered(Ok(held())), at(1));
+    let [Action::End(End::Acquired { lease, waited, .. })] = actions.as_slice() else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(*waited, Duration::ZERO);
+    assert_eq!(*lease, Lease::new(START, MS * 30_000, MS * 5_000));
+}
+
+#[test]
+fn the_last_success_of_a_run_is_known_with_the_lock() {
+    let mut waiter = Waiter::asking(policy());
+    let answer = Acquired::Held {
+        fence: 5,
+        slot: 1,
+        success: Some(MS * 700),
+    };
+    let actions = waiter.0.on_event(Event::Answered(Ok(answer)), at(20));
+    let [Action::End(End::Acquired { success, .. })] = actions.as_slice() else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(*success, Some(at(20).before(MS * 700)));
+}
+
+#[test]
+fn a_busy_lock_is_asked_for_at_once_with_a_place_and_then_with_each_heartbeat() {
+    let all_gone = Busy {
+        left: None,
+        ..busy()
+    };
+    let granted = Busy {
+        ahead: 9,
+        granted: true,
+        left: Some(MS * 400),
+        ..busy()
+    };
+    let behind = |ahead| Busy { ahead, ..busy() };
+    let polls = Busy {
+        polls: true,
+        ..busy()
+    };
+    let soon = |left: u32| Busy {
+        left: Some(MS * left),
+        ..busy()
+    };
+    for (what, busy, due, question) in [
+        ("first", busy(), 2_000, "ask, listening"),
+        ("no expiry", all_gone, 2_000, "ask, listening"),
+        ("the lease ends soon", soon(300), 301, "ask, listening"),
+        ("the lease is over", soon(0), 50, "ask, listening"),
+        ("fourth", behind(4), 4_000, "ask, listening"),
+        ("far behind", behind(100), 8_800, "ask, listening"),
+        (
+            "behind a grant that may never be confirmed",
+            granted,
+            401,
+            "ask, listening",
+        ),
+        ("no message reaches us", polls, 250, "ask, polling"),
+    ] {
+        let mut waiter = Waiter::settled(policy(), &busy);
+        assert_eq!(waiter.due(), 1_001 + due, "{what}");
+        let due = u64::try_from(1_001 + due).unwrap();
+        assert_eq!(waiter.tick(due - 1), "", "{what}");
+        assert_eq!(waiter.tick(due), question, "{what}");
+    }
+}
+
+#[test]
+fn the_ticket_that_was_given_is_shown_again() {
+    let mut waiter = Waiter::asking(policy());
+    for (answer, ticket) in [(None, None), (Some(7), None), (None, Some(7))] {
+        assert_eq!(waiter.0.place.and_then(|place| place.ticket), ticket);
+        waiter.answered(
+            0,
+            Acquired::Busy(Busy {
+                ticket: answer,
+                ..busy()
+            }),
+        );
+        waiter.on(1, Event::Message);
+        waiter.sent(1);
+    }
+    assert_eq!(waiter.0.place.and_then(|place| place.ticket), Some(7));
+}
+
+#[test]
+fn a_message_is_followed_by_a_question_and_one_that_crosses_a_question_is_not() {
+    let mut waiter = Waiter::settled(policy(), &busy());
+    assert_eq!(waiter.on(1_500, Event::Message), "ask, listening");
+    assert_eq!(waiter.on(1_500, Event::Message), "");
+    waiter.sent(1_500);
+    assert_eq!(waiter.on(1_500, Event::Message), "");
+    assert_eq!(waiter.on(1_500, Event::Granted(grant(1_500))), "");
+    assert_eq!(waiter.on(1_500, Event::HolderEnded), "");
+    assert_eq!(waiter.answered(1_500, held()), "end: acquired");
+}
+
+#[test]
+fn a_waiter_that_may_not_subscribe_polls_from_then_on() {
+    let mut queued = Waiter::settled(policy(), &busy());
+    assert_eq!(queued.on(1_100, Event::SubscribeDenied), "ask, polling");
+    queued.sent(1_100);
+    assert_eq!(queued.answered(1_100, Acquired::Busy(busy())), "");
+    assert_eq!(queued.due(), 1_101 + 250);
+
+    let mut asking = Waiter::settled(policy(), &busy());
+    asking.on(1_100, Event::Message);
+    asking.sent(1_100);
+    assert_eq!(asking.on(1_100, Event::SubscribeDenied), "");
+    assert_eq!(asking.answered(1_100, Acquired::Busy(busy())), "");
+    assert_eq!(asking.tick(1_351), "ask, polling");
+}
+
+#[test]
+fn however_many_messages_come_the_server_is_asked_about_twenty_times_a_second() {
+    let mut waiter = Waiter::settled(policy(), &busy());
+    let mut asked = 0;
+    for ms in 2_000..12_000 {
+        let tick = waiter.tick(ms);
+        let message = waiter.on(ms, Event::Message);
+        for actions in [tick, message] {
+            if actions.contains("ask") {
+                asked += 1;
+                waiter.on(ms, Event::Sent(at(ms), MS * 2_000));
+                waiter.on(ms, Event::Answered(Ok(Acquired::Busy(busy()))));
+            }
+        }
+    }
+    assert!((195..=205).contains(&asked), "{asked}");
+}
+
+#[test]
+fn the_lock_stays_busy_when_the_time_to_wait_is_over_and_one_last_question_was_asked() {
+    let limit = WaitLimit::Until(at(2_500));
+    let mut waiter = Waiter::settled(Policy { limit, ..policy() }, &Busy { ahead: 9, ..busy() });
+    assert_eq!(waiter.due(), 2_500);
+    assert_eq!(waiter.tick(2_500), "ask, listening");
+    waiter.sent(2_500);
+    assert_eq!(waiter.answered(2_500, Acquired::Busy(busy())), "end: busy");
+
+    let limit = WaitLimit::Until(START);
+    let mut waiter = Waiter::asking(Policy { limit, ..policy() });
+    assert_eq!(waiter.answered(0, Acquired::Busy(busy())), "end: busy");
+    assert!(!waiter.0.is_known());
+}
+
+#[test]
+fn a_lock_that_comes_too_late_three_times_is_given_up() {
+    let mut waiter = Waiter::asking(policy());
+    // COMMAND would be stopped 24.698 s after the question.
+    assert_eq!(waiter.on(24_698, Event::Answered(Ok(held()))), "ask");
+    waiter.sent(30_000);
+    assert_eq!(waiter.on(60_000, Event::Answered(Ok(held()))), "ask");
+    waiter.sent(60_000);
+    assert_eq!(
+        waiter.on(90_000, Event::Answered(Ok(held()))),
+        "end: too slow"
+    );
+    assert!(waiter.0.is_known());
+
+    let mut faster = Waiter::asking(policy());
+    assert_eq!(faster.on(24_698, Event::Answered(Ok(held()))), "ask");
+    faster.sent(24_698);
+    assert_eq!(
+        faster.on(24_698 + 24_697, Event::Answered(Ok(held()))),
+        "end: acquired"
+    );
+}
+
+#[test]
+fn a_server_that_was_reached_and_fails_is_asked_again_after_growing_pauses() {
+    let mut waiter = Waiter::new(policy());
+    let mut asked = 0;
+    assert_eq!(waiter.on(asked, Event::Start), "ask");
+    for pause in [75, 150, 300, 375, 375] {
+        waiter.sent(asked);
+        assert_eq!(waiter.on(asked, Event::Failed(unreachable())), "disconnect");
+        asked += pause;
+        assert_eq!(waiter.due(), u128::from(asked));
+        assert_eq!(waiter.tick(asked - 1), "");
+        assert_eq!(waiter.on(asked - 1, Event::Message), "");
+        assert_eq!(waiter.tick(asked), "ask");
+    }
+    // An answer ends the row.
+    waiter.sent(asked);
+    let polling = waiter.answered(asked, Acquired::Busy(busy()));
+    assert_eq!(polling, "ask, listening");
+    let failed = waiter.on(asked + 1, Event::Failed(unreachable()));
+    assert_eq!(failed, "disconnect");
+    assert_eq!(waiter.due(), u128::from(asked + 1 + 75));
+}
+
+#[test]
+fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a_ttl() {
+    let error = |kind| lock::Error::new(kind, String::new());
+    let over = WaitLimit::Until(at(10));
+    for (what, policy, kind, expected) in [
+        (
+            "it may pass",
+            policy(),
+            ErrorKind::Unreachable,
+            "disconnect",
+        ),
+        ("it may pass", policy(), ErrorKind::NotNow, "disconnect"),
+        ("refused", policy(), ErrorKind::Refused, "end: failed"),
+        ("bad URL", policy(), ErrorKind::Config, "end: failed"),
+        (
+            "never reached",
+            Policy {
+                reached: false,
+                ..policy()
+            },
+            ErrorKind::Unreachable,
+            "end: failed",
+        ),
+        (
+            "no time to wait",
+            Policy {
+                limit: over,
+                ..policy()
+            },
+            ErrorKind::Unreachable,
+            "end: failed",
+        ),
+    ] {
+        let mut waiter = Waiter::asking(policy);
+        assert_eq!(
+            waiter.on(10, Event::Failed(error(kind))),
+            expected,
+            "{what}"
+        );
+    }
+
+    // An answer that is an error comes from a server that was reached.
+    let reached = false;
+    let mut waiter = Waiter::asking(Policy {
+        reached,
+        ..policy()
+    });
+    let loading = Event::Answered(Err(error(ErrorKind::NotNow)));
+    assert_eq!(waiter.on(1, loading), "disconnect");
+
+    let mut waiter = Waiter::new(policy());
+    waiter.on(0, Event::Start);
+    let mut asked = 0;
+    while waiter.on(asked, Event::Failed(unreachable())) == "disconnect" {
+        asked = u64::try_from(waiter.due()).unwrap();
+        assert!(asked < 60_000, "it is still asked");
+        assert_eq!(waiter.tick(asked), "ask");
+    }
+    assert!(matches!(waiter.0.phase, Phase::Over));
+    assert!((30_001..30_400).contains(&asked), "{asked}");
+}
+
+#[test]
+fn a_question_without_an_answer_times_out_and_one_that_was_not_sent_leaves_nothing_behind() {
+    let mut waiter = Waiter::asking(policy());
+    assert_eq!(waiter.tick(1_999), "");
+    assert_eq!(waiter.tick(2_000), "time out");
+    assert_eq!(waiter.on(2_000, Event::Failed(unreachable())), "disconnect");
+    assert!(waiter.0.is_known());
+
+    let mut waiter = Waiter::new(policy());
+    waiter.on(0, Event::Start);
+    assert_eq!(waiter.on(0, Event::Failed(unreachable())), "disconnect");
+    assert!(!waiter.0.is_known());
+}
+
+#[test]
+fn a_connection_that_fails_in_the_queue_is_replaced_at_once() {
+    let mut waiter = Waiter::settled(policy(), &busy());
+    let failed = waiter.on(1_100, Event::Failed(unreachable()));
+    assert_eq!(failed, "disconnect; ask, listening");
+}
+
+#[test]
+fn the_process_of_a_holder_is_looked_at_on_this_host_alone_and_the_first_waiter_watches_it() {
+    let mut unnamed = holder("here");
+    unnamed.who.instance = None;
+    let unnamed = Busy {
+        holder: Some(unnamed),
+        ..busy()
+    };
+    let foreign = Busy {
+        holder: None,
+        ..busy()
+    };
+    for (what, busy, expected) in [
+        ("here, first", busy_here("a", 0), "examine, to watch"),
+        ("here, not first", busy_here("a", 1), "examine"),
+        ("elsewhere", busy(), ""),
+        ("unknown process", unnamed, ""),
+        ("another client", foreign, ""),
+    ] {
+        let mut waiter = Waiter::asking(policy());
+        // Without a place it has not to wait for anything.
+        let first = waiter.answered(0, Acquired::Busy(busy.clone()));
+        if expected.is_empty() {
+            assert_eq!(first, "ask, listening", "{what}");
+        } else {
+            assert_eq!(first, "examine", "{what}");
+            let next = waiter.on(1, Event::Holder(HolderState::Unknown));
+            assert_eq!(next, "ask, listening", "{what}");
+        }
+        waiter.sent(1);
+        assert_eq!(waiter.answered(1, Acquired::Busy(busy)), expected, "{what}");
+    }
+}
+
+/// A waiter that watches the holder "a".
+fn watching() -> Waiter {
+    let mut waiter = Waiter::asking(policy());
+    waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
+    waiter.on(1, Event::Holder(HolderState::Alive));
+    waiter.sent(1);
+    let examined = waiter.answered(1, Acquired::Busy(busy_here("a", 0)));
+    assert_eq!(examined, "examine, to watch");
+    assert_eq!(waiter.on(2, Event::Holder(HolderState::Alive)), "");
+    waiter
+}
+
+#[test]
+fn a_process_that_is_watched_is_not_looked_at_again_until_it_ends_or_another_one_holds() {
+    let elsewhere = Busy {
+        id: "c".into(),
+        ..busy()
+    };
+    for (what, busy, expected) in [
+        ("the same", busy_here("a", 0), "show a, 0ms old"),
+        (
+            "another one",
+            busy_here("b", 0),
+            "stop watching; examine, to watch",
+        ),
+        (
+            "no longer first",
+            busy_here("a", 1),
+            "stop watching; examine",
+        ),
+        (
+            "on another host",
+            elsewhere,
+            "stop watching; show c, 0ms old",
+        ),
+    ] {
+        let mut waiter = watching();
+        assert_eq!(waiter.on(1_000, Event::Message), "ask, listening");
+        waiter.sent(1_000);
+        assert_eq!(
+            waiter.answered(1_000, Acquired::Busy(busy)),
+            expected,
+            "{what}"
+        );
+    }
+
+    let mut waiter = watching();
+    assert_eq!(waiter.on(500, Event::HolderEnded), "ask, listening");
+    waiter.sent(500);
+    let examined = waiter.answered(500, Acquired::Busy(busy_here("a", 0)));
+    assert_eq!(examined, "examine, to watch");
+}
+
+#[test]
+fn the_lock_of_a_dead_holder_is_taken_over_and_asked_for_again() {
+    for (taken, expected) in [(true, "ask"), (false, "ask, listening")] {
+        let mut waiter = Waiter::asking(policy());
+        waiter.answered(0, Acquired::Busy(busy_here("a", 3)));
+        let dead = waiter.on(1, Event::Holder(HolderState::Dead));
+        assert_eq!(dead, "take over");
+        assert_eq!(waiter.on(2, Event::TakenOver(taken)), expected);
+    }
+}
+
+fn joins() -> Policy<'static> {
+    Policy {
+        joins: true,
+        ..policy()
+    }
+}
+
+/// A waiter that has joined the run "a" of this host, and watches it.
+fn joined(policy: Policy<'static>) -> Waiter {
+    let mut waiter = Waiter::asking(policy);
+    let examined = waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
+    assert_eq!(examined, "examine, to watch");
+    let alive = waiter.on(1, Event::Holder(HolderState::Alive));
+    assert_eq!(alive, "look at run");
+    assert_eq!(waiter.on(1, Event::Run(Some(Outcome::Running))), "");
+    waiter
+}
+
+#[test]
+fn a_joined_run_is_waited_for_without_a_place_and_its_end_is_ours() {
+    for (outcome, expected) in [
+        (Outcome::Status(3), "end: joined 3"),
+        (Outcome::Signal(SIGTERM), "end: joined 143"),
+        (Outcome::Timeout, "end: joined 124"),
+        (Outcome::Lost, "end: joined 79"),
+        (Outcome::Cancelled(None), "end: joined 79"),
+        (Outcome::Forced(None), "end: joined 79"),
+        // It has left no status, so it is for us to run.
+        (Outcome::Expired, "ask"),
+        (Outcome::Released, "ask"),
+        (Outcome::Running, ""),
+    ] {
+        let mut waiter = joined(joins());
+        assert!(!waiter.0.is_known());
+        assert_eq!(waiter.on(500, Event::Message), "look at run");
+        let what = format!("{outcome:?}");
+        let ended = waiter.on(501, Event::Run(Some(outcome)));
+        assert_eq!(ended, expected, "{what}");
+    }
+}
+
+#[test]
+fn a_joined_run_is_looked_at_every_two_seconds_where_nothing_is_heard_of_it() {
+    let mut waiter = joined(joins());
+    assert_eq!(waiter.tick(1_000), "show a, 999ms old");
+    assert_eq!(waiter.due(), 2_001);
+    assert_eq!(waiter.tick(2_001), "look at run");
+    assert_eq!(waiter.on(2_002, Event::Run(Some(Outcome::Running))), "");
+    assert_eq!(waiter.due(), 4_001);
+}
+
+#[test]
+fn a_joined_run_whose_process_has_died_without_a_word_is_not_waited_for() {
+    let mut waiter = joined(joins());
+    assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
+    assert_eq!(waiter.on(501, Event::Run(Some(Outcome::Running))), "ask");
+
+    let mut waiter = joined(joins());
+    assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
+    let ended = waiter.on(501, Event::Run(Some(Outcome::Status(0))));
+    assert_eq!(ended, "end: joined 0");
+}
+
+#[test]
+fn a_holder_that_the_history_does_not_know_is_waited_for_until_its_lease_ends() {
+    for (left, due) in [(Some(300), 301), (Some(30_000), 2_000), (None, 2_000)] {
+        let mut waiter = Waiter::asking(joins());
+        let busy = Busy {
+            left: left.map(|left| MS * left),
+            ..busy()
+        };
+        assert_eq!(waiter.answered(0, Acquired::Busy(busy)), "look at run");
+        assert_eq!(waiter.on(1, Event::Run(None)), "");
+        let shown = 1_000.min(1 + due);
+        assert_eq!(waiter.due(), shown);
+        assert_eq!(waiter.tick(2_001), "ask");
+    }
+}
+
+#[test]
+fn a_joined_run_is_not_waited_for_beyond_the_limit() {
+    let limit = WaitLimit::Until(at(800));
+    let mut waiter = joined(Policy { limit, ..joins() });
+    assert_eq!(waiter.due(), 800);
+    assert_eq!(waiter.tick(800), "look at run");
+    assert_eq!(
+        waiter.on(801, Event::Run(Some(Outcome::Running))),
+        "end: busy"
+    );
+}
+
+#[test]
+fn a_look_at_a_joined_run_that_fails_is_followed_by_a_question_for_the_lock() {
+    let mut waiter = joined(joins());
+    assert_eq!(waiter.on(500, Event::Message), "look at run");
+    assert_eq!(waiter.on(501, Event::Failed(unreachable())), "disconnect");
+    assert_eq!(waiter.due(), 575);
+    assert_eq!(waiter.tick(575), "ask");
+}
+
+fn in_a_job() -> Policy<'static> {
+    Policy {
+        holds_others: true,
+        ..policy()
+    }
+}
+
+#[test]
+fn a_job_that_holds_others_looks_for_a_deadlock_twice_and_then_with_each_heartbeat() {
+    let mut waiter = Waiter::queued(in_a_job(), &Busy { ahead: 4, ..busy() });
+    let mut looked = Vec::new();
+    for ms in 1_000..10_000 {
+        let actions = waiter.tick(ms);
+        if actions.starts_with("search") {
+            looked.push((ms, actions));
+            assert_eq!(waiter.on(ms, Event::Searched(None)), "ask, listening");
+            waiter.on(ms, Event::Sent(at(ms), MS * 2_000));
+            let busy = Busy { ahead: 4, ..busy() };
+            waiter.on(ms, Event::Answered(Ok(Acquired::Busy(busy))));
+        }
+    }
+    let expected: Vec<(u64, String)> = [1_000, 1_300, 5_300, 9_300]
+        .map(|ms| (ms, "search, noted for 12s".into()))
+        .into();
+    assert_eq!(looked, expected);
+}
+
+#[test]
+fn a_wait_that_has_to_break_a_deadlock_ends() {
+    let mut waiter = Waiter::queued(in_a_job(), &busy());
+    assert_eq!(waiter.tick(1_000), "search, noted for 6s");
+    assert_eq!(
+        waiter.on(1_001, Event::Searched(Some(Vec::new()))),
+        "end: deadlock"
+    );
+    assert!(waiter.0.is_known());
+}
+
+#[test]
+fn a_look_for_a_deadlock_that_was_not_made_is_made_later() {
+    let mut waiter = Waiter::queued(in_a_job(), &busy());
+    waiter.tick(1_000);
+    assert_eq!(waiter.on(1_000, Event::NotSearched), "ask, listening");
+    waiter.sent(1_000);
+    waiter.answered(1_000, Acquired::Busy(busy()));
+    assert!(waiter.due() <= 1_001);
+    assert_eq!(waiter.tick(1_001), "search, noted for 6s");
+    // One that failed may have been read by others.
+    let failed = waiter.on(1_002, Event::Failed(unreachable()));
+    assert_eq!(failed, "disconnect");
+    assert!(waiter.0.was_published());
+}
+
+#[test]
+fn a_job_that_holds_nothing_looks_for_no_deadlock() {
+    let mut waiter = Waiter::settled(policy(), &busy());
+    assert_eq!(waiter.tick(60_000), "ask, listening");
+}
+
+/// A lease of 30 s that was got at START and renewed 50 ms later.
+fn lease() -> Lease {
+    let mut lease = Lease::new(START, MS * 30_000, MS * 5_000);
+    assert!(lease.renew_now(at(50)));
+    lease.renewed(at(50));
+    lease
+}
+
+#[test]
+fn what_is_held_already_is_renewed_in_time_and_its_end_ends_the_wait() {
+    let mut waiter = Waiter::settled(policy(), &busy());
+    waiter.0.lease = Some(lease());
+    let first = waiter.due();
+    assert_eq!(first, 3_001);
+    let renewal = lease().renew_at().unwrap().since(START).as_millis();
+    assert_eq!(renewal, 10_050);
+    waiter.on(9_000, Event::Message);
+    waiter.sent(9_000);
+    waiter.answered(9_000, Acquired::Busy(Busy { ahead: 9, ..busy() }));
+    assert_eq!(waiter.due(), renewal);
+    assert_eq!(waiter.tick(10_050), "renew");
+    assert_eq!(waiter.tick(10_051), "");
+    waiter.on(10_060, Event::Lease(LeaseEvent::RenewalFailed));
+    assert_eq!(waiter.due(), 11_060);
+    assert_eq!(waiter.tick(11_060), "renew");
+    waiter.on(11_070, Event::Lease(LeaseEvent::Renewed(at(11_060))));
+    assert_eq!(waiter.0.lease().unwrap().deadline(), at(11_060 + 29_698));
+    // The work extends it by itself.
+    let extended = LeaseEvent::Confirmed(at(12_000), MS * 60_000);
+    assert_eq!(waiter.on(12_001, Event::Lease(extended)), "");
+    assert_eq!(waiter.tick(11_060 + 24_698), "renew; ask, listening");
+    assert_eq!(waiter.tick(12_000 + 59_398), "end: not renewed");
+}
+
+/// A phase by its name, and how a waiter gets there.
+type Start = (&'static str, fn() -> Waiter);
+
+#[test]
+fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
+    let phases: [Start; 8] = [
+        ("sending", || {
+            let mut waiter = Waiter::new(policy());
+            waiter.on(0, Event::Start);
+            waiter
+        }),
+        ("asking", || Waiter::asking(policy())),
+        ("queued", || Waiter::queued(policy(), &busy())),
+        ("reconnecting", || {
+            let mut waiter = Waiter::asking(policy());
+            waiter.on(0, Event::Failed(unreachable()));
+            waiter
+        }),
+        ("pausing", || {
+            let mut waiter = Waiter::queued(policy(), &busy());
+            while !matches!(waiter.0.phase, Phase::Pausing { .. }) {
+                waiter.on(2, Event::Message);
+                waiter.on(2, Event::Sent(at(2), MS * 2_000));
+                waiter.on(2, Event::Answered(Ok(Acquired::Busy(busy()))));
+            }
+            waiter
+        }),
+        ("joined", || joined(joins())),
+        ("searching", || {
+            let mut waiter = Waiter::queued(in_a_job(), &busy());
+            waiter.tick(1_000);
+            waiter
+        }),
+        ("examining", || {
+            let mut waiter = Waiter::asking(policy());
+            waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
+            waiter
+        }),
+    ];
+    for (phase, new) in phases {
+        for (event, expected) in [
+            (LeaseEvent::Lost, "end: held lock gone"),
+            (LeaseEvent::Cancelled, "end: held lock gone"),
+            (LeaseEvent::Released, "end: held lock gone"),
+            (LeaseEvent::RenewalFailed, ""),
+            (LeaseEvent::Renewed(at(2)), ""),
+            (LeaseEvent::Confirmed(at(2), MS * 9_000), ""),
+        ] {
+            let mut waiter = new();
+            waiter.0.lease = Some(lease());
+            let ended = waiter.on(1_000, Event::Lease(event));
+            assert_eq!(ended, expected, "{phase} {event:?}");
+        }
+        for (signal, expected) in [
+            (SIGTERM, "end: signal 15"),
+            (SIGINT, "end: signal 2"),
+            (SIGHUP, "end: signal 1"),
+            (SIGTSTP, "suspend"),
+            (SIGWINCH, ""),
+        ] {
+            let mut waiter = new();
+            let ended = waiter.on(1_000, Event::Signal(signal));
+            assert_eq!(ended, expected, "{phase} {signal}");
+        }
+        let mut waiter = new();
+        waiter.0.lease = Some(lease());
+        assert_eq!(waiter.tick(24_748), "end: not renewed", "{phase}");
+        assert_eq!(waiter.on(24_749, Event::Signal(SIGTERM)), "", "{phase}");
+    }
+}
+
+#[test]
+fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
+    let waits = |policy, round_trip: u64| {
+        let mut waiter = Waiter::asking(policy);
+        waiter.answered(0, Acquired::Busy(busy()));
+        waiter.sent(1);
+        let answer = Event::Answered(Ok(Acquired::Busy(busy())));
+        waiter.on(1 + round_trip, answer);
+        waiter
+    };
+    let expired = Grant {
+        lasting: MS * 100,
+        ..grant(400)
+    };
+    for (what, policy, round_trip, grant, expected) in [
+        ("near", policy(), 1, grant(500), "end: granted"),
+        (
+            "just near enough",
+            policy(),
+            100,
+            grant(500),
+            "end: granted",
+        ),
+        ("far", policy(), 101, grant(500), "ask, listening"),
+        (
+            "the clock went back",
+            policy(),
+            1,
+            grant(-1),
+            "ask, listening",
+        ),
+        (
+            "the clock went ahead",
+            policy(),
+            1,
+            grant(600),
+            "ask, listening",
+        ),
+        (
+            "about now, as clocks go",
+            policy(),
+            1,
+            grant(520),
+            "end: granted",
+        ),
+        ("as good as over", policy(), 1, expired, "ask, listening"),
+        (
+            "not allowed",
+            Policy {
+                starts_on_grant: false,
+                ..policy()
+            },
+            1,
+            grant(500),
+            "ask, listening",
+        ),
+    ] {
+        let mut waiter = waits(policy, round_trip);
+        assert_eq!(waiter.on(501, Event::Granted(grant)), expected, "{what}");
+    }
+
+    // Others may have read of this wait, which has to be taken back first.
+    let mut waiter = Waiter::queued(in_a_job(), &busy());
+    waiter.tick(1_000);
+    waiter.on(1_000, Event::Searched(None));
+    waiter.sent(1_000);
+    waiter.answered(1_000, Acquired::Busy(busy()));
+    let granted = waiter.on(1_100, Event::Granted(grant(100)));
+    assert_eq!(granted, "search, noted for 6s");
+}
+
+#[test]
+fn a_lock_that_was_busy_has_been_waited_for_from_the_beginning() {
+    let mut waiter = Waiter::queued(policy(), &busy());
+    let actions = waiter.0.on_event(Event::Granted(grant(500)), at(502));
+    let [Action::End(End::Granted { waited, .. })] = actions.as_slice() else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(*waited, MS * 502);
+}
+
+#[test]
+fn progress_is_shown_after_a_second_from_what_is_fresh_then() {
+    for (single_line, pause) in [(false, 60_000), (true, 1_000)] {
+        let mut waiter = Waiter::queued(
+            Policy {
+                single_line,
+                ..policy()
+            },
+            &busy(),
+        );
+        assert_eq!(waiter.due(), 1_000);
+        assert_eq!(waiter.tick(1_000), "ask, listening");
+        waiter.sent(1_000);
+        let behind = Busy {
+            ahead: 200,
+            ..busy()
+        };
+        let shown = waiter.answered(1_000, Acquired::Busy(behind.clone()));
+        assert_eq!(shown, "show a, 0ms old");
+        let next = waiter.0.progress.due().since(START).as_millis();
+        assert_eq!(next, 1_001 + pause);
+        if single_line {
+            assert_eq!(waiter.tick(2_001), "show a, 1000ms old");
+        }
+        // Another holder is news.
+        waiter.on(2_500, Event::Message);
+        waiter.sent(2_500);
+        let shown = waiter.answered(
+            2_500,
+            Acquired::Busy(Busy {
+                id: "b".into(),
+                ..behind
+            }),
+        );
+        assert_eq!(shown, "show b, 0ms old");
+    }
+}
+
+#[test]
+fn an_answer_may_end_the_wait_and_says_whether_anything_of_us_is_left() {
+    for (answer, expected, is_known) in [
+        (Acquired::Done(MS), "end: recent success", true),
+        (
+            Acquired::Superseded(Box::default()),
+            "end: superseded",
+            false,
+        ),
+        (held(), "end: acquired", true),
+    ] {
+        let mut waiter = Waiter::settled(policy(), &busy());
+        assert!(waiter.0.is_known());
+        waiter.on(1_100, Event::Message);
+        waiter.sent(1_100);
+        assert_eq!(waiter.answered(1_100, answer), expected);
+        assert_eq!(waiter.0.is_known(), is_known, "{expected}");
+    }
+}
+
+/// What may come of an action in the end.
+fn reply(action: &Action, now: Moment) -> Vec<Event> {
+    match action {
+        Action::Renew => vec![Event::Lease(LeaseEvent::Renewed(now))],
+        Action::SearchDeadlock(_) => vec![Event::Searched(None)],
+        Action::Ask(_) => {
+            let answer = Acquired::Busy(Busy { ahead: 3, ..busy() });
+            vec![Event::Sent(now, MS * 2_000), Event::Answered(Ok(answer))]
+        }
+        Action::LookAtRun(_) => vec![Event::Run(Some(Outcome::Running))],
+        Action::Show { .. } => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_time_stays_due_after_it_was_looked_at() {
+    for policy in [policy(), in_a_job(), joins()] {
+        let mut waiter = Waiter::new(policy);
+        waiter.0.lease = Some(lease());
+        let mut now = START;
+        let mut event = Event::Start;
+        for _ in 0..200 {
+            let mut events = vec![event];
+            while !events.is_empty() {
+                for action in waiter.0.on_event(events.remove(0), now) {
+                    events.extend(reply(&action, now));
+                }
+            }
+            let due = waiter.0.due().unwrap();
+            assert!(due > now, "{:?} is due again", waiter.0);
+            now = due;
+            event = Event::Tick;
+        }
+    }
+}

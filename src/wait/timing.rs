@@ -1,0 +1,329 @@
+//! The times of a wait: when to ask again, when the user has waited long enough, and when to show
+//! progress. Pure.
+//!
+//! Nothing here asks again without a floor: however near the end of a lease is, and whatever messages
+//! come, a server is asked at most about twenty times a second by each who waits ([`Pace`]).
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// How long a user wants to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitLimit {
+    Forever,
+    /// Until this moment; one that is over already means not at all.
+    Until(Moment),
+}
+
+impl WaitLimit {
+    /// From when the wait began: not at all with `no_wait`, else as long as `wait` says.
+    pub fn since(began: Moment, no_wait: bool, wait: Option<Duration>) -> Self {
+        match (no_wait, wait) {
+            (true, _) => Self::Until(began),
+            (false, Some(wait)) => Self::Until(began + wait),
+            (false, None) => Self::Forever,
+        }
+    }
+
+    /// Whether it is over.
+    pub fn is_over(self, now: Moment) -> bool {
+        matches!(self, Self::Until(end) if now >= end)
+    }
+}
+
+/// How a waiter learns of its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeBy {
+    /// A message comes.
+    Message,
+    /// It has to poll, as no message can reach it.
+    Polling,
+}
+
+/// What to do about a busy lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Ask again at this moment, or when a message comes.
+    AskAt(Moment),
+    GiveUp,
+}
+
+/// The heartbeat of one who waits, by how many are ahead: a message may be lost with its
+/// connection, a plain client deletes its key without schedule anybody, and an entry in the queue
+/// lives for three of these (acquire.lua has the same rule). Those far behind have time; but all before
+/// them may have died together with the holder, on one host, and then nobody else looks.
+pub fn heartbeat(ahead: u32) -> Duration {
+    let far = Duration::from_secs(8) + Duration::from_millis(8).saturating_mul(ahead);
+    scaled(Duration::from_secs(2), ahead, far).min(Duration::from_secs(30))
+}
+
+/// How often one who can't be reached looks: within the time that a grant may be claimed.
+fn look(ahead: u32) -> Duration {
+    scaled(Duration::from_millis(250), ahead, Duration::from_secs(1))
+}
+
+fn scaled(first: Duration, ahead: u32, last: Duration) -> Duration {
+    (first + (first / 4).saturating_mul(ahead)).min(last)
+}
+
+/// The lock is busy for `left` more (`None`: for ever), and `ahead` others come first. `jitter` in
+/// 0..1 spreads those who look for the same moment.
+pub fn next(
+    limit: WaitLimit,
+    wake_by: WakeBy,
+    ahead: u32,
+    left: Option<Duration>,
+    now: Moment,
+    jitter: f64,
+) -> Next {
+    let look = match wake_by {
+        WakeBy::Message => heartbeat(ahead),
+        WakeBy::Polling => look(ahead).mul_f64(0.75 + jitter / 2.0),
+    };
+    // Only the first in the queue can do something about an expired lease.
+    let expiry = left.filter(|_| ahead == 0);
+    let ask_at = now + expiry.map_or(look, |left| look.min(end_of(left)));
+    match limit {
+        WaitLimit::Forever => Next::AskAt(ask_at),
+        WaitLimit::Until(end) if now < end => Next::AskAt(ask_at.min(end)),
+        WaitLimit::Until(_) => Next::GiveUp,
+    }
+}
+
+/// How long until a lease has ended that lasts for `left` more: one millisecond more, as Redis rounds
+/// the remaining time down, and never so short that looking for it becomes a loop. A lease can be over
+/// and its lock still be held: by other members, or because it is frozen.
+pub fn end_of(left: Duration) -> Duration {
+    (left + Duration::from_millis(1)).max(FLOOR)
+}
+
+/// The pause before another try to reach a server that was reached before and has failed so many times
+/// in a row. `jitter` in 0..1: not all come back at the same moment.
+pub fn reconnect(failures: u32, jitter: f64) -> Duration {
+    let longest = FLOOR.saturating_mul(1 << failures.clamp(1, 4));
+    longest
+        .min(Duration::from_millis(500))
+        .mul_f64(0.5 + jitter / 2.0)
+}
+
+/// Whether work may start on the word of the server alone, with the claim under way, where a question
+/// and its answer took so long: the claim must have been answered long before a short lease ends.
+pub fn is_near(round_trip: Duration) -> bool {
+    round_trip <= Duration::from_millis(100)
+}
+
+/// The least time between two questions, over any longer time.
+const FLOOR: Duration = Duration::from_millis(50);
+
+/// So many questions may follow each other at once: the first, that for a place in the queue, and
+/// what a message or a holder's death gives rise to.
+const BURST: u32 = 4;
+
+/// How often a server may be asked, whatever the reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// Until when the questions so far would last, at one in each [`FLOOR`].
+    spent: Option<Moment>,
+}
+
+impl Pace {
+    /// When the next question may be asked, which is taken to be asked then.
+    pub fn ask_at(&mut self, now: Moment) -> Moment {
+        let spent = self.spent.map_or(now, |spent| spent.max(now));
+        self.spent = Some(spent + FLOOR);
+        now.max(spent.before(FLOOR * (BURST - 1)))
+    }
+}
+
+/// When to show a user what the wait is for.
+#[derive(Debug)]
+pub struct ProgressSchedule {
+    /// There is a line that can be rewritten.
+    single_line: bool,
+    due: Moment,
+    /// The id of the holder that was shown last.
+    last_shown: Option<String>,
+}
+
+/// Shorter waits are not reported.
+const FIRST: Duration = Duration::from_secs(1);
+
+impl ProgressSchedule {
+    /// The wait began at this moment.
+    pub fn new(began: Moment, single_line: bool) -> Self {
+        Self {
+            single_line,
+            due: began + FIRST,
+            last_shown: None,
+        }
+    }
+
+    /// When there will be something to show.
+    pub fn due(&self) -> Moment {
+        self.due
+    }
+
+    /// When that will be for the first time.
+    pub fn first(&self) -> Option<Moment> {
+        self.last_shown.is_none().then_some(self.due)
+    }
+
+    /// Whether to show now that this holder has the lock.
+    pub fn is_due_for(&mut self, holder: &str, now: Moment) -> bool {
+        let changed = self
+            .last_shown
+            .as_deref()
+            .is_some_and(|last_shown| last_shown != holder);
+        // There is no holder to report during a hand-off.
+        let news = changed && !holder.is_empty();
+        if now < self.due && !news {
+            return false;
+        }
+        let pause = if self.single_line { 1 } else { 60 };
+        self.due = now + Duration::from_secs(pause);
+        self.last_shown = Some(holder.to_owned());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Moment = Moment::at(Duration::from_secs(100));
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_first_in_the_queue_asks_again_when_the_lease_ends_or_with_its_heartbeat() {
+        let ask = |left, ahead| next(WaitLimit::Forever, WakeBy::Message, ahead, left, START, 0.5);
+        assert_eq!(ask(Some(MS * 300), 0), Next::AskAt(START + MS * 301));
+        assert_eq!(ask(Some(MS * 30_000), 0), Next::AskAt(START + MS * 2_000));
+        assert_eq!(ask(None, 0), Next::AskAt(START + MS * 2_000));
+        assert_eq!(ask(Some(MS * 300), 1), Next::AskAt(START + MS * 2_500));
+    }
+
+    #[test]
+    fn a_lease_that_is_over_or_nearly_so_is_no_reason_to_ask_in_a_loop() {
+        for (left, pause) in [(0, 50), (10, 50), (48, 50), (60, 61), (300, 301)] {
+            assert_eq!(end_of(MS * left), MS * pause, "{left}");
+            let ask = next(
+                WaitLimit::Forever,
+                WakeBy::Message,
+                0,
+                Some(MS * left),
+                START,
+                0.5,
+            );
+            assert_eq!(ask, Next::AskAt(START + MS * pause), "{left}");
+        }
+        for jitter in [0.0, 0.5, 1.0] {
+            let Next::AskAt(at) = next(
+                WaitLimit::Forever,
+                WakeBy::Polling,
+                0,
+                Some(Duration::ZERO),
+                START,
+                jitter,
+            ) else {
+                panic!("a wait without a limit has ended");
+            };
+            assert_eq!(at, START + FLOOR);
+        }
+    }
+
+    #[test]
+    fn a_few_questions_may_follow_each_other_and_many_may_not() {
+        // Moments at which somebody wants to ask, and when it may.
+        for (wanted, allowed) in [
+            (&[0, 0, 0, 0][..], &[0, 0, 0, 0][..]),
+            (&[0, 0, 0, 0, 0, 0], &[0, 0, 0, 0, 50, 100]),
+            (&[0, 1, 2, 3, 4, 50], &[0, 1, 2, 3, 50, 100]),
+            (&[0, 0, 0, 0, 1_000, 1_000], &[0, 0, 0, 0, 1_000, 1_000]),
+            (&[0, 50, 100, 150, 200, 250], &[0, 50, 100, 150, 200, 250]),
+        ] {
+            let mut pace = Pace::default();
+            let at = wanted.iter().map(|&ms| pace.ask_at(START + MS * ms));
+            let at: Vec<Moment> = at.collect();
+            let expected: Vec<Moment> = allowed.iter().map(|&ms| START + MS * ms).collect();
+            assert_eq!(at, expected, "{wanted:?}");
+        }
+        // One who asks as soon as it may, for ten seconds.
+        let mut pace = Pace::default();
+        let mut at = START;
+        let mut asked = 0;
+        while at < START + MS * 10_000 {
+            at = pace.ask_at(at);
+            asked += 1;
+        }
+        assert!((200..=205).contains(&asked), "{asked}");
+    }
+
+    #[test]
+    fn a_server_that_fails_is_tried_again_at_once_and_then_less_often() {
+        for (failures, least, most) in [
+            (0, 50, 100),
+            (1, 50, 100),
+            (2, 100, 200),
+            (3, 200, 400),
+            (4, 250, 500),
+            (u32::MAX, 250, 500),
+        ] {
+            assert_eq!(reconnect(failures, 0.0), MS * least, "{failures}");
+            assert_eq!(reconnect(failures, 1.0), MS * most, "{failures}");
+        }
+    }
+
+    #[test]
+    fn work_starts_on_a_grant_where_its_confirmation_is_answered_soon() {
+        assert!(is_near(MS * 100));
+        assert!(!is_near(MS * 101));
+    }
+
+    #[test]
+    fn waiters_far_behind_rarely_ask() {
+        assert_eq!(heartbeat(4), MS * 4_000);
+        assert_eq!(heartbeat(100), MS * 8_800);
+        assert_eq!(heartbeat(u32::MAX), MS * 30_000);
+        let each_second: f64 = (0..100)
+            .map(|rank| 1.0 / heartbeat(rank).as_secs_f64())
+            .sum();
+        assert!(each_second < 14.0, "{each_second}");
+    }
+
+    #[test]
+    fn the_last_question_is_asked_when_the_time_to_wait_is_over() {
+        let until = WaitLimit::Until(START + MS * 500);
+        let ask = |until, at| next(until, WakeBy::Message, 3, None, at, 0.0);
+        assert_eq!(ask(until, START), Next::AskAt(START + MS * 500));
+        assert_eq!(ask(until, START + MS * 500), Next::GiveUp);
+        assert_eq!(ask(WaitLimit::Until(START), START), Next::GiveUp);
+    }
+
+    #[test]
+    fn waiters_that_poll_do_so_often_and_not_all_at_once() {
+        let ask = |jitter| next(WaitLimit::Forever, WakeBy::Polling, 0, None, START, jitter);
+        assert_ne!(ask(0.0), ask(1.0));
+        assert!(matches!(ask(1.0), Next::AskAt(at) if at.since(START) < MS * 400));
+    }
+
+    #[test]
+    fn a_log_gets_a_line_at_the_start_at_each_change_of_holder_and_each_minute() {
+        let mut schedule = ProgressSchedule::new(START, false);
+        assert!(!schedule.is_due_for("a", START + MS * 999));
+        assert!(schedule.is_due_for("a", START + MS * 1_000));
+        assert!(!schedule.is_due_for("a", START + MS * 3_000));
+        assert!(!schedule.is_due_for("", START + MS * 3_100));
+        assert!(schedule.is_due_for("b", START + MS * 3_200));
+        assert!(!schedule.is_due_for("b", START + MS * 63_000));
+        assert!(schedule.is_due_for("b", START + MS * 63_200));
+    }
+
+    #[test]
+    fn a_terminal_shows_it_every_second() {
+        let mut schedule = ProgressSchedule::new(START, true);
+        assert!(schedule.is_due_for("a", START + MS * 1_000));
+        assert!(!schedule.is_due_for("a", START + MS * 1_900));
+        assert!(schedule.is_due_for("a", START + MS * 2_000));
+    }
+}
