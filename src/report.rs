@@ -137,7 +137,8 @@ pub fn rough(duration: Duration) -> String {
         3600..86400 => Duration::from_secs(seconds / 60 * 60),
         _ => Duration::from_secs(seconds / 3600 * 3600),
     };
-    humantime::format_duration(rounded).to_string()
+    let text = humantime::format_duration(rounded).to_string();
+    text.replace("days", "d").replace("day", "d")
 }
 
 /// RFC 3339 with milliseconds; `None` for a time that no calendar has.
@@ -231,20 +232,43 @@ fn why(who: &Who) -> String {
     }
 }
 
-/// `lock "deploy" is held by ci@ci-7 (pid 4121) for 24s more`.
+/// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m 12s: ./deploy.sh (release-1.2)`; of a
+/// holder that no process renews for, when its lease ends.
 pub fn held(name: &Name, busy: &Busy) -> String {
     if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
         let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
         let (by, left) = (by_for_reason(who), rough(left));
         return format!("lock \"{name}\" is frozen for {left} more by {by}");
     }
-    let until = left(busy.left);
-    let why = busy.holder.as_ref().map(|holder| why(&holder.who));
-    let why = why.unwrap_or_default();
-    match busy.holders {
-        0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
-        _ => format!("lock \"{name}\" is held by {} {until}{why}", holders(busy)),
+    let whom = holders(busy);
+    match &busy.holder {
+        _ if busy.holders == 0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
+        Some(Holder { kept: true, .. }) => {
+            let left = rough(busy.left.unwrap_or_default());
+            format!(
+                "lock \"{name}\" is kept for {left} more after {whom} has ended (--hold-at-least)"
+            )
+        }
+        Some(Holder { since_ms, who, .. }) if who.instance.is_some() => {
+            let running = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms));
+            let command = escaped(&quoted(&command_line(&who.command))).into_owned();
+            let (running, why) = (rough(running), escaped(&why(who)).into_owned());
+            format!("lock \"{name}\" is held by {whom}, running for {running}: {command}{why}")
+        }
+        Some(Holder { who, .. }) => {
+            let (why, ends) = (escaped(&why(who)).into_owned(), expiry(busy.left));
+            format!("lock \"{name}\" is held by {whom}{why}; not renewed, {ends}")
+        }
+        None => format!("lock \"{name}\" is held by {whom}; {}", expiry(busy.left)),
     }
+}
+
+/// When a lease ends that is not known to be renewed: `expires in 28s`.
+fn expiry(left: Option<Duration>) -> String {
+    left.map_or(
+        "it has no expiry (`redlock run --repair-ttl` gives it one)".into(),
+        |left| format!("expires in {}", rough(left)),
+    )
 }
 
 /// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); 2 ahead`.

@@ -63,7 +63,7 @@ fn claims(ours: &cli::Ours, settings: &Settings) -> Result<Option<Vec<Claim>>> {
         Held::Claims(claims) => Ok(Some(claims)),
         Held::Unknown(name) => {
             report::error(format_args!(
-                "this job has no token for lock \"{name}\"; a run sets $REDLOCK_TOKEN, elsewhere give --token-file"
+                "no token for lock \"{name}\": run this inside `redlock run`, or give --token-file"
             ));
             Ok(None)
         }
@@ -83,7 +83,7 @@ fn all_of(
             LeaseState::Held { left, .. } => {
                 too_short(left).map(|why| format!("lock \"{name}\" is {why}"))
             }
-            LeaseState::Released => Some(format!("lock \"{name}\" was given back")),
+            LeaseState::Released => Some(format!("lock \"{name}\" was released")),
             LeaseState::Lost(loss) => Some(lost(name, &loss)),
         };
         if let Some(line) = wrong {

@@ -90,7 +90,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
     };
     if ours < seen {
         report::error(format_args!(
-            "a later holder of the lock, with fence {seen}, has been at {path}; this is {ours}"
+            "fence {ours} is stale: {path} was last written under fence {seen}"
         ));
         return Ok(Exit::Outdated);
     }
@@ -114,8 +114,10 @@ fn from_environment() -> Result<u64> {
     let text = environment::fence();
     let why = match text.parse() {
         Ok(number) => return Ok(number),
-        Err(_) if text.is_empty() => "which number? $REDLOCK_FENCE is not set".to_owned(),
-        Err(_) if text.contains(' ') => "which number? $REDLOCK_FENCE has several".to_owned(),
+        Err(_) if text.is_empty() => "no fencing number: $REDLOCK_FENCE is not set".to_owned(),
+        Err(_) if text.contains(' ') => {
+            "no fencing number: $REDLOCK_FENCE holds several numbers; name one".to_owned()
+        }
         Err(_) => format!("$REDLOCK_FENCE is no number: {text:?}"),
     };
     Err(BadUsage(why).into())

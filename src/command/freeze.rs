@@ -32,10 +32,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         ),
     };
     let before = found.before.map_or(String::new(), |before| {
-        format!(
-            "; before, it was frozen by {}",
-            report::by_for_reason(&before)
-        )
+        format!("; previously frozen by {}", report::by_for_reason(&before))
     });
     settings.voice.note(format_args!(
         "lock \"{name}\" is frozen {until}; {held}{before}"

@@ -27,7 +27,7 @@ pub fn held(ours: &cli::Ours, settings: &Settings) -> Result<Held> {
         None => of_run.clone(),
     };
     if names.is_empty() {
-        return Err(BadUsage("which lock? give its NAME".into()).into());
+        return Err(BadUsage("no lock NAME given, and $REDLOCK_NAME is not set".into()).into());
     }
     let names: Vec<Name> = names.into_iter().map(name).collect::<Result<_>>()?;
     let claim = |name: &Name, token| Claim::resume(settings.locks.lock(name.clone()), token);

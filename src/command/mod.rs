@@ -99,7 +99,10 @@ fn mistake(text: &str, kind: ErrorKind) -> String {
 
 /// The mistake of giving no command at all.
 pub fn no_command() -> Result<Exit> {
-    Err(BadUsage("which command? run, acquire, status, release…; see redlock --help".into()).into())
+    Err(BadUsage(
+        "no command given; try `redlock run NAME -- COMMAND` or see redlock --help".into(),
+    )
+    .into())
 }
 
 /// The version on stdout; at length how it was built.

@@ -15,7 +15,7 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     if options.force {
         let names = environment::names();
         let Some(text) = options.ours.name.as_ref().or(names.as_ref()) else {
-            return Err(BadUsage("which lock? give its NAME".into()).into());
+            return Err(BadUsage("no lock NAME given, and $REDLOCK_NAME is not set".into()).into());
         };
         let lock = settings.locks.lock(name(text)?);
         return force(&lock, options.id.as_deref(), settings);
@@ -46,13 +46,13 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         }
         Released::Before => {
             let name = claim.lock().name();
-            report::error(format_args!("lock \"{name}\" was given back before"));
+            report::error(format_args!("lock \"{name}\" was already released"));
             Ok(Exit::Lost)
         }
         Released::NotOurs(loss) => {
             let name = claim.lock().name();
             let now = match (loss.forced_by, loss.holder) {
-                (Some(by), _) => format!("{} took it by force", report::by(&by)),
+                (Some(by), _) => format!("{} forced it free", report::by(&by)),
                 (None, Some(holder)) => format!("it is held by {}", report::by(&holder.who)),
                 (None, None) => format!("see `redlock status {name}`"),
             };
@@ -75,7 +75,7 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
     };
     match (&found.key, found.holds()) {
         (Key::NotALock(kind), _) => report::error(format_args!(
-            "\"{name}\" is no lock: the key holds a {kind}; it is left alone"
+            "\"{name}\" is not a lock: its key is a {kind}; left unchanged"
         )),
         (_, []) => report::error(format_args!("lock \"{name}\" is not held")),
         (_, [hold, others @ ..]) => {
@@ -87,7 +87,7 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
             let until = report::left(hold.left);
             let id = &hold.id;
             report::error(format_args!(
-                "lock \"{name}\" is held by {whom}{beside} {until}; without its token only --force frees it (--force --id {id} frees just this holder)"
+                "lock \"{name}\" is held by {whom}{beside} {until}; to release it without its token use --force, or --force --id {id} for this holder only"
             ));
         }
     }
@@ -129,7 +129,7 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
         Forced::HeldByOther(id, holder) => {
             let whose = report::holder(holder.as_ref());
             report::error(format_args!(
-                "lock \"{name}\" is held by {whose} with id {id}, not by the one you named; nothing was changed"
+                "lock \"{name}\" is held by {whose} with id {id}, not by the id you gave; nothing was changed"
             ));
             Ok(Exit::Lost)
         }

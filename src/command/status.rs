@@ -309,7 +309,7 @@ fn frozen(lock: &Inspected, by: &Frozen) -> Row {
 }
 
 fn holding(lock: &Inspected, hold: &Hold) -> Row {
-    let left = hold.left.map_or("never ends".into(), rough);
+    let left = hold.left.map_or("no expiry".into(), rough);
     let Some(holder) = &hold.holder else {
         let mut cells = single(lock, "exclusive", "another client");
         cells[5] = left;
@@ -340,7 +340,7 @@ fn waiting(lock: &Inspected, position: usize, waiting: &Waiting) -> Row {
     let waiter = &waiting.waiter;
     [
         lock.name.as_str().to_owned(),
-        format!("waits #{position}"),
+        format!("waiting #{position}"),
         user_at_host(&waiter.who),
         waiter.who.pid.to_string(),
         ago(lock, waiter.since_ms),

@@ -588,12 +588,12 @@ impl Connection {
             Broken::Noise(noise) if self.replies.last_weight() == 0 => Error::new(
                 ErrorKind::Internal,
                 format!(
-                    "what answers at {} doesn't speak Redis' protocol: it said {noise:?}",
+                    "{} does not speak the Redis protocol: it said {noise:?}",
                     self.server
                 ),
             ),
             Broken::Noise(noise) => {
-                self.gives_up(&format!("it doesn't speak Redis' protocol: {noise:?}"))
+                self.gives_up(&format!("it does not speak the Redis protocol: {noise:?}"))
             }
             Broken::TooLarge => match self.room {
                 Room::Usual => {

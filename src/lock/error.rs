@@ -74,7 +74,7 @@ impl Error {
             // It answers so to a request with more than ten parts.
             _ if details.contains("unauthenticated") || error.code() == "NOAUTH" => (
                 ErrorKind::Refused,
-                format!("Redis at {server} wants a password; give it in --password-file or in the URL"),
+                format!("Redis at {server} requires a password; use --password-file or the URL"),
             ),
             (_, "WRONGPASS") => (
                 ErrorKind::Refused,
@@ -87,7 +87,7 @@ impl Error {
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown), _)
             | (_, "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS") => (
                 ErrorKind::NotNow,
-                format!("Redis at {server} can't do it now: {said}"),
+                format!("Redis at {server} is not ready: {said}"),
             ),
             _ if details.contains("max number of clients") => (
                 ErrorKind::NotNow,

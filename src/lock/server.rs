@@ -181,7 +181,7 @@ impl Server {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             Error::new(
                 ErrorKind::Config,
-                format!("{host} is no name a certificate can have"),
+                format!("\"{host}\" is not a valid certificate name"),
             )
         })?;
         let mut tls = ClientConnection::new(Arc::new(config), name)

@@ -15,8 +15,8 @@ use nix::sys::signal::Signal;
 use crate::pty::Terminal;
 use crate::supervision::{directly, with_default_signals};
 use crate::support::{
-    Gate, Gated, REDLOCK, Redis, Running, assert_nothing_left, is_alive, moment, now, outcome,
-    seen_by_a_shell, wait_until,
+    Gate, Gated, REDLOCK, Redis, Running, assert_nothing_left, await_mark, is_alive, moment, now,
+    outcome, seen_by_a_shell, wait_until,
 };
 
 /// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
@@ -175,10 +175,9 @@ fn a_warning_that_nobody_reads_does_not_keep_redlock_from_its_end() {
     let options = ["run", "--ttl", "2s", "--on-lost", "warn", "a", "-c", script];
     let mut run = full.redlock(&redis, &options);
     run.expect_line("ready");
-    // It looks when it is told so by the server, or when it renews.
-    let renewals = redis.calls("evalsha");
+    let mark = await_mark(&redis, run.pid());
     redis.cli(&["DEL", "redlock:a"]);
-    wait_until("a renewal", || redis.calls("evalsha") > renewals);
+    wait_until("it knows that its lock is lost", || !mark.exists());
     gate.open();
     run.expect_line("done");
     run.finish().assert_code(79);

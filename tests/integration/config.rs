@@ -287,7 +287,7 @@ fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
     let mut holder = Running::start(&mut tagged(&["run", "a", "-c", script]));
     holder.expect_line("ready");
     let mut waiter = Running::start(&mut tagged(&["run", "a", "b", "--", "echo", "in"]));
-    wait_until("it waits", || run(&["status"]).contains("waits"));
+    wait_until("it waits", || run(&["status"]).contains("waiting"));
     assert!(run(&["status"]).contains('a'));
     fs::write(redis.dir.path().join("go"), "").unwrap();
     waiter.expect_line("in");

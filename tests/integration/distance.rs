@@ -1,4 +1,4 @@
-//! Servers that are far away, stand still for a moment or can't do it now: what is started, and how
+//! Servers that are far away, stand still for a moment or is not ready: what is started, and how
 //! often they are asked.
 
 use std::time::{Duration, Instant};

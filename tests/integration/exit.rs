@@ -217,7 +217,7 @@ fn a_password_that_is_missing_or_wrong_is_77_and_not_repeated() {
     fs::write(&right, "secret\n").unwrap();
 
     let end = outcome(&mut redis.redlock(&["run", "a", "--", "true"]));
-    end.assert_code(77).assert_says("wants a password");
+    end.assert_code(77).assert_says("requires a password");
     assert_one_line(&end);
     let file = ["run", "a", "--password-file", text(&wrong), "--", "true"];
     let url = format!("redis://:hunter2@127.0.0.1:{}", redis.port);
@@ -379,7 +379,7 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79_all_the_same() {
     wait_until("it is told", || {
         fs::read_to_string(&said)
             .unwrap()
-            .contains("the command goes on without it")
+            .contains("the command continues without the lock")
     });
     fs::write(&file, "").unwrap();
     run.expect_line("done");
@@ -442,7 +442,7 @@ fn what_does_not_speak_redis_is_125() {
     });
     let end = outcome(&mut redlock(&["-u", &url, "run", "a", "--", "echo", "ran"]));
     end.assert_code(125)
-        .assert_says("doesn't speak Redis' protocol");
+        .assert_says("does not speak the Redis protocol");
     assert_eq!(end.stdout, "");
     drop(std::net::TcpStream::connect(
         url.trim_start_matches("redis://"),
@@ -515,7 +515,7 @@ fn commands_status_survives_a_release_that_fails() {
     fs::write(&file, "").unwrap();
     let end = run.finish();
     end.assert_code(5)
-        .assert_says("redlock: can't release lock \"a\", it ends by itself within 30s: ");
+        .assert_says("redlock: could not release lock \"a\"; it expires within 30s: ");
     assert_one_line(&end);
 }
 
@@ -542,7 +542,7 @@ fn commands_status_survives_a_release_that_is_not_answered() {
     let end = run.finish();
     redis.resume();
     end.assert_code(5)
-        .assert_says("redlock: can't release lock \"a\"");
+        .assert_says("redlock: could not release lock \"a\"");
     assert_one_line(&end);
 }
 

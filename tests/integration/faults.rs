@@ -592,7 +592,7 @@ impl<'a> Play<'a> {
             return Err(("speaks of a loss that nobody has caused", false));
         }
         match (status, step) {
-            (None, _) => Err(("never ends", false)),
+            (None, _) => Err(("no expiry", false)),
             // COMMAND's own status.
             (Some(OWN), _) if !ran => Err(("has COMMAND's status without COMMAND", false)),
             (Some(OWN), Step::Release) if gone && says("can't release") => Ok(()),

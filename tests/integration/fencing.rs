@@ -54,7 +54,7 @@ fn who_is_refused_is_told_both_numbers_and_changes_nothing() {
     fence(&file, "16")
         .assert_code(1)
         .assert_says("fence 17")
-        .assert_says("this is 16");
+        .assert_says("fence 16 is stale");
     assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
 }
 
@@ -375,7 +375,7 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_anew() {
     fs::rename(&other, &file).unwrap();
     drop(lock);
     // Whether it comes before the other one or after it.
-    late.finish().assert_code(1).assert_says("a later holder");
+    late.finish().assert_code(1).assert_says("is stale");
     newest.finish().assert_code(0).assert_silent();
     assert_eq!(text(&file), "9\n");
     let lock = lock_of(&file);

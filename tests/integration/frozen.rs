@@ -166,7 +166,7 @@ fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
     let again = ["freeze", "a", "--reason", "other", "--for", "1m"];
     redlock(&redis, &again)
         .assert_code(0)
-        .assert_says("before, it was frozen by")
+        .assert_says("previously frozen by")
         .assert_says("release night");
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     assert!(left <= 60_000);
@@ -196,7 +196,7 @@ fn status_shows_who_holds_a_frozen_lock_who_waits_and_who_froze_it() {
         assert_eq!(lock["waiters"][0]["pid"], waiter.pid());
         assert_eq!(lock["frozen"]["reason"], "release night");
         let table = redlock(&redis, &["status", "a"]).stdout;
-        for text in ["frozen", "(release night)", "waits #1"] {
+        for text in ["frozen", "(release night)", "waiting #1"] {
             assert!(table.contains(text), "{text}: {table}");
         }
         redlock(&redis, &["thaw", "a"])

@@ -75,7 +75,7 @@ fn on_a_full_server_a_lock_is_taken_by_force_and_goes_on() {
             .run
             .finish()
             .assert_code(79)
-            .assert_says("was taken by force by");
+            .assert_says("was forced free by");
         waiter.ready().end();
         assert_nothing_left(&redis);
     }

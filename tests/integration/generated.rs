@@ -575,7 +575,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
             .finish()
             .assert_code(0)
             .assert_says("lock \"a\" released");
-        holder.finish().assert_code(79).assert_says("by force");
+        holder.finish().assert_code(79).assert_says("forced free");
 
         // With a history of one, the second hold has it cut.
         let token = redis.dir.path().join("token");

@@ -344,7 +344,7 @@ fn a_member_that_is_forced_out_ends_and_the_others_stay() {
         out.run
             .finish()
             .assert_code(79)
-            .assert_says("was taken by force by eve@");
+            .assert_says("was forced free by eve@");
         for (mut member, left) in [(other, 1), (third, 0)] {
             assert!(!member.run.has_ended());
             assert_eq!(redis.queue("a"), [writer.run.pid()]);

@@ -390,8 +390,8 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
 #[test]
 fn another_process_than_the_script_may_be_kept_for() {
     let redis = Redis::start();
-    let text =
-        "sleep 60 & redlock acquire a --while-pid $! --ttl 1s --format token >token; echo $!";
+    let text = "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done
+        redlock acquire a --while-pid $! --ttl 1s --format token >token; echo $!";
     let mut command = std::process::Command::new("sh");
     command
         .args(["-c", text])

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::support::{Redis, Running, outcome, wait_until};
+use crate::support::{Redis, Running, await_mark, outcome, wait_until};
 
 /// A COMMAND that says ready and then does nothing.
 const IDLE: &str = "echo ready; exec sleep 60";
@@ -79,7 +79,7 @@ fn a_run_that_is_forced_out_ends_with_79_and_says_by_whom() {
     outcome(force.env("USER", "eve")).assert_code(0);
     run.finish()
         .assert_code(79)
-        .assert_says("was taken by force by eve@");
+        .assert_says("was forced free by eve@");
 }
 
 #[test]
@@ -107,15 +107,15 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
     let redis = Redis::start();
     let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
     let mut run = running(&redis, &["--on-lost", "warn", "-v"], script);
-    let renewals = redis.calls("evalsha");
+    let mark = await_mark(&redis, run.pid());
     redis.cli(&["DEL", "redlock:a"]);
-    wait_until("a renewal", || redis.calls("evalsha") > renewals);
+    wait_until("it knows that its lock is lost", || !mark.exists());
     assert!(!run.has_ended());
     fs::write(redis.dir.path().join("go"), "").unwrap();
     run.expect_line("done");
     run.finish()
         .assert_code(79)
-        .assert_says("the command goes on without it");
+        .assert_says("the command continues without the lock");
 }
 
 /// Command has a last sign of life before the lease it was given could end at the server.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::supervision::directly;
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, host, moment, outcome, queued, wait_until,
+    Gated, Redis, Running, assert_nothing_left, await_mark, host, moment, outcome, queued,
+    wait_until,
 };
 
 /// A job of a shell script that calls redlock.
@@ -178,12 +179,17 @@ fn an_inner_run_takes_only_what_is_not_held_yet() {
 fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     let redis = Redis::start();
     // The outer one takes no notice of its loss, so that the inner one's can be seen.
-    let script = "redlock run --ttl 3s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?";
+    let script = r#"redlock run --ttl 3s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
+        until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
     let arguments = ["run", "--ttl", "3s", "--on-lost", "warn", "a", "-c", script];
-    let mut run = Running::start(&mut redis.redlock(&arguments));
+    let mut run = Running::start(redis.redlock(&arguments).env("HOME", redis.dir.path()));
     run.expect_line("ready");
+    let mark = await_mark(&redis, run.pid());
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     run.expect_line("inner 79");
+    // Which of the two hears of it first is open.
+    wait_until("the outer one knows it, too", || !mark.exists());
+    fs::write(redis.dir.path().join("go"), "").unwrap();
     run.finish().assert_code(79);
 }
 

@@ -28,7 +28,7 @@ fn status_says_that_it_never_ends_and_what_helps() {
     let redis = left_behind();
     let table = redlock(&redis, &["status", "a"]).stdout;
     assert!(
-        table.contains("never ends") && table.contains("--repair-ttl"),
+        table.contains("no expiry") && table.contains("--repair-ttl"),
         "{table}"
     );
     let json = redlock(&redis, &["status", "--json", "a"]).stdout;
@@ -41,7 +41,7 @@ fn status_says_that_it_never_ends_and_what_helps() {
     // One that does end isn't called so.
     redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
     let table = redlock(&redis, &["status", "a"]).stdout;
-    assert!(!table.contains("never ends"), "{table}");
+    assert!(!table.contains("no expiry"), "{table}");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn without_repair_ttl_it_is_waited_for_and_never_touched() {
     let redis = left_behind();
     redlock(&redis, &["run", "-n", "a", "--", "true"])
         .assert_code(75)
-        .assert_says("without an expiry");
+        .assert_says("has no expiry");
     redlock(&redis, &["run", "-w", "1200ms", "a", "--", "true"])
         .assert_code(75)
         .assert_says("--repair-ttl");
@@ -65,7 +65,7 @@ fn with_repair_ttl_it_ends_after_our_ttl_and_a_line_says_so_once() {
         let redis = left_behind();
         let began = Instant::now();
         let end = redlock(&redis, &[&REPAIR[..], mode, &["a", "--", "true"]].concat());
-        end.assert_code(0).assert_says("it ends in 1s now");
+        end.assert_code(0).assert_says("it now expires in 1s");
         assert_eq!(end.stderr.matches("had no expiry").count(), 1, "{end:?}");
         assert!(began.elapsed() > Duration::from_millis(950));
         assert!(began.elapsed() < Duration::from_secs(5));
@@ -95,7 +95,7 @@ fn one_who_does_not_wait_repairs_it_and_gives_up() {
     ];
     redlock(&redis, &repair)
         .assert_code(75)
-        .assert_says("ends in 1s");
+        .assert_says("expires in 1s");
     assert!((1..=1000).contains(&pttl(&redis)), "{}", redis.view("a"));
     // Which helps those who don't ask for it, too.
     redlock(&redis, &["run", "-q", "-w", "5s", "a", "--", "true"]).assert_code(0);

@@ -121,7 +121,7 @@ fn other_clients_locks_and_keys_are_shown_for_what_they_are() {
     redis.cli(&["RPUSH", "redlock:queue", "job"]);
     let names = ["foreign", "endless", "queue"];
     let table = status(&redis, &names);
-    for part in ["another client", "never ends", "not a lock: a list"] {
+    for part in ["another client", "no expiry", "not a lock: a list"] {
         assert!(table.contains(part), "no {part:?} in {table}");
     }
     let locks = as_json(&redis, &names);

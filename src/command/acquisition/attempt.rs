@@ -184,7 +184,7 @@ impl<'a> Attempt<'a> {
                     let ttl = report::rough(self.acquisition.request.ttl);
                     let name = self.claim.lock().name();
                     self.acquisition.voice().note(format_args!(
-                        "lock \"{name}\" of another client had no expiry; it ends in {ttl} now"
+                        "lock \"{name}\" (another client's) had no expiry; it now expires in {ttl}"
                     ));
                 }
                 Some(Event::Answered(answer))
@@ -408,7 +408,7 @@ impl<'a> Attempt<'a> {
             End::TooSlow => {
                 let ttl = humantime::format_duration(self.acquisition.request.ttl);
                 let locks = &self.acquisition.settings.locks;
-                let line = format!("{locks} answers too slowly for --ttl {ttl}");
+                let line = format!("{locks} is too slow for --ttl {ttl}");
                 return Err(lock::Error::new(ErrorKind::Unreachable, line).into());
             }
             End::Failed(error) => return Err(error.into()),
@@ -420,7 +420,7 @@ impl<'a> Attempt<'a> {
     fn busy_message(&self, busy: &Busy) -> String {
         let line = report::held(self.claim.lock().name(), busy);
         if self.acquisition.wait_options.no_wait {
-            format!("{line}; --wait queues for it")
+            format!("{line}; drop --no-wait to queue")
         } else {
             format!("gave up waiting: {line}")
         }
@@ -431,7 +431,7 @@ impl<'a> Attempt<'a> {
         let what = match trouble {
             Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
             Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
-            Some(LockTrouble::Released(name)) => format!("lock \"{name}\" was given back"),
+            Some(LockTrouble::Released(name)) => format!("lock \"{name}\" was released"),
             Some(LockTrouble::Unreachable(_)) | None => {
                 "the locks held so far were not renewed in time".into()
             }

@@ -32,7 +32,7 @@ pub(super) fn in_words(wants: &Name, members: &[CycleMember]) -> String {
     });
     let ours = members.last().map_or(wants, |last| &last.wants);
     format!(
-        "deadlock: {}; this job holds \"{ours}\" and waits for \"{wants}\", and gives up, as it began to wait last",
+        "deadlock: {}; this job holds \"{ours}\" and waits for \"{wants}\"; giving up, as this job started waiting last",
         others.collect::<Vec<_>>().join("; ")
     )
 }

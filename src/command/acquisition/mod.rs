@@ -158,7 +158,7 @@ impl<'a> Acquisition<'a> {
             }
             Reason::RecentSuccess(ago) => {
                 self.voice().detail(format_args!(
-                    "skipped: a run has succeeded {} ago",
+                    "skipped: a run succeeded {} ago",
                     report::rough(ago)
                 ));
                 Exit::Busy(status.unwrap_or(0))
@@ -203,13 +203,13 @@ impl<'a> Acquisition<'a> {
         };
         if theirs > limit {
             return Err(BadUsage(format!(
-                "this job holds lock \"{name}\" {}, and can't take it {} inside of that; take it so from the start, or another name",
+                "this job already holds lock \"{name}\" {}, and cannot acquire it {} as well; acquire it so in the outer run, or use another name",
                 theirs.adverb(), limit.adverb()
             ))
             .into());
         }
         self.voice()
-            .detail(format_args!("lock \"{name}\" is held by this job already"));
+            .detail(format_args!("lock \"{name}\" is already held by this job"));
         let hold = HeldLock {
             claim,
             fence,
@@ -268,20 +268,20 @@ impl<'a> Acquisition<'a> {
                     .voice()
                     .detail(format_args!("lock \"{name}\" released")),
                 Ok(Released::Kept(left)) => self.voice().detail(format_args!(
-                    "lock \"{name}\" stays held for another {}",
+                    "lock \"{name}\" is kept for another {}",
                     report::rough(left)
                 )),
                 Ok(Released::Before) => self.voice().detail(format_args!(
-                    "lock \"{name}\" had been given back by the command"
+                    "lock \"{name}\" was already released by the command"
                 )),
                 Ok(Released::NotOurs(loss)) => self.voice().note(format_args!(
-                    "{}; that was seen only at the end",
+                    "{}; noticed only on release",
                     lost(name, &loss)
                 )),
                 Err(error) => {
                     let ttl = report::rough(self.request.ttl);
                     self.voice().note(format_args!(
-                        "can't release lock \"{name}\", it ends by itself within {ttl}: {error}"
+                        "could not release lock \"{name}\"; it expires within {ttl}: {error}"
                     ));
                 }
             }
@@ -337,7 +337,7 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
         Loss {
             forced_by: Some(by),
             ..
-        } => format!("lock \"{name}\" was taken by force by {}", report::by(by)),
+        } => format!("lock \"{name}\" was forced free by {}", report::by(by)),
         Loss {
             holder: Some(holder),
             ..

@@ -239,7 +239,8 @@ impl Run<'_> {
             ));
         }
         Ok((asked.exit == Exit::Command(0)).then(|| {
-            self.voice().detail("skipped: what --unless asks for is so");
+            self.voice()
+                .detail("skipped: the --unless script succeeded");
             Exit::Success
         }))
     }

@@ -216,9 +216,9 @@ impl Supervision<'_> {
         let voice = self.run.voice();
         match trouble {
             Some(LockTrouble::Unreachable(error)) => self.note_failure(error),
-            Some(LockTrouble::Released(name)) => voice.detail(format_args!(
-                "lock \"{name}\" was given back by the command"
-            )),
+            Some(LockTrouble::Released(name)) => {
+                voice.detail(format_args!("the command released lock \"{name}\""))
+            }
             Some(trouble @ (LockTrouble::Lost(..) | LockTrouble::Cancelled(..))) => {
                 self.trouble = Some(trouble);
             }
@@ -293,7 +293,9 @@ impl Supervision<'_> {
             Action::Warn => {
                 let loss = self.loss_message();
                 let voice = self.run.voice();
-                voice.note(format_args!("{loss}; the command goes on without it"));
+                voice.note(format_args!(
+                    "{loss}; the command continues without the lock"
+                ));
                 Refused::new()
             }
             Action::Terminate(reason) => {
