@@ -588,7 +588,7 @@ impl<'a> Play<'a> {
         if says("panicked") || says("unexpected") {
             return Err(("is surprised", false));
         }
-        if says("holds it now") || says("was lost") || says("by force") {
+        if says("holds it now") || says("was lost") || says("forced free") {
             return Err(("speaks of a loss that nobody has caused", false));
         }
         match (status, step) {

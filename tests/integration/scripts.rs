@@ -551,7 +551,7 @@ fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
     let end = outcome(&mut redis.redlock(&["run", "a", "b", "-c", script]));
     assert_eq!(end.assert_code(0).stdout, "79\n");
     end.assert_says("lock \"a\" was released")
-        .assert_says("lock \"b\" was given back");
+        .assert_says("lock \"b\" was released");
     assert_nothing_left(&redis);
 }
 
