@@ -50,7 +50,7 @@ fn main() -> Result<()> {
             .collect()
     };
     let taken = ["30000", "1", who, "", "", "0", "fifo", "0", "", "0", "0"];
-    let spent = server_time(&mut connection, all(&acquire, &taken))?;
+    let spent = server_time(&mut connection, &all(&acquire, &taken))?;
     let held = memory(&mut connection)?;
     writeln!(
         out,
@@ -64,14 +64,14 @@ fn main() -> Result<()> {
             cmd("GETRANGE").arg(key).arg(0).arg(60).take(),
         ]
     });
-    let spent = server_time(&mut connection, renewals.collect())?;
+    let spent = server_time(&mut connection, &renewals.collect::<Vec<_>>())?;
     let each_second = 1e6 / spent;
     writeln!(
         out,
         "renewal   {spent:>6.1} µs with tracking: {each_second:.0} a second, {:.0} locks at a TTL of {TTL} s",
         each_second * RENEWED_EVERY
     )?;
-    let spent = server_time(&mut connection, all(&release, &["0", "status:0", "0"]))?;
+    let spent = server_time(&mut connection, &all(&release, &["0", "status:0", "0"]))?;
     let after = memory(&mut connection)?;
     writeln!(out, "release   {spent:>6.1} µs for which nobody waits")?;
     let each = |bytes: i64| bytes as f64 / f64::from(LOCKS);
@@ -101,7 +101,7 @@ fn call(hash: &str, lock: u32, arguments: &[&str]) -> Cmd {
 
 /// Sends these requests; how long the server's processor works for each, in microseconds, with what it
 /// takes to read them and to answer.
-fn server_time(connection: &mut Connection, requests: Vec<Vec<Cmd>>) -> Result<f64> {
+fn server_time(connection: &mut Connection, requests: &[Vec<Cmd>]) -> Result<f64> {
     let count = requests.len();
     let before = processor_time(connection)?;
     for batch in requests.chunks(BATCH) {
