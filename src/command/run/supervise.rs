@@ -217,7 +217,7 @@ impl Supervision<'_> {
         match trouble {
             Some(LockTrouble::Unreachable(error)) => self.note_failure(error),
             Some(LockTrouble::Released(name)) => {
-                voice.detail(format_args!("the command released lock \"{name}\""))
+                voice.detail(format_args!("the command released lock \"{name}\""));
             }
             Some(trouble @ (LockTrouble::Lost(..) | LockTrouble::Cancelled(..))) => {
                 self.trouble = Some(trouble);
