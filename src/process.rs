@@ -331,6 +331,7 @@ pub fn leave_mark(id: &str, noted: Moment, members: &[Known]) {
 
 /// Removes marks that nobody needs any more.
 pub fn remove_old_marks() {
+    let user = nix::unistd::geteuid().as_raw();
     let marks = fs::read_dir(MARKS).into_iter().flatten().flatten();
     let is_mark = |name: &OsStr| name.as_bytes().starts_with(MARK.as_bytes());
     for entry in marks
@@ -343,7 +344,7 @@ pub fn remove_old_marks() {
         let age = metadata
             .modified()
             .map(|at| at.elapsed().unwrap_or_default());
-        let is_ours = metadata.is_file() && metadata.uid() == nix::unistd::geteuid().as_raw();
+        let is_ours = metadata.is_file() && metadata.uid() == user;
         if is_ours
             && age.is_ok_and(|age| age > OLD)
             && let Some(mark) = Mark::read(&entry.path())

@@ -146,7 +146,7 @@ fn a_lock_without_an_expiry_is_waited_for_and_called_so() {
     redis.cli(&["SET", "redlock:a", "theirs"]);
     outcome(&mut redis.redlock(&["run", "-w", "100ms", "a", "--", "true"]))
         .assert_code(75)
-        .assert_says("held by another client without an expiry");
+        .assert_says("held by another client; it has no expiry");
     assert_eq!(redis.cli(&["PTTL", "redlock:a"]), "-1");
 }
 

@@ -486,7 +486,7 @@ impl<'a> Play<'a> {
         let (status, said) = run.end();
         match (held, status) {
             (true, Some(OWN)) if said.is_empty() => {}
-            (false, Some(79)) if said.contains("by force by") => {}
+            (false, Some(79)) if said.contains("was forced free by") => {}
             _ => self.is_wrong(format!("the run ended with {status:?} and said {said:?}")),
         }
         self.assert_free(run.pid());
