@@ -14,10 +14,11 @@ if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] t
   local lock, state, meta, token, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[4], tonumber(ARGV[5])
   local entry = redis.pcall('HGET', meta, token)
   local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
-  -- What is remembered for 60 days is refreshed once a day.
-  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 5097600000 then
+  -- What is remembered for 60 days is refreshed once a day: nothing to do as long as 59 are left.
+  local day = 24 * 3600 * 1000
+  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 59 * day then
     redis.call('PEXPIRE', lock, ttl)
-    redis.call('PEXPIRE', meta, string.format('%.0f', ttl + 2592000000))
+    redis.call('PEXPIRE', meta, string.format('%.0f', ttl + 30 * day))
     local cancelled = redis.call('HGET', state, 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))
     return {1, ttl, tonumber(fence), tonumber(limit), tonumber(slot), cancelled and string.match(cancelled, '^%d+ (.*)$')}
   end

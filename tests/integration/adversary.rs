@@ -1,16 +1,16 @@
 //! What an adversary has found from outside: each test states a promise that was seen broken.
 
 use std::fs;
-use std::process::Command;
 
 use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
 use crate::supervision::{COUNTER, directly, send, state, with_default_signals};
 use crate::support::{
-    Gate, OtherUser, REDLOCK, Redis, Running, await_mark, is_alive, is_permitted, outcome, path,
-    script, wait_until,
+    Gate, OtherUser, REDLOCK, Redis, Running, await_mark, is_alive, is_permitted, outcome, script,
+    wait_until,
 };
+use crate::terminal::{pid_in, shell};
 
 /// The pid in the next line, after this word.
 #[track_caller]
@@ -20,23 +20,6 @@ fn pid_after(word: &str, run: &mut Running) -> i32 {
         .strip_prefix(word)
         .and_then(|pid| pid.trim().parse().ok());
     pid.unwrap_or_else(|| panic!("no {word:?} and pid: {line:?}"))
-}
-
-/// The pid in a line such as `ready 4711`.
-fn pid_in(line: &str) -> i32 {
-    line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
-/// An interactive shell with job control, in which redlock knows its server.
-fn shell(redis: &Redis) -> Terminal {
-    let mut bash = Command::new("bash");
-    bash.args(["--norc", "--noprofile", "--noediting", "-i"])
-        .env_clear()
-        .env("PATH", path())
-        .env("PS1", "")
-        .env("REDLOCK_URL", redis.url())
-        .env("HOME", redis.dir.path());
-    Terminal::start(with_default_signals(bash))
 }
 
 /// COMMAND of a run with a short lease under a shell, and its redlock.

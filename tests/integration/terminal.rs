@@ -22,7 +22,7 @@ fn redlock(redis: &Redis, arguments: &[&str]) -> Terminal {
 }
 
 /// An interactive shell with job control, in which redlock knows its server.
-fn shell(redis: &Redis) -> Terminal {
+pub fn shell(redis: &Redis) -> Terminal {
     let mut bash = Command::new("bash");
     bash.args(["--norc", "--noprofile", "--noediting", "-i"])
         .env_clear()
@@ -43,7 +43,7 @@ fn counter<'a>(names: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// The pid in a line such as `child ready 4711`.
-fn pid_in(line: &str) -> i32 {
+pub fn pid_in(line: &str) -> i32 {
     line.rsplit([' ', ':']).next().unwrap().parse().unwrap()
 }
 
