@@ -2,7 +2,8 @@
 //!
 //! A lease is counted from just *before* the request that got or renewed it was sent, so it ends
 //! here before it can end at the server. What two clocks may drift apart within one TTL is taken
-//! off (1 % of the TTL and 2 ms, as in the Redlock algorithm).
+//! off (1 % of the TTL and 2 ms, as in the Redlock algorithm), and what a busy machine may need to
+//! kill a process (2 %, at most 200 ms).
 
 use std::time::Duration;
 
@@ -85,7 +86,7 @@ impl Lease {
 
     /// From here on somebody else may hold the lock: COMMAND must be dead.
     pub fn deadline(&self) -> Moment {
-        self.valid_from + self.length.saturating_sub(drift(self.length))
+        self.valid_from + usable(self.length)
     }
 
     /// When to ask COMMAND to stop, so that its grace ends at the deadline.
@@ -163,7 +164,7 @@ impl Lease {
 
     /// The lease lasts for `left` from `sent`, or as long as it does already.
     fn lengthen(&mut self, sent: Moment, left: Duration) {
-        if sent + left.saturating_sub(drift(left)) > self.deadline() {
+        if sent + usable(left) > self.deadline() {
             self.valid_from = sent;
             self.length = left;
         }
@@ -181,6 +182,13 @@ impl Lease {
 /// What two clocks may drift apart within a time.
 fn drift(time: Duration) -> Duration {
     time / 100 + Duration::from_millis(2)
+}
+
+/// What a lease of this length is good for: COMMAND must be dead before another clock says that the
+/// lease is over, and to die takes a process a moment, when all others want the processor too.
+fn usable(length: Duration) -> Duration {
+    let to_die = (length / 50).min(Duration::from_millis(200));
+    length.saturating_sub(drift(length) + to_die)
 }
 
 /// The pause between two tries of a failing renewal: short against the lease, at most a second.
@@ -215,11 +223,11 @@ mod tests {
         let lease = lease(30, 5);
         assert_eq!(
             lease.deadline().since(START),
-            Duration::from_millis(30_000 - 302)
+            Duration::from_millis(30_000 - 502)
         );
         assert_eq!(
             lease.stop_at().since(START),
-            Duration::from_millis(25_000 - 302)
+            Duration::from_millis(25_000 - 502)
         );
         assert_eq!(lease.renew_at(), Some(START + FIRST_RENEWAL));
     }
@@ -280,7 +288,7 @@ mod tests {
     fn what_the_work_has_extended_is_not_shortened_by_a_renewal() {
         let mut lease = lease(30, 5);
         lease.confirmed(START + SECOND, SECOND * 600);
-        let deadline = START + SECOND + Duration::from_millis(600_000 - 6_002);
+        let deadline = START + SECOND + Duration::from_millis(600_000 - 6_202);
         assert_eq!(lease.deadline(), deadline);
         assert_eq!(lease.grace(), SECOND * 5);
         lease.renewed(START + SECOND * 10);
@@ -303,13 +311,13 @@ mod tests {
             SECOND * 5,
         );
         let began = START + Duration::from_millis(10_000 - 102);
-        assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 22));
+        assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 62));
         assert_eq!(lease.grace(), Duration::from_millis(100));
         assert!(lease.renew_now(began));
         lease.renewed(START + SECOND * 11);
         assert_eq!(
             lease.deadline().since(START + SECOND * 11),
-            Duration::from_millis(30_000 - 302)
+            Duration::from_millis(30_000 - 502)
         );
         assert_eq!(lease.grace(), SECOND * 5);
         assert_eq!(lease.renew_at(), Some(START + SECOND * 11 + FIRST_RENEWAL));
@@ -320,7 +328,7 @@ mod tests {
         let received = START + SECOND * 3;
         let granted =
             |later| Lease::granted(START, later, received, SECOND * 2, SECOND * 30, SECOND * 5);
-        let latest = received + Duration::from_millis(2_000 - 22);
+        let latest = received + Duration::from_millis(2_000 - 62);
         assert_eq!(granted(SECOND * 3600).deadline(), latest);
         assert!(granted(SECOND * 2).deadline() < latest);
     }

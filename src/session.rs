@@ -571,14 +571,14 @@ mod tests {
     fn an_expiring_lease_stops_the_child_and_kills_it_at_the_deadline() {
         let mut session = session(policy());
         session.on_event(Event::Tick, at(10_000));
-        assert_eq!(session.due(), Some(at(24_698)));
+        assert_eq!(session.due(), Some(at(24_498)));
         assert_eq!(
-            session.on_event(Event::Tick, at(24_698)),
+            session.on_event(Event::Tick, at(24_498)),
             [Action::Terminate(StopReason::Lost)]
         );
-        assert_eq!(session.due(), Some(at(29_698)));
+        assert_eq!(session.due(), Some(at(29_498)));
         assert_eq!(
-            session.on_event(Event::Tick, at(29_698)),
+            session.on_event(Event::Tick, at(29_498)),
             [Action::Kill(StopReason::Lost)]
         );
         session.on_event(ended(0), at(29_699));

@@ -345,8 +345,8 @@ fn the_lock_stays_busy_when_the_time_to_wait_is_over_and_one_last_question_was_a
 #[test]
 fn a_lock_that_comes_too_late_three_times_is_given_up() {
     let mut waiter = Waiter::asking(policy());
-    // COMMAND would be stopped 24.698 s after the question.
-    assert_eq!(waiter.on(24_698, Event::Answered(Ok(held()))), "ask");
+    // COMMAND would be stopped 24.498 s after the question.
+    assert_eq!(waiter.on(24_498, Event::Answered(Ok(held()))), "ask");
     waiter.sent(30_000);
     assert_eq!(waiter.on(60_000, Event::Answered(Ok(held()))), "ask");
     waiter.sent(60_000);
@@ -357,10 +357,10 @@ fn a_lock_that_comes_too_late_three_times_is_given_up() {
     assert!(waiter.0.is_known());
 
     let mut faster = Waiter::asking(policy());
-    assert_eq!(faster.on(24_698, Event::Answered(Ok(held()))), "ask");
-    faster.sent(24_698);
+    assert_eq!(faster.on(24_498, Event::Answered(Ok(held()))), "ask");
+    faster.sent(24_498);
     assert_eq!(
-        faster.on(24_698 + 24_697, Event::Answered(Ok(held()))),
+        faster.on(24_498 + 24_497, Event::Answered(Ok(held()))),
         "end: acquired"
     );
 }
@@ -754,11 +754,11 @@ fn what_is_held_already_is_renewed_in_time_and_its_end_ends_the_wait() {
     assert_eq!(waiter.due(), 11_060);
     assert_eq!(waiter.tick(11_060), "renew");
     waiter.on(11_070, Event::Lease(LeaseEvent::Renewed(at(11_060))));
-    assert_eq!(waiter.0.lease().unwrap().deadline(), at(11_060 + 29_698));
+    assert_eq!(waiter.0.lease().unwrap().deadline(), at(11_060 + 29_498));
     // The work extends it by itself.
     let extended = LeaseEvent::Confirmed(at(12_000), MS * 60_000);
     assert_eq!(waiter.on(12_001, Event::Lease(extended)), "");
-    assert_eq!(waiter.tick(11_060 + 24_698), "renew; ask, listening");
+    assert_eq!(waiter.tick(11_060 + 24_498), "renew; ask, listening");
     assert_eq!(waiter.tick(12_000 + 59_398), "end: not renewed");
 }
 

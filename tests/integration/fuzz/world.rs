@@ -155,6 +155,11 @@ fn drift(lease: i64) -> i64 {
     lease / 100 + 2 * MS
 }
 
+/// What a lease is good for, likewise.
+fn usable(lease: i64) -> i64 {
+    lease - drift(lease) - (lease / 50).min(200 * MS)
+}
+
 fn heartbeat(ahead: i64) -> i64 {
     (2 * SECOND + SECOND / 2 * ahead)
         .min(8 * SECOND + 8 * MS * ahead)
@@ -589,7 +594,7 @@ impl<'a> World<'a> {
                     return;
                 }
                 let lease = client.plan.wish.ttl * MS;
-                let until = sent + lease - drift(lease);
+                let until = sent + usable(lease);
                 if now >= until {
                     // Too late to begin: it is asked for again.
                     self.set_timer(n, now);
@@ -659,7 +664,7 @@ impl<'a> World<'a> {
                 }
                 if let Some(belief) = &mut client.belief {
                     let lease = left.min(client.asked_most) * MS;
-                    belief.until = sent + lease - drift(lease);
+                    belief.until = sent + usable(lease);
                     belief.step = step;
                 }
                 self.next_renewal(n);
@@ -715,7 +720,7 @@ impl<'a> World<'a> {
         {
             let later = (at - server) * MS;
             let from = (asked + later - drift(later)).min(now);
-            let until = from + lasting * MS - drift(lasting * MS);
+            let until = from + usable(lasting * MS);
             if now < until {
                 client.phase = Phase::Holds;
                 client.ever_held = true;
