@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -67,11 +68,14 @@ const WAKE_AGAIN: Duration = Duration::from_millis(1);
 pub struct Renewer {
     /// The length of each lease by a renewal.
     ttl: Duration,
-    jobs: Sender<Job>,
+    /// `None` only when the thread is to end.
+    jobs: Option<Sender<Job>>,
     completed: Receiver<Completed>,
     wake: Arc<EventFd>,
     /// How long the job may take that is being done; `None`: none is.
     busy: Option<Duration>,
+    /// `None` once it has hung for longer than that.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Renewer {
@@ -83,7 +87,7 @@ impl Renewer {
         let (jobs, ordered) = channel::<Job>();
         let (report, completed) = channel();
         let waker = Arc::clone(&wake);
-        sys::start_thread("renewer", sys::USUAL_STACK, move || {
+        let thread = sys::start_thread("renewer", sys::USUAL_STACK, move || {
             while let Ok(job) = ordered.recv() {
                 if report.send(job.carry_out(ttl)).is_err() {
                     break;
@@ -96,10 +100,11 @@ impl Renewer {
         })?;
         Ok(Self {
             ttl,
-            jobs,
+            jobs: Some(jobs),
             completed,
             wake,
             busy: None,
+            thread: Some(thread),
         })
     }
 
@@ -120,7 +125,8 @@ impl Renewer {
             claims,
         };
         // A thread that is gone does nothing; the deadline takes care of that.
-        self.busy = self.jobs.send(job).is_ok().then_some(patience);
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        self.busy = sent.then_some(patience);
     }
 
     /// What was done, if it is.
@@ -134,7 +140,24 @@ impl Renewer {
     /// Waits for a task that is being carried out: at most [`try_timeout`] for connecting, and as much
     /// for each of two answers, whatever the thread hangs in.
     pub fn finish(&mut self) -> Option<Completed> {
-        self.completed.recv_timeout(self.busy.take()?).ok()
+        let completed = self.completed.recv_timeout(self.busy.take()?).ok();
+        if completed.is_none() {
+            self.thread = None;
+        }
+        completed
+    }
+}
+
+/// A thread that has nothing to do ends first: else it, and not the process, might be the last to go, and
+/// would clear up on the processor where the next holder's command is being started.
+impl Drop for Renewer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if self.busy.is_none()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::unistd::Pid;
@@ -187,7 +188,7 @@ pub fn start_thread(
     name: &str,
     stack: usize,
     work: impl FnOnce() + Send + 'static,
-) -> io::Result<()> {
+) -> io::Result<JoinHandle<()>> {
     let mask = SignalSet(0).change_mask(libc::SIG_BLOCK)?;
     let thread = std::thread::Builder::new()
         .name(name.into())
@@ -198,7 +199,7 @@ pub fn start_thread(
         }
     });
     mask.block()?;
-    started.map(drop)
+    started
 }
 
 /// The result of a system call.

@@ -182,9 +182,13 @@ impl HeldLocks {
 
     /// Notes down on this host what works under the locks, as it was found from this moment on.
     pub fn leave_marks(&mut self, noted: Moment, members: &[Known]) {
-        self.marked = true;
+        let first = !std::mem::replace(&mut self.marked, true);
         for hold in self.all.iter().filter(|hold| !hold.reentrant) {
             process::leave_mark(&hold.claim.id(), noted, members);
+        }
+        // Now, while nobody waits for us, as at the end of a run.
+        if first {
+            process::remove_old_marks();
         }
     }
 

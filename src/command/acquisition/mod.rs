@@ -31,7 +31,6 @@ use crate::lock::{
     self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, Order, Reentry, ReleaseMode, Released,
     Request, SlowOpening, Supersede, Token, Who,
 };
-use crate::process;
 use crate::report::{self, Voice};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
@@ -242,9 +241,6 @@ impl<'a> Acquisition<'a> {
         // have nothing urgent left.
         sys::yield_cpu();
         self.release_all(holds, mode, signals);
-        if holds.marked {
-            process::remove_old_marks();
-        }
     }
 
     /// Gives all locks back, the last first. A server that stands still may make that slow; then
