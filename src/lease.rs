@@ -65,7 +65,8 @@ impl Lease {
     /// may have been under way for any time, until it was `received`. `asked` is when we asked the
     /// server for the last time, and `later` how much later than that question its clock says the
     /// lease began: so it began at the earliest then; and, whatever that clock was set to meanwhile,
-    /// before the message came. It has to be renewed at once.
+    /// before the message came. The first renewal confirms it, and comes as soon as that of any lease: a
+    /// job that is over before then doesn't pay for it.
     pub fn granted(
         asked: Moment,
         later: Duration,
@@ -79,7 +80,7 @@ impl Lease {
             length,
             is_grant: true,
             valid_from,
-            renew_at: valid_from,
+            renew_at: received + FIRST_RENEWAL,
             ..Self::new(asked, ttl, kill_after)
         }
     }
@@ -124,7 +125,7 @@ impl Lease {
     /// The time between SIGTERM and SIGKILL.
     pub fn grace(&self) -> Duration {
         // A COMMAND that runs under a mere grant is younger than that, and what it needs most is
-        // time for the claim to succeed.
+        // time for the confirmation to succeed.
         let share = if self.is_grant { 20 } else { 2 };
         self.kill_after.min(self.length.min(self.ttl) / share)
     }
@@ -141,11 +142,7 @@ impl Lease {
     pub fn renewed(&mut self, sent: Moment) {
         self.renewing = false;
         self.lengthen(sent, self.ttl);
-        if self.is_grant {
-            // The claim of a grant: from here on it is as after an acquire.
-            *self = Self::new(sent, self.ttl, self.kill_after);
-            return;
-        }
+        self.is_grant = false;
         let step = self.step();
         self.renew_at = (self.renew_at + step).max(sent);
         if self.renew_at > sent + step {
@@ -313,14 +310,15 @@ mod tests {
         let began = START + Duration::from_millis(10_000 - 102);
         assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 62));
         assert_eq!(lease.grace(), Duration::from_millis(100));
-        assert!(lease.renew_now(began));
+        assert_eq!(lease.renew_at(), Some(START + SECOND * 60 + FIRST_RENEWAL));
+        assert!(lease.renew_now(START + SECOND * 61));
         lease.renewed(START + SECOND * 11);
         assert_eq!(
             lease.deadline().since(START + SECOND * 11),
             Duration::from_millis(30_000 - 502)
         );
         assert_eq!(lease.grace(), SECOND * 5);
-        assert_eq!(lease.renew_at(), Some(START + SECOND * 11 + FIRST_RENEWAL));
+        assert_eq!(lease.renew_at(), Some(START + SECOND * 21));
     }
 
     #[test]

@@ -17,7 +17,6 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
-use crate::lease::try_timeout;
 use crate::lock::{Claim, Client, Error, LeaseState, Loss, Name, Who};
 use crate::sys;
 
@@ -66,8 +65,6 @@ const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
 /// A running renewer.
 pub struct Renewer {
-    /// The length of each lease by a renewal.
-    ttl: Duration,
     /// `None` only when the thread is to end.
     jobs: Option<Sender<Job>>,
     completed: Receiver<Completed>,
@@ -99,7 +96,6 @@ impl Renewer {
             }
         })?;
         Ok(Self {
-            ttl,
             jobs: Some(jobs),
             completed,
             wake,
@@ -113,9 +109,8 @@ impl Renewer {
         self.busy.is_some()
     }
 
-    /// Has a task carried out for these claims.
-    pub fn start_task(&mut self, task: Task, mut client: Client, claims: Vec<Claim>) {
-        client.limit_to(try_timeout(self.ttl));
+    /// Has a task carried out for these claims, each step within the limit of the client.
+    pub fn start_task(&mut self, task: Task, client: Client, claims: Vec<Claim>) {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
         let patience = client.longest(3) + Duration::from_millis(200);
@@ -125,7 +120,10 @@ impl Renewer {
             claims,
         };
         // A thread that is gone does nothing; the deadline takes care of that.
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        let sent = self
+            .jobs
+            .as_ref()
+            .is_some_and(|jobs| jobs.send(job).is_ok());
         self.busy = sent.then_some(patience);
     }
 
@@ -137,8 +135,8 @@ impl Renewer {
         Some(completed)
     }
 
-    /// Waits for a task that is being carried out: at most [`try_timeout`] for connecting, and as much
-    /// for each of two answers, whatever the thread hangs in.
+    /// Waits for a task that is being carried out: at most the limit of its client for connecting, and as
+    /// much for each of two answers, whatever the thread hangs in.
     pub fn finish(&mut self) -> Option<Completed> {
         let completed = self.completed.recv_timeout(self.busy.take()?).ok();
         if completed.is_none() {

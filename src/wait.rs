@@ -785,7 +785,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The work may start on a grant, with its confirmation still under way, if it can be known that
+    /// The work may start on a grant that is confirmed later, if it can be known that
     /// enough is left of that short lease.
     fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<End> {
         let Phase::Queued { found, .. } = &self.phase else {

@@ -15,6 +15,9 @@ use crate::lease::Lease;
 use crate::lock::{Claim, LeaseState};
 use crate::report;
 
+/// The pause between two looks whether a lock that was handed on has been confirmed.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Makes the locks last at least so much longer from now.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let (name, duration) = match options.name_and_duration.as_slice() {
@@ -42,8 +45,15 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
         return Ok(Exit::Lost);
     };
     let mut client = settings.locks.open()?;
-    let sent = now();
-    let standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
+    let mut sent = now();
+    let mut standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
+    // One that was just handed on lasts for seconds only, until its run confirms it, which is about to be.
+    let is_unconfirmed = |standing: &LeaseState| matches!(standing, LeaseState::Held { left, is_grant: true, .. } if *left < options.at_least);
+    while standings.iter().any(is_unconfirmed) {
+        std::thread::sleep(LOOK_AGAIN);
+        sent = now();
+        standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
+    }
     Ok(all_of(&claims, standings, |left| {
         // As a run counts it: from before the question, and by clocks that may differ a little.
         let lease = Lease::new(sent, left, Duration::ZERO);

@@ -1,7 +1,7 @@
 -- check: whether we still hold the lock, and whether somebody wants us to end. Read only.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms) that it asks for, or 0 when it doesn't
--- Returns {1, ms left, who cancelled us or nil} when held; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- Returns {1, ms left, who cancelled us or nil, 1 when it is a grant that its run is about to confirm} when held; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
 -- @include lock
 -- @include held
 local token, ttl = ARGV[4], tonumber(ARGV[5])
@@ -11,4 +11,7 @@ if not is_held(token, value) then return not_held(token, value) end
 local left = redis.call('PTTL', lock)
 if value ~= token then left = tonumber(redis.call('ZSCORE', holders, token)) - now_ms end
 if ttl > 0 then left = credible(left, ttl, token) end
-return {1, left, notice('cancelled', token)}
+-- A run itself knows.
+local entry = ttl == 0 and redis.pcall('HGET', meta, token)
+local is_grant = type(entry) == 'string' and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]')
+return {1, left, notice('cancelled', token) or false, is_grant and 1 or 0}

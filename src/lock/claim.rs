@@ -126,6 +126,9 @@ pub enum LeaseState {
         left: Duration,
         /// Who wants the run to end.
         cancelled_by: Option<Box<Who>>,
+        /// It is a short lease, which the run that it was given to is about to confirm. Only
+        /// [`Claim::check_all`] asks for that, on behalf of a job.
+        is_grant: bool,
     },
     /// Our own job has given it back.
     Released,
@@ -259,12 +262,6 @@ impl Claim {
             u8::from(repair_ttl).to_string().into(),
         ];
         self.lock.call(&ACQUIRE, args)
-    }
-
-    /// Asks for a renewal that confirms a grant. The answer comes in as
-    /// [`super::Incoming::LeaseState`].
-    pub fn confirm(&self, client: &mut Client, ttl: Duration) -> Result<(), Error> {
-        client.send(self.renewal(ttl, None, false)).map(drop)
     }
 
     /// `instance` is from now on the process whose end means that no process uses the lock any more;
@@ -452,8 +449,8 @@ pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
     })
 }
 
-/// Reads the answer to [`Claim::confirm`] and [`Claim::renew_all`].
-pub(super) fn renewed(answer: Value) -> Result<LeaseState, Error> {
+/// Reads the answer to [`Claim::renew_all`].
+fn renewed(answer: Value) -> Result<LeaseState, Error> {
     lease_state(&array(answer)?)
 }
 
@@ -466,6 +463,7 @@ fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
             Ok(LeaseState::Held {
                 left: left(more)?,
                 cancelled_by: scripts::who(by)?.map(Box::new),
+                is_grant: false,
             })
         }
         other => not_ours(other),
@@ -477,13 +475,10 @@ fn checked(answer: Value) -> Result<LeaseState, Error> {
     let fields = array(answer)?;
     match fields.as_slice() {
         // A notice that can't be read is none.
-        [Value::Int(1), more @ Value::Int(_)] => Ok(LeaseState::Held {
-            left: left(more)?,
-            cancelled_by: None,
-        }),
-        [Value::Int(1), more @ Value::Int(_), by] => Ok(LeaseState::Held {
+        [Value::Int(1), more @ Value::Int(_), by, is_grant] => Ok(LeaseState::Held {
             left: left(more)?,
             cancelled_by: scripts::who(by)?.map(Box::new),
+            is_grant: flag(is_grant)?,
         }),
         other => not_ours(other),
     }

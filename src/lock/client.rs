@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::claim::{Acquired, LeaseState};
+use super::claim::Acquired;
 use super::connection::{Call, Connection, Grant, Received};
-use super::scripts::{ACQUIRE, RENEW, array};
+use super::scripts::{ACQUIRE, array};
 use super::server::Server;
 use super::{Error, claim};
 
@@ -52,8 +52,6 @@ pub struct Client {
 pub enum Incoming {
     /// The answer to [`super::Claim::acquire`]; one that can't be read is an error.
     Acquired(Result<Acquired, Error>),
-    /// The answer to [`super::Claim::confirm`].
-    LeaseState(Result<LeaseState, Error>),
     /// The subscription is confirmed: no release can be missed any more.
     Subscribed,
     /// The server doesn't let us subscribe; a waiter has to poll.
@@ -196,9 +194,6 @@ impl Client {
                 Received::Answer { script, value, .. } => match script.map(|script| script.hash) {
                     Some(hash) if hash == ACQUIRE.hash => {
                         return Ok(Some(Incoming::Acquired(claim::acquired(value))));
-                    }
-                    Some(hash) if hash == RENEW.hash => {
-                        return Ok(Some(Incoming::LeaseState(claim::renewed(value))));
                     }
                     // Its caller waited for it, and doesn't any more.
                     Some(_) | None => {}

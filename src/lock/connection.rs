@@ -807,8 +807,7 @@ impl Connection {
                 Incoming::Subscribed
                 | Incoming::Granted(_)
                 | Incoming::Message
-                | Incoming::Acquired(_)
-                | Incoming::LeaseState(_),
+                | Incoming::Acquired(_),
             )
             | Received::Answer { .. } => {}
         }

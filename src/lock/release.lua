@@ -6,22 +6,58 @@
 -- Returns {1} when given back; {3, ms left} when kept; {2} when it had been given back before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
 -- @include lock
 
--- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
--- lock that nobody waits for and of which nothing is left over. It does just what the rest would do.
+-- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
+-- lock of which nothing is left over, that nobody waits for, or somebody whom it can be handed to without
+-- looking at those behind. It does just what the rest would do.
 if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence and history_size > 0
-  and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots, queue) == 0 then
+  and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots) == 0 then
   local token, how = ARGV[4], ARGV[6]
   local entry = redis.pcall('HGET', meta, token)
-  if type(entry) == 'string' and string.match(entry, '^%d+ %d+ 1 1 %d+ held ') and string.match(how, '^status:') then
+  if type(entry) ~= 'string' then entry = '' end
+  local since, phase = string.match(entry, '^%d+ (%d+) 1 1 %d+ (%l+):?%d* ')
+  local waiting = redis.pcall('ZCARD', queue)
+  if not string.match(how, '^status:') or type(waiting) ~= 'number' then since = nil end
+  -- The number of one that never claimed its grant is still to be noted.
+  if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
+  local at, done, handed_on = string.format('%.0f', now_ms), false, false
+  if since and waiting == 0 then
     redis.call('DEL', lock, meta)
-    local at = string.format('%.0f', now_ms)
+    done = true
+  elseif since and (waiting == 1 or now_ms - since < 20) then
+    local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
+    local waiter = redis.pcall('HGET', waiters, head)
+    local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ 1 (.*)$'
+    local until_ms, seen, knows, came, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
+    local notified_at = tonumber(string.match(notified or '', '^(%d+) ') or 0)
+    if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000) then
+      local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], last_fence + 1))
+      local channel = channels .. string.sub(redis.sha1hex(head), 1, 12)
+      local heard = redis.pcall('PUBLISH', channel, table.concat({'granted', fence, '1', at, '5000'}, ' '))
+      if type(heard) == 'number' and heard > 0 then
+        redis.call('ZREM', queue, head)
+        redis.call('HDEL', waiters, head)
+        redis.call('HSET', state, 'fence', fence)
+        redis.call('SET', lock, head, 'PX', '5000')
+        local waited = string.format('%.0f', math.max(0, now_ms - came))
+        local granted, round = 'granted', 2 ^ 42
+        if knows == '0' then
+          granted = string.format('granted:%.0f', math.abs((score + round / 2) % round - round / 2))
+        end
+        redis.call('HSET', meta, head, table.concat({fence, at, '1 1', waited, granted, who}, ' '))
+        redis.call('PEXPIRE', meta, string.format('%.0f', 5000 + RETENTION))
+        redis.call('HDEL', meta, token)
+        done, handed_on = true, true
+      end
+    end
+  end
+  if done then
     local id = string.sub(redis.sha1hex(token), 1, 12)
     local record = table.concat({id, at, how, '0', entry}, ' ')
     local length = tonumber(redis.pcall('LPUSH', history, record)) or 0
     if length > history_size + history_size / 10 then redis.call('LTRIM', history, 0, history_size - 1) end
     if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
     if how == 'status:0' then redis.call('HSET', state, 'succeeded', at) end
-    if redis.pcall('ZADD', index, at, name) == 1 then
+    if not handed_on and redis.pcall('ZADD', index, at, name) == 1 then
       redis.call('PEXPIRE', index, string.format('%.0f', 2 * RETENTION))
     end
     return {1}

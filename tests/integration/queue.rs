@@ -13,7 +13,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, assert_within, moment, now, queued, wait_until,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, moment, now, outcome,
+    queued, wait_until,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -223,6 +224,34 @@ fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_ru
     assert_eq!(redis.cli(&["CLIENT", "KILL", "ID", id]), "1");
     head.thaw();
     head.finish().assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_command_that_was_handed_the_lock_may_count_on_the_whole_lease_at_once() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let check = ["run", "a", "--", REDLOCK, "check", "--for", "10s"];
+    let next = queued(&redis, &check);
+    holder.end();
+    next.finish().assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_command_that_is_over_before_its_grant_is_claimed_is_in_the_history_as_any_other() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let next: Vec<Running> = (0..3)
+        .map(|_| queued(&redis, &["run", "a", "--", "true"]))
+        .collect();
+    holder.end();
+    for next in next {
+        next.finish().assert_code(0).assert_silent();
+    }
+    let history = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
+    let ok = history.matches(r#""end":"status","status":0"#).count();
+    assert_eq!(ok, 4, "{history}");
     assert_nothing_left(&redis);
 }
 

@@ -193,7 +193,7 @@ impl<'a> Attempt<'a> {
             // A key that we track is that of the run that we joined.
             Incoming::Message | Incoming::KeyChanged => Some(Event::Message),
             Incoming::SubscribeDenied => Some(Event::SubscribeDenied),
-            Incoming::Subscribed | Incoming::LeaseState(_) => None,
+            Incoming::Subscribed => None,
         }
     }
 
@@ -394,7 +394,7 @@ impl<'a> Attempt<'a> {
                     success: None,
                 };
                 let client = self.client.hand_over();
-                self.held.add_unconfirmed(hold, lease, client);
+                self.held.add_grant(hold, lease, grant.lasting, client);
                 return Ok(Outcome::Acquired);
             }
             End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),

@@ -1,13 +1,12 @@
 //! What a run holds: its locks, the lease they have together, and the renewer that extends it.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::clock::{Moment, now};
 use crate::command::environment::JobLock;
-use crate::lease::{Lease, LeaseEvent};
-use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, LeaseState, Loss, Name, Who};
+use crate::lease::{Lease, LeaseEvent, try_timeout};
+use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, Loss, Name, Who};
 use crate::process;
 use crate::renewer::{Renewer, Report, Task};
 use crate::tree::Known;
@@ -56,8 +55,8 @@ pub struct HeldLocks {
     /// The length of each lease by a renewal.
     ttl: Duration,
     renewer: Option<Renewer>,
-    /// How far the confirmation of a lock has come that was granted without a request.
-    confirmation: Confirmation,
+    /// How long the lock lasts that the server gave us by itself, until the first renewal has confirmed it.
+    grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
     check_due: Option<Moment>,
     /// However often they change, there is a minimum time between two checks.
@@ -66,23 +65,6 @@ pub struct HeldLocks {
     pub answered: bool,
     /// Each lock has its mark on this host.
     pub marked: bool,
-}
-
-/// How long the answer to a confirmation may take, before it is also asked for over a fresh connection:
-/// the old one may be broken, or just slow. Whichever answers first counts, before the short lease of a
-/// grant ends.
-const CONFIRM_WITHIN: Duration = Duration::from_millis(300);
-
-/// The confirmation of a grant, whose answer comes in while the work runs.
-#[derive(Clone, Copy)]
-enum Confirmation {
-    No,
-    /// It is to be sent when there is time.
-    Due,
-    /// It was sent at this moment.
-    Sent(Moment),
-    /// It was sent at this moment, over the connection; and again by the renewer, over another one.
-    Twice(Moment),
 }
 
 impl HeldLocks {
@@ -94,7 +76,7 @@ impl HeldLocks {
             client,
             ttl,
             renewer: None,
-            confirmation: Confirmation::No,
+            grant: None,
             check_due: None,
             checks: Pace::default(),
             answered: false,
@@ -108,12 +90,11 @@ impl HeldLocks {
         self.lease = Some(self.lease.map_or(lease, |all| all.with(lease)));
     }
 
-    /// A lock is ours by a grant that isn't confirmed yet; until that is done its lease is short.
-    pub fn add_unconfirmed(&mut self, hold: HeldLock, mut lease: Lease, client: Client) {
-        lease.renew_now(now());
+    /// A lock is ours by a grant that is this long, and that the first renewal confirms.
+    pub fn add_grant(&mut self, hold: HeldLock, lease: Lease, lasting: Duration, client: Client) {
         self.add(hold, lease);
         self.client = client;
-        self.confirmation = Confirmation::Due;
+        self.grant = Some(lasting);
     }
 
     /// How long all of them were waited for, in milliseconds; 0 only if all were free.
@@ -137,7 +118,10 @@ impl HeldLocks {
     /// What a report means for the lease of all; a lock that is gone is forgotten.
     pub fn record(&mut self, report: Report) -> (LeaseEvent, Option<LockTrouble>) {
         match report {
-            Report::Renewed(sent) => (LeaseEvent::Renewed(sent), None),
+            Report::Renewed(sent) => {
+                self.grant = None;
+                (LeaseEvent::Renewed(sent), None)
+            }
             Report::Confirmed(sent, left) => (LeaseEvent::Confirmed(sent, left), None),
             Report::Failed(error) => {
                 let trouble = LockTrouble::Unreachable(error);
@@ -155,20 +139,6 @@ impl HeldLocks {
                 self.forget(&name);
                 (LeaseEvent::Released, Some(LockTrouble::Released(name)))
             }
-        }
-    }
-
-    /// Sends a claim that is due. A connection that fails here is found out with the answer.
-    pub fn confirm(&mut self) {
-        if let Confirmation::Due = self.confirmation {
-            let sent = now();
-            if let Some(hold) = self.all.first()
-                && self.client.is_open()
-                && hold.claim.confirm(&mut self.client, self.ttl).is_err()
-            {
-                self.client.disconnect();
-            }
-            self.confirmation = Confirmation::Sent(sent);
         }
     }
 
@@ -206,14 +176,12 @@ impl HeldLocks {
 
     fn start_task(&mut self, task: Task) -> Result<(), Error> {
         if self.renewer.as_ref().is_some_and(Renewer::is_busy) {
-            // What it does now does for this, too: a claim was made twice.
             return Ok(());
         }
-        // The answer to a claim may still come.
-        let client = match self.confirmation {
-            Confirmation::Sent(_) | Confirmation::Twice(_) => self.client.another(),
-            Confirmation::No | Confirmation::Due => self.client.hand_over(),
-        };
+        let mut client = self.client.hand_over();
+        client.limit_to(try_timeout(
+            self.grant.map_or(self.ttl, |grant| grant.min(self.ttl)),
+        ));
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let renewer = match &mut self.renewer {
             Some(renewer) => renewer,
@@ -232,41 +200,14 @@ impl HeldLocks {
     /// What came of a renewal or a confirmation, or is found out between two.
     pub fn reports(&mut self) -> Vec<Report> {
         let mut reports = Vec::new();
-        if let Confirmation::Sent(sent) | Confirmation::Twice(sent) = self.confirmation {
-            match self.confirmed(sent) {
-                Ok(Some(answer)) => {
-                    self.confirmation = Confirmation::No;
-                    return vec![answer];
-                }
-                Ok(None) if self.overdue().is_none_or(|due| now() < due) => {}
-                Ok(None) => {
-                    let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
-                    reports.extend(self.confirm_again(sent, error));
-                }
-                Err(error) => {
-                    self.client.disconnect();
-                    reports.extend(self.confirm_again(sent, error));
-                    self.confirmation = Confirmation::No;
-                }
-            }
-        }
         let Some(renewer) = &mut self.renewer else {
             return reports;
         };
         if let Some(completed) = renewer.completed() {
             reports.extend(completed.reports);
-            // Where the confirmation was asked for twice, the other answer may still come.
-            if completed.client.is_open() {
-                self.confirmation = Confirmation::No;
-                self.client = completed.client;
-            } else if !matches!(self.confirmation, Confirmation::Twice(_)) {
-                self.confirmation = Confirmation::No;
-            }
+            self.client = completed.client;
         }
         let is_busy = renewer.is_busy();
-        if let Confirmation::Sent(_) | Confirmation::Twice(_) = self.confirmation {
-            return reports;
-        }
         if let Err(error) = self.take_pushes() {
             self.client.disconnect();
             reports.push(Report::Failed(error));
@@ -289,62 +230,17 @@ impl HeldLocks {
         Ok(())
     }
 
-    /// The answer to a confirmation that was sent at this moment, if it has come.
-    fn confirmed(&mut self, sent: Moment) -> Result<Option<Report>, Error> {
-        let Some(hold) = self.all.first().filter(|_| self.client.is_open()) else {
-            return Err(self.client.unreachable_error(io::ErrorKind::NotConnected));
-        };
-        let name = || hold.claim.lock().name().clone();
-        while let Some(incoming) = self.client.receive()? {
-            if let Incoming::LeaseState(state) = incoming {
-                return Ok(Some(match state? {
-                    LeaseState::Held { .. } => Report::Renewed(sent),
-                    LeaseState::Released => Report::Returned(name()),
-                    LeaseState::Lost(loss) => Report::Lost(name(), loss),
-                }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Asks for a confirmation that has failed like this, or whose answer is overdue, over a fresh
-    /// connection as well; the renewer reports what comes of that. The failure is reported once.
-    fn confirm_again(&mut self, sent: Moment, error: Error) -> Option<Report> {
-        match self.confirmation {
-            Confirmation::Sent(_) => {
-                self.confirmation = Confirmation::Twice(sent);
-                let failed = self.start_task(Task::Renew).err().unwrap_or(error);
-                Some(Report::Failed(failed))
-            }
-            Confirmation::Twice(_) | Confirmation::No | Confirmation::Due => None,
-        }
-    }
-
-    /// When the answer to a confirmation is overdue.
-    fn overdue(&self) -> Option<Moment> {
-        match self.confirmation {
-            // Without a connection there is nothing to wait for.
-            Confirmation::Sent(sent) if !self.client.is_open() => Some(sent),
-            Confirmation::Sent(sent) => Some(sent + CONFIRM_WITHIN),
-            Confirmation::No | Confirmation::Due | Confirmation::Twice(_) => None,
-        }
-    }
-
-    /// When there is something to do: a confirmation is overdue, or a check is due.
+    /// When a check is due.
     pub fn due(&self) -> Option<Moment> {
         // The renewer has to be done first, and wakes us.
         let is_busy = self.renewer.as_ref().is_some_and(Renewer::is_busy);
-        let check_due = self.check_due.filter(|_| !is_busy);
-        self.overdue().into_iter().chain(check_due).min()
+        self.check_due.filter(|_| !is_busy)
     }
 
     /// One of these becomes readable when there may be something to report.
     pub fn poll_fds(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
-        // Before there is a renewer the server only has the answer to a confirmation for us.
-        let listens = match self.confirmation {
-            Confirmation::Sent(_) | Confirmation::Twice(_) => true,
-            Confirmation::No | Confirmation::Due => self.renewer.is_some(),
-        };
+        // The server pushes nothing before the first renewal.
+        let listens = self.renewer.is_some();
         let client = self.client.fds().filter(move |_| listens);
         std::iter::once(self.renewer.as_ref().map(AsFd::as_fd)).chain(client.map(Some))
     }

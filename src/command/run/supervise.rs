@@ -49,7 +49,6 @@ impl Run<'_> {
                 return Ended { exit, signal: None };
             }
         };
-        holds.confirm();
         let policy = Policy {
             on_terminal: self.on_terminal,
             leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),

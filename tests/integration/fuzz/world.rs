@@ -150,6 +150,9 @@ pub struct World<'a> {
     trace: Option<Vec<String>>,
 }
 
+/// When a lock that was handed on is claimed.
+const FIRST_RENEWAL: i64 = 50 * MS;
+
 /// What two clocks may drift apart within a lease, as `src/lease.rs` has it.
 fn drift(lease: i64) -> i64 {
     lease / 100 + 2 * MS
@@ -726,7 +729,8 @@ impl<'a> World<'a> {
                 client.ever_held = true;
                 client.belief = Some(Belief { until, slot, step });
                 client.done = now + client.plan.holds * MS;
-                self.renew(n);
+                let at = client.done.min(now + FIRST_RENEWAL);
+                self.set_timer(n, at);
                 return;
             }
         }
