@@ -29,7 +29,7 @@ Settings are also read from REDLOCK_… variables, ~/.config/redlock.env and /et
 )]
 pub struct Cli {
     #[command(subcommand)]
-    pub chosen: Option<Chosen>,
+    pub chosen: Option<Invocation>,
 
     #[command(flatten)]
     pub common: Common,
@@ -111,7 +111,7 @@ impl Common {
 
 /// A command with the options that follow its name.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct Invocation {
     pub command: Command,
     pub common: Common,
 }
@@ -126,7 +126,7 @@ macro_rules! commands {
             $($command(Box<$command>),)*
         }
 
-        impl Subcommand for Chosen {
+        impl Subcommand for Invocation {
             fn augment_subcommands(cli: clap::Command) -> clap::Command {
                 cli$(.subcommand(clap::Command::new($name).about($about).defer(|command| {
                     Common::augment_args($command::augment_args(command))
@@ -142,7 +142,7 @@ macro_rules! commands {
             }
         }
 
-        impl FromArgMatches for Chosen {
+        impl FromArgMatches for Invocation {
             fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
                 match found.subcommand() {
                     $(Some(($name, found)) => Ok(Self {
@@ -180,7 +180,7 @@ pub const BUSY: u8 = 75;
 
 /// How long to wait for a lock.
 #[derive(Debug, Args)]
-pub struct Patience {
+pub struct WaitOptions {
     /// Wait at most this long [default: forever]
     #[arg(short, long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
@@ -196,13 +196,13 @@ pub struct Patience {
 
 /// How to acquire a lock.
 #[derive(Debug, Args)]
-pub struct Taking {
+pub struct AcquireOptions {
     /// Lease duration: if the holder dies, its lock expires within this time; at least 1s
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl)]
     pub ttl: Duration,
 
     #[command(flatten)]
-    pub patience: Patience,
+    pub patience: WaitOptions,
 
     /// Shared (reader) lock: any number of shared holders at a time, but no exclusive one
     #[arg(short, long, conflicts_with = "slots")]
@@ -262,7 +262,7 @@ pub struct Run {
     pub command: Vec<OsString>,
 
     #[command(flatten)]
-    pub taking: Taking,
+    pub taking: AcquireOptions,
 
     /// Terminate COMMAND after this long (status 124)
     #[arg(short, long, value_name = "DURATION", value_parser = positive_duration)]
@@ -338,7 +338,7 @@ pub struct Wait {
     pub names: Vec<String>,
 
     #[command(flatten)]
-    pub patience: Patience,
+    pub patience: WaitOptions,
 }
 
 /// Show who holds which lock, and who waits
@@ -376,7 +376,7 @@ pub struct Acquire {
     pub name: String,
 
     #[command(flatten)]
-    pub taking: Taking,
+    pub taking: AcquireOptions,
 
     /// What to print
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env)]
@@ -387,8 +387,8 @@ pub struct Acquire {
     pub while_pid: Option<i32>,
 
     /// With --while-pid: what to do when the lock is lost
-    #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLoss::Stop, requires = "while_pid")]
-    pub on_lost: OnLoss,
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t = KeeperOnLost::Stop, requires = "while_pid")]
+    pub on_lost: KeeperOnLost,
 
     /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL)
     #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, requires = "while_pid")]
@@ -414,7 +414,7 @@ pub enum Format {
 
 /// What a keeper does when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnLoss {
+pub enum KeeperOnLost {
     /// Terminate the process and all its descendants
     Stop,
     /// Send it SIGURG, which it may trap, and ignores by default
@@ -423,7 +423,7 @@ pub enum OnLoss {
 
 /// Which of this job's locks a command acts on.
 #[derive(Debug, Args)]
-pub struct Ours {
+pub struct OwnLock {
     /// Lock name [default: $REDLOCK_NAME]
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
@@ -456,7 +456,7 @@ pub struct Extend {
 #[derive(Debug, Args)]
 pub struct Check {
     #[command(flatten)]
-    pub ours: Ours,
+    pub ours: OwnLock,
 
     /// Require that the lock is held for at least this long from now
     #[arg(long = "for", value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration)]
@@ -470,7 +470,7 @@ pub struct Check {
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
-    pub ours: Ours,
+    pub ours: OwnLock,
 
     /// Free the lock regardless of its holder
     #[arg(long, conflicts_with = "token_file")]

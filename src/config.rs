@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 
 use crate::cli::{Common, duration};
 use crate::lock::{Access, Locks, TlsFiles};
-use crate::report::Voice;
+use crate::report::Verbosity;
 
 /// What every command needs to know.
 #[derive(Debug)]
 pub struct Settings {
     pub locks: Locks,
-    pub voice: Voice,
+    pub verbosity: Verbosity,
 }
 
 /// A setting that can't be used; status 78.
@@ -106,12 +106,12 @@ impl Settings {
         let verbose = sources.switch("REDLOCK_VERBOSE")?;
         Ok(Self {
             locks: Locks::new(access, prefix, history)?,
-            voice: match (options.quiet, options.verbose) {
-                (true, _) => Voice::Quiet,
-                (_, true) => Voice::Verbose,
-                _ if quiet => Voice::Quiet,
-                _ if verbose => Voice::Verbose,
-                _ => Voice::Normal,
+            verbosity: match (options.quiet, options.verbose) {
+                (true, _) => Verbosity::Quiet,
+                (_, true) => Verbosity::Verbose,
+                _ if quiet => Verbosity::Quiet,
+                _ if verbose => Verbosity::Verbose,
+                _ => Verbosity::Normal,
             },
         })
     }

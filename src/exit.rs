@@ -16,7 +16,7 @@ pub enum Exit {
     /// ends by the signal, too, and where it can't by this status.
     Interrupted(i32),
     /// `redlock fence`: a later holder has been here.
-    Outdated,
+    StaleFence,
     /// Wrong usage: options, names, durations.
     Usage,
     /// Redis can't be reached.
@@ -46,7 +46,7 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
-            Self::Outdated => 1,
+            Self::StaleFence => 1,
             Self::Command(status) | Self::Busy(status) => status,
             Self::Signal(signal) | Self::Interrupted(signal) => {
                 u8::try_from(128 + signal).unwrap_or(u8::MAX)

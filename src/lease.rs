@@ -96,7 +96,7 @@ impl Lease {
     }
 
     /// Two leases that are kept together: the one that ends first, and the renewal that is due first.
-    pub fn with(self, other: Self) -> Self {
+    pub fn merged_with(self, other: Self) -> Self {
         let renew_at = self.renew_at.min(other.renew_at);
         let first = if self.deadline() <= other.deadline() {
             self
@@ -116,7 +116,7 @@ impl Lease {
     }
 
     /// Whether to renew now; if so, it is taken to be under way until its result is told.
-    pub fn renew_now(&mut self, now: Moment) -> bool {
+    pub fn start_renewal_if_due(&mut self, now: Moment) -> bool {
         let due = !self.renewing && now >= self.renew_at;
         self.renewing |= due;
         due
@@ -132,7 +132,7 @@ impl Lease {
 
     /// The time between two renewals: a third of the TTL, or half the time until COMMAND would be
     /// asked to stop where that is less, so that a renewal may always be late by as much.
-    fn step(&self) -> Duration {
+    fn renewal_interval(&self) -> Duration {
         let patience = self.stop_at().since(self.valid_from);
         (self.ttl / 3).min(patience / 2)
     }
@@ -143,7 +143,7 @@ impl Lease {
         self.renewing = false;
         self.lengthen(sent, self.ttl);
         self.is_grant = false;
-        let step = self.step();
+        let step = self.renewal_interval();
         self.renew_at = (self.renew_at + step).max(sent);
         if self.renew_at > sent + step {
             self.renew_at = sent + step;
@@ -168,7 +168,7 @@ impl Lease {
     }
 
     /// A renewal failed at `now`: when to try again.
-    pub fn retry(&mut self, now: Moment) {
+    pub fn renewal_failed(&mut self, now: Moment) {
         self.renewing = false;
         // A mere grant is over sooner than a lease is.
         let length = if self.is_grant { self.length } else { self.ttl };
@@ -239,8 +239,8 @@ mod tests {
     fn renewals_keep_their_schedule_and_a_late_one_is_not_made_up_for() {
         let mut lease = lease(30, 5);
         let first = START + FIRST_RENEWAL;
-        assert!(lease.renew_now(first));
-        assert!(!lease.renew_now(first), "one is under way");
+        assert!(lease.start_renewal_if_due(first));
+        assert!(!lease.start_renewal_if_due(first), "one is under way");
         assert_eq!(lease.renew_at(), None);
         lease.renewed(first + SECOND / 10);
         assert_eq!(lease.renew_at(), Some(first + SECOND * 10));
@@ -263,10 +263,10 @@ mod tests {
     #[test]
     fn leases_that_are_kept_together_end_with_the_first_and_are_renewed_with_the_next() {
         let mut old = lease(30, 5);
-        old.renew_now(START + FIRST_RENEWAL);
+        old.start_renewal_if_due(START + FIRST_RENEWAL);
         old.renewed(START + FIRST_RENEWAL);
         let new = Lease::new(START + SECOND * 9, SECOND * 30, SECOND * 5);
-        for both in [old.with(new), new.with(old)] {
+        for both in [old.merged_with(new), new.merged_with(old)] {
             assert_eq!(both.deadline(), old.deadline());
             assert_eq!(both.renew_at(), new.renew_at());
         }
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 62));
         assert_eq!(lease.grace(), Duration::from_millis(100));
         assert_eq!(lease.renew_at(), Some(START + SECOND * 60 + FIRST_RENEWAL));
-        assert!(lease.renew_now(START + SECOND * 61));
+        assert!(lease.start_renewal_if_due(START + SECOND * 61));
         lease.renewed(START + SECOND * 11);
         assert_eq!(
             lease.deadline().since(START + SECOND * 11),
@@ -345,14 +345,14 @@ mod tests {
     #[test]
     fn a_failed_renewal_is_tried_again_within_a_twentieth_of_the_ttl() {
         let mut lease = lease(10, 5);
-        lease.retry(START + SECOND * 4);
+        lease.renewal_failed(START + SECOND * 4);
         assert_eq!(lease.renew_at(), Some(START + SECOND * 4 + SECOND / 2));
         let mut granted = Lease {
             is_grant: true,
             length: SECOND * 2,
             ..self::lease(60, 5)
         };
-        granted.retry(START + SECOND);
+        granted.renewal_failed(START + SECOND);
         assert_eq!(granted.renew_at(), Some(START + SECOND + SECOND / 10));
         assert_eq!(retry_pause(SECOND * 3600), SECOND);
         assert_eq!(try_timeout(SECOND * 3600), SECOND * 3);

@@ -68,7 +68,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::cli::{Chosen, Cli, Command};
+use crate::cli::{Cli, Command, Invocation};
 use crate::config::Settings;
 use crate::exit::Exit;
 
@@ -76,11 +76,11 @@ fn main() -> ExitCode {
     let exit = match Cli::try_parse() {
         Ok(cli) => dispatch(cli).unwrap_or_else(|error| {
             report::error(format_args!("{error:#}"));
-            command::status_of(&error)
+            command::exit_for(&error)
         }),
         Err(error) => command::usage(&error),
     };
-    command::refuse_eval(exit);
+    command::fail_eval(exit);
     stderr::flush(stderr::LINGER);
     if let Exit::Interrupted(signal) = exit {
         sys::die_by(signal);
@@ -92,7 +92,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }
-    let Some(Chosen { command, common }) = cli.chosen else {
+    let Some(Invocation { command, common }) = cli.chosen else {
         return command::no_command();
     };
     let settings = || Settings::read(&common.or(cli.common));

@@ -14,7 +14,7 @@ const PREFIX: &str = "redlock: ";
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Voice {
+pub enum Verbosity {
     /// Errors only.
     Quiet,
     /// What a user has to know.
@@ -23,9 +23,9 @@ pub enum Voice {
     Verbose,
 }
 
-impl Voice {
+impl Verbosity {
     /// Says what a user should know, unless told to be quiet.
-    pub fn note(self, line: impl fmt::Display) {
+    pub fn info(self, line: impl fmt::Display) {
         if self >= Self::Normal {
             error(line);
         }
@@ -35,14 +35,14 @@ impl Voice {
     /// takes the place of.
     pub fn progress(self, line: &str) {
         if has_terminal() && self >= Self::Normal {
-            transient(Some(line));
+            status_line(Some(line));
         } else {
-            self.note(line);
+            self.info(line);
         }
     }
 
     /// Says a change of state, where all are wanted.
-    pub fn detail(self, line: impl fmt::Display) {
+    pub fn verbose(self, line: impl fmt::Display) {
         if self >= Self::Verbose {
             error(line);
         }
@@ -52,7 +52,7 @@ impl Voice {
 /// Says what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
 /// changes nothing.
 pub fn error(line: impl fmt::Display) {
-    transient(None);
+    status_line(None);
     let line = format!("{PREFIX}{}\n", escaped(&line.to_string()));
     stderr::write(line.into_bytes());
 }
@@ -63,19 +63,19 @@ pub fn has_terminal() -> bool {
 }
 
 /// Shows a line on the terminal that the next one takes the place of; `None` takes it away.
-pub fn transient(line: Option<&str>) {
+pub fn status_line(line: Option<&str>) {
     static SHOWN: AtomicBool = AtomicBool::new(false);
     let was_shown = SHOWN.swap(line.is_some(), Ordering::Relaxed);
     if line.is_none() && !was_shown {
         return;
     }
     let line = line.map_or(String::new(), |line| format!("{PREFIX}{}", escaped(line)));
-    let line = cut(&line, line_width());
+    let line = truncate(&line, line_width());
     stderr::write(format!("\r{line}\x1b[K").into_bytes());
 }
 
 /// The text, cut to a width in characters.
-pub fn cut(text: &str, width: usize) -> Cow<'_, str> {
+pub fn truncate(text: &str, width: usize) -> Cow<'_, str> {
     if text.chars().count() <= width {
         return text.into();
     }
@@ -86,7 +86,7 @@ pub fn cut(text: &str, width: usize) -> Cow<'_, str> {
 }
 
 /// Writes a product to stdout; false when its reader has gone away (`| head`), which is no error.
-pub fn product(text: &str) -> io::Result<bool> {
+pub fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -101,15 +101,15 @@ pub fn product(text: &str) -> io::Result<bool> {
 /// The text with control characters, direction marks and line separators written out: what comes from
 /// Redis can't drive the terminal, nor what else shows it.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    written_out(text, |safe, c| write!(safe, "{}", c.escape_default()))
+    escape_with(text, |safe, c| write!(safe, "{}", c.escape_default()))
 }
 
 /// The same for text that is JSON already, in which such characters stand within strings only.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
-    written_out(json, |safe, c| write!(safe, "\\u{:04x}", u32::from(c)))
+    escape_with(json, |safe, c| write!(safe, "\\u{:04x}", u32::from(c)))
 }
 
-fn written_out(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) -> Cow<'_, str> {
+fn escape_with(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) -> Cow<'_, str> {
     let drives = |c: char| {
         c.is_control()
             || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -129,7 +129,7 @@ fn written_out(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) ->
 }
 
 /// A duration for people, with one or two units: `350ms`, `24s`, `3m 20s`, `2h 5m`.
-pub fn rough(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let rounded = match seconds {
         0 if duration.subsec_millis() > 0 => Duration::from_millis(duration.subsec_millis().into()),
@@ -150,7 +150,7 @@ pub fn timestamp(ms: u64) -> Option<String> {
 }
 
 /// The command, its reason in parentheses, and the link to the job.
-pub fn what(who: &Who) -> String {
+pub fn describe_job(who: &Who) -> String {
     let mut what = escaped(&quoted(&command_line(&who.command))).into_owned();
     if let Some(reason) = &who.reason {
         let _ = write!(what, "  ({})", escaped(&quoted(reason)));
@@ -184,14 +184,14 @@ pub fn table<R: AsRef<[String]>>(rows: &[R], width: Option<usize>) -> String {
         for (cell, width) in row.as_ref().iter().zip(&widths) {
             let _ = write!(line, "{:<width$}  ", escaped(cell));
         }
-        text += &cut(line.trim_end(), width.unwrap_or(usize::MAX));
+        text += &truncate(line.trim_end(), width.unwrap_or(usize::MAX));
         text.push('\n');
     }
     text
 }
 
 /// A holder in a sentence: `ci-7 (deploy, pid 4121)`.
-pub fn by(who: &Who) -> String {
+pub fn user_at_host(who: &Who) -> String {
     match (who.user.as_str(), who.host.as_str()) {
         ("", host) => format!("{} (pid {})", quoted(host), who.pid),
         (user, host) => format!("{}@{} (pid {})", quoted(user), quoted(host), who.pid),
@@ -200,22 +200,22 @@ pub fn by(who: &Who) -> String {
 
 /// A holder in a sentence; one that isn't known is another client.
 pub fn holder(holder: Option<&Holder>) -> String {
-    holder.map_or("another client".into(), |holder| by(&holder.who))
+    holder.map_or("another client".into(), |holder| user_at_host(&holder.who))
 }
 
 /// The rest of a lease: `for 24s more`.
-pub fn left(left: Option<Duration>) -> String {
+pub fn lease_left(left: Option<Duration>) -> String {
     left.map_or(
         "without an expiry (`redlock run --repair-ttl` gives it one)".into(),
-        |left| format!("for {} more", rough(left)),
+        |left| format!("for {} more", format_duration(left)),
     )
 }
 
 /// Somebody and the reason: `ann@desk (pid 7): release night`.
-pub fn by_for_reason(who: &Who) -> String {
+pub fn user_at_host_with_reason(who: &Who) -> String {
     match &who.reason {
-        Some(reason) => format!("{}: {}", by(who), quoted(reason)),
-        None => by(who),
+        Some(reason) => format!("{}: {}", user_at_host(who), quoted(reason)),
+        None => user_at_host(who),
     }
 }
 
@@ -234,17 +234,17 @@ fn why(who: &Who) -> String {
 
 /// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m 12s: ./deploy.sh (release-1.2)`; of a
 /// holder that no process renews for, when its lease ends.
-pub fn held(name: &Name, busy: &Busy) -> String {
+pub fn busy_line(name: &Name, busy: &Busy) -> String {
     if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
         let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
-        let (by, left) = (by_for_reason(who), rough(left));
+        let (by, left) = (user_at_host_with_reason(who), format_duration(left));
         return format!("lock \"{name}\" is frozen for {left} more by {by}");
     }
     let whom = holders(busy);
     match &busy.holder {
         _ if busy.holders == 0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
         Some(Holder { kept: true, .. }) => {
-            let left = rough(busy.left.unwrap_or_default());
+            let left = format_duration(busy.left.unwrap_or_default());
             format!(
                 "lock \"{name}\" is kept for {left} more after {whom} has ended (--hold-at-least)"
             )
@@ -252,7 +252,7 @@ pub fn held(name: &Name, busy: &Busy) -> String {
         Some(Holder { since_ms, who, .. }) if who.instance.is_some() => {
             let running = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms));
             let command = escaped(&quoted(&command_line(&who.command))).into_owned();
-            let (running, why) = (rough(running), escaped(&why(who)).into_owned());
+            let (running, why) = (format_duration(running), escaped(&why(who)).into_owned());
             format!("lock \"{name}\" is held by {whom}, running for {running}: {command}{why}")
         }
         Some(Holder { who, .. }) => {
@@ -267,13 +267,13 @@ pub fn held(name: &Name, busy: &Busy) -> String {
 fn expiry(left: Option<Duration>) -> String {
     left.map_or(
         "it has no expiry (`redlock run --repair-ttl` gives it one)".into(),
-        |left| format!("expires in {}", rough(left)),
+        |left| format!("expires in {}", format_duration(left)),
     )
 }
 
 /// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); 2 ahead`.
 /// What is known is `old`. On a terminal what doesn't fit is taken off the command.
-pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
+pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
     let start = format!("waiting for \"{name}\"");
     let end = ahead(busy);
     let (whom, what) = match (&busy.frozen, &busy.holder) {
@@ -282,14 +282,14 @@ pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
                 0 => String::new(),
                 _ => format!(", still held by {}", holders(busy)),
             };
-            let reason = escaped(&by_for_reason(&frozen.who)).into_owned();
+            let reason = escaped(&user_at_host_with_reason(&frozen.who)).into_owned();
             (format!("{still}, frozen by "), reason)
         }
         _ if busy.holders == 0 => (", which is being handed on".into(), String::new()),
         (None, None) => {
             let left = busy.left.map_or(
                 " without an expiry (--repair-ttl gives it one)".into(),
-                |left| format!(", {} left", rough(left.saturating_sub(old))),
+                |left| format!(", {} left", format_duration(left.saturating_sub(old))),
             );
             (format!(", held by {}{left}", holders(busy)), String::new())
         }
@@ -297,13 +297,16 @@ pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
             let left = busy.left.unwrap_or_default().saturating_sub(old);
             let whom = holders(busy);
             (
-                format!(", kept for {} more after {whom} has ended", rough(left)),
+                format!(
+                    ", kept for {} more after {whom} has ended",
+                    format_duration(left)
+                ),
                 String::new(),
             )
         }
         (None, Some(Holder { since_ms, who, .. })) => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
-            let held = rough(Duration::from_secs(held.as_secs()));
+            let held = format_duration(Duration::from_secs(held.as_secs()));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
                 escaped(&(quoted(&command_line(&who.command)).into_owned() + &why(who)))
@@ -313,7 +316,7 @@ pub fn waiting(name: &Name, busy: &Busy, old: Duration) -> String {
     };
     let rest = [PREFIX, &start, &whom, &end].map(|part| part.chars().count());
     let room = line_width().saturating_sub(rest.iter().sum());
-    start + &whom + &cut(&what, room) + &end
+    start + &whom + &truncate(&what, room) + &end
 }
 
 /// The most that is said of somebody's COMMAND, reason or name at once, in characters.
@@ -321,7 +324,7 @@ const QUOTED: usize = 300;
 
 /// As much of somebody's text as a message has room for.
 fn quoted(text: &str) -> Cow<'_, str> {
-    cut(text, QUOTED)
+    truncate(text, QUOTED)
 }
 
 /// How much fits in a line of the terminal; without one, anything.
@@ -343,11 +346,11 @@ fn ahead(busy: &Busy) -> String {
 
 /// The holder that is known, and how many there are beside it.
 fn holders(busy: &Busy) -> String {
-    one_of(busy.holder.as_ref(), busy.holders)
+    holder_and_others(busy.holder.as_ref(), busy.holders)
 }
 
 /// A holder, and how many there are beside it.
-pub fn one_of(known: Option<&Holder>, holders: u32) -> String {
+pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
     let one = holder(known);
     match holders {
         0 | 1 => one,
@@ -427,7 +430,10 @@ mod tests {
         };
         let name = "a".parse().unwrap();
         for busy in [busy(None), busy(Some(frozen))] {
-            for said in [held(&name, &busy), waiting(&name, &busy, Duration::ZERO)] {
+            for said in [
+                busy_line(&name, &busy),
+                waiting_line(&name, &busy, Duration::ZERO),
+            ] {
                 assert!(said.contains("x…") && said.len() < 2000, "{said}");
             }
         }
@@ -436,11 +442,11 @@ mod tests {
     #[test]
     fn durations_are_short() {
         let ms = Duration::from_millis;
-        assert_eq!(rough(ms(350)), "350ms");
-        assert_eq!(rough(ms(24_400)), "24s");
-        assert_eq!(rough(ms(200_900)), "3m 20s");
-        assert_eq!(rough(ms(7_509_000)), "2h 5m");
-        assert_eq!(rough(ms(0)), "0s");
+        assert_eq!(format_duration(ms(350)), "350ms");
+        assert_eq!(format_duration(ms(24_400)), "24s");
+        assert_eq!(format_duration(ms(200_900)), "3m 20s");
+        assert_eq!(format_duration(ms(7_509_000)), "2h 5m");
+        assert_eq!(format_duration(ms(0)), "0s");
     }
 
     #[test]

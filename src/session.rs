@@ -201,7 +201,7 @@ impl Session {
             }
             Event::Lease(LeaseEvent::RenewalFailed) => {
                 if let Guard::Held(lease) = &mut self.guard {
-                    lease.retry(now);
+                    lease.renewal_failed(now);
                 }
             }
             Event::Lease(LeaseEvent::Confirmed(sent, left)) => {
@@ -240,7 +240,7 @@ impl Session {
         }
         // A COMMAND that is being stopped still needs its lock, so that goes on.
         if let Guard::Held(lease) = &mut self.guard
-            && lease.renew_now(now)
+            && lease.start_renewal_if_due(now)
         {
             actions.push(Action::Renew);
         }

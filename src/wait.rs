@@ -426,7 +426,7 @@ impl<'a> Wait<'a> {
             if now >= lease.stop_at() {
                 return self.end(End::NotRenewed, actions);
             }
-            if lease.renew_now(now) {
+            if lease.start_renewal_if_due(now) {
                 actions.push(Action::Renew);
             }
         }
@@ -472,7 +472,7 @@ impl<'a> Wait<'a> {
             }
             LeaseEvent::RenewalFailed => {
                 if let Some(lease) = &mut self.lease {
-                    lease.retry(now);
+                    lease.renewal_failed(now);
                 }
             }
             LeaseEvent::Lost | LeaseEvent::Cancelled | LeaseEvent::Released => {

@@ -66,7 +66,7 @@ pub fn of_job(
 }
 
 /// What a job finds that runs without its locks. What the runs around this one hold stays true.
-pub fn without_locks(names: &[Name]) -> Environment {
+pub fn unlocked(names: &[Name]) -> Environment {
     let held = std::env::var_os(HELD).map(|held| (HELD, held));
     [(NAME, list_of(names))].into_iter().chain(held).collect()
 }

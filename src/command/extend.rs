@@ -27,7 +27,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     };
     let more =
         cli::positive_duration(duration).map_err(|why| BadUsage(format!("{duration}: {why}")))?;
-    let ours = cli::Ours {
+    let ours = cli::OwnLock {
         name,
         token_file: options.token_file.clone(),
     };
@@ -62,13 +62,13 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
             let asked = humantime::format_duration(options.at_least);
             format!(
                 "ours for only {} more, not for {asked}",
-                report::rough(left)
+                report::format_duration(left)
             )
         })
     }))
 }
 
-fn claims(ours: &cli::Ours, settings: &Settings) -> Result<Option<Vec<Claim>>> {
+fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Option<Vec<Claim>>> {
     match job::held(ours, settings)? {
         Held::Claims(claims) => Ok(Some(claims)),
         Held::Unknown(name) => {

@@ -92,7 +92,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
         report::error(format_args!(
             "fence {ours} is stale: {path} was last written under fence {seen}"
         ));
-        return Ok(Exit::Outdated);
+        return Ok(Exit::StaleFence);
     }
     if ours > seen {
         // One write over the old number, which is no longer unless it was written by hand: whoever

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{name, ourselves};
+use super::{name, own_identity};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -14,7 +14,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let lock = settings.locks.lock(name(&options.name)?);
     let who = Who {
         reason: Some(options.reason.clone()),
-        ..ourselves()
+        ..own_identity()
     };
     let mut client = settings.locks.open()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
@@ -28,13 +28,16 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         0 => "nobody holds it".to_owned(),
         holders => format!(
             "{} may finish",
-            report::one_of(found.holder.as_ref(), holders)
+            report::holder_and_others(found.holder.as_ref(), holders)
         ),
     };
     let before = found.before.map_or(String::new(), |before| {
-        format!("; previously frozen by {}", report::by_for_reason(&before))
+        format!(
+            "; previously frozen by {}",
+            report::user_at_host_with_reason(&before)
+        )
     });
-    settings.voice.note(format_args!(
+    settings.verbosity.info(format_args!(
         "lock \"{name}\" is frozen {until}; {held}{before}"
     ));
     Ok(Exit::Success)
@@ -46,13 +49,13 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     let name = lock.name();
     match lock.thaw(&mut client)? {
-        Some(by) => settings.voice.detail(format_args!(
+        Some(by) => settings.verbosity.verbose(format_args!(
             "lock \"{name}\" is thawed; it was frozen by {}",
-            report::by_for_reason(&by)
+            report::user_at_host_with_reason(&by)
         )),
         None => settings
-            .voice
-            .note(format_args!("lock \"{name}\" was not frozen")),
+            .verbosity
+            .info(format_args!("lock \"{name}\" was not frozen")),
     }
     Ok(Exit::Success)
 }

@@ -19,7 +19,7 @@ pub enum Held {
 }
 
 /// The locks that are meant: the one of that name, or all of the run that we are in.
-pub fn held(ours: &cli::Ours, settings: &Settings) -> Result<Held> {
+pub fn held(ours: &cli::OwnLock, settings: &Settings) -> Result<Held> {
     let of_run = environment::names().unwrap_or_default();
     let of_run: Vec<&str> = of_run.split_whitespace().collect();
     let names = match &ours.name {

@@ -25,7 +25,7 @@ use crate::exit::Exit;
 use crate::lock::{self, Name, Who};
 use crate::report;
 
-pub use self::acquire::{acquire, refuse_eval};
+pub use self::acquire::{acquire, fail_eval};
 pub use self::extend::{check, extend};
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};
@@ -48,7 +48,7 @@ impl fmt::Display for BadUsage {
 impl std::error::Error for BadUsage {}
 
 /// The status for an error that ended a command.
-pub fn status_of(error: &anyhow::Error) -> Exit {
+pub fn exit_for(error: &anyhow::Error) -> Exit {
     if error.is::<BadUsage>() {
         Exit::Usage
     } else if error.downcast_ref::<BadConfig>().is_some() {
@@ -69,7 +69,7 @@ pub fn status_of(error: &anyhow::Error) -> Exit {
 pub fn usage(error: &clap::Error) -> Exit {
     let text = error.to_string();
     if error.kind() == ErrorKind::DisplayHelp {
-        let _ = report::product(&text);
+        let _ = report::print(&text);
         return Exit::Success;
     }
     report::error(mistake(&text, error.kind()));
@@ -127,7 +127,7 @@ pub fn version(at_length: bool) -> Result<Exit> {
         let arch = std::env::consts::ARCH;
         text = format!("{text}{profile} build for {arch}-linux, {linked} {libc}\n");
     }
-    report::product(&text)?;
+    report::print(&text)?;
     Ok(Exit::Success)
 }
 
@@ -150,7 +150,7 @@ fn distinct(texts: &[String]) -> Result<Vec<Name>> {
 }
 
 /// Who we are, to others.
-fn ourselves() -> Who {
+fn own_identity() -> Who {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     Who {
         host: nix::unistd::gethostname()

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::job::{self, Held};
-use super::{BadUsage, environment, name, ourselves};
+use super::{BadUsage, environment, name, own_identity};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -40,8 +40,8 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         Released::Kept(_) => Ok(Exit::Success),
         Released::Now => {
             settings
-                .voice
-                .detail(format_args!("released lock \"{}\"", claim.lock().name()));
+                .verbosity
+                .verbose(format_args!("released lock \"{}\"", claim.lock().name()));
             Ok(Exit::Success)
         }
         Released::Before => {
@@ -52,8 +52,10 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         Released::NotOurs(loss) => {
             let name = claim.lock().name();
             let now = match (loss.forced_by, loss.holder) {
-                (Some(by), _) => format!("{} forced it free", report::by(&by)),
-                (None, Some(holder)) => format!("it is held by {}", report::by(&holder.who)),
+                (Some(by), _) => format!("{} forced it free", report::user_at_host(&by)),
+                (None, Some(holder)) => {
+                    format!("it is held by {}", report::user_at_host(&holder.who))
+                }
                 (None, None) => format!("see `redlock status {name}`"),
             };
             report::error(format_args!(
@@ -84,7 +86,7 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
                 0 => String::new(),
                 others => format!(" and {others} more"),
             };
-            let until = report::left(hold.left);
+            let until = report::lease_left(hold.left);
             let id = &hold.id;
             report::error(format_args!(
                 "lock \"{name}\" is held by {whom}{beside} {until}; to release it without its token use --force, or --force --id {id} for this holder only"
@@ -97,7 +99,7 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
 fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     let name = lock.name();
-    let by = ourselves();
+    let by = own_identity();
     let before = settings
         .locks
         .inspect(&mut client, std::slice::from_ref(name))?;
@@ -118,8 +120,8 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
                 others => format!(" and {others} more"),
             };
             settings
-                .voice
-                .note(format_args!("lock \"{name}\" taken from {whose}{beside}"));
+                .verbosity
+                .info(format_args!("lock \"{name}\" taken from {whose}{beside}"));
             Ok(Exit::Success)
         }
         Forced::WasFree => {

@@ -12,7 +12,9 @@ use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Client, Frozen, Hold, Inspected, Key, Limit, Name, Waiting, Which, Who};
-use crate::report::{self, escaped, escaped_json, product, rough, timestamp, what, width};
+use crate::report::{
+    self, describe_job, escaped, escaped_json, format_duration, print, timestamp, width,
+};
 use crate::signal;
 
 /// Shows locks, once or again and again.
@@ -26,7 +28,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let asked = texts.map(name).collect::<Result<Vec<_>>>()?;
     let mut client = settings.locks.open()?;
     let Some(interval) = watch else {
-        product(&view(&mut client, &asked, options, settings)?)?;
+        print(&view(&mut client, &asked, options, settings)?)?;
         return Ok(Exit::Success);
     };
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
@@ -39,7 +41,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         } else {
             text
         };
-        let read = product(&picture)?;
+        let read = print(&picture)?;
         if !read || interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
@@ -302,14 +304,14 @@ fn frozen(lock: &Inspected, by: &Frozen) -> Row {
         user_at_host(&by.who),
         by.who.pid.to_string(),
         ago(lock, by.since_ms),
-        rough(left),
+        format_duration(left),
         "-".into(),
-        what(&by.who),
+        describe_job(&by.who),
     ]
 }
 
 fn holding(lock: &Inspected, hold: &Hold) -> Row {
-    let left = hold.left.map_or("no expiry".into(), rough);
+    let left = hold.left.map_or("no expiry".into(), format_duration);
     let Some(holder) = &hold.holder else {
         let mut cells = single(lock, "exclusive", "another client");
         cells[5] = left;
@@ -332,7 +334,7 @@ fn holding(lock: &Inspected, hold: &Hold) -> Row {
         ago(lock, holder.since_ms),
         left,
         hold.id.clone(),
-        what(&holder.who),
+        describe_job(&holder.who),
     ]
 }
 
@@ -346,7 +348,7 @@ fn waiting(lock: &Inspected, position: usize, waiting: &Waiting) -> Row {
         ago(lock, waiter.since_ms),
         "-".into(),
         waiting.id.clone(),
-        what(&waiter.who),
+        describe_job(&waiter.who),
     ]
 }
 
@@ -356,5 +358,5 @@ fn user_at_host(who: &Who) -> String {
 
 /// How long it is since a moment of the server's clock.
 fn ago(lock: &Inspected, since_ms: u64) -> String {
-    rough(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
+    format_duration(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
 }

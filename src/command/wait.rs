@@ -38,22 +38,22 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             Ok(found) => found,
             // It was reached before: it may come back.
             Err(error) if error.kind.may_pass() && !patience.is_over(looked) => {
-                settings.voice.detail(error);
+                settings.verbosity.verbose(error);
                 sleep(None, looked + LOOK / 4)?;
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
         let Some((held, busy)) = found else {
-            report::transient(None);
+            report::status_line(None);
             return Ok(Exit::Success);
         };
         let expiry = busy.left.map_or(LOOK, end_of);
         let mut look_at = looked + LOOK.min(expiry);
         if let WaitLimit::Until(end) = patience {
             if looked >= end {
-                report::transient(None);
-                settings.voice.note(report::held(&held, &busy));
+                report::status_line(None);
+                settings.verbosity.info(report::busy_line(&held, &busy));
                 return Ok(Exit::Busy(
                     options.patience.conflict_exit_code.unwrap_or(cli::BUSY),
                 ));
@@ -66,8 +66,8 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
                 break;
             }
             if telling.is_due_for(&busy.id, at) {
-                let view = report::waiting(&held, &busy, at.since(looked));
-                settings.voice.progress(&view);
+                let view = report::waiting_line(&held, &busy, at.since(looked));
+                settings.verbosity.progress(&view);
             }
             if sleep(Some(&client), look_at.min(telling.due()))? {
                 break;

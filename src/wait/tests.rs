@@ -731,7 +731,7 @@ fn a_job_that_holds_nothing_looks_for_no_deadlock() {
 /// A lease of 30 s that was got at START and renewed 50 ms later.
 fn lease() -> Lease {
     let mut lease = Lease::new(START, MS * 30_000, MS * 5_000);
-    assert!(lease.renew_now(at(50)));
+    assert!(lease.start_renewal_if_due(at(50)));
     lease.renewed(at(50));
     lease
 }

@@ -148,7 +148,7 @@ fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
     wait_until("the lease is over", || now() > expiry);
     redis.resume();
     let next = next.ready();
-    let view = redis.view("a");
+    let view = redis.describe_key("a");
     assert!(!is_alive(child), "two COMMANDs run at once; {view}");
     assert!(last_sign(&life) < expiry);
     next.end();
@@ -187,11 +187,11 @@ fn a_warning_that_nobody_reads_does_not_keep_redlock_from_its_end() {
 #[track_caller]
 fn assert_renewed(redis: &Redis, times: u64) {
     let token = redis.cli(&["GET", "redlock:a"]);
-    assert_ne!(token, "", "{}", redis.view("a"));
+    assert_ne!(token, "", "{}", redis.describe_key("a"));
     let before = redis.calls("evalsha");
     wait_until("it is renewed", || {
         let held = redis.cli(&["GET", "redlock:a"]);
-        assert_eq!(held, token, "{}", redis.view("a"));
+        assert_eq!(held, token, "{}", redis.describe_key("a"));
         redis.calls("evalsha") >= before + times
     });
 }
@@ -300,7 +300,7 @@ fn a_waiter_whose_words_nobody_reads_gets_its_turn() {
     let full = Full::new(&redis);
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut waiter = full.redlock(&redis, &["run", "-v", "a", "-c", "date +%s%N"]);
-    waiter.await_place(&redis);
+    waiter.wait_until_queued(&redis);
     let behind = Gated::queued(&redis, &["-q", "a"]);
     // After a second it says for whom it waits.
     let waits = now();
@@ -325,7 +325,7 @@ fn a_reader_who_has_gone_away_stops_neither_command_nor_a_waiter() {
     let mut run = full.redlock(&redis, &["run", "-v", "--ttl", "2s", "a", "-c", script]);
     run.expect_line("ready");
     let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
-    waiter.await_place(&redis);
+    waiter.wait_until_queued(&redis);
     // From here on what redlock says is an error to it, and a signal of its own making.
     drop(full);
     assert_renewed(&redis, 6);
@@ -367,7 +367,7 @@ fn a_signal_ends_a_run_and_a_wait_that_can_say_nothing() {
     let mut run = full.redlock(&redis, &["run", "-v", "a", "-c", script]);
     run.expect_line("ready");
     let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
-    waiter.await_place(&redis);
+    waiter.wait_until_queued(&redis);
     waiter.signal(Signal::SIGTERM);
     let end = waiter.finish();
     end.assert_code(143);

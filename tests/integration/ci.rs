@@ -366,7 +366,7 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
     late();
     // One with an equal number waits for it.
     let mut equal = deploy(&redis, 7, &[]);
-    equal.await_place(&redis);
+    equal.wait_until_queued(&redis);
     late();
     newer.end();
     // Done.

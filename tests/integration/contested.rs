@@ -46,7 +46,7 @@ fn an_old_run_that_lost_its_first_reply_never_gets_a_newer_ticket_whatever_the_n
     call(&redis, "release", &["holder", "0", "status:0", "0"]);
     assert_eq!(acquire(&redis, newer, "1", "poll", "1")[0], "1");
     let answer = acquire(&redis, older, "1", "poll", "1");
-    assert_eq!(answer[0], "2", "{answer:?} {}", redis.view("a"));
+    assert_eq!(answer[0], "2", "{answer:?} {}", redis.describe_key("a"));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
     std::thread::sleep(MS * 300);
     // It is stopped, the server's clock is set an hour forward, the lock is granted to it, and goes to
     // somebody else when nobody has claimed it.
-    waiter.run.freeze();
+    waiter.run.suspend();
     let token = redis.cli(&["ZRANGE", KEYS[4], "0", "0"]);
     let script = "return string.sub(redis.sha1hex(ARGV[1]), 1, 12)";
     let id = redis.cli(&["EVAL", script, "0", &token]);
@@ -67,7 +67,7 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
     let heard = redis.cli(&["PUBLISH", &format!("{{redlock:a}}:{id}"), &message]);
     assert_eq!(heard, "1");
     std::thread::sleep(MS * 5_500);
-    waiter.run.thaw();
+    waiter.run.resume();
     std::thread::sleep(MS * 1_000);
     assert!(!waiter.run.has_ended(), "{:?}", waiter.run.finish());
     holder.end();

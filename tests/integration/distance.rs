@@ -102,13 +102,13 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
         proxy.set_hook(move |request: &Request| {
             if ["heartbeat", "renew"].contains(&request.operation.as_str()) {
                 let _ = claims.send(request.operation.clone());
-                let _ = released.recv_timeout(crate::support::PATIENCE);
+                let _ = released.recv_timeout(crate::support::TIMEOUT);
             }
             Action::Pass
         });
         holder.release();
         // A heartbeat may have come before the grant did: it claims as well.
-        let claim = claimed.recv_timeout(crate::support::PATIENCE).unwrap();
+        let claim = claimed.recv_timeout(crate::support::TIMEOUT).unwrap();
         if starts_on_the_grant && claim == "renew" {
             waiter.run.expect_line("ready");
             drop(release);
@@ -117,7 +117,7 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
             assert_eq!(claim, "heartbeat", "{round_trip} ms");
             drop(release);
             waiter.run.expect_line("ready");
-            assert!(is_claimed(&redis), "{}", redis.view("a"));
+            assert!(is_claimed(&redis), "{}", redis.describe_key("a"));
         }
         waiter.open();
         waiter.run.finish().assert_code(0).assert_silent();
@@ -177,10 +177,10 @@ fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
                     let first = ["-q", "--ttl", "30s", "--url", &url];
                     let mut waiter = Gated::start(&redis, &[&first, options, &["a"]].concat());
                     // What a holder does comes only with the hand-over.
-                    let patience = crate::support::PATIENCE;
+                    let patience = crate::support::TIMEOUT;
                     let is_holders = ["renew", "check"].contains(&step);
                     if is_holders {
-                        waiter.run.await_place(&redis);
+                        waiter.run.wait_until_queued(&redis);
                     }
                     let mut began = None;
                     if !is_holders {

@@ -139,12 +139,12 @@ fn what_never_ran_is_no_run() {
     waiter.finish();
     // One that is granted the lock and never claims it.
     let frozen = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    frozen.freeze();
+    frozen.suspend();
     let next = queued(&redis, &["run", "-q", "a", "--", "true"]);
     holder.end();
     next.finish().assert_code(0);
     assert_eq!(ends(&redis), ["status 0", "status 0"]);
-    frozen.thaw();
+    frozen.resume();
     frozen.finish().assert_code(0);
     assert_eq!(ends(&redis).len(), 3);
     // Of several names, what was held while another one stayed busy.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gate, Gated, PATIENCE, Redis, Running, assert_nothing_left, assert_within, await_mark,
-    is_alive, moment, now, outcome, path, queued, wait_until, without_terminal,
+    Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, await_mark, is_alive,
+    moment, now, outcome, path, queued, wait_until, without_terminal,
 };
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -149,7 +149,7 @@ fn a_keeper_survives_a_broken_connection() {
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
     let kept = redis.holder("a");
-    assert_eq!(kept, Some(script.pid()), "{}", redis.view("a"));
+    assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script
     let began = Instant::now();
     outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
     assert!(began.elapsed() + Duration::from_millis(50) > Duration::from_millis(left));
-    assert!(began.elapsed() < PATIENCE / 4);
+    assert!(began.elapsed() < TIMEOUT / 4);
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn another_process_than_the_script_may_be_kept_for() {
 fn a_script_that_is_stopped_keeps_its_lock() {
     let redis = Redis::start();
     let script = holder(&redis, "--ttl 1s", WAIT);
-    script.freeze();
+    script.suspend();
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
     assert_eq!(redis.holder("a"), Some(script.pid()));

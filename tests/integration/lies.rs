@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 
 use crate::proxy::hashes;
 use crate::support::{
-    Gated, Outcome, PATIENCE, Redis, Running, assert_nothing_left, outcome, queued, wait_until,
+    Gated, Outcome, Redis, Running, TIMEOUT, assert_nothing_left, outcome, queued, wait_until,
 };
 
 /// A COMMAND that says ready and then does nothing.
@@ -370,7 +370,7 @@ fn a_waiter_gets_its_turn_behind_a_proxy_that_closes_when_it_hears_hello() {
     });
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut waiter = Running::start(&mut liar.redlock(&redis, &["run", "a", "--", "echo", "mine"]));
-    waiter.await_place(&redis);
+    waiter.wait_until_queued(&redis);
     holder.end();
     waiter.expect_line("mine");
     waiter.finish().assert_code(0);
@@ -533,7 +533,7 @@ fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
         let holder = Gated::start(&redis, &["a"]).ready();
         let arguments = ["run", "a", "--", "echo", "mine"];
         let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
-        waiter.await_place(&redis);
+        waiter.wait_until_queued(&redis);
         let second = queued(&redis, &["run", "a", "--", "true"]);
         if n == 3 {
             let asked = redis.calls("evalsha");
@@ -604,7 +604,7 @@ fn a_flood_does_not_keep_a_waiter_from_ending() {
         let arguments = ["run", "a", "--", "echo", "started"];
         let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
         if n == 3 {
-            waiter.await_place(&redis);
+            waiter.wait_until_queued(&redis);
         }
         liar.await_flood();
         assert!(!waiter.has_ended());
@@ -704,8 +704,8 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let liar = Liar::new(&redis, once("acquire", 3, Say::Silence));
     let arguments = ["--connect-timeout", "300ms", "run", "a", "--", "true"];
     let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
-    waiter.await_place(&redis);
-    let (last, left) = liar.left.recv_timeout(PATIENCE).expect("it goes away");
+    waiter.wait_until_queued(&redis);
+    let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
     assert_eq!((last.as_str(), left), ("acquire", Left::Reset));
     holder.end();
     waiter.finish().assert_code(0);
@@ -713,7 +713,7 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let liar = Liar::new(&redis, once("release", 1, Say::Silence));
     let arguments = ["--connect-timeout", "300ms", "run", "a", "--", "true"];
     outcome(&mut liar.redlock(&redis, &arguments)).assert_code(0);
-    let (last, left) = liar.left.recv_timeout(PATIENCE).expect("it goes away");
+    let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
     assert_eq!((last.as_str(), left), ("release", Left::InOrder));
     assert_nothing_left(&redis);
 }

@@ -87,17 +87,17 @@ fn the_next_holder_is_named_and_left_alone() {
     let redis = Redis::start();
     let first = running(&redis, &[], IDLE);
     // It hears of the loss only when there is another holder.
-    first.freeze();
+    first.suspend();
     redis.cli(&["DEL", "redlock:a"]);
     let second = running(&redis, &[], IDLE);
     let token = redis.cli(&["GET", "redlock:a"]);
-    first.thaw();
+    first.resume();
     first.finish().assert_code(79).assert_says("holds it now");
     assert_eq!(
         redis.cli(&["GET", "redlock:a"]),
         token,
         "{}",
-        redis.view("a")
+        redis.describe_key("a")
     );
     drop(second);
 }

@@ -74,21 +74,21 @@ impl<'a> Ask<'a> {
     #[track_caller]
     fn gets_it(self, redis: &Redis) {
         let answer = self.ask(redis);
-        assert_eq!(answer[0], "1", "{answer:?} {}", redis.view("a"));
+        assert_eq!(answer[0], "1", "{answer:?} {}", redis.describe_key("a"));
     }
 
     /// It waits; its ticket.
     #[track_caller]
     fn waits(self, redis: &Redis) -> String {
         let answer = self.ask(redis);
-        assert_eq!(answer[0], "0", "{answer:?} {}", redis.view("a"));
+        assert_eq!(answer[0], "0", "{answer:?} {}", redis.describe_key("a"));
         answer[3].clone()
     }
 
     #[track_caller]
     fn is_superseded(self, redis: &Redis) {
         let answer = self.ask(redis);
-        assert_eq!(answer[0], "2", "{answer:?} {}", redis.view("a"));
+        assert_eq!(answer[0], "2", "{answer:?} {}", redis.describe_key("a"));
     }
 }
 
@@ -645,7 +645,7 @@ fn a_lock_is_given_back_and_can_be_taken_whatever_others_put_into_its_other_keys
             put(&redis);
             release(&redis, "holder", "status:0");
             let left = redis.cli(&["EXISTS", "redlock:a"]);
-            assert_eq!(left, "0", "{key} {limit}: {}", redis.view("a"));
+            assert_eq!(left, "0", "{key} {limit}: {}", redis.describe_key("a"));
             // What is no lock's any more goes with it; a queue isn't touched.
             if ![QUEUE, WAITERS].contains(key) {
                 put(&redis);

@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::termios::{LocalFlags, OutputFlags, SetArg, tcgetattr, tcsetattr};
 
-use crate::support::{PATIENCE, wait_until};
+use crate::support::{TIMEOUT, wait_until};
 
 /// A terminal and the process at the head of its session. When the test ends, the process is
 /// killed and the terminal hung up.
@@ -134,7 +134,7 @@ impl Terminal {
     /// The next line that begins with this text, whatever comes before it.
     #[track_caller]
     pub fn line(&mut self, beginning: &str) -> String {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             while let Some((line, rest)) = self.unread.split_once('\n') {
                 let line = line.trim_end().to_owned();
@@ -154,7 +154,7 @@ impl Terminal {
     /// Waits until what is shown fulfils a condition.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !condition(&self.shown) {
             assert!(self.read(end), "{what} never came; shown: {:?}", self.shown);
         }

@@ -133,19 +133,19 @@ fn a_stopped_head_costs_the_next_one_a_claim_and_a_heartbeat_and_comes_back_in_i
     let stopped = labelled(&redis, &[], "stopped");
     let next = Gated::queued(&redis, &["a"]);
     let last = labelled(&redis, &[], "last");
-    stopped.freeze();
+    stopped.suspend();
     let released = holder.end();
     assert_eq!(
         redis.holder("a"),
         Some(stopped.pid()),
         "{}",
-        redis.view("a")
+        redis.describe_key("a")
     );
     let next = next.ready();
     let waited = now().saturating_sub(released);
     assert!(waited < CLAIM + HEARTBEAT + MS * 1000, "{waited:?}");
     assert_eq!(redis.queue("a"), [last.pid()]);
-    stopped.thaw();
+    stopped.resume();
     let pids = [stopped.pid(), last.pid()];
     wait_until("it is back in its place", || redis.queue("a") == pids);
     next.end();
@@ -163,13 +163,13 @@ fn twenty_stopped_waiters_ahead_cost_a_live_one_no_more_than_five_seconds() {
         .collect();
     let live = Gated::queued(&redis, &["a"]);
     let last = labelled(&redis, &[], "last");
-    stopped.iter().for_each(Running::freeze);
+    stopped.iter().for_each(Running::suspend);
     let released = holder.end();
     let live = live.ready();
     let waited = now().saturating_sub(released);
     assert!(waited < Duration::from_secs(8), "{waited:?}");
     // They come back in their old places.
-    stopped.iter().for_each(Running::thaw);
+    stopped.iter().for_each(Running::resume);
     let pids: Vec<i32> = stopped.iter().chain([&last]).map(Running::pid).collect();
     wait_until("all are back", || redis.queue("a") == pids);
     live.end();
@@ -218,11 +218,16 @@ fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_ru
     let [id] = subscribed[..] else {
         panic!("one should listen: {clients}");
     };
-    head.freeze();
+    head.suspend();
     holder.end();
-    assert_eq!(redis.holder("a"), Some(head.pid()), "{}", redis.view("a"));
+    assert_eq!(
+        redis.holder("a"),
+        Some(head.pid()),
+        "{}",
+        redis.describe_key("a")
+    );
     assert_eq!(redis.cli(&["CLIENT", "KILL", "ID", id]), "1");
-    head.thaw();
+    head.resume();
     head.finish().assert_code(0).assert_silent();
     assert_nothing_left(&redis);
 }
@@ -263,7 +268,7 @@ fn a_waiter_whose_connection_broke_unnoticed_is_passed_over_and_comes_back_in_it
     let next = Gated::queued(&redis, &["a"]);
     let last = labelled(&redis, &[], "last");
     // It can't notice, and Redis doesn't tell it.
-    head.freeze();
+    head.suspend();
     let channels = redis.cli(&["PUBSUB", "CHANNELS", "*"]);
     assert_eq!(channels.lines().count(), 3, "{channels}");
     let clients = redis.cli(&["CLIENT", "LIST"]);
@@ -275,7 +280,7 @@ fn a_waiter_whose_connection_broke_unnoticed_is_passed_over_and_comes_back_in_it
     redis.cli(&["CLIENT", "KILL", "ID", &first.unwrap().to_string()]);
     holder.end();
     let next = next.ready();
-    head.thaw();
+    head.resume();
     let pids = [head.pid(), last.pid()];
     wait_until("it is back in its place", || redis.queue("a") == pids);
     next.end();
@@ -356,7 +361,12 @@ fn a_lost_message_costs_no_more_than_a_new_connection() {
     let head = labelled(&redis, &["-u", &network.url()], "head");
     network.lose();
     holder.end();
-    assert_eq!(redis.holder("a"), Some(head.pid()), "{}", redis.view("a"));
+    assert_eq!(
+        redis.holder("a"),
+        Some(head.pid()),
+        "{}",
+        redis.describe_key("a")
+    );
     network.cut();
     all_succeed([head]);
     assert_nothing_left(&redis);
@@ -447,11 +457,11 @@ fn a_superseded_waiter_that_did_not_hear_of_it_learns_it_when_it_comes_back() {
     let redis = Redis::start();
     held_by_a_plain_client(&redis);
     let old = queued(&redis, &["run", "a", "-c", r#"echo old >>"$HOME/order""#]);
-    old.freeze();
+    old.suspend();
     let new = labelled(&redis, &["--supersede"], "new");
     redis.cli(&["DEL", "redlock:a"]);
     all_succeed([new]);
-    old.thaw();
+    old.resume();
     old.finish().assert_code(75).assert_says("superseded by ");
     assert_eq!(order(&redis), ["new"]);
     assert_nothing_left(&redis);
@@ -491,12 +501,12 @@ fn a_waiter_that_is_interrupted_when_it_has_just_been_granted_the_lock_hands_it_
         let holder = Gated::start(&redis, &["a"]).ready();
         let interrupted = queued(&redis, &["run", "-q", "a", "--", "echo", "ran"]);
         let next = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
-        interrupted.freeze();
+        interrupted.suspend();
         holder.end();
         assert_eq!(redis.holder("a"), Some(interrupted.pid()));
         interrupted.signal(signal);
         let gone_on = now();
-        interrupted.thaw();
+        interrupted.resume();
         let end = interrupted.finish();
         end.assert_code(128 + signal as i32).assert_silent();
         assert_eq!(end.stdout, "", "COMMAND was not started");
@@ -609,14 +619,14 @@ fn waiters_survive_a_restart_of_redis_and_keep_their_turns() {
     let first = labelled(&redis, &[], "first");
     let second = labelled(&redis, &[], "second");
     // So that none is back before the lock is held again.
-    first.freeze();
-    second.freeze();
+    first.suspend();
+    second.suspend();
     redis.kill();
     redis.start_again();
     held_by_a_plain_client(&redis);
-    second.thaw();
+    second.resume();
     wait_until("the second is back", || redis.queue("a") == [second.pid()]);
-    first.thaw();
+    first.resume();
     let pids = [first.pid(), second.pid()];
     wait_until("the first is back, before it", || redis.queue("a") == pids);
     redis.cli(&["DEL", "redlock:a"]);

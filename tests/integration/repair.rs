@@ -96,7 +96,11 @@ fn one_who_does_not_wait_repairs_it_and_gives_up() {
     redlock(&redis, &repair)
         .assert_code(75)
         .assert_says("expires in 1s");
-    assert!((1..=1000).contains(&pttl(&redis)), "{}", redis.view("a"));
+    assert!(
+        (1..=1000).contains(&pttl(&redis)),
+        "{}",
+        redis.describe_key("a")
+    );
     // Which helps those who don't ask for it, too.
     redlock(&redis, &["run", "-q", "-w", "5s", "a", "--", "true"]).assert_code(0);
 }
@@ -123,10 +127,10 @@ fn a_client_that_lives_after_all_keeps_it_by_renewing() {
         &redis,
         &[&REPAIR[..], &["-w", "2500ms", "a", "--", "true"]].concat(),
     );
-    assert!(pttl(&redis) > 0, "{}", redis.view("a"));
+    assert!(pttl(&redis) > 0, "{}", redis.describe_key("a"));
     redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
     waiter.finish().assert_code(75);
-    assert!(pttl(&redis) > 50_000, "{}", redis.view("a"));
+    assert!(pttl(&redis) > 50_000, "{}", redis.describe_key("a"));
 }
 
 #[test]
@@ -141,7 +145,7 @@ fn a_lock_with_an_expiry_is_left_alone_whoever_holds_it() {
     for mode in [&[][..], &["--shared"]] {
         let holder = Gated::start(&redis, &[mode, &["--ttl", "1m", "a"]].concat()).ready();
         redlock(&redis, &no_wait).assert_code(75);
-        assert!(pttl(&redis) > 50_000, "{}", redis.view("a"));
+        assert!(pttl(&redis) > 50_000, "{}", redis.describe_key("a"));
         holder.end();
     }
     redlock(&redis, &["freeze", "a", "--reason", "x"]).assert_code(0);

@@ -8,8 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Deaf, Gate, Gated, Outcome, Redis, Running, assert_nothing_left, outcome, path, script,
-    wait_until, without_terminal,
+    Gate, Gated, Outcome, Redis, Running, UnresponsiveServer, assert_nothing_left, outcome, path,
+    script, wait_until, without_terminal,
 };
 
 /// A shell that runs a script with the binary under test on its search path.
@@ -172,7 +172,7 @@ fn extend_makes_it_last_longer_and_never_shorter() {
     assert!(
         (290_000..=300_000).contains(&left(&redis, "a")),
         "{}",
-        redis.view("a")
+        redis.describe_key("a")
     );
 }
 
@@ -204,7 +204,7 @@ fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
         wait_until("it is renewed several times", || {
             redis.calls("pexpire") > renewals + 8
         });
-        assert!(left(&redis, "a") > 50_000, "{}", redis.view("a"));
+        assert!(left(&redis, "a") > 50_000, "{}", redis.describe_key("a"));
         run.signal(nix::sys::signal::Signal::SIGTERM);
         run.finish();
         assert_nothing_left(&redis);
@@ -426,7 +426,7 @@ fn a_script_whose_acquire_is_killed_while_it_waits_ends_there() {
 
 #[test]
 fn a_script_whose_acquire_is_killed_while_it_connects_ends_there() {
-    let deaf = Deaf::new();
+    let deaf = UnresponsiveServer::new();
     let redis = Redis::start();
     redis.stall();
     // One that doesn't even accept, and one that doesn't answer.
@@ -494,7 +494,7 @@ fn a_lock_whose_token_nobody_got_to_know_is_given_back() {
                 redis.cli(&["EXISTS", "redlock:a"]),
                 "0",
                 "{format}: {}",
-                redis.view("a")
+                redis.describe_key("a")
             );
         }
     }

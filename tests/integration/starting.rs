@@ -14,8 +14,8 @@ use nix::sys::signal::Signal;
 use crate::keeper::keeper;
 use crate::supervision::{directly, is_gone, send};
 use crate::support::{
-    Deaf, Gate, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, free_port, is_alive,
-    is_permitted, now, outcome, path, script, wait_until,
+    Gate, OtherUser, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, free_port,
+    is_alive, is_permitted, now, outcome, path, script, wait_until,
 };
 
 /// redlock under strace with these options; strace ends as redlock does.
@@ -234,7 +234,7 @@ fn a_command_that_had_to_wait_finds_everything_as_it_would_without_redlock() {
         redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
         let words = [&[REDLOCK, "run"], options, &["a", "--"], &look].concat();
         let mut waiter = Running::start(&mut directly(&redis, &words));
-        waiter.await_place(&redis);
+        waiter.wait_until_queued(&redis);
         redis.cli(&["DEL", "redlock:a"]);
         redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
         let end = waiter.finish();
@@ -389,7 +389,7 @@ fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
         return;
     }
     let redis = Redis::start();
-    let deaf = Deaf::new();
+    let deaf = UnresponsiveServer::new();
     redis.stall();
     for url in [deaf.url(), redis.url(), redis.tcp_url()] {
         for command in [&["run", "a", "--", "true"][..], &["acquire", "a"]] {

@@ -252,7 +252,7 @@ fn the_signals_of_the_c_library_end_a_wait_that_leaves_the_queue() {
         for signal in OF_THE_C_LIBRARY {
             let command = directly(&redis, &[&binary, "run", "a", "--", "echo", "ran"]);
             let mut waiter = Running::start(&mut with_default_signals(command));
-            waiter.await_place(&redis);
+            waiter.wait_until_queued(&redis);
             send(waiter.pid(), signal);
             let end = waiter.finish();
             end.assert_exited(128 + signal);
@@ -710,7 +710,7 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
     running.signal(Signal::SIGKILL);
     wait_until("the child is dead", || !is_alive(child));
     let left: i64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    assert!(left <= 1000, "{}", redis.view("a"));
+    assert!(left <= 1000, "{}", redis.describe_key("a"));
     wait_until("the lock is free", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });

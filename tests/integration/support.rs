@@ -23,14 +23,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// How long anything may take before a test calls it a failure.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The binary under test.
 pub const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 
 /// Waits until a condition holds; fails the test with `what` when it never does.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < end, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -185,7 +185,7 @@ impl Redis {
     }
 
     /// What a failing test wants to know of a lock's key.
-    pub fn view(&self, name: &str) -> String {
+    pub fn describe_key(&self, name: &str) -> String {
         let key = format!("redlock:{name}");
         format!(
             "key {key}: type {}, value {:?}, pttl {}; keys {:?}",
@@ -242,12 +242,12 @@ fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
 }
 
 /// A server that is so busy that it doesn't even accept connections.
-pub struct Deaf {
+pub struct UnresponsiveServer {
     listener: TcpListener,
     _full: Vec<std::net::TcpStream>,
 }
 
-impl Deaf {
+impl UnresponsiveServer {
     pub fn new() -> Self {
         use std::os::fd::AsRawFd;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -445,7 +445,7 @@ impl Running {
     /// The next line of its standard output, without the newline: where a test meets it.
     #[track_caller]
     pub fn line(&mut self) -> String {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => {
                 self.seen += &line;
                 line.trim_end().to_owned()
@@ -463,7 +463,7 @@ impl Running {
 
     /// The next line of its standard output with its newline; `None` where none comes any more.
     pub fn next_line(&mut self) -> Option<String> {
-        let line = self.lines.recv_timeout(PATIENCE).ok()?;
+        let line = self.lines.recv_timeout(TIMEOUT).ok()?;
         self.seen += &line;
         Some(line)
     }
@@ -476,16 +476,20 @@ impl Running {
 
     /// Waits until it stands in the queue of the lock "a".
     #[track_caller]
-    pub fn await_place(&mut self, redis: &Redis) {
+    pub fn wait_until_queued(&mut self, redis: &Redis) {
         let pid = self.pid();
         wait_until("it stands in the queue", || {
-            assert!(!self.has_ended(), "it has ended; {}", redis.view("a"));
+            assert!(
+                !self.has_ended(),
+                "it has ended; {}",
+                redis.describe_key("a")
+            );
             redis.queue("a").contains(&pid)
         });
     }
 
     /// Stops it as Ctrl-Z would, and waits until it stands still.
-    pub fn freeze(&self) {
+    pub fn suspend(&self) {
         self.signal(Signal::SIGSTOP);
         let pid = self.pid();
         wait_until("it is stopped", || {
@@ -494,7 +498,7 @@ impl Running {
     }
 
     /// Lets it go on.
-    pub fn thaw(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 
@@ -517,7 +521,7 @@ impl Running {
     /// Waits for its end and all it said.
     #[track_caller]
     pub fn finish(mut self) -> Outcome {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let status = loop {
             match self.process.try_wait().unwrap() {
                 Some(status) => break status,
@@ -536,9 +540,9 @@ impl Running {
         // file waits for it here.
         let stderr = self
             .stderr
-            .recv_timeout(PATIENCE)
+            .recv_timeout(TIMEOUT)
             .unwrap_or_else(|_| "(stderr never ended)".into());
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+        while let Ok(line) = self.lines.recv_timeout(TIMEOUT) {
             self.seen += &line;
         }
         Outcome {
@@ -589,7 +593,7 @@ impl Gated {
     #[track_caller]
     pub fn queued(redis: &Redis, arguments: &[&str]) -> Self {
         let mut gated = Self::start(redis, arguments);
-        gated.run.await_place(redis);
+        gated.run.wait_until_queued(redis);
         gated
     }
 
@@ -638,7 +642,7 @@ impl Gate {
 #[track_caller]
 pub fn queued(redis: &Redis, arguments: &[&str]) -> Running {
     let mut run = Running::start(&mut redis.redlock(arguments));
-    run.await_place(redis);
+    run.wait_until_queued(redis);
     run
 }
 

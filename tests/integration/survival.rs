@@ -31,7 +31,7 @@ fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
         redis.cli(&["GET", "redlock:a"]),
         token,
         "{}",
-        redis.view("a")
+        redis.describe_key("a")
     );
     std::fs::write(redis.dir.path().join("go"), "").unwrap();
     run.finish().assert_code(0).assert_silent();
@@ -39,7 +39,7 @@ fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
         redis.cli(&["EXISTS", "redlock:a"]),
         "0",
         "{}",
-        redis.view("a")
+        redis.describe_key("a")
     );
 }
 

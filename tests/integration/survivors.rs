@@ -74,7 +74,7 @@ fn assert_busy(redis: &Redis, survivor: i32) {
     for _ in 0..3 {
         let end = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "echo", "beside"]));
         assert!(is_alive(survivor), "the survivor has ended too early");
-        assert_eq!(end.code(), Some(75), "{end:?} {}", redis.view("a"));
+        assert_eq!(end.code(), Some(75), "{end:?} {}", redis.describe_key("a"));
     }
 }
 

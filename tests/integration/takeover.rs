@@ -105,10 +105,10 @@ fn a_holder_that_is_stopped_is_not_dead() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
-    holder.freeze();
+    holder.suspend();
     assert_waits_for_the_expiry(&redis);
     // It finds out by itself.
-    holder.thaw();
+    holder.resume();
     holder.finish().assert_code(79);
 }
 
@@ -131,7 +131,7 @@ fn a_lock_that_an_inner_run_uses_outlives_the_outer_one_by_its_ttl() {
 fn assert_waits_for_the_expiry(redis: &Redis) {
     let asked = now();
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    assert!((200..=3000).contains(&left), "{}", redis.view("a"));
+    assert!((200..=3000).contains(&left), "{}", redis.describe_key("a"));
     let end = outcome(&mut redis.redlock(&[&["run", "-q"], &STAMP[..]].concat()));
     end.assert_code(0);
     let waited = moment(&end.stdout).saturating_sub(asked);
@@ -238,7 +238,7 @@ fn a_holder_on_a_clone_of_this_machine_is_not_known_to_be_dead() {
     let mark = await_mark(&redis, holder.pid());
     // The clone has all numbers of this machine, and only its token is another. The real one stands
     // still meanwhile, so that it doesn't miss its lock.
-    holder.freeze();
+    holder.suspend();
     let meta = "{redlock:a}:meta";
     let token = redis.cli(&["GET", "redlock:a"]);
     let entry = redis.cli(&["HGET", meta, &token]);

@@ -64,7 +64,7 @@ impl<'a> Tmux<'a> {
     /// Waits until the screen fulfils a condition.
     #[track_caller]
     pub fn wait_until(&self, what: &str, condition: impl Fn(&str) -> bool) {
-        let end = std::time::Instant::now() + crate::support::PATIENCE;
+        let end = std::time::Instant::now() + crate::support::TIMEOUT;
         loop {
             let screen = self.screen();
             if condition(&screen) {

@@ -44,7 +44,7 @@ fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
     let holder = held(&redis, &["--reason", "release 7"], &command);
     let began = Instant::now();
     let mut first = heard(&redis, &["run", "a", "--", "true"]);
-    first.await_place(&redis);
+    first.wait_until_queued(&redis);
     let mut second = heard(&redis, &["run", "a", "--", "true"]);
     let line = first.line();
     assert!(

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
-use crate::cli::{self, OnLoss};
+use crate::cli::{self, KeeperOnLost};
 use crate::clock::{Moment, Timer, now};
 use crate::command::acquisition::{Acquisition, HeldLocks, outcome_of, sleep};
 use crate::command::environment::origin_of;
@@ -168,7 +168,7 @@ pub(super) fn leave_behind(
     let policy = Policy {
         on_terminal: false,
         leads_session: true,
-        only_warn: options.on_lost == OnLoss::Warn,
+        only_warn: options.on_lost == KeeperOnLost::Warn,
         wait_tree: options.wait_tree,
         kill_after: options.kill_after,
         timeout_at: None,

@@ -21,14 +21,14 @@ use serde_json::json;
 use self::keeper::Target;
 use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, ending};
 use super::environment::Environment;
-use super::{BadUsage, distinct, on_terminal, ourselves, shortened};
+use super::{BadUsage, distinct, on_terminal, own_identity, shortened};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{ReleaseMode, Who};
 use crate::process;
-use crate::report::product;
+use crate::report::print;
 use crate::signal::Signals;
 use crate::{stderr, sys};
 
@@ -54,7 +54,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         command: shortened(process::command_line(pid).into_iter().map(Into::into)),
         reason: options.taking.reason.clone(),
         instance: target.as_ref().map(Target::instance),
-        ..ourselves()
+        ..own_identity()
     };
     let acquisition = Acquisition::new(settings, names, who, &options.taking, options.kill_after);
     let mut holds = acquisition.nothing_held();
@@ -74,7 +74,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         drop(guard);
         return Ok(acquisition.not_acquired(why));
     }
-    let told = product(&text).context("can't write to standard output");
+    let told = print(&text).context("can't write to standard output");
     let kept = match target {
         _ if told.is_err() => told.map(drop),
         _ if matches!(told, Ok(false)) => Err(anyhow::anyhow!("nobody reads standard output")),
@@ -96,7 +96,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
         )
         .into());
     }
-    let target = Target::new(pid, options.on_lost == cli::OnLoss::Warn);
+    let target = Target::new(pid, options.on_lost == cli::KeeperOnLost::Warn);
     target.map_err(|error| match error.kind() {
         ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")).into(),
         ErrorKind::PermissionDenied => BadUsage(format!(
@@ -209,7 +209,7 @@ const READER_WITHIN: u16 = 1000;
 
 /// Where our output is evaluated by a shell and we have failed: has it end the script with our
 /// status. An interactive shell only gets the status.
-pub fn refuse_eval(exit: Exit) {
+pub fn fail_eval(exit: Exit) {
     let status = exit.code();
     let words = || -> Vec<OsString> { std::env::args_os().skip(1).collect() };
     if status == 0 || !is_evaluated(&words()) || std::io::stdout().is_terminal() {
@@ -220,7 +220,7 @@ pub fn refuse_eval(exit: Exit) {
     let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)];
     // Where nobody reads, nobody evaluates it.
     if poll(&mut fds, READER_WITHIN) == Ok(1) {
-        let _ = product(&line);
+        let _ = print(&line);
     }
 }
 

@@ -96,7 +96,7 @@ impl<'a> Attempt<'a> {
                 Err(lock::Error::new(ErrorKind::Internal, line).into())
             }
         };
-        report::transient(None);
+        report::status_line(None);
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
             // Where that fails, others find out for themselves that nobody waits any more.
             let _ = edge.forget(&mut self.client);
@@ -108,7 +108,7 @@ impl<'a> Attempt<'a> {
             let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
             let released = self.acquisition.release(&self.claim, mode, client, signals);
             if let Err(error) = released {
-                self.acquisition.voice().detail(error);
+                self.acquisition.verbosity().verbose(error);
             }
         }
         if self.client.is_open() {
@@ -147,7 +147,7 @@ impl<'a> Attempt<'a> {
         for report in self.held.reports() {
             let (event, trouble) = self.held.record(report);
             if let Some(LockTrouble::Unreachable(error)) = &trouble {
-                self.acquisition.voice().detail(error);
+                self.acquisition.verbosity().verbose(error);
             }
             self.trouble = trouble;
             let applied = self.apply(Event::Lease(event))?;
@@ -181,9 +181,9 @@ impl<'a> Attempt<'a> {
             Incoming::Acquired(answer) => {
                 self.held.answered = true;
                 if let Ok(Acquired::Busy(Busy { repaired: true, .. })) = answer {
-                    let ttl = report::rough(self.acquisition.request.ttl);
+                    let ttl = report::format_duration(self.acquisition.request.ttl);
                     let name = self.claim.lock().name();
-                    self.acquisition.voice().note(format_args!(
+                    self.acquisition.verbosity().info(format_args!(
                         "lock \"{name}\" (another client's) had no expiry; it now expires in {ttl}"
                     ));
                 }
@@ -223,7 +223,7 @@ impl<'a> Attempt<'a> {
             }
             Action::Renew => {
                 if let Err(error) = self.held.renew() {
-                    self.acquisition.voice().detail(error);
+                    self.acquisition.verbosity().verbose(error);
                     events.push_back(Event::Lease(LeaseEvent::RenewalFailed));
                 }
             }
@@ -234,7 +234,7 @@ impl<'a> Attempt<'a> {
                 events.push_back(Event::Failed(error));
             }
             Action::Disconnect(error) => {
-                self.acquisition.voice().detail(error);
+                self.acquisition.verbosity().verbose(error);
                 self.client.disconnect();
             }
             Action::Examine { busy, watch } => {
@@ -249,8 +249,8 @@ impl<'a> Attempt<'a> {
                 });
             }
             Action::Show { busy, age } => {
-                let line = report::waiting(self.claim.lock().name(), &busy, age);
-                self.acquisition.voice().progress(&line);
+                let line = report::waiting_line(self.claim.lock().name(), &busy, age);
+                self.acquisition.verbosity().progress(&line);
             }
             Action::End(_) => {}
         }
@@ -322,8 +322,8 @@ impl<'a> Attempt<'a> {
             return false;
         }
         let lock = self.claim.lock();
-        let voice = self.acquisition.voice();
-        voice.detail(format_args!(
+        let verbosity = self.acquisition.verbosity();
+        verbosity.verbose(format_args!(
             "lock \"{}\" was held by {}, which is dead",
             lock.name(),
             report::holder(busy.holder.as_ref())
@@ -334,7 +334,7 @@ impl<'a> Attempt<'a> {
                 true
             }
             Err(error) => {
-                voice.detail(error);
+                verbosity.verbose(error);
                 false
             }
         }
@@ -357,7 +357,7 @@ impl<'a> Attempt<'a> {
     fn outcome_of(&mut self, end: End) -> Result<Outcome> {
         self.held.lease = self.wait.lease();
         let name = self.claim.lock().name();
-        let voice = self.acquisition.voice();
+        let verbosity = self.acquisition.verbosity();
         let reason = match end {
             End::Acquired {
                 lease,
@@ -366,7 +366,7 @@ impl<'a> Attempt<'a> {
                 waited,
                 success,
             } => {
-                voice.detail(format_args!("lock \"{name}\" acquired, fence {fence}"));
+                verbosity.verbose(format_args!("lock \"{name}\" acquired, fence {fence}"));
                 let hold = HeldLock {
                     claim: self.claim.clone(),
                     fence,
@@ -384,7 +384,7 @@ impl<'a> Attempt<'a> {
                 waited,
             } => {
                 let fence = grant.fence;
-                voice.detail(format_args!("lock \"{name}\" handed over, fence {fence}"));
+                verbosity.verbose(format_args!("lock \"{name}\" handed over, fence {fence}"));
                 let hold = HeldLock {
                     claim: self.claim.clone(),
                     fence,
@@ -398,7 +398,9 @@ impl<'a> Attempt<'a> {
                 return Ok(Outcome::Acquired);
             }
             End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
-            End::Superseded(by) => Reason::Busy(format!("superseded by {}", report::by(&by))),
+            End::Superseded(by) => {
+                Reason::Busy(format!("superseded by {}", report::user_at_host(&by)))
+            }
             End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
             End::RecentSuccess(ago) => Reason::RecentSuccess(ago),
             End::Joined(exit) => Reason::Joined(exit),
@@ -418,7 +420,7 @@ impl<'a> Attempt<'a> {
 
     /// Why we give up, when the user has waited long enough.
     fn busy_message(&self, busy: &Busy) -> String {
-        let line = report::held(self.claim.lock().name(), busy);
+        let line = report::busy_line(self.claim.lock().name(), busy);
         if self.acquisition.wait_options.no_wait {
             format!("{line}; drop --no-wait to queue")
         } else {

@@ -25,7 +25,7 @@ pub(super) fn in_words(wants: &Name, members: &[CycleMember]) -> String {
     let others = members.iter().map(|member| {
         format!(
             "{} holds \"{}\" and waits for \"{}\"",
-            report::by(&member.who),
+            report::user_at_host(&member.who),
             member.holds,
             member.wants
         )

@@ -87,7 +87,7 @@ impl HeldLocks {
     /// A lock is ours.
     pub fn add(&mut self, hold: HeldLock, lease: Lease) {
         self.all.push(hold);
-        self.lease = Some(self.lease.map_or(lease, |all| all.with(lease)));
+        self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
     }
 
     /// A lock is ours by a grant that is this long, and that the first renewal confirms.

@@ -31,7 +31,7 @@ use crate::lock::{
     self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, Order, Reentry, ReleaseMode, Released,
     Request, SlowOpening, Supersede, Token, Who,
 };
-use crate::report::{self, Voice};
+use crate::report::{self, Verbosity};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
 
@@ -40,7 +40,7 @@ pub struct Acquisition<'a> {
     pub settings: &'a Settings,
     /// As they were typed, each once.
     pub names: Vec<Name>,
-    pub wait_options: &'a cli::Patience,
+    pub wait_options: &'a cli::WaitOptions,
     pub request: Request,
     /// The time between SIGTERM and SIGKILL for who works under the locks.
     pub kill_after: Duration,
@@ -77,7 +77,7 @@ impl<'a> Acquisition<'a> {
         settings: &'a Settings,
         names: Vec<Name>,
         who: Who,
-        options: &'a cli::Taking,
+        options: &'a cli::AcquireOptions,
         kill_after: Duration,
     ) -> Self {
         let request = Request {
@@ -118,8 +118,8 @@ impl<'a> Acquisition<'a> {
         HeldLocks::none(self.settings.locks.client(), self.request.ttl)
     }
 
-    pub fn voice(&self) -> Voice {
-        self.settings.voice
+    pub fn verbosity(&self) -> Verbosity {
+        self.settings.verbosity
     }
 
     /// Acquires one lock after the other, in an order that is the same for all jobs. `started` is
@@ -152,18 +152,18 @@ impl<'a> Acquisition<'a> {
         let status = self.wait_options.conflict_exit_code;
         match reason {
             Reason::Busy(line) => {
-                self.voice().note(line);
+                self.verbosity().info(line);
                 Exit::Busy(status.unwrap_or(cli::BUSY))
             }
             Reason::RecentSuccess(ago) => {
-                self.voice().detail(format_args!(
+                self.verbosity().verbose(format_args!(
                     "skipped: a run succeeded {} ago",
-                    report::rough(ago)
+                    report::format_duration(ago)
                 ));
                 Exit::Busy(status.unwrap_or(0))
             }
             Reason::Joined(exit) => {
-                self.voice().detail(format_args!(
+                self.verbosity().verbose(format_args!(
                     "the run that was waited for ended with {}",
                     exit.code()
                 ));
@@ -207,8 +207,8 @@ impl<'a> Acquisition<'a> {
             ))
             .into());
         }
-        self.voice()
-            .detail(format_args!("lock \"{name}\" is already held by this job"));
+        self.verbosity()
+            .verbose(format_args!("lock \"{name}\" is already held by this job"));
         let hold = HeldLock {
             claim,
             fence,
@@ -261,22 +261,22 @@ impl<'a> Acquisition<'a> {
             holds.remove_mark(&hold);
             match released {
                 Ok(Released::Now) => self
-                    .voice()
-                    .detail(format_args!("lock \"{name}\" released")),
-                Ok(Released::Kept(left)) => self.voice().detail(format_args!(
+                    .verbosity()
+                    .verbose(format_args!("lock \"{name}\" released")),
+                Ok(Released::Kept(left)) => self.verbosity().verbose(format_args!(
                     "lock \"{name}\" is kept for another {}",
-                    report::rough(left)
+                    report::format_duration(left)
                 )),
-                Ok(Released::Before) => self.voice().detail(format_args!(
+                Ok(Released::Before) => self.verbosity().verbose(format_args!(
                     "lock \"{name}\" was already released by the command"
                 )),
-                Ok(Released::NotOurs(loss)) => self.voice().note(format_args!(
+                Ok(Released::NotOurs(loss)) => self.verbosity().info(format_args!(
                     "{}; noticed only on release",
                     lost(name, &loss)
                 )),
                 Err(error) => {
-                    let ttl = report::rough(self.request.ttl);
-                    self.voice().note(format_args!(
+                    let ttl = report::format_duration(self.request.ttl);
+                    self.verbosity().info(format_args!(
                         "could not release lock \"{name}\"; it expires within {ttl}: {error}"
                     ));
                 }
@@ -295,12 +295,12 @@ impl<'a> Acquisition<'a> {
     ) -> Result<Released, lock::Error> {
         let let_signals_through = || {
             if let Some(Err(error)) = signals.map(Signals::let_through) {
-                self.voice().detail(error);
+                self.verbosity().verbose(error);
             }
         };
         let released = claim.release_or_retry(client, mode, let_signals_through);
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
-            self.voice().detail(error);
+            self.verbosity().verbose(error);
         }
         released
     }
@@ -315,7 +315,7 @@ pub fn outcome_of(exit: Exit) -> lock::Outcome {
         Exit::Cancelled => lock::Outcome::Cancelled(None),
         Exit::Success
         | Exit::Command(_)
-        | Exit::Outdated
+        | Exit::StaleFence
         | Exit::Usage
         | Exit::Unreachable
         | Exit::Busy(_)
@@ -333,13 +333,16 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
         Loss {
             forced_by: Some(by),
             ..
-        } => format!("lock \"{name}\" was forced free by {}", report::by(by)),
+        } => format!(
+            "lock \"{name}\" was forced free by {}",
+            report::user_at_host(by)
+        ),
         Loss {
             holder: Some(holder),
             ..
         } => format!(
             "lock \"{name}\" was lost, {} holds it now",
-            report::by(&holder.who)
+            report::user_at_host(&holder.who)
         ),
         Loss { .. } => format!("lock \"{name}\" was lost: its key is gone or was overwritten"),
     }
@@ -349,7 +352,7 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
 pub fn cancelled(name: &Name, by: &Who) -> String {
     format!(
         "cancelled by {}, who waits for lock \"{name}\"",
-        report::by(by)
+        report::user_at_host(by)
     )
 }
 

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::lock::{HistoryEntry, Limit, Name, Outcome, Who};
-use crate::report::{self, escaped, escaped_json, rough, timestamp, what};
+use crate::report::{self, describe_job, escaped, escaped_json, format_duration, timestamp};
 
 /// How long a hold lasted; one that still does, until now.
 pub fn ran(entry: &HistoryEntry, now_ms: u64) -> Duration {
@@ -28,7 +28,7 @@ pub fn failed(entry: &HistoryEntry) -> bool {
 /// How it ended, in words.
 pub fn ended(outcome: &Outcome) -> String {
     let by = |what: &str, by: &Option<Who>| match by {
-        Some(by) => format!("{what} by {}", report::by(by)),
+        Some(by) => format!("{what} by {}", report::user_at_host(by)),
         None => what.into(),
     };
     match outcome {
@@ -71,12 +71,12 @@ fn row(entry: &HistoryEntry, now_ms: u64) -> Vec<String> {
     vec![
         entry.name.to_string(),
         started,
-        rough(entry.waited),
-        rough(ran(entry, now_ms)),
+        format_duration(entry.waited),
+        format_duration(ran(entry, now_ms)),
         escaped(&ended(&entry.outcome)).into_owned(),
         escaped(&who).into_owned(),
         entry.who.pid.to_string(),
-        what(&entry.who),
+        describe_job(&entry.who),
     ]
 }
 
@@ -139,7 +139,7 @@ pub fn summary(holds: &[HistoryEntry], now_ms: u64) -> String {
         let span = now_ms.saturating_sub(first.unwrap_or(now_ms));
         let held = held_ms(&holds, now_ms);
         let share = (held * 100).checked_div(span).unwrap_or(0);
-        let span = rough(Duration::from_millis(span));
+        let span = format_duration(Duration::from_millis(span));
         let _ = writeln!(
             text,
             "{}: {runs}, {failed} failed; waited {waited}; ran {lasted}; held {share} % of the last {span}",
@@ -156,7 +156,11 @@ fn percentiles(mut times: Vec<Duration>) -> String {
         let at = (times.len() * percent).div_ceil(100).max(1) - 1;
         times.get(at).copied().unwrap_or_default()
     };
-    format!("p50 {}, p95 {}", rough(rank(50)), rough(rank(95)))
+    format!(
+        "p50 {}, p95 {}",
+        format_duration(rank(50)),
+        format_duration(rank(95))
+    )
 }
 
 /// How long anybody held it. Holds of a group overlap, and count once.

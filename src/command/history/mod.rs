@@ -19,7 +19,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Client, HistoryEntry, Name, Which};
-use crate::report::{product, width};
+use crate::report::{print, width};
 use crate::signal;
 
 /// How often --follow looks.
@@ -37,7 +37,7 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     if let Some(path) = &options.svg {
         let picture = Chart::of(&holds, now_ms).svg();
         if path == Path::new("-") {
-            product(&picture)?;
+            print(&picture)?;
         } else {
             std::fs::write(path, picture)
                 .with_context(|| format!("can't write {}", path.display()))?;
@@ -54,7 +54,7 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     } else {
         listing::table(&holds, now_ms, width()) + "\n" + &listing::summary(&holds, now_ms)
     };
-    product(&text)?;
+    print(&text)?;
     Ok(Exit::Success)
 }
 
@@ -124,7 +124,7 @@ fn follow(
         for entry in &holds {
             text += &lines.next(entry, now_ms)?;
         }
-        if !product(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+        if !print(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
         let mut found = find(&mut client, asked, options, settings);

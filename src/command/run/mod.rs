@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use self::supervise::Ended;
+use self::supervise::JobResult;
 use super::acquisition::{
     self, Acquisition, HeldLock, HeldLocks, Outcome, Reason, outcome_of, random_fraction, sleep,
 };
 use super::environment::{Environment, VARIABLES};
-use super::{BadUsage, distinct, environment, on_terminal, ourselves, shortened};
+use super::{BadUsage, distinct, environment, on_terminal, own_identity, shortened};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
@@ -25,7 +25,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{self, ErrorKind, ReleaseMode, Who};
 use crate::process;
-use crate::report::{self, Voice};
+use crate::report::{self, Verbosity};
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
 use crate::stderr;
 use crate::sys::SpawnError;
@@ -52,7 +52,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         reason: options.taking.reason.clone(),
         // Also where the kernel doesn't say who we are: somebody watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
-        ..ourselves()
+        ..own_identity()
     };
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
@@ -76,7 +76,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         environment: Environment::new(),
         timeout: options.timeout,
     };
-    run.take_the_locks_and_run(job)
+    run.acquire_and_run(job)
 }
 
 /// What a run knows from its start.
@@ -128,12 +128,12 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
 const SPOKEN: Duration = Duration::from_millis(100);
 
 /// How a run comes by signals and time.
-struct Senses {
+struct EventSources {
     signals: Signals,
     timer: Timer,
 }
 
-impl Senses {
+impl EventSources {
     fn new(on_terminal: bool) -> Result<Self> {
         Ok(Self {
             signals: Signals::take(on_terminal).context("can't take signals")?,
@@ -143,19 +143,19 @@ impl Senses {
 }
 
 impl Run<'_> {
-    fn take_the_locks_and_run(&self, job: Job) -> Result<Exit> {
+    fn acquire_and_run(&self, job: Job) -> Result<Exit> {
         let began = now();
         let mut early = None;
         // The first process of a system isn't ended by signals that it doesn't take.
         if std::process::id() == 1 {
-            early = Some(Senses::new(self.on_terminal)?);
+            early = Some(EventSources::new(self.on_terminal)?);
         }
         if !self.options.jitter.is_zero() || self.options.unless.is_some() {
             let senses = match &mut early {
                 Some(senses) => senses,
-                None => early.insert(Senses::new(self.on_terminal)?),
+                None => early.insert(EventSources::new(self.on_terminal)?),
             };
-            if let Some(exit) = self.before_all_else(senses)? {
+            if let Some(exit) = self.preflight(senses)? {
                 return Ok(exit);
             }
         }
@@ -173,19 +173,19 @@ impl Run<'_> {
             }
         } else {
             let opened = holds.client.open();
-            (opened, Senses::new(self.on_terminal)?)
+            (opened, EventSources::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
         let outcome = match opened {
             Ok(()) => {
-                let Senses { signals, timer } = &mut senses;
+                let EventSources { signals, timer } = &mut senses;
                 self.acquisition
                     .acquire_all(started, &mut holds, signals, timer)
             }
             Err(error) => Err(error.into()),
         };
         match outcome {
-            Ok(Outcome::Acquired) => self.run_under(&mut holds, began, job, &mut senses),
+            Ok(Outcome::Acquired) => self.run_locked(&mut holds, began, job, &mut senses),
             Ok(Outcome::NotAcquired(why)) => {
                 self.acquisition.release_at_end(
                     &mut holds,
@@ -199,13 +199,13 @@ impl Run<'_> {
                 let signals = Some(&senses.signals);
                 self.acquisition
                     .release_all(&mut holds, &ReleaseMode::Unused, signals);
-                if holds.answered || !self.runs_without(&error) {
+                if holds.answered || !self.may_run_unlocked(&error) {
                     return Err(error);
                 }
-                self.voice()
-                    .note(format_args!("{error:#}; running without a lock"));
+                self.verbosity()
+                    .info(format_args!("{error:#}; running without a lock"));
                 let job = Job {
-                    environment: environment::without_locks(&self.acquisition.names),
+                    environment: environment::unlocked(&self.acquisition.names),
                     ..job
                 };
                 Ok(self.supervise(&job, &mut holds, &mut senses).exit)
@@ -213,14 +213,14 @@ impl Run<'_> {
         }
     }
 
-    fn voice(&self) -> Voice {
-        self.acquisition.voice()
+    fn verbosity(&self) -> Verbosity {
+        self.acquisition.verbosity()
     }
 
     /// The random pause, and whether it has to be done at all. `Some` when it ends here.
-    fn before_all_else(&self, senses: &mut Senses) -> Result<Option<Exit>> {
+    fn preflight(&self, senses: &mut EventSources) -> Result<Option<Exit>> {
         let pause = self.options.jitter.mul_f64(random_fraction());
-        if let Some(signal) = pause_until(now() + pause, senses)? {
+        if let Some(signal) = sleep_until(now() + pause, senses)? {
             return Ok(Some(
                 self.acquisition.not_acquired(Reason::Interrupted(signal)),
             ));
@@ -229,7 +229,7 @@ impl Run<'_> {
             return Ok(None);
         };
         let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
-        job.environment = environment::without_locks(&self.acquisition.names);
+        job.environment = environment::unlocked(&self.acquisition.names);
         let mut nothing = self.acquisition.nothing_held();
         let asked = self.supervise(&job, &mut nothing, senses);
         // Whatever the script makes of a signal, it was meant for us.
@@ -239,14 +239,14 @@ impl Run<'_> {
             ));
         }
         Ok((asked.exit == Exit::Command(0)).then(|| {
-            self.voice()
-                .detail("skipped: the --unless script succeeded");
+            self.verbosity()
+                .verbose("skipped: the --unless script succeeded");
             Exit::Success
         }))
     }
 
     /// Whether COMMAND runs without a lock, where no server was reached at all.
-    fn runs_without(&self, error: &anyhow::Error) -> bool {
+    fn may_run_unlocked(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
             .downcast_ref::<lock::Error>()
             .is_some_and(|error| error.kind == ErrorKind::Unreachable);
@@ -254,15 +254,15 @@ impl Run<'_> {
     }
 
     /// Runs COMMAND under the locks and releases them after that.
-    fn run_under(
+    fn run_locked(
         &self,
         holds: &mut HeldLocks,
         began: Moment,
         job: Job,
-        senses: &mut Senses,
+        senses: &mut EventSources,
     ) -> Result<Exit> {
-        let job = match self.last_look(holds, senses) {
-            Ok(None) => self.asking_again(job, holds, began),
+        let job = match self.last_check(holds, senses) {
+            Ok(None) => self.recheck_unless(job, holds, began),
             Ok(Some(why)) => {
                 let signals = Some(&senses.signals);
                 self.acquisition
@@ -288,7 +288,7 @@ impl Run<'_> {
         };
         // What is erased from a terminal, say, goes before what COMMAND writes.
         stderr::flush(SPOKEN);
-        let Ended { exit, .. } = self.supervise(&job, holds, senses);
+        let JobResult { exit, .. } = self.supervise(&job, holds, senses);
         let keep_for = match exit {
             // Somebody waits for it to end, or it never began.
             Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
@@ -305,7 +305,7 @@ impl Run<'_> {
 
     /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
     /// that is as good as over, after this machine stood still, say.
-    fn last_look(&self, holds: &HeldLocks, senses: &Senses) -> Result<Option<Reason>> {
+    fn last_check(&self, holds: &HeldLocks, senses: &EventSources) -> Result<Option<Reason>> {
         while let Some(received) = senses.signals.next()? {
             if ends_waiting(received.signal) {
                 return Ok(Some(Reason::Interrupted(received.signal)));
@@ -323,7 +323,7 @@ impl Run<'_> {
 
     /// What --unless asks for may have come to be by those for whom we waited, or who came between
     /// the first time it was asked and now: then the job asks again before it does anything.
-    fn asking_again(&self, job: Job, holds: &HeldLocks, began: Moment) -> Result<Job> {
+    fn recheck_unless(&self, job: Job, holds: &HeldLocks, began: Moment) -> Result<Job> {
         let Some(script) = &self.options.unless else {
             return Ok(job);
         };
@@ -345,7 +345,7 @@ impl Run<'_> {
 }
 
 /// Sleeps until a moment; a signal that ends it.
-fn pause_until(moment: Moment, senses: &mut Senses) -> Result<Option<i32>> {
+fn sleep_until(moment: Moment, senses: &mut EventSources) -> Result<Option<i32>> {
     while now() < moment {
         senses.timer.set(Some(moment))?;
         sleep([Some(senses.signals.as_fd()), Some(senses.timer.as_fd())])?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::unistd::Pid;
 
-use super::{Job, Run, Senses, cannot_run};
+use super::{EventSources, Job, Run, cannot_run};
 use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
@@ -35,8 +35,13 @@ const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 impl Run<'_> {
     /// Starts a job and does what the session decides until it has ended. A job that can't be reaped
     /// may still be at work: its locks are left to their leases.
-    pub(super) fn supervise(&self, job: &Job, holds: &mut HeldLocks, senses: &mut Senses) -> Ended {
-        let Senses { signals, timer } = senses;
+    pub(super) fn supervise(
+        &self,
+        job: &Job,
+        holds: &mut HeldLocks,
+        senses: &mut EventSources,
+    ) -> JobResult {
+        let EventSources { signals, timer } = senses;
         let conditions = Conditions {
             own_group: !self.on_terminal,
             sigchld_ignored: signals.sigchld_ignored,
@@ -46,7 +51,7 @@ impl Run<'_> {
             Ok(child) => child,
             Err(error) => {
                 let exit = cannot_run(&job.words, &error);
-                return Ended { exit, signal: None };
+                return JobResult { exit, signal: None };
             }
         };
         let policy = Policy {
@@ -80,7 +85,7 @@ impl Run<'_> {
 }
 
 /// How a job ended.
-pub(super) struct Ended {
+pub(super) struct JobResult {
     pub(super) exit: Exit,
     /// The first signal that came from outside and asked us to end.
     pub(super) signal: Option<i32>,
@@ -212,11 +217,11 @@ impl Supervision<'_> {
     /// What the renewer reports as an event; what only matters for messages is kept.
     fn event_of(&mut self, report: Report) -> Event {
         let (event, trouble) = self.holds.record(report);
-        let voice = self.run.voice();
+        let verbosity = self.run.verbosity();
         match trouble {
             Some(LockTrouble::Unreachable(error)) => self.note_failure(error),
             Some(LockTrouble::Released(name)) => {
-                voice.detail(format_args!("the command released lock \"{name}\""));
+                verbosity.verbose(format_args!("the command released lock \"{name}\""));
             }
             Some(trouble @ (LockTrouble::Lost(..) | LockTrouble::Cancelled(..))) => {
                 self.trouble = Some(trouble);
@@ -225,7 +230,7 @@ impl Supervision<'_> {
         }
         match event {
             LeaseEvent::Renewed(_) => {
-                voice.detail("lease renewed");
+                verbosity.verbose("lease renewed");
                 self.trouble = None;
             }
             // COMMAND still works under the others.
@@ -241,8 +246,8 @@ impl Supervision<'_> {
 
     fn note_failure(&mut self, error: lock::Error) {
         self.run
-            .voice()
-            .detail(format_args!("renewal failed: {error}"));
+            .verbosity()
+            .verbose(format_args!("renewal failed: {error}"));
         self.trouble = Some(LockTrouble::Unreachable(error));
     }
 
@@ -291,8 +296,8 @@ impl Supervision<'_> {
             }
             Action::Warn => {
                 let loss = self.loss_message();
-                let voice = self.run.voice();
-                voice.note(format_args!(
+                let verbosity = self.run.verbosity();
+                verbosity.info(format_args!(
                     "{loss}; the command continues without the lock"
                 ));
                 Refused::new()
@@ -320,7 +325,7 @@ impl Supervision<'_> {
         if refused.is_empty() || !self.refused.is_empty() {
             return None;
         }
-        self.run.voice().note(format_args!(
+        self.run.verbosity().info(format_args!(
             "not permitted to signal {}, which the command has become or started",
             processes(&refused)
         ));
@@ -348,12 +353,12 @@ impl Supervision<'_> {
     }
 
     /// The run is over: says what is left of it, and keeps what must not be released.
-    fn end(self, exit: Exit) -> Ended {
+    fn end(self, exit: Exit) -> JobResult {
         if self.killed {
             let left = self.child.descendants();
             if !left.is_empty() {
                 let left = self.named(&left, "what the command has started");
-                self.run.voice().note(format_args!(
+                self.run.verbosity().info(format_args!(
                     "{left} could not be killed, and may still be at work; what it holds is left to end with its lease"
                 ));
                 self.holds.leave();
@@ -361,12 +366,12 @@ impl Supervision<'_> {
         }
         if !self.child.is_reaped() {
             let command = self.named(&[self.child.pid()], "the command");
-            self.run.voice().note(format_args!(
+            self.run.verbosity().info(format_args!(
                 "{command} could not be killed; what it holds is left to end with its lease"
             ));
             self.holds.leave();
         }
-        Ended {
+        JobResult {
             exit,
             signal: self.signal,
         }
@@ -387,16 +392,16 @@ impl Supervision<'_> {
             }
             StopReason::Timeout => {
                 let timeout = self.job.timeout.unwrap_or_default();
-                self.run.voice().note(format_args!(
+                self.run.verbosity().info(format_args!(
                     "timed out after {}; {what}",
                     humantime::format_duration(timeout)
                 ));
             }
-            StopReason::Signal => self.run.voice().detail(what),
+            StopReason::Signal => self.run.verbosity().verbose(what),
             StopReason::Leftovers => {
                 if !self.child.descendants().is_empty() {
                     let line = "the command was killed; stopping what it has started";
-                    self.run.voice().detail(line);
+                    self.run.verbosity().verbose(line);
                 }
             }
         }

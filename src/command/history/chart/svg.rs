@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Chart, came};
 use crate::command::history::listing::{ended, failed, ran};
 use crate::lock::HistoryEntry;
-use crate::report::{by, cut, escaped, rough, timestamp, what};
+use crate::report::{describe_job, escaped, format_duration, timestamp, truncate, user_at_host};
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
@@ -36,7 +36,7 @@ impl Chart<'_> {
             names => format!("{} locks", names.len()),
         };
         let moment = |ms| timestamp(ms).unwrap_or_default();
-        let span = rough(Duration::from_millis(self.to_ms - self.from_ms));
+        let span = format_duration(Duration::from_millis(self.to_ms - self.from_ms));
         let mut picture = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n\
              <title>{}</title>\n<style>{STYLE}</style>\n",
@@ -62,7 +62,7 @@ impl Chart<'_> {
             text(&mut picture, MARGIN, y + 17.0, "dim", lock.name.as_str());
             y += ROW;
             for row in &lock.rows {
-                let host = cut(row.host, 22);
+                let host = truncate(row.host, 22);
                 text(&mut picture, MARGIN, y + 13.0, "host", &host);
                 for entry in &row.holds {
                     self.bars(&mut picture, entry, y);
@@ -102,12 +102,12 @@ impl Chart<'_> {
         let link = entry.who.url.as_ref().filter(|url| url.starts_with("http"));
         let about = format!(
             "{}: {}\nfence {}, from {}\nwaited {}, ran {}: {}",
-            by(&entry.who),
-            what(&entry.who),
+            user_at_host(&entry.who),
+            describe_job(&entry.who),
             entry.fence,
             timestamp(entry.since_ms).unwrap_or_default(),
-            rough(entry.waited),
-            rough(ran(entry, self.to_ms)),
+            format_duration(entry.waited),
+            format_duration(ran(entry, self.to_ms)),
             ended(&entry.outcome)
         );
         if let Some(url) = link {

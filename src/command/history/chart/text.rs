@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Chart, Row, came};
 use crate::command::history::listing::failed;
-use crate::report::{cut, escaped};
+use crate::report::{escaped, truncate};
 
 /// What is drawn with: nobody, waiting, running, the end of a run that failed.
 struct Ink {
@@ -38,12 +38,12 @@ impl Chart<'_> {
         let mut text = String::new();
         for lock in &self.locks {
             if self.locks.len() > 1 {
-                let _ = writeln!(text, "{}", cut(&escaped(lock.name.as_str()), width));
+                let _ = writeln!(text, "{}", truncate(&escaped(lock.name.as_str()), width));
             }
             for row in &lock.rows {
                 let host = escaped(row.host).into_owned();
                 let bar: String = self.bar(row, length, &ink).into_iter().collect();
-                let _ = writeln!(text, "{:<label$}  {bar}", cut(&host, label));
+                let _ = writeln!(text, "{:<label$}  {bar}", truncate(&host, label));
             }
         }
         let _ = writeln!(text, "{:label$}  {}", "", self.axis(length));
@@ -51,7 +51,7 @@ impl Chart<'_> {
             "{} waiting  {} running  {} ended badly  (UTC)",
             ink.waiting, ink.running, ink.failed
         );
-        text + &cut(&legend, width) + "\n"
+        text + &truncate(&legend, width) + "\n"
     }
 
     fn bar(&self, row: &Row, length: usize, ink: &Ink) -> Vec<char> {
