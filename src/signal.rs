@@ -159,3 +159,8 @@ pub fn ends_waiting(signal: i32) -> bool {
 pub fn is_passed_up(signal: i32) -> bool {
     ENDING_SIGNALS.contains(&signal)
 }
+
+/// Whether we have a terminal: then the shell's job control sees us and COMMAND as one job.
+pub fn on_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}

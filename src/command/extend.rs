@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::BadUsage;
 use super::acquisition::lost;
 use super::job::{self, Held};
+use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;

@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 
-use super::{BadUsage, environment};
+use super::environment;
+use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::now;
 use crate::config::BadConfig;

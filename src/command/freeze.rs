@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{name, own_identity};
+use super::identity::own_identity;
+use super::usage::name;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;

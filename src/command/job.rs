@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{BadUsage, environment, name};
+use super::environment;
+use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::lock::{Claim, Name, Token};

@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 
+use super::environment;
+use super::identity::own_identity;
 use super::job::{self, Held};
-use super::{BadUsage, environment, name, own_identity};
+use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;

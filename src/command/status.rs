@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{BadUsage, name};
+use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;

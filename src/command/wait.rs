@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::distinct;
+use super::usage::parse_names;
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Waits until nobody holds any of the locks.
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
-    let names = distinct(&options.names)?;
+    let names = parse_names(&options.names)?;
     let began = now();
     let patience = WaitLimit::since(began, options.patience.no_wait, options.patience.wait);
     let mut telling = ProgressSchedule::new(began, report::has_terminal());

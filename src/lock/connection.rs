@@ -28,7 +28,8 @@ use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
 use super::resp::{Broken, Replies};
 use super::scripts::{MOST, RELEASE, SHARED_VALUES, SLOTS, Script, lossy_text};
-use super::server::{Server, Stream};
+use super::server::Server;
+use super::stream::Stream;
 use super::{Error, ErrorKind, Incoming, ready};
 
 /// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of

@@ -71,6 +71,8 @@ mod ready;
 mod resp;
 mod scripts;
 mod server;
+mod stream;
+mod tls;
 mod token;
 mod who;
 
@@ -93,7 +95,7 @@ pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
 use self::scripts::{FORCE, FREEZE, Script, THAW, count, holder, lossy_text, unexpected_reply};
-pub use self::server::TlsFiles;
+pub use self::tls::TlsFiles;
 pub use self::token::Token;
 pub use self::who::{Frozen, Holder, Limit, Waiter, Who};
 

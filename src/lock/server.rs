@@ -1,39 +1,29 @@
-//! One Redis server: its address, how we prove who we are, and a byte stream to it.
+//! One Redis server: its address, how we prove who we are, and the way to it.
 //!
 //! The redis crate's own connection can't be waited for together with signals and timers (it has
 //! no descriptor to poll), so the stream is ours; URLs, commands, replies and errors are the crate's.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 
-use super::{Error, ErrorKind, ready};
+use super::stream::{Stream, left, open_unix};
+use super::tls::{TlsFiles, shake_hands};
+use super::{Error, ErrorKind};
 
 /// Where a server is.
 #[derive(Clone, PartialEq, Eq)]
 enum Address {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
-}
-
-/// Files for `rediss://`; without a CA file the system's roots are trusted.
-#[derive(Clone, Debug, Default)]
-pub struct TlsFiles {
-    pub ca: Option<PathBuf>,
-    pub cert: Option<PathBuf>,
-    pub key: Option<PathBuf>,
 }
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
@@ -237,217 +227,6 @@ impl fmt::Display for Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Server({self})")
-    }
-}
-
-impl TlsFiles {
-    fn client_config(&self) -> Result<ClientConfig, Error> {
-        let mut roots = RootCertStore::empty();
-        if let Some(path) = &self.ca {
-            for certificate in certificates(path)? {
-                roots
-                    .add(certificate)
-                    .map_err(|error| unusable(path, &error))?;
-            }
-        } else {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-        }
-        if roots.is_empty() {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "no trusted certificates found; name the server's CA with --tls-ca".into(),
-            ));
-        }
-        let config = ClientConfig::builder().with_root_certificates(roots);
-        match (&self.cert, &self.key) {
-            (None, None) => Ok(config.with_no_client_auth()),
-            (Some(cert), Some(key)) => {
-                let chain = certificates(cert)?;
-                let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
-                    .map_err(|error| unusable(key, &error))?;
-                config
-                    .with_client_auth_cert(chain, secret)
-                    .map_err(|error| unusable(cert, &error))
-            }
-            _ => Err(Error::new(
-                ErrorKind::Config,
-                "--tls-cert and --tls-key belong together; give both or none".into(),
-            )),
-        }
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| unusable(path, &error))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found = CertificateDer::pem_slice_iter(&read(path)?)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| unusable(path, &error))?;
-    if found.is_empty() {
-        return Err(unusable(path, &"it holds no PEM certificate"));
-    }
-    Ok(found)
-}
-
-fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
-    Error::new(
-        ErrorKind::Config,
-        format!("can't use {}: {why}", path.display()),
-    )
-}
-
-/// What is left until a moment, if anything.
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(left)
-}
-
-/// Connects to a socket file. A server that is so busy that it doesn't accept anybody makes others wait.
-fn open_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_write_timeout(Some(left(until)?))?;
-    socket.connect(&SockAddr::unix(path)?)?;
-    Ok(socket.into())
-}
-
-/// One step of a handshake. What the other side has to say is limited, but not how slowly it says it.
-fn shake_hands(tls: &mut ClientConnection, tcp: &mut TcpStream, until: Instant) -> io::Result<()> {
-    let left = left(until)?;
-    let (done, writes) = if tls.wants_write() {
-        (tls.write_tls(tcp), true)
-    } else {
-        (tls.read_tls(tcp), false)
-    };
-    let in_time = match done {
-        Ok(0) if !writes => return Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(_) if writes => true,
-        Ok(_) => {
-            if let Err(error) = tls.process_new_packets() {
-                // The other side is told why.
-                let _ = tls.write_tls(tcp);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-            }
-            true
-        }
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock && writes => {
-            ready::to_write(tcp.as_fd(), left)?
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            ready::to_read(tcp.as_fd(), left)?
-        }
-        Err(error) => return Err(error),
-    };
-    if in_time {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::TimedOut.into())
-    }
-}
-
-/// A connected, non-blocking byte stream.
-pub(super) enum Stream {
-    Tcp(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(tcp) => tcp.set_nonblocking(true),
-            Self::Tls(tls) => tls.sock.set_nonblocking(true),
-            Self::Unix(unix) => unix.set_nonblocking(true),
-        }
-    }
-
-    /// What was read from the socket already, but not by us: only TLS reads whole records.
-    pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tls(tls) => tls.conn.reader().read(buffer),
-            Self::Tcp(_) | Self::Unix(_) => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-
-    /// Has what is still under way thrown away when the connection is closed, on both sides.
-    pub(super) fn reset_when_closed(&self) {
-        let tcp = match self {
-            Self::Tcp(tcp) => tcp,
-            Self::Tls(tls) => &tls.sock,
-            // Here nothing is ever under way.
-            Self::Unix(_) => return,
-        };
-        let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
-    }
-
-    /// Writes everything, until this moment at the latest.
-    pub(super) fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match self.write(bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => bytes = &bytes[written..],
-                Err(error) => self.wait_to_write(error, until)?,
-            }
-        }
-        loop {
-            match self.flush() {
-                Ok(()) => return Ok(()),
-                Err(error) => self.wait_to_write(error, until)?,
-            }
-        }
-    }
-
-    fn wait_to_write(&self, error: io::Error, until: Instant) -> io::Result<()> {
-        match error.kind() {
-            io::ErrorKind::Interrupted => Ok(()),
-            io::ErrorKind::WouldBlock if ready::to_write(self.as_fd(), left(until)?)? => Ok(()),
-            io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
-            _ => Err(error),
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(tcp) => tcp.read(buffer),
-            Self::Tls(tls) => tls.read(buffer),
-            Self::Unix(unix) => unix.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(tcp) => tcp.write(bytes),
-            Self::Tls(tls) => tls.write(bytes),
-            Self::Unix(unix) => unix.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Tcp(tcp) => tcp.flush(),
-            Self::Tls(tls) => tls.flush(),
-            Self::Unix(unix) => unix.flush(),
-        }
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(tcp) => tcp.as_fd(),
-            Self::Tls(tls) => tls.sock.as_fd(),
-            Self::Unix(unix) => unix.as_fd(),
-        }
     }
 }
 

@@ -21,7 +21,8 @@ use serde_json::json;
 use self::keeper::Target;
 use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, ending};
 use super::environment::Environment;
-use super::{BadUsage, distinct, on_terminal, own_identity, shortened};
+use super::identity::{own_identity, shortened};
+use super::usage::{BadUsage, parse_names};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
@@ -30,11 +31,12 @@ use crate::lock::{ReleaseMode, Who};
 use crate::process;
 use crate::report::print;
 use crate::signal::Signals;
+use crate::signal::on_terminal;
 use crate::{stderr, sys};
 
 /// Takes a lock and leaves it held.
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
-    let names = distinct(std::slice::from_ref(&options.name))?;
+    let names = parse_names(std::slice::from_ref(&options.name))?;
     if sys::stream_was_closed(1) {
         return Err(
             BadUsage("standard output is closed, so nobody would learn the token".into()).into(),

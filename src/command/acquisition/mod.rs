@@ -20,8 +20,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use self::attempt::Attempt;
 pub use self::holds::{HeldLock, HeldLocks, LockTrouble};
+use super::environment;
 use super::environment::{Environment, JobLock};
-use super::{BadUsage, environment};
+use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::chart::Chart;
-use super::distinct;
+use super::usage::parse_names;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
-    let asked = distinct(&options.names)?;
+    let asked = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
     let found = find(&mut client, &asked, options, settings)?;
     if options.follow {

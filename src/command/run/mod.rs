@@ -16,8 +16,10 @@ use self::supervise::JobResult;
 use super::acquisition::{
     self, Acquisition, HeldLock, HeldLocks, Outcome, Reason, outcome_of, random_fraction, sleep,
 };
+use super::environment;
 use super::environment::{Environment, VARIABLES};
-use super::{BadUsage, distinct, environment, on_terminal, own_identity, shortened};
+use super::identity::{own_identity, shortened};
+use super::usage::{BadUsage, parse_names};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
@@ -26,13 +28,14 @@ use crate::exit::Exit;
 use crate::lock::{self, ErrorKind, ReleaseMode, Who};
 use crate::process;
 use crate::report::{self, Verbosity};
+use crate::signal::on_terminal;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
 use crate::stderr;
 use crate::sys::SpawnError;
 
 /// Runs COMMAND under the locks.
 pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
-    let names = distinct(&options.names)?;
+    let names = parse_names(&options.names)?;
     if names.len() > 1 {
         for (given, option) in [
             (options.join, "--join"),

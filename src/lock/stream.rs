@@ -1,0 +1,130 @@
+//! A byte stream to a server, over TCP, TLS or a socket file, that can be waited for.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConnection, StreamOwned};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use super::ready;
+
+/// A connected, non-blocking byte stream.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(super) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.set_nonblocking(true),
+            Self::Tls(tls) => tls.sock.set_nonblocking(true),
+            Self::Unix(unix) => unix.set_nonblocking(true),
+        }
+    }
+
+    /// What was read from the socket already, but not by us: only TLS reads whole records.
+    pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tls(tls) => tls.conn.reader().read(buffer),
+            Self::Tcp(_) | Self::Unix(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Has what is still under way thrown away when the connection is closed, on both sides.
+    pub(super) fn reset_when_closed(&self) {
+        let tcp = match self {
+            Self::Tcp(tcp) => tcp,
+            Self::Tls(tls) => &tls.sock,
+            // Here nothing is ever under way.
+            Self::Unix(_) => return,
+        };
+        let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Writes everything, until this moment at the latest.
+    pub(super) fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) => self.wait_to_write(error, until)?,
+            }
+        }
+        loop {
+            match self.flush() {
+                Ok(()) => return Ok(()),
+                Err(error) => self.wait_to_write(error, until)?,
+            }
+        }
+    }
+
+    fn wait_to_write(&self, error: io::Error, until: Instant) -> io::Result<()> {
+        match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            io::ErrorKind::WouldBlock if ready::to_write(self.as_fd(), left(until)?)? => Ok(()),
+            io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+            _ => Err(error),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.read(buffer),
+            Self::Tls(tls) => tls.read(buffer),
+            Self::Unix(unix) => unix.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(tcp) => tcp.write(bytes),
+            Self::Tls(tls) => tls.write(bytes),
+            Self::Unix(unix) => unix.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.flush(),
+            Self::Tls(tls) => tls.flush(),
+            Self::Unix(unix) => unix.flush(),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Tls(tls) => tls.sock.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
+        }
+    }
+}
+
+/// What is left until a moment, if anything.
+pub(super) fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+/// Connects to a socket file. A server that is so busy that it doesn't accept anybody makes others wait.
+pub(super) fn open_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_write_timeout(Some(left(until)?))?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,232 @@
+//! What is said of a lock, its holders and its waiters, in sentences.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
+use crate::lock::{Busy, Frozen, Holder, Name, Who};
+
+/// The command, its reason in parentheses, and the link to the job.
+pub fn describe_job(who: &Who) -> String {
+    let mut what = escaped(&quoted(&command_line(&who.command))).into_owned();
+    if let Some(reason) = &who.reason {
+        let _ = write!(what, "  ({})", escaped(&quoted(reason)));
+    }
+    if let Some(url) = &who.url {
+        let _ = write!(what, "  {}", escaped(&quoted(url)));
+    }
+    what.trim_start().to_owned()
+}
+
+/// A holder in a sentence: `ci-7 (deploy, pid 4121)`.
+pub fn user_at_host(who: &Who) -> String {
+    match (who.user.as_str(), who.host.as_str()) {
+        ("", host) => format!("{} (pid {})", quoted(host), who.pid),
+        (user, host) => format!("{}@{} (pid {})", quoted(user), quoted(host), who.pid),
+    }
+}
+
+/// A holder in a sentence; one that isn't known is another client.
+pub fn holder(holder: Option<&Holder>) -> String {
+    holder.map_or("another client".into(), |holder| user_at_host(&holder.who))
+}
+
+/// The rest of a lease: `for 24s more`.
+pub fn lease_left(left: Option<Duration>) -> String {
+    left.map_or(
+        "without an expiry (`redlock run --repair-ttl` gives it one)".into(),
+        |left| format!("for {} more", format_duration(left)),
+    )
+}
+
+/// Somebody and the reason: `ann@desk (pid 7): release night`.
+pub fn user_at_host_with_reason(who: &Who) -> String {
+    match &who.reason {
+        Some(reason) => format!("{}: {}", user_at_host(who), quoted(reason)),
+        None => user_at_host(who),
+    }
+}
+
+/// Why, and where to read on: ` (release-1.2, https://ci/7)`.
+fn why(who: &Who) -> String {
+    let parts: Vec<_> = [&who.reason, &who.url]
+        .into_iter()
+        .flatten()
+        .map(|text| quoted(text))
+        .collect();
+    match parts.as_slice() {
+        [] => String::new(),
+        parts => format!(" ({})", parts.join(", ")),
+    }
+}
+
+/// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m 12s: ./deploy.sh (release-1.2)`; of a
+/// holder that no process renews for, when its lease ends.
+pub fn busy_line(name: &Name, busy: &Busy) -> String {
+    if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
+        let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
+        let (by, left) = (user_at_host_with_reason(who), format_duration(left));
+        return format!("lock \"{name}\" is frozen for {left} more by {by}");
+    }
+    let whom = holders(busy);
+    match &busy.holder {
+        _ if busy.holders == 0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
+        Some(Holder { kept: true, .. }) => {
+            let left = format_duration(busy.left.unwrap_or_default());
+            format!(
+                "lock \"{name}\" is kept for {left} more after {whom} has ended (--hold-at-least)"
+            )
+        }
+        Some(Holder { since_ms, who, .. }) if who.instance.is_some() => {
+            let running = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms));
+            let command = escaped(&quoted(&command_line(&who.command))).into_owned();
+            let (running, why) = (format_duration(running), escaped(&why(who)).into_owned());
+            format!("lock \"{name}\" is held by {whom}, running for {running}: {command}{why}")
+        }
+        Some(Holder { who, .. }) => {
+            let (why, ends) = (escaped(&why(who)).into_owned(), expiry(busy.left));
+            format!("lock \"{name}\" is held by {whom}{why}; not renewed, {ends}")
+        }
+        None => format!("lock \"{name}\" is held by {whom}; {}", expiry(busy.left)),
+    }
+}
+
+/// When a lease ends that is not known to be renewed: `expires in 28s`.
+fn expiry(left: Option<Duration>) -> String {
+    left.map_or(
+        "it has no expiry (`redlock run --repair-ttl` gives it one)".into(),
+        |left| format!("expires in {}", format_duration(left)),
+    )
+}
+
+/// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); 2 ahead`.
+/// What is known is `old`. On a terminal what doesn't fit is taken off the command.
+pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
+    let start = format!("waiting for \"{name}\"");
+    let end = ahead(busy);
+    let (whom, what) = match (&busy.frozen, &busy.holder) {
+        (Some(frozen), _) => {
+            let still = match busy.holders {
+                0 => String::new(),
+                _ => format!(", still held by {}", holders(busy)),
+            };
+            let reason = escaped(&user_at_host_with_reason(&frozen.who)).into_owned();
+            (format!("{still}, frozen by "), reason)
+        }
+        _ if busy.holders == 0 => (", which is being handed on".into(), String::new()),
+        (None, None) => {
+            let left = busy.left.map_or(
+                " without an expiry (--repair-ttl gives it one)".into(),
+                |left| format!(", {} left", format_duration(left.saturating_sub(old))),
+            );
+            (format!(", held by {}{left}", holders(busy)), String::new())
+        }
+        (None, Some(Holder { kept: true, .. })) => {
+            let left = busy.left.unwrap_or_default().saturating_sub(old);
+            let whom = holders(busy);
+            (
+                format!(
+                    ", kept for {} more after {whom} has ended",
+                    format_duration(left)
+                ),
+                String::new(),
+            )
+        }
+        (None, Some(Holder { since_ms, who, .. })) => {
+            let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
+            let held = format_duration(Duration::from_secs(held.as_secs()));
+            (
+                format!(", held by {} for {held}: ", holders(busy)),
+                escaped(&(quoted(&command_line(&who.command)).into_owned() + &why(who)))
+                    .into_owned(),
+            )
+        }
+    };
+    let rest = [PREFIX, &start, &whom, &end].map(|part| part.chars().count());
+    let room = line_width().saturating_sub(rest.iter().sum());
+    start + &whom + &truncate(&what, room) + &end
+}
+
+/// The most that is said of somebody's COMMAND, reason or name at once, in characters.
+const QUOTED: usize = 300;
+
+/// As much of somebody's text as a message has room for.
+fn quoted(text: &str) -> Cow<'_, str> {
+    truncate(text, QUOTED)
+}
+
+fn ahead(busy: &Busy) -> String {
+    match busy.ahead {
+        0 => String::new(),
+        ahead => format!("; {ahead} ahead"),
+    }
+}
+
+/// The holder that is known, and how many there are beside it.
+fn holders(busy: &Busy) -> String {
+    holder_and_others(busy.holder.as_ref(), busy.holders)
+}
+
+/// A holder, and how many there are beside it.
+pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
+    let one = holder(known);
+    match holders {
+        0 | 1 => one,
+        2 => format!("{one} and another"),
+        many => format!("{one} and {} others", many - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quoted_has_an_end() {
+        let long = || "x".repeat(2000);
+        let who = Who {
+            host: long(),
+            user: long(),
+            command: vec![long()],
+            reason: Some(long()),
+            url: Some(long()),
+            ..Who::default()
+        };
+        let busy = |frozen| Busy {
+            now_ms: 0,
+            ahead: 0,
+            ticket: None,
+            polls: false,
+            left: None,
+            holders: 1,
+            id: String::new(),
+            holder: Some(Holder {
+                fence: 1,
+                since_ms: 0,
+                limit: crate::lock::Limit::EXCLUSIVE,
+                slot: 1,
+                waited: Duration::ZERO,
+                kept: false,
+                who: who.clone(),
+            }),
+            frozen,
+            repaired: false,
+            granted: false,
+        };
+        let frozen = Frozen {
+            until_ms: 0,
+            since_ms: 0,
+            who: who.clone(),
+        };
+        let name = "a".parse().unwrap();
+        for busy in [busy(None), busy(Some(frozen))] {
+            for said in [
+                busy_line(&name, &busy),
+                waiting_line(&name, &busy, Duration::ZERO),
+            ] {
+                assert!(said.contains("x…") && said.len() < 2000, "{said}");
+            }
+        }
+    }
+}
