@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
-use crate::supervision::{COUNTER, directly, send, state, with_default_signals};
+use crate::support::{COUNTER, directly, send, state, with_default_signals};
 use crate::support::{
     Gate, OtherUser, REDLOCK, Redis, Running, await_mark, is_alive, is_permitted, outcome, script,
     wait_until,
@@ -242,7 +242,7 @@ fn one_that_does_not_take_an_int_is_asked_by_term_before_it_is_killed() {
     // A shell's background job ignores INT. It is in COMMAND's group, which gets the INT.
     let text = r#"perl -e '$| = 1; $SIG{INT} = "IGNORE"; $SIG{TERM} = sub { print "cleaned\n"; exit };
         print "ready\n"; sleep 50' & exec sleep 50"#;
-    let run = redis.redlock(&["run", "-k", "2s", "a", "-c", text]);
+    let run = redis.run("-k 2s a", text);
     let mut run = Running::start(&mut with_default_signals(run));
     run.expect_line("ready");
     run.signal(Signal::SIGINT);
@@ -297,7 +297,7 @@ fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other()
         until read go <"$HOME/gate"; do :; done
         setsid sh -c 'echo daemon $$; exec sleep 50 >/dev/null 2>&1' &
         until read go <"$HOME/gate"; do :; done"#;
-    let run = redis.redlock(&["run", "-k", "500ms", "a", "--", "bash", "-c", text]);
+    let run = redis.run("-k 500ms a -- bash", text);
     let mut run = Running::start(&mut with_default_signals(run));
     run.expect_line("ready");
     run.signal(Signal::SIGINT);

@@ -7,7 +7,7 @@ fn a_run_that_has_nothing_to_say_says_nothing_and_has_commands_status() {
     let redis = Redis::start();
     for status in [0, 1, 3, 75, 255] {
         let script = format!("exit {status}");
-        outcome(&mut redis.redlock(&["run", "a", "--", "sh", "-c", &script]))
+        outcome(&mut redis.run("a -- sh", &script))
             .assert_code(status)
             .assert_silent();
     }

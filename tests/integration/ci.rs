@@ -122,7 +122,7 @@ fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
 fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     let redis = Redis::start();
     let script = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut holder = Running::start(&mut redis.redlock(&["run", "-k", "500ms", "a", "-c", script]));
+    let mut holder = Running::start(&mut redis.run("-k 500ms a", script));
     holder.expect_line("ready");
     let token = redis.cli(&["GET", "redlock:a"]);
     let newest = [
@@ -274,8 +274,7 @@ fn a_job_that_is_cancelled_while_it_starts_leaves_nothing() {
     let redis = Redis::start();
     for _ in 0..10 {
         let script = "trap '' INT TERM; while :; do sleep 0.01; done";
-        let mut run =
-            Running::start(&mut redis.redlock(&["run", "--ttl", "1s", "a", "-c", script]));
+        let mut run = Running::start(&mut redis.run("--ttl 1s a", script));
         wait_until("it has asked for the lock", || {
             run.has_ended() || redis.cli(&["EXISTS", "redlock:a"]) == "1"
         });
@@ -291,7 +290,7 @@ fn a_job_that_is_cancelled_while_it_starts_leaves_nothing() {
 fn a_job_that_is_cancelled_while_it_runs_leaves_nothing_even_if_it_ignores_all() {
     let redis = Redis::start();
     let script = "trap '' INT TERM; sleep 60 & echo $!; while :; do sleep 0.01; done";
-    let mut run = Running::start(&mut redis.redlock(&["run", "--ttl", "1s", "a", "-c", script]));
+    let mut run = Running::start(&mut redis.run("--ttl 1s a", script));
     let child = run.line().parse().unwrap();
     cancel(&mut run);
     run.finish();
@@ -467,7 +466,7 @@ fn a_cancelled_run_gives_back_all_that_it_holds_and_a_waiting_one_does_too() {
         ];
         outcome(&mut redis.redlock(&newest)).assert_code(0);
     };
-    let mut several = redis.redlock(&["run", "a", "b", "-c", "echo ready; exec sleep 60"]);
+    let mut several = redis.run("a b", "echo ready; exec sleep 60");
     let mut several = Running::start(&mut several);
     several.expect_line("ready");
     cancel("b");

@@ -235,17 +235,7 @@ fn what_a_failing_job_says_is_left_as_it_is() {
     let redis = Redis::start();
     let script = r"printf 'out\0\377'; printf 'err\n\033[1m' >&2; exit 3";
     let output = redis
-        .redlock(&[
-            "run",
-            "-qn",
-            "-E",
-            "0",
-            "--hold-at-least",
-            "1s",
-            "a",
-            "-c",
-            script,
-        ])
+        .run("-qn -E 0 --hold-at-least 1s a", script)
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(3));
@@ -343,9 +333,9 @@ fn a_run_that_lost_its_lock_was_no_success_whatever_it_ended_with() {
     let lost = ["run", "-q", "--on-lost", "warn", "a", "-c", script];
     outcome(&mut redis.redlock(&lost));
     // Nor is one that was killed, or stopped in time.
-    outcome(&mut redis.redlock(&["run", "-q", "a", "-c", "kill -9 $$"])).assert_code(137);
+    outcome(&mut redis.run("-q a", "kill -9 $$")).assert_code(137);
     let script = "trap 'exit 0' TERM; while :; do sleep 0.01; done";
-    outcome(&mut redis.redlock(&["run", "-q", "-t", "50ms", "a", "-c", script])).assert_code(124);
+    outcome(&mut redis.run("-q -t 50ms a", script)).assert_code(124);
     job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
     assert_eq!(ran(&redis), 1);
 }

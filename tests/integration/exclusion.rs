@@ -13,7 +13,7 @@ fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
     // A directory can be made by one only.
     let script = r#"mkdir "$HOME/inside" || echo OVERLAP; echo "$REDLOCK_FENCE" >>"$HOME/fences"; rmdir "$HOME/inside""#;
     let runs: Vec<Running> = (0..50)
-        .map(|_| Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "sh", "-c", script])))
+        .map(|_| Running::start(&mut redis.run("-q a -- sh", script)))
         .collect();
     for run in runs {
         let end = run.finish();
@@ -44,14 +44,7 @@ fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
         r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#,
     ]));
     holder.expect_line("ready");
-    let waiter = Running::start(&mut redis.redlock(&[
-        "run",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        "echo $REDLOCK_WAITED_MS",
-    ]));
+    let waiter = Running::start(&mut redis.run("a -- sh", "echo $REDLOCK_WAITED_MS"));
     wait_until("it listens", || {
         redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
     });
@@ -69,29 +62,11 @@ fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
 #[test]
 fn the_lock_of_a_dead_holder_is_free_within_its_ttl() {
     let redis = Redis::start();
-    let mut holder = Running::start(&mut redis.redlock(&[
-        "run",
-        "--ttl",
-        "1s",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        "echo ready; exec sleep 60",
-    ]));
+    let mut holder =
+        Running::start(&mut redis.run("--ttl 1s a -- sh", "echo ready; exec sleep 60"));
     holder.expect_line("ready");
     holder.signal(nix::sys::signal::Signal::SIGKILL);
-    let end = outcome(&mut redis.redlock(&[
-        "run",
-        "-q",
-        "-w",
-        "10s",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        "echo $REDLOCK_WAITED_MS",
-    ]));
+    let end = outcome(&mut redis.run("-q -w 10s a -- sh", "echo $REDLOCK_WAITED_MS"));
     end.assert_code(0);
     assert!(end.stdout.trim().parse::<u64>().unwrap() <= 3000, "{end:?}");
 }
@@ -154,8 +129,7 @@ fn a_lock_without_an_expiry_is_waited_for_and_called_so() {
 fn the_fence_grows_across_expiry_flushes_and_restarts() {
     let mut redis = Redis::start();
     let fence = |redis: &Redis| -> u64 {
-        let end =
-            outcome(&mut redis.redlock(&["run", "a", "--", "sh", "-c", "echo $REDLOCK_FENCE"]));
+        let end = outcome(&mut redis.run("a -- sh", "echo $REDLOCK_FENCE"));
         end.stdout.trim().parse().unwrap()
     };
     let mut fences = vec![fence(&redis)];

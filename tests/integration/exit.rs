@@ -9,8 +9,8 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::supervision::{directly, with_default_signals};
 use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock, script, wait_until};
+use crate::support::{directly, with_default_signals};
 
 /// A shell script that waits until the file `$1` exists.
 const WAIT_FOR_FILE: &str = r#"while [ ! -e "$1" ]; do sleep 0.01; done"#;
@@ -42,7 +42,7 @@ fn commands_own_status_is_ours_even_where_it_looks_like_one_of_ours() {
         2, 64, 69, 77, 78, 79, 124, 125, 126, 127, 128, 130, 137, 200,
     ] {
         let script = format!("exit {status}");
-        outcome(&mut redis.redlock(&["run", "a", "-c", &script]))
+        outcome(&mut redis.run("a", &script))
             .assert_code(status)
             .assert_silent();
     }
@@ -55,9 +55,7 @@ fn a_command_killed_by_signal_n_is_128_plus_n() {
         // Perl, as some shells ignore QUIT in all cases.
         let perl = format!("kill {signal}, $$; sleep 60");
         let script = format!("ulimit -c 0; exec perl -e '{perl}'");
-        let end = outcome(&mut with_default_signals(
-            redis.redlock(&["run", "a", "-c", &script]),
-        ));
+        let end = outcome(&mut with_default_signals(redis.run("a", &script)));
         end.assert_code(128 + signal).assert_silent();
         assert_eq!(redis.keys(), ["{redlock:a}:state"], "signal {signal}");
     }
@@ -322,16 +320,8 @@ fn a_key_of_another_kind_is_78_and_left_alone() {
 #[test]
 fn a_lock_lost_while_command_ran_is_79() {
     let redis = Redis::start();
-    let mut run = Running::start(&mut redis.redlock(&[
-        "run",
-        "--ttl",
-        "2s",
-        "-k",
-        "100ms",
-        "a",
-        "-c",
-        "echo ready; exec sleep 60",
-    ]));
+    let mut run =
+        Running::start(&mut redis.run("--ttl 2s -k 100ms a", "echo ready; exec sleep 60"));
     run.expect_line("ready");
     redis.cli(&["DEL", "redlock:a"]);
     let end = run.finish();
@@ -400,7 +390,7 @@ fn timeout_stops_command_with_124() {
 fn timeout_is_124_also_for_a_command_that_then_ends_well() {
     let redis = Redis::start();
     let polite = "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
-    let end = outcome(&mut redis.redlock(&["run", "-t", "500ms", "a", "-c", polite]));
+    let end = outcome(&mut redis.run("-t 500ms a", polite));
     end.assert_code(124);
     assert_eq!(end.stdout, "ready\nasked\n");
 }
@@ -409,9 +399,7 @@ fn timeout_is_124_also_for_a_command_that_then_ends_well() {
 fn a_command_that_ignores_term_is_killed_after_kill_after_and_still_124() {
     let redis = Redis::start();
     let stubborn = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
-    let mut run = Running::start(
-        &mut redis.redlock(&["run", "-t", "500ms", "-k", "200ms", "a", "-c", stubborn]),
-    );
+    let mut run = Running::start(&mut redis.run("-t 500ms -k 200ms a", stubborn));
     let pid = run.line();
     let end = run.finish();
     end.assert_code(124).assert_says("killing the command");
@@ -422,7 +410,7 @@ fn a_command_that_ignores_term_is_killed_after_kill_after_and_still_124() {
 #[test]
 fn a_command_that_ends_in_time_has_its_own_status() {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(&["run", "-t", "60s", "a", "-c", "exit 3"]))
+    outcome(&mut redis.run("-t 60s a", "exit 3"))
         .assert_code(3)
         .assert_silent();
 }

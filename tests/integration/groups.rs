@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::supervision::directly;
+use crate::support::directly;
 use crate::support::{
     Gated, Redis, Running, assert_nothing_left, assert_within, moment, now, outcome, pid_of,
     queued, redlock, wait_until,

@@ -332,7 +332,7 @@ fn every_signal_that_ends_a_script_ends_its_hold() {
         wait_until("the shell is gone", || {
             fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
         });
-        crate::supervision::send(script.pid(), number);
+        crate::support::send(script.pid(), number);
         wait_until("the script is gone", || script.has_ended());
         wait_until("it is given back", || {
             redis.cli(&["EXISTS", "redlock:a"]) == "0"
@@ -406,7 +406,7 @@ fn another_process_than_the_script_may_be_kept_for() {
     let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
     assert!(json.contains(&format!("\"pid\":{kept},")), "{json}");
     assert!(json.contains("[\"sleep\",\"60\"]"), "{json}");
-    crate::supervision::send(kept, libc::SIGTERM);
+    crate::support::send(kept, libc::SIGTERM);
     wait_until("it is given back", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
@@ -428,11 +428,11 @@ fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
     let mut script = holder(&redis, "--ttl 1s", "sleep 60 & echo $!; wait");
     let child: i32 = script.line().parse().unwrap();
     let keeper = keeper(&script);
-    crate::supervision::send(keeper, libc::SIGSTOP);
+    crate::support::send(keeper, libc::SIGSTOP);
     let next = outcome(&mut redis.redlock(&["acquire", "-q", "a", "--format", "token"]));
     next.assert_code(0);
     assert!(!script.has_ended());
-    crate::supervision::send(keeper, libc::SIGCONT);
+    crate::support::send(keeper, libc::SIGCONT);
     wait_until("the script and its child are dead", || {
         script.has_ended() && !is_alive(child) && !is_alive(keeper)
     });
@@ -486,13 +486,13 @@ fn one_who_waits_takes_over_when_keeper_and_script_are_killed() {
         await_mark(&redis, script.pid());
         let keeper = keeper(&script);
         let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
-        let kill_keeper = || crate::supervision::send(keeper, libc::SIGKILL);
+        let kill_keeper = || crate::support::send(keeper, libc::SIGKILL);
         if keeper_first {
             kill_keeper();
             wait_until("the keeper is gone", || !is_alive(keeper));
             script.kill();
         } else {
-            crate::supervision::send(keeper, libc::SIGSTOP);
+            crate::support::send(keeper, libc::SIGSTOP);
             script.kill();
             kill_keeper();
         }

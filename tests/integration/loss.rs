@@ -165,7 +165,7 @@ fn when_redis_stalls_a_stuck_connection_does_not_keep_command_alive() {
 #[test]
 fn what_happens_to_other_locks_is_nothing_to_a_holder() {
     let redis = Redis::start();
-    let mut holder = Running::start(&mut redis.redlock(&["run", "a", "-c", IDLE]));
+    let mut holder = Running::start(&mut redis.run("a", IDLE));
     holder.expect_line("ready");
     wait_until("it watches its key", || {
         let clients = redis.cli(&["CLIENT", "LIST"]);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::supervision::directly;
+use crate::support::directly;
 use crate::support::{
     Gated, Redis, Running, assert_nothing_left, await_mark, host, moment, outcome, queued,
     wait_until,
@@ -30,7 +30,7 @@ fn several_names_are_all_held_and_in_the_environment_as_they_were_typed() {
         for held in $REDLOCK_HELD; do [ "$(cli GET "redlock:${{held%%=*}}")" = "${{held#*=}}" ] && echo "${{held%%=*}}"; done | sort
         "#
     );
-    let end = outcome(&mut redis.redlock(&["run", "b", "c", "a", "-c", &script]));
+    let end = outcome(&mut redis.run("b c a", &script));
     end.assert_code(0).assert_silent();
     let lines: Vec<&str> = end.stdout.lines().collect();
     assert_eq!(lines[0], "b c a");
@@ -59,7 +59,7 @@ fn several_names_with_slots_have_a_slot_each() {
 fn a_name_given_twice_counts_once() {
     let redis = Redis::start();
     let script = r#"echo "$REDLOCK_NAME, $REDLOCK_FENCE, $REDLOCK_HELD""#;
-    let end = outcome(&mut redis.redlock(&["run", "a", "b", "a", "-c", script]));
+    let end = outcome(&mut redis.run("a b a", script));
     end.assert_code(0).assert_silent();
     let parts: Vec<&str> = end.stdout.trim().split(", ").collect();
     assert_eq!(parts[0], "a b");
@@ -150,7 +150,7 @@ fn what_the_job_holds_already_is_reused_and_not_released_by_the_inner_run() {
         echo "$(cli GET redlock:a) $REDLOCK_FENCE"
         "#
     );
-    let end = outcome(&mut redis.redlock(&["run", "a", "-c", &script]));
+    let end = outcome(&mut redis.run("a", &script));
     end.assert_code(0).assert_silent();
     let lines: Vec<&str> = end.stdout.lines().collect();
     let [outer, inner, "inner 5", "after 0", held] = lines[..] else {
@@ -169,7 +169,7 @@ fn an_inner_run_takes_only_what_is_not_held_yet() {
         cli EXISTS redlock:a redlock:b redlock:c
         "#
     );
-    let end = outcome(&mut redis.redlock(&["run", "a", "-c", &script]));
+    let end = outcome(&mut redis.run("a", &script));
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "a\nb\nc\nb a c\n1\n");
     assert_nothing_left(&redis);
@@ -200,7 +200,7 @@ fn shared_and_slots_within_exclusive_are_fine() {
         redlock run -n --shared a -c 'echo "shared ${REDLOCK_SLOT-none}"'
         redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'
     "#;
-    let end = outcome(&mut redis.redlock(&["run", "a", "-c", script]));
+    let end = outcome(&mut redis.run("a", script));
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "shared none\nslot 1\n");
     assert_nothing_left(&redis);
@@ -228,7 +228,7 @@ fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
     let redis = Redis::start();
     for held in ["a=0123:host:1", "a=", "a", "=", "nonsense a=\u{fc} =b", " "] {
         let script = r#"echo "$REDLOCK_TOKEN"; redis-cli -s "$HOME/redis.sock" GET redlock:a"#;
-        let mut run = redis.redlock(&["run", "-n", "a", "-c", script]);
+        let mut run = redis.run("-n a", script);
         let end = outcome(run.env("REDLOCK_HELD", held));
         end.assert_code(0).assert_silent();
         let lines: Vec<&str> = end.stdout.lines().collect();

@@ -80,7 +80,7 @@ fn those_who_come_again_line_up_behind_those_who_wait() {
         let script = format!(
             r#"for turn in 1 2 3; do redlock run -q a -c 'echo {label} >>"$HOME/order"; sleep 0.3'; done"#
         );
-        let mut shell = crate::supervision::directly(&redis, &["sh", "-c", &script]);
+        let mut shell = crate::support::directly(&redis, &["sh", "-c", &script]);
         let before = redis.queue("a").len();
         loops.push(Running::start(&mut shell));
         wait_until("it waits", || redis.queue("a").len() > before);
@@ -189,7 +189,7 @@ fn each_of_eight_leases_that_nobody_releases_is_noticed_by_the_next_in_line_when
     let script = r#"redlock acquire -q a --ttl 1s >"$HOME/$$" && date +%s%N"#;
     let waiters: Vec<Running> = (0..8)
         .map(|_| {
-            let mut shell = crate::supervision::directly(&redis, &["sh", "-c", script]);
+            let mut shell = crate::support::directly(&redis, &["sh", "-c", script]);
             Running::start(&mut shell)
         })
         .collect();

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::pty::Terminal;
-use crate::supervision::{COUNTER, directly, is_gone, send, with_default_signals};
+use crate::support::{COUNTER, directly, is_gone, send, with_default_signals};
 use crate::support::{
     REDLOCK, Redis, Running, assert_nothing_left, path, script, seen_by_a_shell, wait_until,
 };

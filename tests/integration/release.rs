@@ -6,14 +6,7 @@ use std::process::Stdio;
 use crate::support::{Redis, Running, outcome};
 
 fn held(redis: &Redis) -> (Running, String) {
-    let mut run = Running::start(&mut redis.redlock(&[
-        "run",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        "echo $REDLOCK_TOKEN; exec sleep 60",
-    ]));
+    let mut run = Running::start(&mut redis.run("a -- sh", "echo $REDLOCK_TOKEN; exec sleep 60"));
     let token = run.line();
     (run, token)
 }

@@ -319,7 +319,7 @@ fn check_says_whether_it_is_ours_for_long_enough() {
     let redis = Redis::start();
     let script = r"redlock check; echo $?; redlock check a --for 3s; echo $?
         redlock check --for 10m; echo $?; redlock check b; echo $?";
-    let end = outcome(&mut redis.redlock(&["run", "--ttl", "9s", "a", "-c", script]));
+    let end = outcome(&mut redis.run("--ttl 9s a", script));
     end.assert_says("is ours for only")
         .assert_says("no token for lock \"b\"");
     assert_eq!(end.stdout, "0\n0\n79\n79\n");
@@ -331,9 +331,7 @@ fn inside_of_runs_each_lock_is_known_by_its_name() {
     let inner = r"redlock check && redlock check outer && redlock check two && echo all
         redlock extend outer 10m && redlock release two && redlock check two; echo $?
         redlock check; echo $?";
-    let end = outcome(&mut redis.redlock(&[
-        "run", "outer", "--", "redlock", "run", "two", "one", "-c", inner,
-    ]));
+    let end = outcome(&mut redis.run("outer -- redlock run two one", inner));
     end.assert_says("lock \"two\" was released");
     assert_eq!(end.stdout, "all\n79\n79\n");
     end.assert_code(0);
@@ -530,7 +528,7 @@ fn an_acquire_inside_of_a_run_uses_its_lock_and_leaves_it_to_the_run() {
             r#"sh -c 'eval "$(redlock acquire -n a {options})"; redlock check && echo inner'
             sleep 0.1; redlock check && echo outer"#
         );
-        let end = outcome(&mut redis.redlock(&["run", "a", "-c", &script]));
+        let end = outcome(&mut redis.run("a", &script));
         end.assert_code(0).assert_silent();
         assert_eq!(end.stdout, "inner\nouter\n", "{options}");
         assert_nothing_left(&redis);
@@ -543,12 +541,12 @@ fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
     let script = "redlock extend 1m && redlock check --for 50s && echo all
         redlock release --force -q b; sleep 0.2; redlock check --for 50s; echo $?; redlock extend 2m; echo $?
         redlock check a --for 100s && echo a";
-    let end = outcome(&mut redis.redlock(&["run", "--on-lost", "warn", "a", "b", "-c", script]));
+    let end = outcome(&mut redis.run("--on-lost warn a b", script));
     // The other one was extended all the same.
     assert_eq!(end.assert_code(79).stdout, "all\n79\n79\na\n");
     end.assert_says("lock \"b\" was forced free by");
     let script = "redlock release && redlock check; echo $?";
-    let end = outcome(&mut redis.redlock(&["run", "a", "b", "-c", script]));
+    let end = outcome(&mut redis.run("a b", script));
     assert_eq!(end.assert_code(0).stdout, "79\n");
     end.assert_says("lock \"a\" was released")
         .assert_says("lock \"b\" was released");

@@ -12,11 +12,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
-use crate::supervision::{directly, is_gone, send};
 use crate::support::{
     Gate, OtherUser, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, free_port,
     is_alive, is_permitted, now, outcome, path, script, wait_until,
 };
+use crate::support::{directly, is_gone, send};
 
 /// redlock under strace with these options; strace ends as redlock does.
 fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {

@@ -280,7 +280,6 @@ fn watching_shows_it_again_until_interrupted() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let redis = Redis::start();
-    let end =
-        outcome(&mut redis.redlock(&["run", "a", "-c", "redlock status --watch=1ms | head -n 2"]));
+    let end = outcome(&mut redis.run("a", "redlock status --watch=1ms | head -n 2"));
     end.assert_code(0).assert_silent();
 }

@@ -6,30 +6,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    REDLOCK, Redis, Running, is_alive, outcome, path, wait_until, without_terminal,
+    COUNTER, REDLOCK, Redis, Running, directly, is_alive, is_gone, outcome, send, state,
+    wait_until, with_default_signals, with_signals,
 };
-
-/// A Perl program that says its label, `ready` and its pid, then its label and the name of each
-/// signal of its arguments when one comes, and ends at RTMAX: as the highest number it is taken
-/// last, so whatever came before it has been said by then. It gives up after a while, in case
-/// nobody ends it.
-pub const COUNTER: &str = r#"
-    $| = 1;
-    my ($label, @names) = @ARGV;
-    my ($end, $limit) = (0, time + 60);
-    for my $name (@names) { $SIG{$name} = sub { print "$label $name\n" } }
-    $SIG{RTMAX} = sub { $end = 1 };
-    print "$label ready $$\n";
-    select(undef, undef, undef, 0.01) until $end || time > $limit;
-    print "$label end\n";
-"#;
 
 /// The signals that [`COUNTER`] is asked for, as Perl and the kernel have them.
 const SIGNALS: [(&str, i32); 10] = [
@@ -45,92 +29,9 @@ const SIGNALS: [(&str, i32); 10] = [
     ("PIPE", libc::SIGPIPE),
 ];
 
-/// Sends a signal by its number; real-time signals have no name in nix.
-pub fn send(pid: i32, signal: i32) {
-    // SAFETY: kill touches no memory.
-    let result = unsafe { libc::kill(pid, signal) };
-    assert_eq!(result, 0, "can't send {signal} to {pid}");
-}
-
-/// The state letter of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
-pub fn state(pid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
-}
-
-/// Whether no trace of a process is left: it has ended and was reaped.
-pub fn is_gone(pid: i32) -> bool {
-    !Path::new(&format!("/proc/{pid}")).exists()
-}
-
-/// Sets a signal's action to ignored or default. The C library refuses the signals it uses itself,
-/// so this asks the kernel.
-fn set_ignored(signal: i32, ignored: bool) {
-    // Handler, flags, restorer, mask; all but the handler may be zero for these two actions.
-    let action = [usize::from(ignored), 0, 0, 0];
-    // SAFETY: the kernel reads the action, and the length is that of its signal mask.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigaction,
-            signal,
-            action.as_ptr(),
-            std::ptr::null::<usize>(),
-            size_of::<u64>(),
-        );
-    }
-}
-
-/// Sets the mask of blocked signals, bit N-1 for signal N, past the C library as well.
-fn set_mask(mask: u64) {
-    // SAFETY: the kernel reads the mask, and the length is its own.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const mask,
-            std::ptr::null::<u64>(),
-            size_of::<u64>(),
-        );
-    }
-}
-
-/// Starts a command with the signals that `ignored` names ignored, all others at their default,
-/// and this mask.
-fn with_signals(mut command: Command, ignored: fn(i32) -> bool, mask: u64) -> Command {
-    // SAFETY: system calls only, between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            for signal in 1..=64 {
-                set_ignored(signal, ignored(signal));
-            }
-            set_mask(mask);
-            Ok(())
-        });
-    }
-    command
-}
-
-/// Starts a command with all signals at their default, whatever the tests were started with.
-pub fn with_default_signals(command: Command) -> Command {
-    with_signals(command, |_| false, 0)
-}
-
 /// redlock, with default signals.
 fn run(redis: &Redis, arguments: &[&str]) -> Command {
     with_default_signals(redis.redlock(arguments))
-}
-
-/// A command without redlock, in the same surroundings as with it.
-pub fn directly(redis: &Redis, command: &[&str]) -> Command {
-    let mut direct = Command::new(command[0]);
-    direct
-        .args(&command[1..])
-        .env_clear()
-        .env("PATH", path())
-        .env("REDLOCK_URL", redis.url())
-        .env("HOME", redis.dir.path());
-    without_terminal(&mut direct);
-    direct
 }
 
 /// The pid in a line such as `child ready 4711`.
@@ -517,7 +418,7 @@ fn an_ignored_sigpipe_stays_ignored_in_the_child() {
 fn an_ignored_sigchld_stays_ignored_in_the_child_whose_status_still_counts() {
     assert_signals_pass_through(|signal| signal == libc::SIGCHLD, 0);
     let redis = Redis::start();
-    let child = redis.redlock(&["run", "a", "-c", "exit 7"]);
+    let child = redis.run("a", "exit 7");
     outcome(&mut with_signals(
         child,
         |signal| signal == libc::SIGCHLD,

@@ -9,11 +9,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
-use crate::supervision::{directly, send};
 use crate::support::{
     Gate, OtherUser, Redis, Running, assert_nothing_left, await_mark, is_alive, moment, now,
     outcome, queued, wait_until,
 };
+use crate::support::{directly, send};
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
 const SURVIVOR: &str = r#"echo $$; read go <"$HOME/gate""#;

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::supervision::state;
+use crate::support::state;
 use crate::support::{REDLOCK, Redis, script, without_terminal};
 
 /// How long a case may take before it counts as one that hangs.

@@ -284,7 +284,7 @@ fn a_lock_that_is_over_leaves_no_mark() {
     // A release by the job, after which it goes on for a while.
     let script = r#"echo ready; read go <"$HOME/gate"; exec redlock release -q"#;
     let mut gate = crate::support::Gate::new(&redis);
-    let mut run = Running::start(&mut redis.redlock(&["run", "a", "-c", script]));
+    let mut run = Running::start(&mut redis.run("a", script));
     run.expect_line("ready");
     let mark = await_mark(&redis, run.pid());
     gate.open();
@@ -303,7 +303,7 @@ fn holder_in_a_namespace(redis: &Redis) -> Option<(Running, i32)> {
     let run = ["run", "--ttl", "3s", "-k", "100ms", "a", "-c"];
     let script = "echo ready; exec sleep 60";
     let command = [&["unshare"], &unshare[..], &[REDLOCK], &run, &[script]].concat();
-    let mut holder = Running::start(&mut crate::supervision::directly(redis, &command));
+    let mut holder = Running::start(&mut crate::support::directly(redis, &command));
     holder.expect_line("ready");
     // It knows itself by its pid there.
     await_mark(redis, 1);
@@ -319,7 +319,7 @@ fn a_holder_that_was_killed_in_its_own_pid_namespace_is_not_taken_over() {
     let Some((holder, pid)) = holder_in_a_namespace(&redis) else {
         return;
     };
-    crate::supervision::send(pid, libc::SIGKILL);
+    crate::support::send(pid, libc::SIGKILL);
     wait_until("it is dead", || !is_alive(pid));
     assert_waits_for_the_expiry(&redis);
     drop(holder);
@@ -336,7 +336,7 @@ fn a_holder_that_lives_in_its_own_pid_namespace_is_left_alone() {
     // Its pid there, 1, is alive here as well, and may be anybody's.
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     assert!(!holder.has_ended());
-    crate::supervision::send(pid, libc::SIGTERM);
+    crate::support::send(pid, libc::SIGTERM);
     holder.finish();
     assert_nothing_left(&redis);
 }

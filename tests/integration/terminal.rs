@@ -5,7 +5,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
-use crate::supervision::{COUNTER, is_gone, send, state, with_default_signals};
+use crate::support::{COUNTER, is_gone, send, state, with_default_signals};
 use crate::support::{REDLOCK, Redis, is_alive, path, seen_by_a_shell, wait_until};
 use crate::tmux::Tmux;
 

@@ -12,10 +12,10 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
-use crate::supervision::{directly, is_gone, send, state, with_default_signals};
 use crate::support::{
     Gate, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, is_alive, outcome, wait_until,
 };
+use crate::support::{directly, is_gone, send, state, with_default_signals};
 
 /// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
 const CLEANER: &str = r#"

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::pty::Terminal;
-use crate::supervision::with_default_signals;
+use crate::support::with_default_signals;
 use crate::support::{
     Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, host, outcome, queued,
     seen_by_a_shell, wait_until,
@@ -16,7 +16,7 @@ use crate::support::{
 fn heard(redis: &Redis, arguments: &[&str]) -> Running {
     let script = format!("exec {REDLOCK} \"$@\" 2>&1");
     let shell = ["sh", "-c", &script, "sh"];
-    Running::start(&mut crate::supervision::directly(
+    Running::start(&mut crate::support::directly(
         redis,
         &[&shell, arguments].concat(),
     ))
@@ -227,7 +227,7 @@ fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
         let mut terminal = Terminal::start(with_default_signals(redis.redlock(&arguments)));
         terminal.wait_until("the line", |shown| shown.contains("waiting for \"a\""));
         if let Some(signal) = signal {
-            crate::supervision::send(terminal.pid(), signal);
+            crate::support::send(terminal.pid(), signal);
         }
         assert_eq!(seen_by_a_shell(terminal.finish()), Some(code));
         let screen = screen(&terminal.shown);

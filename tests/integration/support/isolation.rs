@@ -1,0 +1,153 @@
+//! Tests among processes of their own, and as another user.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use super::{REDLOCK, Redis, path, script, without_terminal};
+
+/// For the start of tests that leave processes behind which have lost their parents, or that want to see
+/// that nothing of the kind is there: on one machine nobody can tell whose such a process is. Runs the
+/// test in a pid namespace of its own; where that isn't permitted, one after the other.
+macro_rules! among_own_processes {
+    () => {
+        if crate::support::has_run_among_own_processes() {
+            return;
+        }
+    };
+}
+pub(crate) use among_own_processes;
+
+/// Whether the test of this thread has run, in another process.
+pub fn has_run_among_own_processes() -> bool {
+    const MARK: &str = "REDLOCK_TEST_AMONG_OWN_PROCESSES";
+    const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    static IS_PERMITTED: LazyLock<bool> =
+        LazyLock::new(|| is_permitted(&[&UNSHARE[..], &["true"]].concat()));
+    static ALONE: Mutex<()> = Mutex::new(());
+    thread_local! {
+        static UNTIL_THE_END: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+    }
+    if std::env::var_os(MARK).is_some() {
+        return false;
+    }
+    if !*IS_PERMITTED {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        UNTIL_THE_END.set(Some(alone));
+        return false;
+    }
+    let thread = std::thread::current();
+    let name = thread.name().expect("a test has a thread with its name");
+    let output = Command::new(UNSHARE[0])
+        .args(&UNSHARE[1..])
+        // The shell reaps the processes that have lost their parents. A session of outside has no number here.
+        .args(["sh", "-c", "setsid -w \"$0\" \"$@\"; exit $?"])
+        .arg(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--test-threads", "1", "--nocapture"])
+        .env(MARK, "1")
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.contains("1 passed"), "{stdout}");
+    true
+}
+
+/// Whether this command succeeds here: what it needs may not be permitted.
+pub fn is_permitted(words: &[&str]) -> bool {
+    let output = Command::new(words[0]).args(&words[1..]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// Another user, without any privilege, in a directory with all that this user needs: `redlock`,
+/// `head` (setuid, root's), `become` (makes root of this user, as sudo does, and executes its
+/// arguments) and `gate` (a pipe that is closed when this is dropped). Paths are relative, because
+/// the directories above may be closed to others.
+pub struct OtherUser {
+    id: u32,
+    dir: tempfile::TempDir,
+    gate: fs::File,
+}
+
+impl OtherUser {
+    /// `None` where the tests don't run as root, or setuid programs don't count.
+    pub fn new() -> Option<Self> {
+        Self::with_id(54321)
+    }
+
+    /// One of whom nobody else has a process: neither another test nor another run of the tests.
+    pub fn alone() -> Option<Self> {
+        Self::with_id(100_000 + std::process::id())
+    }
+
+    fn with_id(id: u32) -> Option<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let all = |mode| fs::Permissions::from_mode(mode);
+        fs::set_permissions(dir.path(), all(0o755)).unwrap();
+        // By another process: a file that this one has open to write would be busy for a moment in
+        // each process that another test starts.
+        let install = |mode: &str, from: &str, to: &str| {
+            let to = dir.path().join(to);
+            is_permitted(&["install", "-m", mode, from, to.to_str().unwrap()])
+        };
+        let found = |program: &str| {
+            let mut places = ["/usr/bin", "/bin"].into_iter();
+            let path = places.find_map(|place| {
+                let path = format!("{place}/{program}");
+                fs::exists(&path).unwrap().then_some(path)
+            });
+            path.unwrap_or_else(|| panic!("no {program}"))
+        };
+        if !nix::unistd::getuid().is_root()
+            || !install("755", REDLOCK, "redlock")
+            || !install("4755", &found("head"), "head")
+            || !install("4755", &found("setpriv"), "setpriv")
+        {
+            return None;
+        }
+        script(
+            dir.path(),
+            "become",
+            "#!/bin/sh\nexec ./setpriv --reuid 0 --regid 0 --clear-groups \"$@\"\n",
+        );
+        let gate = dir.path().join("gate");
+        nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::set_permissions(&gate, all(0o666)).unwrap();
+        let mut both = fs::OpenOptions::new();
+        let gate = both.read(true).write(true).open(gate).unwrap();
+        let user = Self { id, dir, gate };
+        let probe = user.command(&["./become", "true"]).status();
+        probe.is_ok_and(|status| status.success()).then_some(user)
+    }
+
+    /// A command of this user's.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let id = self.id.to_string();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+            .args(words)
+            .env_clear()
+            .env("PATH", path())
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        without_terminal(&mut command);
+        command
+    }
+
+    /// This user's redlock.
+    pub fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Command {
+        let mut command = self.command(&[&["./redlock"], arguments].concat());
+        command.env("REDLOCK_URL", redis.tcp_url());
+        command
+    }
+
+    /// Lets one that reads a line of the gate go on.
+    pub fn open_gate(&mut self) {
+        self.gate.write_all(b"go\n").unwrap();
+    }
+}

@@ -1,0 +1,61 @@
+//! What every test needs: a private Redis, redlock as a process, and patience with a limit.
+//!
+//! Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line, at the
+//! end of a stream, or at a condition that it waits for.
+
+mod isolation;
+mod processes;
+mod running;
+mod server;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use self::isolation::*;
+pub use self::processes::*;
+pub use self::running::*;
+pub use self::server::*;
+
+/// How long anything may take before a test calls it a failure.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The binary under test.
+pub const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
+
+/// Waits until a condition holds; fails the test with `what` when it never does.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A moment by the clock of all processes, since 1970.
+pub fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+/// The moment that `date +%s%N` has printed.
+#[track_caller]
+pub fn moment(line: &str) -> Duration {
+    let nanoseconds = line.trim().parse();
+    Duration::from_nanos(nanoseconds.unwrap_or_else(|_| panic!("no moment: {line:?}")))
+}
+
+/// A promise about time was kept, in several independent rounds. The machine does other things as
+/// well (its disk alone may hold a process up for seconds), so that one of the rounds may be late.
+#[track_caller]
+pub fn assert_within(limit: Duration, mut times: Vec<Duration>) {
+    times.sort();
+    let median = times[times.len() / 2];
+    let most = *times.last().unwrap();
+    assert!(
+        median < limit && most < limit + Duration::from_secs(4),
+        "more than {limit:?}: {times:?}"
+    );
+}
+
+/// The name of this machine.
+pub fn host() -> String {
+    nix::unistd::gethostname().unwrap().into_string().unwrap()
+}

@@ -1,0 +1,137 @@
+//! Processes by their numbers: signals, states and marks.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Redis, outcome, path, wait_until, without_terminal};
+
+/// A Perl program that says its label, `ready` and its pid, then its label and the name of each
+/// signal of its arguments when one comes, and ends at RTMAX: as the highest number it is taken
+/// last, so whatever came before it has been said by then. It gives up after a while, in case
+/// nobody ends it.
+pub const COUNTER: &str = r#"
+    $| = 1;
+    my ($label, @names) = @ARGV;
+    my ($end, $limit) = (0, time + 60);
+    for my $name (@names) { $SIG{$name} = sub { print "$label $name\n" } }
+    $SIG{RTMAX} = sub { $end = 1 };
+    print "$label ready $$\n";
+    select(undef, undef, undef, 0.01) until $end || time > $limit;
+    print "$label end\n";
+"#;
+
+/// Sends a signal by its number; real-time signals have no name in nix.
+pub fn send(pid: i32, signal: i32) {
+    // SAFETY: kill touches no memory.
+    let result = unsafe { libc::kill(pid, signal) };
+    assert_eq!(result, 0, "can't send {signal} to {pid}");
+}
+
+/// The state letter of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
+pub fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Whether no trace of a process is left: it has ended and was reaped.
+pub fn is_gone(pid: i32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Sets a signal's action to ignored or default. The C library refuses the signals it uses itself,
+/// so this asks the kernel.
+fn set_ignored(signal: i32, ignored: bool) {
+    // Handler, flags, restorer, mask; all but the handler may be zero for these two actions.
+    let action = [usize::from(ignored), 0, 0, 0];
+    // SAFETY: the kernel reads the action, and the length is that of its signal mask.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            action.as_ptr(),
+            std::ptr::null::<usize>(),
+            size_of::<u64>(),
+        );
+    }
+}
+
+/// Sets the mask of blocked signals, bit N-1 for signal N, past the C library as well.
+fn set_mask(mask: u64) {
+    // SAFETY: the kernel reads the mask, and the length is its own.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            std::ptr::null::<u64>(),
+            size_of::<u64>(),
+        );
+    }
+}
+
+/// Starts a command with the signals that `ignored` names ignored, all others at their default,
+/// and this mask.
+pub fn with_signals(mut command: Command, ignored: fn(i32) -> bool, mask: u64) -> Command {
+    // SAFETY: system calls only, between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            for signal in 1..=64 {
+                set_ignored(signal, ignored(signal));
+            }
+            set_mask(mask);
+            Ok(())
+        });
+    }
+    command
+}
+
+/// Starts a command with all signals at their default, whatever the tests were started with.
+pub fn with_default_signals(command: Command) -> Command {
+    with_signals(command, |_| false, 0)
+}
+
+/// Whether a process exists and isn't a zombie.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')')
+        .is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
+}
+
+/// A command without redlock, in the same surroundings as with it.
+pub fn directly(redis: &Redis, command: &[&str]) -> Command {
+    let mut direct = Command::new(command[0]);
+    direct
+        .args(&command[1..])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url())
+        .env("HOME", redis.dir.path());
+    without_terminal(&mut direct);
+    direct
+}
+
+/// The mark that the holder of the lock "a" with this pid leaves on its host, if it is there: it says
+/// that the process is to be looked for here, and not on another machine that looks the same.
+pub fn mark(redis: &Redis, pid: i32) -> Option<PathBuf> {
+    let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
+    let locks: serde_json::Value = serde_json::from_str(&json).ok()?;
+    let holders = locks[0]["holders"].as_array()?;
+    let holder = holders.iter().find(|holder| holder["pid"] == pid)?;
+    let path = PathBuf::from(format!("/dev/shm/redlock-{}", holder["id"].as_str()?));
+    path.exists().then_some(path)
+}
+
+/// Waits for the mark of a holder of the lock "a"; from then on others may find out that it is dead.
+#[track_caller]
+pub fn await_mark(redis: &Redis, pid: i32) -> PathBuf {
+    let mut found = None;
+    wait_until("the holder has left its mark in /dev/shm", || {
+        found = mark(redis, pid);
+        found.is_some()
+    });
+    found.unwrap()
+}

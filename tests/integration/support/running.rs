@@ -1,0 +1,398 @@
+//! redlock and other commands as processes: what they say, and how they end.
+
+#![allow(unsafe_code)]
+
+use std::fmt::{self, Debug};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{REDLOCK, Redis, TIMEOUT, moment, state, wait_until};
+
+/// A redlock without any server, and with nothing of the environment the tests run in.
+pub fn redlock(arguments: &[&str]) -> Command {
+    let mut command = Command::new(REDLOCK);
+    command.args(arguments).env_clear().env("PATH", path());
+    without_terminal(&mut command);
+    command
+}
+
+/// The search path with the binary's own directory in front, so that scripts may call `redlock`.
+pub fn path() -> String {
+    let own = PathBuf::from(REDLOCK);
+    format!(
+        "{}:{}",
+        own.parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    )
+}
+
+/// Gives a command a session of its own, so that it has no controlling terminal, and the signals
+/// back that whoever started the tests in the background had ignored.
+pub fn without_terminal(command: &mut Command) {
+    // SAFETY: setsid and signal are system calls, allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::setsid()?;
+            for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
+                nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl)?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// The status as a shell sees it: 128+N where signal N killed the process.
+pub fn seen_by_a_shell(status: ExitStatus) -> Option<i32> {
+    status.code().or(status.signal().map(|signal| 128 + signal))
+}
+
+/// How a command ended, with all it said.
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// The status as a shell sees it: 128+N also where signal N killed redlock itself.
+    pub fn code(&self) -> Option<i32> {
+        seen_by_a_shell(self.status)
+    }
+
+    /// It ended with this number of its own accord; no signal killed it.
+    #[track_caller]
+    pub fn assert_exited(&self, code: i32) -> &Self {
+        assert_eq!(self.status.code(), Some(code), "{self:?}");
+        self
+    }
+
+    /// It was killed by this signal, and left no core file behind.
+    #[track_caller]
+    pub fn assert_killed_by(&self, signal: i32) -> &Self {
+        assert_eq!(self.status.signal(), Some(signal), "{self:?}");
+        assert!(!self.status.core_dumped(), "it left a core file: {self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn assert_code(&self, code: i32) -> &Self {
+        assert_eq!(self.code(), Some(code), "{self:?}");
+        self
+    }
+
+    /// The standard error contains this text.
+    #[track_caller]
+    pub fn assert_says(&self, text: &str) -> &Self {
+        assert!(self.stderr.contains(text), "no {text:?} in {self:?}");
+        self
+    }
+
+    /// Not a byte on standard error.
+    #[track_caller]
+    pub fn assert_silent(&self) -> &Self {
+        assert_eq!(self.stderr, "", "{self:?}");
+        self
+    }
+}
+
+impl Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "exit {:?}, signal {:?}",
+            self.status.code(),
+            self.status.signal()
+        )?;
+        writeln!(
+            f,
+            "--- stdout\n{}\n--- stderr\n{}",
+            self.stdout, self.stderr
+        )
+    }
+}
+
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs a command to its end, with an empty standard input.
+pub fn outcome(command: &mut Command) -> Outcome {
+    Running::start(command).finish()
+}
+
+/// A process under way: its output is collected, and it is killed when the test ends.
+pub struct Running {
+    pub process: Child,
+    lines: Receiver<String>,
+    seen: String,
+    stderr: Receiver<String>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("can't start {command:?}: {error}"));
+        let stdout = process.stdout.take().unwrap();
+        let (line, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(stdout);
+            let mut buffer = Vec::new();
+            while matches!(reader.read_until(b'\n', &mut buffer), Ok(read) if read > 0) {
+                let _ = line.send(String::from_utf8_lossy(&buffer).into_owned());
+                buffer.clear();
+            }
+        });
+        let mut errors = process.stderr.take().unwrap();
+        let (all, stderr) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = errors.read_to_end(&mut text);
+            let _ = all.send(String::from_utf8_lossy(&text).into_owned());
+        });
+        Self {
+            process,
+            lines,
+            seen: String::new(),
+            stderr,
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.id().try_into().unwrap()
+    }
+
+    /// The next line of its standard output, without the newline: where a test meets it.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        match self.lines.recv_timeout(TIMEOUT) {
+            Ok(line) => {
+                self.seen += &line;
+                line.trim_end().to_owned()
+            }
+            Err(error) => {
+                let _ = self.process.kill();
+                let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
+                panic!(
+                    "no line came ({error}); before: {:?}; stderr: {stderr:?}",
+                    self.seen
+                );
+            }
+        }
+    }
+
+    /// The next line of its standard output with its newline; `None` where none comes any more.
+    pub fn next_line(&mut self) -> Option<String> {
+        let line = self.lines.recv_timeout(TIMEOUT).ok()?;
+        self.seen += &line;
+        Some(line)
+    }
+
+    /// Waits for this line.
+    #[track_caller]
+    pub fn expect_line(&mut self, text: &str) {
+        assert_eq!(self.line(), text);
+    }
+
+    /// Waits until it stands in the queue of the lock "a".
+    #[track_caller]
+    pub fn wait_until_queued(&mut self, redis: &Redis) {
+        let pid = self.pid();
+        wait_until("it stands in the queue", || {
+            assert!(
+                !self.has_ended(),
+                "it has ended; {}",
+                redis.describe_key("a")
+            );
+            redis.queue("a").contains(&pid)
+        });
+    }
+
+    /// Stops it as Ctrl-Z would, and waits until it stands still.
+    pub fn suspend(&self) {
+        self.signal(Signal::SIGSTOP);
+        let pid = self.pid();
+        wait_until("it is stopped", || state(pid) == Some('T'));
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Kills it, and waits until it is gone with its connections.
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Sends a signal to the process itself.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("the process lives");
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end and all it said.
+    #[track_caller]
+    pub fn finish(mut self) -> Outcome {
+        let end = Instant::now() + TIMEOUT;
+        let status = loop {
+            match self.process.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                None => {
+                    let _ = self.process.kill();
+                    let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
+                    panic!(
+                        "it never ended; stdout: {:?}; stderr: {stderr:?}",
+                        self.seen
+                    );
+                }
+            }
+        };
+        // A descendant that outlives it may hold the streams open; a test that expects the end of
+        // file waits for it here.
+        let stderr = self
+            .stderr
+            .recv_timeout(TIMEOUT)
+            .unwrap_or_else(|_| "(stderr never ended)".into());
+        while let Ok(line) = self.lines.recv_timeout(TIMEOUT) {
+            self.seen += &line;
+        }
+        Outcome {
+            status,
+            stdout: std::mem::take(&mut self.seen),
+            stderr,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // With what it has started, where it leads a group. While it isn't reaped, no other group
+        // has its number.
+        if matches!(self.process.try_wait(), Ok(None)) {
+            let _ = nix::sys::signal::killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A run whose COMMAND says `ready` when it starts, and ends when it is told to.
+pub struct Gated {
+    pub run: Running,
+    gate: fs::File,
+}
+
+impl Gated {
+    /// Starts one; `arguments` are the options and names of the run.
+    pub fn start(redis: &Redis, arguments: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = redis.dir.path().join(format!("gate-{count}"));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Open for both, so that neither side waits for the other.
+        let mut both = fs::OpenOptions::new();
+        let gate = both.read(true).write(true).open(&path).unwrap();
+        // Its last line says when it ended, by its own clock.
+        let script = r#"echo ready; read go <"$0"; date +%s%N"#;
+        let command = ["--", "sh", "-c", script, path.to_str().unwrap()];
+        let arguments = [&["run"], arguments, &command].concat();
+        let run = Running::start(&mut redis.redlock(&arguments));
+        Self { run, gate }
+    }
+
+    /// Starts one that finds the lock "a" held, up to its place in the queue.
+    #[track_caller]
+    pub fn queued(redis: &Redis, arguments: &[&str]) -> Self {
+        let mut gated = Self::start(redis, arguments);
+        gated.run.wait_until_queued(redis);
+        gated
+    }
+
+    /// Waits until COMMAND runs.
+    #[track_caller]
+    pub fn ready(mut self) -> Self {
+        self.run.expect_line("ready");
+        self
+    }
+
+    /// Tells COMMAND to end, whenever it is there.
+    pub fn open(&mut self) {
+        self.gate.write_all(b"go\n").unwrap();
+    }
+
+    /// Tells COMMAND to end, and waits for the end of the run; when COMMAND ended.
+    #[track_caller]
+    pub fn end(mut self) -> Duration {
+        self.open();
+        let end = self.run.finish();
+        end.assert_code(0);
+        moment(end.stdout.lines().last().unwrap_or_default())
+    }
+}
+
+/// A pipe with the name "gate" in the home directory, where scripts wait for a word of the test. It is
+/// open for both, so that neither side waits for the other to come.
+pub struct Gate(fs::File);
+
+impl Gate {
+    pub fn new(redis: &Redis) -> Self {
+        let path = redis.dir.path().join("gate");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut both = fs::OpenOptions::new();
+        Self(both.read(true).write(true).open(&path).unwrap())
+    }
+
+    /// Lets a script go on, whenever it is there.
+    pub fn open(&mut self) {
+        self.0.write_all(b"go\n").unwrap();
+    }
+}
+
+/// Starts a run, with all its arguments, that finds the lock "a" held, up to its place in the
+/// queue.
+#[track_caller]
+pub fn queued(redis: &Redis, arguments: &[&str]) -> Running {
+    let mut run = Running::start(&mut redis.redlock(arguments));
+    run.wait_until_queued(redis);
+    run
+}
+
+/// An executable script in a directory.
+pub fn script(dir: &std::path::Path, name: &str, text: &str) -> PathBuf {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = dir.join(name);
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o755)
+        .open(&path)
+        .unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    path
+}

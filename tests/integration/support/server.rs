@@ -1,0 +1,268 @@
+//! A private Redis, and a server that answers nobody.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{redlock, wait_until};
+
+/// A private Redis on a Unix socket and a loopback port, gone when dropped.
+pub struct Redis {
+    pub dir: tempfile::TempDir,
+    pub port: u16,
+    options: Vec<String>,
+    process: Child,
+}
+
+impl Redis {
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A Redis with more options, as on its command line: `["--requirepass", "secret"]`.
+    pub fn with(options: &[&str]) -> Self {
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        loop {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let port = free_port();
+            let process = launch(&dir, port, &options);
+            let mut redis = Self {
+                dir,
+                port,
+                options: options.clone(),
+                process,
+            };
+            if redis.comes_up() {
+                return redis;
+            }
+            // Another server of a parallel test got the port first; anything else is an error.
+            let log = fs::read_to_string(redis.dir.path().join("redis.log")).unwrap_or_default();
+            assert!(
+                log.contains("Address already in use"),
+                "redis-server ended: {log}"
+            );
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    /// The URL of the Unix socket.
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn tcp_url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// What redis-cli prints for a command, without the newline at its end.
+    pub fn cli(&self, command: &[&str]) -> String {
+        let output = Command::new("redis-cli")
+            .arg("-s")
+            .arg(self.socket())
+            .args(command)
+            .output()
+            .expect("redis-cli runs");
+        String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned()
+    }
+
+    /// All keys, sorted, but those of what is remembered when a lock is long over: the history and
+    /// the names that have one.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self
+            .cli(&["KEYS", "*"])
+            .lines()
+            .filter(|line| !line.is_empty())
+            .filter(|key| !key.ends_with("}:history") && !key.ends_with("}:index"))
+            .map(str::to_owned)
+            .collect();
+        keys.sort();
+        keys
+    }
+
+    /// The pids of those who wait for a lock, in the order of their turns.
+    pub fn queue(&self, name: &str) -> Vec<i32> {
+        let key = format!("{{redlock:{name}}}:queue");
+        let tokens = self.cli(&["ZRANGE", &key, "0", "-1"]);
+        tokens.lines().filter_map(pid_of).collect()
+    }
+
+    /// The pid of the redlock whose token stands in the lock: of its exclusive holder.
+    pub fn holder(&self, name: &str) -> Option<i32> {
+        pid_of(&self.cli(&["GET", &format!("redlock:{name}")]))
+    }
+
+    /// How often a command was called, by `INFO commandstats`.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.cli(&["INFO", "commandstats"]);
+        stats
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))
+            .and_then(|rest| rest.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Stops its process, as a stalled server; `resume` lets it go on.
+    pub fn stall(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal)
+            .expect("redis-server lives");
+    }
+
+    /// Kills it; the data is lost.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again after `kill`, empty, on the same socket and port.
+    pub fn start_again(&mut self) {
+        self.process = launch(&self.dir, self.port, &self.options);
+        assert!(self.comes_up(), "redis-server doesn't start again");
+    }
+
+    /// Waits until it accepts connections; false when it ends instead.
+    fn comes_up(&mut self) -> bool {
+        let socket = self.socket();
+        let mut ended = false;
+        wait_until("redis-server accepts connections", || {
+            ended = self.process.try_wait().unwrap().is_some();
+            ended || UnixStream::connect(&socket).is_ok()
+        });
+        !ended
+    }
+
+    /// A redlock that knows this server, and nothing of the environment the tests run in: no
+    /// terminal, no configuration files, no REDLOCK variables.
+    pub fn redlock(&self, arguments: &[&str]) -> Command {
+        let mut command = redlock(arguments);
+        command
+            .env("REDLOCK_URL", self.url())
+            .env("HOME", self.dir.path());
+        command
+    }
+
+    /// A run of a script, with its options and names in one line: `redis.run("--ttl 1s a", "true")`.
+    pub fn run(&self, words: &str, script: &str) -> Command {
+        let words = words.split_whitespace();
+        let arguments: Vec<&str> = ["run"]
+            .into_iter()
+            .chain(words)
+            .chain(["-c", script])
+            .collect();
+        self.redlock(&arguments)
+    }
+
+    /// What a failing test wants to know of a lock's key.
+    pub fn describe_key(&self, name: &str) -> String {
+        let key = format!("redlock:{name}");
+        format!(
+            "key {key}: type {}, value {:?}, pttl {}; keys {:?}",
+            self.cli(&["TYPE", &key]),
+            self.cli(&["GET", &key]),
+            self.cli(&["PTTL", &key]),
+            self.keys()
+        )
+    }
+}
+
+/// The pid in a token: `<random>:<host>:<pid>`.
+pub fn pid_of(token: &str) -> Option<i32> {
+    token.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Nothing is left of any lock but its state (and what [`Redis::keys`] leaves out).
+#[track_caller]
+pub fn assert_nothing_left(redis: &Redis) {
+    let mut left = redis.keys();
+    left.retain(|key| !key.ends_with("}:state"));
+    assert_eq!(left, [""; 0], "keys are left");
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
+    let log = fs::File::create(dir.path().join("redis.log")).unwrap();
+    Command::new("redis-server")
+        .args([
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+        ])
+        .arg("--unixsocket")
+        .arg(dir.path().join("redis.sock"))
+        .arg("--dir")
+        .arg(dir.path())
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .expect("redis-server is installed")
+}
+
+/// A server that is so busy that it doesn't even accept connections.
+pub struct UnresponsiveServer {
+    listener: TcpListener,
+    _full: Vec<std::net::TcpStream>,
+}
+
+impl UnresponsiveServer {
+    pub fn new() -> Self {
+        use std::os::fd::AsRawFd;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // SAFETY: a system call on a socket that is ours.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let connect = || {
+            let patience = Duration::from_millis(100);
+            std::net::TcpStream::connect_timeout(&address, patience).ok()
+        };
+        let full = std::iter::from_fn(connect).collect();
+        Self {
+            listener,
+            _full: full,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.listener.local_addr().unwrap())
+    }
+}
+
+/// A loopback port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
