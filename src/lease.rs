@@ -25,7 +25,7 @@ pub struct Lease {
 }
 
 /// The first renewal comes soon: with it the server begins to tell us when the lock is taken away.
-/// A job that is shorter than this doesn't pay for it, and who takes a lock away is noticed within
+/// A job that is shorter than this doesn't pay for it, and a lock that is taken away is noticed within
 /// a tenth of a second in any case.
 const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 
@@ -85,7 +85,7 @@ impl Lease {
         }
     }
 
-    /// From here on somebody else may hold the lock: COMMAND must be dead.
+    /// From here on another client may hold the lock: COMMAND must be dead.
     pub fn deadline(&self) -> Moment {
         self.valid_from + usable(self.length)
     }

@@ -261,7 +261,7 @@ impl Mark {
         text
     }
 
-    /// Reads it; `None` for anything else. Who may write into that directory may put anything there.
+    /// Reads it; `None` for anything else. A user who may write into that directory may put anything there.
     fn read(path: &Path) -> Option<Self> {
         let mut open = OpenOptions::new();
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
@@ -329,7 +329,7 @@ pub fn leave_mark(id: &str, noted: Moment, members: &[Known]) {
     }
 }
 
-/// Removes marks that nobody needs any more.
+/// Removes marks that are not needed any more.
 pub fn remove_old_marks() {
     let user = nix::unistd::geteuid().as_raw();
     let marks = fs::read_dir(MARKS).into_iter().flatten().flatten();

@@ -40,7 +40,7 @@ pub enum Report {
     Cancelled(Name, Box<Who>),
     /// This lock is not ours any more.
     Lost(Name, Loss),
-    /// Our job has given this lock back.
+    /// Our job has released this lock.
     Returned(Name),
     /// No answer, so the state is unknown.
     Failed(Error),

@@ -127,7 +127,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 const KILL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Within this time the same signal is the same request, and another one no escalation: what
-/// `timeout`, a shell or an outer redlock passes on comes within milliseconds, and nobody types it
+/// `timeout`, a shell or an outer redlock passes on comes within milliseconds, and no one types it
 /// faster.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 

@@ -124,7 +124,7 @@ pub fn interrupted() -> Result<Receiver<()>, ctrlc::Error> {
     let interrupt = LISTENER.get_or_init(|| interrupt);
     if !sys::is_ignored(SIGINT) {
         ctrlc::set_handler(|| {
-            // A second one finds nobody listening any more.
+            // A second one finds no listener any more.
             let _ = interrupt.send(());
         })?;
     }

@@ -23,7 +23,7 @@ pub struct Guard(());
 
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
-/// Set in a process that has nobody to talk to.
+/// Set in a process that has no reader.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
 /// The lines that are on their way, and how to send more.
@@ -64,7 +64,7 @@ impl Drop for Guard {
     }
 }
 
-/// Writes a line, whole or not at all where nobody reads.
+/// Writes a line, whole, or not at all where it has no reader.
 pub fn write(line: Vec<u8>) {
     if SILENT.load(Ordering::Relaxed) {
         return;

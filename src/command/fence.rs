@@ -96,7 +96,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
         return Ok(Exit::StaleFence);
     }
     if ours > seen {
-        // One write over the old number, which is no longer unless it was written by hand: whoever
+        // One write over the old number, which is no longer unless it was written by hand: one that
         // dies here leaves one of the two.
         let text = format!("{ours}\n");
         locked
@@ -153,7 +153,7 @@ fn open(path: &Path) -> io::Result<Opened> {
             .read(true)
             .write(true)
             // Asked for only where it is needed: in a directory like /tmp, the kernel refuses to
-            // "create" a file that is there and somebody else's.
+            // "create" a file that is there and another user's.
             .create(!exists)
             .truncate(false)
             // What has come to that path since then must not hold us up, or become our terminal.
@@ -171,7 +171,7 @@ fn open(path: &Path) -> io::Result<Opened> {
         let Some(locked) = lock(file, until.since(now()))? else {
             return Ok(Opened::Busy);
         };
-        // While we waited, the file may have been replaced: those who come now look at the new one.
+        // While we waited, the file may have been replaced: runs that come now look at the new one.
         match fs::metadata(path) {
             Ok(there) if is_same(&ours, &there) => return Ok(Opened::Locked(locked)),
             Ok(_) => {}
@@ -198,14 +198,14 @@ fn in_words(kind: FileType) -> &'static str {
     }
 }
 
-/// Takes the lock on a file; `None` when somebody else keeps it for the whole time.
+/// Takes the lock on a file; `None` when another process keeps it for the whole time.
 fn lock(file: File, patience: Duration) -> io::Result<Option<Flock<File>>> {
     let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(locked) => return Ok(Some(locked)),
         Err((file, nix::errno::Errno::EWOULDBLOCK)) => file,
         Err((_, error)) => return Err(error.into()),
     };
-    // The kernel keeps the order of those who wait, but has no limit for the time; so a thread waits
+    // The kernel keeps the order of the waiting processes, but has no limit for the time; so a thread waits
     // for it, and ends with us where it has waited in vain.
     let (tell, told) = mpsc::channel();
     std::thread::Builder::new()

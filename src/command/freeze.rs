@@ -1,4 +1,4 @@
-//! `redlock freeze` and `redlock thaw`: let the holder finish, and nobody new in.
+//! `redlock freeze` and `redlock thaw`: let the holder finish, and admit no other.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use crate::exit::Exit;
 use crate::lock::Who;
 use crate::report;
 
-/// Lets nobody new in.
+/// Admits no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let lock = settings.locks.lock(name(&options.name)?);
     let who = Who {

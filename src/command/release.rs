@@ -1,4 +1,4 @@
-//! `redlock release`: give a lock back by its token, or take it from its holder by force.
+//! `redlock release`: release a lock by its token, or take it from its holder by force.
 
 use anyhow::Result;
 

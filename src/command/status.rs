@@ -278,7 +278,7 @@ fn rows_of(lock: &Inspected) -> Vec<Row> {
     rows
 }
 
-/// A line that tells of nobody.
+/// A line without a holder or waiter.
 fn single(lock: &Inspected, mode: &str, what: &str) -> Row {
     let dash = || "-".to_owned();
     let name = lock.name.as_str().to_owned();

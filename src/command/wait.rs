@@ -19,7 +19,7 @@ use crate::wait::{Pace, ProgressSchedule, WaitLimit, end_of};
 /// connection that broke.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Waits until nobody holds any of the locks.
+/// Waits until none of the locks has a holder.
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let began = now();
@@ -91,7 +91,7 @@ fn look(
         .find_map(|lock| Some((lock.name.clone(), busy(&lock)?))))
 }
 
-/// A held lock as one who waits for it sees it.
+/// A held lock as a waiter sees it.
 fn busy(lock: &Inspected) -> Option<Busy> {
     let first = lock.holds().first()?;
     Some(Busy {

@@ -1,4 +1,4 @@
--- acquire: take the lock, claim a grant, or take a place in the queue; also the heartbeat of one who waits.
+-- acquire: take the lock, claim a grant, or take a place in the queue; also the heartbeat of a waiter.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] limit
@@ -15,7 +15,7 @@
 -- @include lock
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
--- lock that nobody waits for and of which nothing is left over. It does just what the rest would do.
+-- lock without waiters, of which nothing is left over. It does just what the rest would do.
 if #ARGV == 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
   and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0 then
   local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
@@ -55,7 +55,7 @@ local repaired = 0
 
 -- It is ours: a grant to claim, or a reply was lost.
 local function claim(value)
-  -- A grant lasts longer than the shortest lease. Nobody works under one that is claimed here, so that it
+  -- A grant lasts longer than the shortest lease. No command runs under one that is claimed here, so that it
   -- may become shorter.
   local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
   extend_lease(token, value, ttl, phase == 'granted')
@@ -85,7 +85,7 @@ local function busy(ahead, polls)
     end
   end
   local entry = holder and redis.call('HGET', meta, holder)
-  -- A grant that isn't claimed may have gone to one that stands still, and so may those who come next.
+  -- A grant that isn't claimed may have gone to a waiter that stands still, and the next ones may stand still as well.
   local _, phase = string.match(entry or '', PHASE)
   local all = phase == 'granted' and 1 or 0
   return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, frozen > 0 and freeze, repaired, all}
@@ -125,8 +125,8 @@ if place ~= '' then
     if granted and granted ~= '' then ticket = granted end
   end
 end
--- Somebody has a larger number in the outside order: the last one that held the lock, or one that waits. One
--- that has left the queue without the lock displaces nobody.
+-- Another run has a larger number in the outside order: the last holder, or a waiter. One
+-- that has left the queue without the lock displaces no other.
 if number then
   local newest, by, waiter = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
   if number < (tonumber(newest) or number) then return superseded(by) end
@@ -135,7 +135,7 @@ if number then
     if theirs and number < tonumber(theirs) then return superseded(who) end
   end
 end
--- Somebody who came later has told the older ones to give up.
+-- A run that came later has told the older ones to give up.
 if ticket ~= '' then
   local newest = redis.call('HMGET', state, 'superseded', 'superseded_by')
   if tonumber(ticket) < tonumber(newest[1] or 0) then return superseded(newest[2]) end
@@ -143,7 +143,7 @@ end
 
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
-  -- Perhaps nobody in the queue is alive.
+  -- Perhaps no waiter in the queue is alive.
   grant_next(value)
   queued = redis.call('EXISTS', queue) == 1
   value = redis.call('GET', lock)
@@ -177,7 +177,7 @@ if not queued then
 end
 if place == '' then return busy(redis.call('ZCARD', queue), 0) end
 
--- From here on it is one who waits.
+-- From here on it is a waiter.
 local polls = place == 'poll'
 local since = string.match(redis.call('HGET', waiters, token) or '', '^%S+ %d+ (%d+) ')
 local is_new = ticket == ''
@@ -213,12 +213,12 @@ if not score then
       local running = redis.call('HGET', meta, holder) or ''
       if string.find(running, '"instance":"', 1, true) then
         post_notice('cancelled', holder, who)
-        -- Written so that those who watch it look.
+        -- Written so that the runs that track it look.
         redis.call('SET', lock, value, 'KEEPTTL')
       end
     end
   end
-  -- Somebody whom no message can reach has to look by itself.
+  -- A waiter that no message can reach has to look by itself.
   if not polls then polls = (tonumber(redis.pcall('PUBLISH', channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
 end
 -- An entry lives for three heartbeats.

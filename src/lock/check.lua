@@ -1,7 +1,7 @@
--- check: whether we still hold the lock, and whether somebody wants us to end. Read only.
+-- check: whether we still hold the lock, and whether a newer run wants us to end. Read only.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms) that it asks for, or 0 when it doesn't
--- Returns {1, ms left, who cancelled us or nil, 1 when it is a grant that its run is about to confirm} when held; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- Returns {1, ms left, who cancelled us or nil, 1 when it is a grant that its run is about to confirm} when held; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 -- @include lock
 -- @include held
 local token, ttl = ARGV[4], tonumber(ARGV[5])

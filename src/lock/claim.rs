@@ -56,9 +56,9 @@ pub struct Order {
 pub enum Supersede {
     #[default]
     Nobody,
-    /// Those who have waited longer.
+    /// The waiters that came before.
     Waiters,
-    /// And those who hold the lock.
+    /// And the holders.
     HoldersToo,
 }
 
@@ -107,7 +107,7 @@ pub struct Busy {
     pub id: String,
     /// That holder; `None`: another client.
     pub holder: Option<Holder>,
-    /// Nobody new is let in.
+    /// No new holder is admitted.
     pub frozen: Option<Frozen>,
     /// The lock had no expiry, and has got one.
     pub repaired: bool,
@@ -130,7 +130,7 @@ pub enum LeaseState {
         /// [`Claim::check_all`] asks for that, on behalf of a job.
         is_grant: bool,
     },
-    /// Our own job has given it back.
+    /// Our own job has released it.
     Released,
     /// Definitely not ours any more.
     Lost(Loss),
@@ -149,11 +149,11 @@ pub struct Reentry {
 pub struct Loss {
     /// Who freed it with `release --force`.
     pub forced_by: Option<Who>,
-    /// Who holds it now.
+    /// The holder now, if known.
     pub holder: Option<Holder>,
 }
 
-/// How a lock, or a place in its queue, is given back.
+/// How a lock, or a place in its queue, is released.
 #[derive(Clone, Debug)]
 pub enum ReleaseMode {
     /// Nothing was done under it.

@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Connects and proves who we are, unless that is done.
+    /// Connects and authenticates, unless that is done.
     ///
     /// # Errors
     /// [`super::ErrorKind::Unreachable`], [`super::ErrorKind::Refused`] or

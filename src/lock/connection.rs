@@ -9,13 +9,13 @@
 //! - A reply has a limit of its size and depth, and a listing one for all of its replies together.
 //! - However much comes in, a caller is back at its clock after [`TURN`] bytes, and what waits for an
 //!   answer waits until its deadline and no longer, also when bytes keep coming.
-//! - A reply that nobody asked for, an answer to something else than what was asked, and what is not
+//! - A reply that was not asked for, an answer to something else than what was asked, and what is not
 //!   the protocol at all, mean that answers can't be told apart any more. The connection is given up
 //!   and what was asked is *unknown*: never granted, and never lost.
 //! - A channel is subscribed to only where the server speaks RESP3. With RESP2 a subscription changes
 //!   what the connection may be used for, and its messages look like answers.
 //! - A connection that is given up with a request unanswered is reset, so that what is still under way
-//!   doesn't arrive later and take a lock that nobody wants any more. A release is wanted also when it
+//!   doesn't arrive later and take a lock that is not wanted any more. A release is wanted also when it
 //!   comes late, so where one was the last word the connection is closed in order.
 
 use std::collections::VecDeque;
@@ -173,7 +173,7 @@ pub(super) struct Connection {
     held_back: Vec<u8>,
     /// A subscription isn't possible, which the caller hasn't heard yet.
     denied: bool,
-    /// An invalidation came while somebody waited for an answer.
+    /// An invalidation came while an answer was waited for.
     key_changed: bool,
     /// The server was asked to tell of keys that change.
     tracking: bool,
@@ -185,7 +185,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects and proves who we are, all `within` a time.
+    /// Connects and authenticates, all `within` a time.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
@@ -367,8 +367,8 @@ impl Connection {
         self.write(&bytes, until)
     }
 
-    /// Has the server tell us when somebody else changes one of these keys for the next time (client
-    /// tracking, RESP3). Where that doesn't exist, nobody tells. Only what is read here counts: of a
+    /// Has the server notify us when another client changes one of these keys for the next time (client
+    /// tracking, RESP3). Where that doesn't exist, there is no notification. Only what is read here counts: of a
     /// script's keys most are written all the time. What stands in the key isn't asked for, as it may
     /// be anything.
     pub(super) fn track_keys<'a>(
@@ -476,7 +476,7 @@ impl Connection {
             if let Value::Push { kind, data } = value {
                 match kind {
                     PushKind::Message => match data.last().map(lossy_text).as_deref() {
-                        // Somebody only wants to know whether we are there.
+                        // Another program only looks whether we are there.
                         Some("hello") => continue,
                         Some(message) => {
                             let grant = Grant::parse(message);
@@ -500,7 +500,7 @@ impl Connection {
                     if error.kind() == Some(ServerErrorKind::NoScript) =>
                 {
                     // Nothing was done. Where something else was sent meanwhile, it must stay so:
-                    // now it would be done after that, a lock taken that was just given back.
+                    // now it would be done after that, a lock taken that was just released.
                     let is_alone = |expected: &Expected| {
                         matches!(expected, Expected::Optional | Expected::Value(_))
                     };
@@ -658,7 +658,7 @@ impl Connection {
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
-    /// nobody has read are passed over.
+    /// were not read are passed over.
     pub(super) fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
         let number = self.request(call, until)?;
@@ -827,7 +827,7 @@ impl Connection {
             .map_err(|error| self.server.unreachable_error(&error))
     }
 
-    /// Whether something was asked that nobody has an answer to, and that must not come late.
+    /// Whether something was asked that has no answer yet, and that must not come late.
     fn owes_an_answer(&self) -> bool {
         let last = self.expected.iter().rev().find_map(|expected| {
             let script = match expected {

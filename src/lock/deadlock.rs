@@ -16,7 +16,7 @@ use super::name::blocked_key;
 use super::scripts::lossy_text;
 use super::{Client, Error, ErrorKind, Inspected, Limit, Locks, Name, Waiting, Who};
 
-/// A waiter of a job that holds something: an edge of the graph of who waits for whom.
+/// A waiter of a job that holds something: an edge of the wait-for graph.
 #[derive(Debug)]
 pub struct WaitEdge<'a> {
     pub locks: &'a Locks,
@@ -139,7 +139,7 @@ impl Search<'_> {
         Ok(Some((lock, waiting)))
     }
 
-    /// Those who stand between a waiter and its turn, if all of them wait for the job that looks;
+    /// The clients between a waiter and its turn, if all of them wait for the job that looks;
     /// `None` when one of them can go on.
     fn follow_lock(
         &mut self,
@@ -148,8 +148,8 @@ impl Search<'_> {
     ) -> Result<Option<Vec<CycleMember>>, Error> {
         let before = lock.waiters.iter().take_while(|other| other.id != me.id);
         let limits = before.chain([me]).map(|other| other.waiter.limit);
-        // Who wants the lock alone, or waits behind one who does, needs all holders to leave, so
-        // one that can't is enough. Who wants a slot needs any of them to.
+        // A request for the lock alone, or behind such a request, needs all holders to leave, so
+        // one that can't is enough. A request for a slot needs any of them to.
         let needs_all = limits.min() == Some(Limit::EXCLUSIVE)
             || matches!(lock.limit(), Some(Limit::EXCLUSIVE | Limit::SHARED));
         let mut members = Vec::new();

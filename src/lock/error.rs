@@ -42,7 +42,7 @@ pub struct Error {
 /// How much of a text a message quotes, in characters.
 const QUOTED: usize = 300;
 
-/// The text as a message quotes it, whoever wrote it: not endless.
+/// The text as a message quotes it, from any author: not endless.
 pub(super) fn quoted(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(QUOTED) {
         None => text.into(),

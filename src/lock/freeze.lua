@@ -1,4 +1,4 @@
--- freeze: let whoever holds the lock finish, and nobody new in, for a time.
+-- freeze: let the holder finish, and admit no other, for a time.
 -- ARGV[4] how long (ms)
 -- ARGV[5] who (JSON)
 -- Returns {how many hold it, entry of a holder or nil, who had frozen it before or nil}
@@ -14,7 +14,7 @@ if type(value) == 'table' then return value end
 redis.call('HSET', state, 'frozen', table.concat({int_text(frozen), int_text(now_ms), who}, ' '))
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 index_name(long)
--- Those who wait are to see why.
+-- The waiters are to see why.
 for _, token in ipairs(redis.call('ZRANGE', queue, 0, 99)) do
   redis.pcall('PUBLISH', channels .. id(token), 'frozen')
 end

@@ -55,7 +55,7 @@ pub enum Outcome {
     Forced(Option<Who>),
     /// Its process died, or could not renew the lease in time.
     Expired,
-    /// It was given back with `redlock release`, or by a keeper.
+    /// It was released with `redlock release`, or by a keeper.
     Released,
 }
 
@@ -89,7 +89,7 @@ impl Outcome {
         Some(match text.split_once(':') {
             Some(("status", status)) => Self::Status(status.parse().ok()?),
             Some(("signal", signal)) => {
-                // There are no others, and somebody may have to end as this one did.
+                // There are no others, and a run that joined may have to end as this one did.
                 let number = signal.parse().ok()?;
                 Self::Signal((1..=64).contains(&number).then_some(number)?)
             }

@@ -1,4 +1,4 @@
--- inspect: what the key is, who holds the lock, and who waits. Read only; no token leaves the server.
+-- inspect: what the key is, the holders and the waiters. Read only; no token leaves the server.
 -- KEYS[1] the lock
 -- KEYS[2] state
 -- KEYS[3] meta

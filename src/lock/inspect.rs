@@ -22,9 +22,9 @@ pub struct Inspected {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
     pub key: Key,
-    /// Nobody new is let in.
+    /// No new holder is admitted.
     pub frozen: Option<Frozen>,
-    /// Who waits, in the order of their turns.
+    /// The waiters, in the order of their turns.
     pub waiters: Vec<Waiting>,
 }
 
@@ -58,7 +58,7 @@ pub struct Waiting {
 }
 
 impl Inspected {
-    /// Who holds it.
+    /// Its holders.
     pub fn holds(&self) -> &[Hold] {
         match &self.key {
             Key::Held(holds) => holds,
@@ -75,7 +75,7 @@ impl Inspected {
         self.holds().iter().map(limit).min()
     }
 
-    /// Nobody holds it, nobody waits for it, and it isn't frozen.
+    /// It has no holder and no waiter, and isn't frozen.
     pub fn is_idle(&self) -> bool {
         matches!(self.key, Key::Free) && self.waiters.is_empty() && self.frozen.is_none()
     }
@@ -166,7 +166,7 @@ fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     })?;
     Ok(Inspected {
         name,
-        // What somebody else has written there is no fence.
+        // What another client has written there is no fence.
         fence: some_text(&fence)?.and_then(|_| number(&fence).ok()),
         now_ms: number(&now_ms)?,
         key,

@@ -8,7 +8,7 @@ use super::name::Keys;
 use super::server::Server;
 use super::{Client, Error, Lock, Name, TlsFiles};
 
-/// Where Redis is, how we prove who we are, and how long we wait for it.
+/// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]
 pub struct Access<'a> {
     pub url: &'a str,

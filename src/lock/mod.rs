@@ -6,9 +6,9 @@
 //! (shared, slots) it contains a mark that keeps such clients out, and the members are in `holders`, their
 //! slots and limits in `slots`.
 //! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze, notices for
-//! holders), `meta` (who the holders are), `queue` and `waiters` (who waits, in the order of their
-//! turns), `history` (who held it before), and a channel for each waiter; and for each prefix one
-//! `index` of the names in use, so that nobody has to walk the keyspace.
+//! holders), `meta` (the holders' entries), `queue` and `waiters` (the waiters, in the order of their
+//! turns), `history` (the holds that are over), and a channel for each waiter; and for each prefix one
+//! `index` of the names in use, so that no client has to walk the keyspace.
 //!
 //! Each operation is one Lua script, in a file of its own, that checks the token before it changes
 //! anything; what they share stands in `lib/`, and the build script joins each with what it includes.
@@ -31,20 +31,20 @@
 //! The scripts:
 //!
 //! - `acquire.lua` takes a lock, or a place in its queue; it claims a grant, and is the heartbeat of
-//!   one who waits. A repetition after a lost reply is safe.
+//!   a waiter. A repetition after a lost reply is safe.
 //! - `renew.lua` lengthens our lease; it never shortens one and never re-creates a lost lock.
 //! - `check.lua` says whether a lock is still ours.
 //! - `release.lua` gives our lock, or our place in the queue, back.
-//! - `force.lua` frees somebody else's lock, and leaves word of who did it.
+//! - `force.lua` frees another client's lock, and leaves a notice of who did it.
 //! - `freeze.lua` and `thaw.lua` keep everybody new out for a time.
 //! - `inspect.lua` and `history.lua` look, and change nothing.
 //!
 //! A hold that ends is written into the history by the script that ends it. One that ends without a
-//! word (its process died) leaves its entry in `meta`, until somebody comes by and writes it down:
+//! word (its process died) leaves its entry in `meta`, until another client comes by and writes it down:
 //! `expired` when its lease is over, `lost` when the lock was taken away before that.
 //!
-//! A lock that is given back is *handed on*: the same script writes the next waiter's token into it,
-//! with a short TTL, and sends that waiter alone a message. So nobody can get in between, and a lost
+//! A lock that is released is *handed on*: the same script writes the next waiter's token into it,
+//! with a short TTL, and sends that waiter alone a message. So no client can get in between, and a lost
 //! message costs a heartbeat, not a stall. One that hears no message is dead and is passed over; one
 //! that doesn't claim in time is passed over too, and keeps its ticket. Such a one stands still, and so may
 //! those behind it: so they are told of the grant, answer at once, and look when it runs out; then those
@@ -118,7 +118,7 @@ impl Lock {
         [&self.keys.channels, id.as_bytes()].concat()
     }
 
-    /// Frees the lock whoever holds it, or (with `id`) takes it from that holder only. `by` is told
+    /// Frees the lock from any holder, or (with `id`) takes it from that holder only. `by` is told
     /// to the run that loses it; `None` when its process is known to be dead.
     pub fn force(
         &self,
@@ -139,7 +139,7 @@ impl Lock {
         })
     }
 
-    /// Lets nobody new in for a time, by `who` and for its reason.
+    /// Admits no new holder for a time, by `who` and for its reason.
     pub fn freeze(
         &self,
         client: &mut Client,
@@ -158,7 +158,7 @@ impl Lock {
         })
     }
 
-    /// Lets others in again; who had frozen it, if it was.
+    /// Admits holders again; who had frozen it, if it was frozen.
     pub fn thaw(&self, client: &mut Client) -> Result<Option<Who>, Error> {
         client.call(self.call(&THAW, Vec::new()), |fields| match fields {
             [Value::Int(1), who] => Ok(Some(scripts::who(who)?.unwrap_or_default())),
@@ -198,7 +198,7 @@ impl Lock {
 pub enum Forced {
     /// It is taken from this holder (none known: another client), and from so many others.
     Freed { holder: Option<Holder>, others: u32 },
-    /// Nobody held it.
+    /// It had no holder.
     WasFree,
     /// A holder with another id than the given one: its id, and who it is.
     HeldByOther(String, Option<Holder>),

@@ -1,13 +1,13 @@
--- release: give our lock or our place in the queue back, and let the next in.
+-- release: release our lock, or our place in the queue, and let the next in.
 -- ARGV[4] token
 -- ARGV[5] early (1: its run goes on without it, 0: that was all)
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours from when we got it, or 0)
--- Returns {1} when given back; {3, ms left} when kept; {2} when it had been given back before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
+-- Returns {1} when released; {3, ms left} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
 -- @include lock
 
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
--- lock of which nothing is left over, that nobody waits for, or somebody whom it can be handed to without
+-- lock of which nothing is left over, without a waiter, or with one that it can be handed to without
 -- looking at those behind. It does just what the rest would do.
 if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence and history_size > 0
   and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots) == 0 then
@@ -91,7 +91,7 @@ local function note_end()
   if how == 'status:0' and ours then set_state('succeeded', int_text(now_ms)) end
 end
 
--- Kept for a while, although nobody is left who could be found dead.
+-- Kept for a while, although no process is left that could be found dead.
 local start, since = string.match(entry or '', '^(%d+ (%d+) %d+ %d+ %d+) ')
 local left = math.min(keep, tonumber(since or 0) + keep - now_ms)
 if ours and start and left > 0 then
@@ -119,7 +119,7 @@ if ours then
   -- How many hear of the grant: as many as so long a hold can pay for.
   local notify = math.floor((now_ms - tonumber(since or now_ms)) / 20)
   if value == token then
-    -- Nobody stands in the way of the next one; what that one doesn't overwrite goes after it.
+    -- Nothing stands in the way of the next one; what that one doesn't overwrite goes after it.
     granted = grant_next(false, nil, notify)
     if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
   else

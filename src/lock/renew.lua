@@ -5,8 +5,8 @@
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] whose end means that nobody uses it any more ('' as before, or '=' and an identity, which may be empty)
--- ARGV[7] notify (1: whoever watches the lock is to look how long it lasts, 0)
--- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when given back; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- ARGV[7] notify (1: a run that tracks the lock is to look how long it lasts, 0)
+-- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
 -- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
 -- was. It does just what the rest would do.

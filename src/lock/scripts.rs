@@ -1,7 +1,7 @@
 //! The scripts, one Lua file an operation, and how their answers are read.
 //!
 //! Each answer has one shape: so many fields, each of its own type and within its own bounds. What has
-//! another is no answer, and nobody knows what was done: a reply of another operation that was doubled
+//! another is no answer, and it is unknown what was done: a reply of another operation that was doubled
 //! or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
 //! [`ErrorKind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
 
@@ -124,7 +124,7 @@ pub(super) fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
     }
 }
 
-/// What is left of a lease of ours; none where somebody has taken the key's expiry away.
+/// What is left of a lease of ours; none where another client has removed the key's expiry.
 pub(super) fn left(value: &Value) -> Result<Duration, Error> {
     let left = milliseconds(value)?.unwrap_or_default();
     if left > LONGEST_LEASE {
@@ -150,7 +150,7 @@ pub(super) fn some_text(value: &Value) -> Result<Option<&[u8]>, Error> {
     }
 }
 
-/// Who did something, where somebody did that can be read.
+/// The client that did something, if its entry can be read.
 pub(super) fn who(value: &Value) -> Result<Option<Who>, Error> {
     Ok(some_text(value)?.and_then(Who::parse))
 }

@@ -1,4 +1,4 @@
-//! One Redis server: its address, how we prove who we are, and the way to it.
+//! One Redis server: its address, our credentials, and the way to it.
 //!
 //! The redis crate's own connection can't be waited for together with signals and timers (it has
 //! no descriptor to poll), so the stream is ours; URLs, commands, replies and errors are the crate's.
@@ -146,7 +146,7 @@ impl Server {
     }
 
     /// The addresses of a host, in time. The C library's look-up knows none, so it is
-    /// left to a thread that nobody waits for any longer; what isn't a name needs none.
+    /// left to a thread that is not waited for any longer; what isn't a name needs none.
     fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![(address, port).into()]);

@@ -1,4 +1,4 @@
-//! Those who hold a lock or wait for it, as others see them. Pure.
+//! Holders of a lock and its waiters, as others see them. Pure.
 //!
 //! All of it is read from Redis, so it may come from another client, another version, or nobody who
 //! wishes us well. What is longer than we would have written it is cut, numbers that no script of ours
@@ -19,7 +19,7 @@ const NAME: usize = 255;
 const TEXT: usize = 2000;
 const COMMAND: usize = 8000;
 
-/// Who holds a lock, waits for it or acts on it.
+/// A client that holds a lock, waits for it or acts on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Who {
@@ -32,7 +32,7 @@ pub struct Who {
     /// A link to the job.
     pub url: Option<String>,
     /// Which process of which boot it is, or which several, as far as others can find out whether they
-    /// still live. That there is one also says that somebody watches over the lock.
+    /// still live. That there is one also says that a process watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }
@@ -196,7 +196,7 @@ impl Holder {
     }
 }
 
-/// An entry in `waiters`: somebody in the queue.
+/// An entry in `waiters`: a client in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     pub limit: Limit,
@@ -223,7 +223,7 @@ impl Waiter {
     }
 }
 
-/// Why nobody is let in.
+/// Why no new holder is admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frozen {
     /// Until when, in milliseconds since 1970 by the server's clock.

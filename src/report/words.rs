@@ -40,7 +40,7 @@ pub fn lease_left(left: Option<Duration>) -> String {
     )
 }
 
-/// Somebody and the reason: `ann@desk (pid 7): release night`.
+/// A user and the reason: `ann@desk (pid 7): release night`.
 pub fn user_at_host_with_reason(who: &Who) -> String {
     match &who.reason {
         Some(reason) => format!("{}: {}", user_at_host(who), quoted(reason)),
@@ -148,10 +148,10 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
     start + &whom + &truncate(&what, room) + &end
 }
 
-/// The most that is said of somebody's COMMAND, reason or name at once, in characters.
+/// The most that is said of another client's COMMAND, reason or name at once, in characters.
 const QUOTED: usize = 300;
 
-/// As much of somebody's text as a message has room for.
+/// As much of another client's text as a message has room for.
 fn quoted(text: &str) -> Cow<'_, str> {
     truncate(text, QUOTED)
 }

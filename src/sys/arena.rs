@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 #[repr(C, align(4096))]
 struct Block(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: each byte belongs to at most one allocation, and who holds that may do as it likes.
+// SAFETY: each byte belongs to at most one allocation, and its owner may do as it likes.
 unsafe impl Sync for Block {}
 
 static BLOCK: Block = Block(UnsafeCell::new([0; SIZE]));

@@ -157,7 +157,7 @@ extern "C" fn execute(argument: *mut c_void) -> c_int {
         }
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         if parent_has_ended(child) {
-            // Before the line above, so that nobody would kill us.
+            // Before the line above, so that the kernel would not kill us.
             fail(child, libc::ESRCH);
         }
         let sigpipe = if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {

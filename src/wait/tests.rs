@@ -29,7 +29,7 @@ fn policy() -> Policy<'static> {
     }
 }
 
-/// Held by a process of another host, for long; nobody else waits. The server's clock says 1000 s.
+/// Held by a process of another host, for long; no other waits. The server's clock says 1000 s.
 fn busy() -> Busy {
     Busy {
         now_ms: 1_000_000,

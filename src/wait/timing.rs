@@ -2,7 +2,7 @@
 //! progress. Pure.
 //!
 //! Nothing here asks again without a floor: however near the end of a lease is, and whatever messages
-//! come, a server is asked at most about twenty times a second by each who waits ([`Pace`]).
+//! come, a server is asked at most about twenty times a second by each waiter ([`Pace`]).
 
 use std::time::Duration;
 
@@ -49,16 +49,16 @@ pub enum Next {
     GiveUp,
 }
 
-/// The heartbeat of one who waits, by how many are ahead: a message may be lost with its
+/// The heartbeat of a waiter, by how many are ahead: a message may be lost with its
 /// connection, a plain client deletes its key without schedule anybody, and an entry in the queue
 /// lives for three of these (acquire.lua has the same rule). Those far behind have time; but all before
-/// them may have died together with the holder, on one host, and then nobody else looks.
+/// them may have died together with the holder, on one host, and then no other looks.
 pub fn heartbeat(ahead: u32) -> Duration {
     let far = Duration::from_secs(8) + Duration::from_millis(8).saturating_mul(ahead);
     scaled(Duration::from_secs(2), ahead, far).min(Duration::from_secs(30))
 }
 
-/// How often one who can't be reached looks: within the time that a grant may be claimed.
+/// How often a waiter that can't be reached looks: within the time that a grant may be claimed.
 fn look(ahead: u32) -> Duration {
     scaled(Duration::from_millis(250), ahead, Duration::from_secs(1))
 }
@@ -68,7 +68,7 @@ fn scaled(first: Duration, ahead: u32, last: Duration) -> Duration {
 }
 
 /// The lock is busy for `left` more (`None`: for ever), and `ahead` others come first. `jitter` in
-/// 0..1 spreads those who look for the same moment.
+/// 0..1 spreads the waiters that look at the same moment.
 pub fn next(
     limit: WaitLimit,
     wake_by: WakeBy,
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_few_questions_may_follow_each_other_and_many_may_not() {
-        // Moments at which somebody wants to ask, and when it may.
+        // Moments at which a waiter wants to ask, and when it may.
         for (wanted, allowed) in [
             (&[0, 0, 0, 0][..], &[0, 0, 0, 0][..]),
             (&[0, 0, 0, 0, 0, 0], &[0, 0, 0, 0, 50, 100]),
@@ -248,7 +248,7 @@ mod tests {
             let expected: Vec<Moment> = allowed.iter().map(|&ms| START + MS * ms).collect();
             assert_eq!(at, expected, "{wanted:?}");
         }
-        // One who asks as soon as it may, for ten seconds.
+        // One that asks as soon as it may, for ten seconds.
         let mut pace = Pace::default();
         let mut at = START;
         let mut asked = 0;

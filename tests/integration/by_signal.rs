@@ -160,7 +160,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal() {
 fn a_signal_that_ends_a_wait_without_taking_ends_redlock_by_the_same_signal() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
-    // It has nothing to leave or to give back, so that a QUIT may do what it always does.
+    // It has nothing to leave or to release, so that a QUIT may do what it always does.
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
         let waiter = Running::start(&mut redlock(&redis, &["wait", "a"]));
         wait_until("it watches the key", || {
@@ -304,7 +304,7 @@ fn a_typed_ctrl_c_ends_the_script_around_redlock() {
         terminal.line("ready");
         terminal.type_in(key);
         terminal.finish();
-        // bash goes on after QUIT, whoever died of it.
+        // bash goes on after QUIT, whichever process died of it.
         let published = terminal.count("published");
         let expected = usize::from(key == "\x1c");
         assert_eq!(published, expected, "{run}: {}", terminal.shown);

@@ -587,7 +587,7 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
             }
         }
         wait_until("it has ended", || run.has_ended());
-        // Whoever waits has it after a TTL, and by then nothing of the job is left.
+        // The waiter has it after a TTL, and by then nothing of the job is left.
         outcome(&mut redis.redlock(&["run", "-q", "-w", "2s", "a", "--", "true"])).assert_code(0);
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         let left = processes.filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! Two never run at once, whoever they are.
+//! Two never run at once, whatever they are.
 
 use std::fs;
 use std::path::PathBuf;

@@ -174,7 +174,7 @@ fn a_request_given_up_on_leaves_no_lock_behind() {
         .assert_code(69);
     redis.resume();
     // The server reads both requests that were sent to it, the one that takes and the one that
-    // gives back, and then this one.
+    // releases, and then this one.
     wait_until("the requests are done", || redis.calls("evalsha") >= 2);
     wait_until("the lock is free", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
@@ -420,7 +420,7 @@ fn what_does_not_speak_redis_is_125() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
-        // The answer to the request, and to the try to give back what it may have taken.
+        // The answer to the request, and to the attempt to release what it may have taken.
         for connection in listener.incoming().take(2) {
             let mut connection = connection.unwrap();
             let mut request = [0; 1024];

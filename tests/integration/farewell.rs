@@ -16,7 +16,7 @@ fn waits(limit: &'static str) -> [Vec<&'static str>; 3] {
     [
         [&["run"], &limit[..], &["a", "--", "echo", "ran"]].concat(),
         [&["acquire", "-w", "60s"], &limit[..], &["a"]].concat(),
-        // The first is taken, and has to be given back.
+        // The first is taken, and has to be released.
         [&["run"], &limit[..], &["0", "a", "--", "echo", "ran"]].concat(),
     ]
 }

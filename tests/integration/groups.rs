@@ -189,7 +189,7 @@ fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number(
     assert!(wrong.is_empty(), "{wrong:?}");
     let ran = printed.lines().count();
     assert!((180..=200).contains(&ran), "{ran} of 200, 20 were killed");
-    // Whoever was killed last may have left its entry to its TTL.
+    // The one that was killed last may have left its entry to its TTL.
     wait_until("it is free", || redis.cli(&["EXISTS", "redlock:a"]) == "0");
     // With the next run the history has all that is known, and nothing else is left.
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);

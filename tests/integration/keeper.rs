@@ -97,7 +97,7 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
         wait_until("the script is gone", || script.has_ended());
     }
     assert_within(Duration::from_millis(500), times);
-    wait_until("all is given back", || {
+    wait_until("all is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
     assert_nothing_left(&redis);
@@ -166,7 +166,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
     wait_until("it is renewed", || redis.calls("pexpire") > renewals);
     assert!(!script.has_ended());
     script.kill();
-    wait_until("it is given back", || {
+    wait_until("it is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
 }
@@ -263,7 +263,7 @@ fn a_term_to_the_keeper_is_passed_on_and_the_lock_is_kept_until_the_script_has_e
     nix::sys::signal::kill(keeper, Signal::SIGTERM).unwrap();
     script.expect_line("ours");
     script.finish().assert_code(0);
-    wait_until("it is given back", || {
+    wait_until("it is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
 }
@@ -334,7 +334,7 @@ fn every_signal_that_ends_a_script_ends_its_hold() {
         });
         crate::support::send(script.pid(), number);
         wait_until("the script is gone", || script.has_ended());
-        wait_until("it is given back", || {
+        wait_until("it is released", || {
             redis.cli(&["EXISTS", "redlock:a"]) == "0"
         });
     }
@@ -380,7 +380,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
         gate.open();
         script.finish().assert_code(0).assert_silent();
-        wait_until("it is given back", || {
+        wait_until("it is released", || {
             redis.cli(&["EXISTS", "redlock:a"]) == "0"
         });
         assert_nothing_left(&redis);
@@ -407,7 +407,7 @@ fn another_process_than_the_script_may_be_kept_for() {
     assert!(json.contains(&format!("\"pid\":{kept},")), "{json}");
     assert!(json.contains("[\"sleep\",\"60\"]"), "{json}");
     crate::support::send(kept, libc::SIGTERM);
-    wait_until("it is given back", || {
+    wait_until("it is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
 }
@@ -514,7 +514,7 @@ fn each_of_several_locks_of_a_script_has_its_keeper() {
     });
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
-    wait_until("it is given back", || {
+    wait_until("it is released", || {
         redis.cli(&["EXISTS", "redlock:b"]) == "0"
     });
     assert_nothing_left(&redis);

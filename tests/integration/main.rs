@@ -16,7 +16,7 @@
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `farewell` | leaving while Redis stands still, and starting nothing under a lease that is over |
 //! | `distance` | servers that are far away, stand still or is not ready |
-//! | `exclusion` | two never run at once, whoever they are |
+//! | `exclusion` | two never run at once, whatever they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
 //! | `contested` | what an adversary of the protocol has found: crowds, grants and replies that come late |

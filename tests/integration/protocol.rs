@@ -92,7 +92,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Gives a lock back at the end of a run ("" when nothing was done under it); the answer.
+/// Releases a lock at the end of a run ("" when nothing was done under it); the answer.
 fn release(redis: &Redis, token: &str, how: &str) -> Vec<String> {
     call(redis, "release", &[token, "0", how, "0"])
 }

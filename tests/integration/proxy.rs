@@ -474,7 +474,7 @@ impl Connection {
     }
 }
 
-/// Ends a connection with a reset, whoever else has it open.
+/// Ends a connection with a reset, also where another process has it open.
 fn reset(stream: &TcpStream) {
     // SAFETY: an address of no family is all zeros; connecting to it dissolves the connection, and
     // the socket is ours.

@@ -426,7 +426,7 @@ fn github_actions_with_a_lock_for_several_steps() {
     assert_eq!(statuses, [Some(0), Some(1), Some(0)]);
     assert_nothing_left(&sandbox.redis);
 
-    // Without a lock nothing is deployed, and nothing has to be given back.
+    // Without a lock nothing is deployed, and nothing has to be released.
     let statuses = github_job(&sandbox, "redis://127.0.0.1:1", |_| ());
     assert_eq!((statuses, sandbox.log().len()), (vec![Some(69)], 2));
 }
@@ -597,7 +597,7 @@ fn the_rest_of_a_script() {
     run.finish().assert_code(0);
     let whole = ["build.sh", "switch.sh", "reindex.sh"];
     assert_eq!(sandbox.log(), whole);
-    wait_until("the lock is given back", || !is_alive(keeper));
+    wait_until("the lock is released", || !is_alive(keeper));
     assert_nothing_left(&sandbox.redis);
     // Without Redis it ends at its first line.
     let mut nowhere = sandbox.script("deploy", &text);
@@ -632,7 +632,7 @@ fn the_rest_of_a_script_that_is_killed() {
     let mut run = Running::start(&mut sandbox.script("deploy", &text));
     run.expect_line("ready");
     run.kill();
-    wait_until("the lock is given back", || {
+    wait_until("the lock is released", || {
         sandbox.redis.holder("deploy").is_none()
     });
     // What it had started, and may work on, ends before its directory goes.

@@ -221,7 +221,7 @@ fn extended(redis: &Redis, command: &mut Command) -> (Running, Gate) {
     let gate = Gate::new(redis);
     let mut job = Running::start(command);
     job.expect_line("ready");
-    // Of three scripts in a row that whoever renews it sends, the second was sent after the first
+    // Of three scripts in a row that the renewing process sends, the second was sent after the first
     // was answered and is answered itself, and one of both asks how long the lock lasts.
     let scripts = || redis.calls("evalsha") + redis.calls("eval");
     let before = scripts();

@@ -462,7 +462,7 @@ fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
     script.expect_line("ready 1");
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     gate.open();
-    // Its keeper is killed with it, so that the trap alone gives the lock back.
+    // Its keeper is killed with it, so that the trap alone releases the lock.
     script.finish().assert_code(0).assert_silent();
     assert_nothing_left(&redis);
 }
@@ -488,7 +488,7 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     gate.open();
     let end = script.finish();
     assert_eq!(end.assert_code(0).stdout, "ready\nTERM\nend\n");
-    wait_until("it is given back", || {
+    wait_until("it is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
     assert_nothing_left(&redis);

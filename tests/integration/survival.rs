@@ -177,7 +177,7 @@ fn a_lock_whose_answer_was_lost_is_given_back_over_another_connection() {
     end.assert_code(69);
     assert_eq!(end.stdout, "");
     held_up.store(false, Ordering::Relaxed);
-    // Now both requests arrive: the late one that takes the lock, and the one that gives it back.
+    // Now both requests arrive: the late one that takes the lock, and the one that releases it.
     wait_until("both have arrived", || {
         redis.calls("eval") + redis.calls("evalsha") >= 2
     });

@@ -573,7 +573,7 @@ fn with_wait_tree_a_script_holds_its_lock_until_all_that_it_started_has_ended() 
         outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
         assert!(is_alive(descendant), "{how}");
         gate.open();
-        wait_until("it is given back", || {
+        wait_until("it is released", || {
             redis.cli(&["EXISTS", "redlock:a"]) == "0"
         });
         assert!(!is_alive(descendant), "{how}");
@@ -590,7 +590,7 @@ fn without_wait_tree_what_a_script_leaves_at_its_end_is_left_alone() {
     let mut script = keeping(&redis, "--ttl 60s", "", &rest);
     script.expect_line("started");
     script.finish().assert_code(0);
-    wait_until("it is given back", || {
+    wait_until("it is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
     assert!(is_alive(at_the_gate(&redis)));
@@ -612,7 +612,7 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
         let keeper = keeper(&script);
         script.signal(Signal::SIGKILL);
         script.expect_line("cleaned");
-        wait_until("it is given back", || {
+        wait_until("it is released", || {
             redis.cli(&["EXISTS", "redlock:a"]) == "0"
         });
         assert!(!is_alive(leftover), "{how}");

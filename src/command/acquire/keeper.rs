@@ -1,7 +1,7 @@
 //! The keeper: what stays behind to renew a lock for as long as another process lives.
 //!
 //! To the [`Session`] that process is what COMMAND is to a run. It isn't our child, so its end is seen
-//! by its pidfd, and nobody tells its status.
+//! by its pidfd, and its status stays unknown.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,7 +63,7 @@ impl Target {
         })
     }
 
-    /// Which process it is, for those who find it dead.
+    /// Which process it is, for clients that find it dead.
     pub(super) fn instance(&self) -> String {
         self.instance.clone()
     }
@@ -174,7 +174,7 @@ pub(super) fn leave_behind(
         timeout_at: None,
     };
     let id = holds.all.first().map(|hold| hold.claim.id());
-    // As long as one of the two lives, somebody may still be at work under the lock.
+    // As long as one of the two lives, a process may still be at work under the lock.
     let both = [Some(target.instance()), process::instance()];
     let both: Vec<String> = both.into_iter().flatten().collect();
     if let Some(hold) = holds.all.first()

@@ -220,7 +220,7 @@ pub fn fail_eval(exit: Exit) {
     let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
     let stdout = std::io::stdout();
     let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)];
-    // Where nobody reads, nobody evaluates it.
+    // Without a reader it is not evaluated.
     if poll(&mut fds, READER_WITHIN) == Ok(1) {
         let _ = print(&line);
     }

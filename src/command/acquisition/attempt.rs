@@ -98,7 +98,7 @@ impl<'a> Attempt<'a> {
         };
         report::status_line(None);
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
-            // Where that fails, others find out for themselves that nobody waits any more.
+            // Where that fails, others find out for themselves that it waits no more.
             let _ = edge.forget(&mut self.client);
         }
         // Whatever else ended the wait: our place must go, and a lock that a request has taken

@@ -20,7 +20,7 @@ pub(super) fn edge<'a>(
     }
 }
 
-/// A deadlock for people: who holds what and waits for what.
+/// A deadlock for people: which job holds what and waits for what.
 pub(super) fn in_words(wants: &Name, members: &[CycleMember]) -> String {
     let others = members.iter().map(|member| {
         format!(

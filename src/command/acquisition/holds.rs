@@ -156,13 +156,13 @@ impl HeldLocks {
         for hold in self.all.iter().filter(|hold| !hold.reentrant) {
             process::leave_mark(&hold.claim.id(), noted, members);
         }
-        // Now, while nobody waits for us, as at the end of a run.
+        // Now, while no waiter waits for us, as at the end of a run.
         if first {
             process::remove_old_marks();
         }
     }
 
-    /// Leaves all locks to their leases: there may be somebody at work under them whom we can't stop.
+    /// Leaves all locks to their leases: there may be a process at work under them that we can't stop.
     pub fn leave(&mut self) {
         self.all.clear();
     }

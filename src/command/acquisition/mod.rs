@@ -36,14 +36,14 @@ use crate::report::{self, Verbosity};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
 
-/// One who takes locks, and what it knows from its start.
+/// The acquisition of locks, and what is known of it from the start.
 pub struct Acquisition<'a> {
     pub settings: &'a Settings,
     /// As they were typed, each once.
     pub names: Vec<Name>,
     pub wait_options: &'a cli::WaitOptions,
     pub request: Request,
-    /// The time between SIGTERM and SIGKILL for who works under the locks.
+    /// The time between SIGTERM and SIGKILL for what works under the locks.
     pub kill_after: Duration,
     /// A run that is going on is waited for and does for ours.
     pub joins: bool,
@@ -61,7 +61,7 @@ pub enum Outcome {
 
 /// Why a lock was not taken.
 pub enum Reason {
-    /// It stayed busy, or somebody made us give up; in words.
+    /// It stayed busy, or another run made us give up; in words.
     Busy(String),
     /// A run has succeeded this long ago, so there is no need.
     RecentSuccess(Duration),
@@ -230,7 +230,7 @@ impl<'a> Acquisition<'a> {
         environment::of_job(&self.names, &locks, &self.inherited, waited_ms, slots)
     }
 
-    /// Gives all locks back, the last first, at the end of a process. A failure is a line on stderr and
+    /// Releases all locks, the last first, at the end of a process. A failure is a line on stderr and
     /// nothing else: the lock ends with its TTL.
     pub fn release_at_end(
         &self,
@@ -244,7 +244,7 @@ impl<'a> Acquisition<'a> {
         self.release_all(holds, mode, signals);
     }
 
-    /// Gives all locks back, the last first. A server that stands still may make that slow; then
+    /// Releases all locks, the last first. A server that stands still may make that slow; then
     /// another one of these signals ends us at once.
     pub fn release_all(
         &self,
@@ -285,7 +285,7 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Gives a lock back, or a place in its queue; over a fresh connection where the old one is
+    /// Releases a lock, or a place in its queue; over a fresh connection where the old one is
     /// broken.
     fn release(
         &self,
@@ -349,7 +349,7 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
     }
 }
 
-/// That somebody wants a run to end, in words.
+/// That another run wants this one to end, in words.
 pub fn cancelled(name: &Name, by: &Who) -> String {
     format!(
         "cancelled by {}, who waits for lock \"{name}\"",

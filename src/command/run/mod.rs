@@ -53,7 +53,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     let who = Who {
         command: shortened(command.iter().map(|word| word.to_string_lossy())),
         reason: options.taking.reason.clone(),
-        // Also where the kernel doesn't say who we are: somebody watches over the lock.
+        // Also where the kernel doesn't say which process we are: one watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
         ..own_identity()
     };
@@ -65,7 +65,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Acquisition::new(settings, names, who, &options.taking, options.kill_after);
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.joins = options.join;
-    // With several locks the others come into it, and somebody's success may be enough; so there
+    // With several locks the others come into it, and another run's success may be enough; so there
     // the confirmation comes first.
     acquisition.starts_on_grant = acquisition.names.len() == 1 && options.once_per.is_none();
     let run = Run {
@@ -293,7 +293,7 @@ impl Run<'_> {
         stderr::flush(SPOKEN);
         let JobResult { exit, .. } = self.supervise(&job, holds, senses);
         let keep_for = match exit {
-            // Somebody waits for it to end, or it never began.
+            // A newer run waits for it to end, or it never began.
             Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
             _ => self.options.hold_at_least,
         };
@@ -324,7 +324,7 @@ impl Run<'_> {
         }))
     }
 
-    /// What --unless asks for may have come to be by those for whom we waited, or who came between
+    /// What --unless asks for may have come to be by the runs that we waited for, or that came between
     /// the first time it was asked and now: then the job asks again before it does anything.
     fn recheck_unless(&self, job: Job, holds: &HeldLocks, began: Moment) -> Result<Job> {
         let Some(script) = &self.options.unless else {

@@ -1,8 +1,8 @@
--- Who gets the lock, and with which fence.
+-- Which waiter gets the lock, and with which fence.
 -- @include holders
 
 -- Grows with every grant, also when the state was flushed: server time in microseconds is below
--- 2^53 until 2255. That clock can be set back, too; then the entries of those who hold the lock still
+-- 2^53 until 2255. That clock can be set back, too; then the entries of the holders still
 -- know. It counts once it is written, with the hold.
 local function next_fence()
   local fence = time[1] * 1000000 + time[2]

@@ -16,7 +16,7 @@ local function credible(left, ttl, token)
 end
 
 -- What to tell a token that doesn't hold the lock: {0, who forced it out or nil, an entry of who
--- holds it now or nil}, or {2} when it gave the lock back itself.
+-- holds it now or nil}, or {2} when it released the lock itself.
 local function not_held(token, value)
   if notice('returned', token) then return {2} end
   local other = false

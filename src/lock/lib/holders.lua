@@ -11,7 +11,7 @@ local function remove_member(token)
   redis.pcall('HDEL', meta, token)
 end
 
--- Without the lock no holder counts: removes what is left of holders that died, or whose lock somebody
+-- Without the lock no holder counts: removes what is left of holders that died, or whose lock another client
 -- deleted. The expiry of `meta` is that of the last exclusive lease, and KEPT. The token `mine` speaks for
 -- itself.
 local function record_leftovers(mine)
@@ -29,7 +29,7 @@ local function record_leftovers(mine)
   end
 end
 
--- Nobody holds the lock any more.
+-- The lock has no holder any more.
 local function clear_lock()
   redis.call('DEL', lock, meta, holders, slots)
   if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', int_text(frozen - now_ms)) end

@@ -25,13 +25,13 @@ local IN_USE = 2 * DAY -- until when the index has a name in use, unless the loc
 local SHARED = 1000000000 -- the limit of a shared request: none
 -- What stands in the lock when it is held by a group, so that plain clients stay out.
 local SHARED_VALUES = {['redlock:shared'] = true, ['redlock:slots'] = true}
--- The same when nobody holds it and nobody may.
+-- The same when it has no holder and may have none.
 local FROZEN = 'redlock:frozen'
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local last_fence, freeze, succeeded, notified = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'told'))
--- Until when nobody is let in; 0 when the lock isn't frozen.
+-- Until when no new holder is admitted; 0 when the lock isn't frozen.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
 if frozen <= now_ms then frozen = 0 end

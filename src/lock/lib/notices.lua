@@ -9,8 +9,8 @@ local function notice(kind, token)
   return said and string.match(said, '^%d+ (.*)$')
 end
 
--- Leaves word for the run that holds a lock: who forced it out ('forced'), that its job has given
--- the lock back ('returned'), who wants it to end ('cancelled'), or for how long its job has extended
+-- Leaves a notice for the run that holds a lock: who forced it out ('forced'), that its job has
+-- released the lock ('returned'), who wants it to end ('cancelled'), or for how long its job has extended
 -- the lock ('extended'); or for one that has left the queue and may not know its ticket: that ('left').
 -- The last ones are kept, also where none is left to read them.
 local function post_notice(kind, token, text)

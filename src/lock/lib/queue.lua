@@ -25,7 +25,7 @@ local function dequeue(token, score, knows)
   if knows ~= '1' then post_notice('left', token, int_text(ticket_of(tonumber(score)))) end
 end
 
--- Has so many of those who are next in the queue look, but for `me`, who does so already: one that doesn't
+-- Has so many of the next waiters look, but for `me`, which does so already: one that doesn't
 -- until a grant made now has run out stands still, and isn't waited for.
 local function notify_next(most, me)
   local next = most >= 1 and redis.call('ZRANGE', queue, 0, math.min(most, MOST_NOTIFIED) - 1, 'WITHSCORES') or {}
@@ -48,7 +48,7 @@ local function grant_next(value, me, notify)
   local notified_at, notified_score = string.match(notified or '', '^(%d+) (%S+)$')
   if notified_at then notified_at, notified_score = tonumber(notified_at), tonumber(notified_score) end
   while cleared < DEAD do
-    -- A queue of another type is none, so that it keeps nobody from giving the lock back.
+    -- A queue of another type is none, so that it keeps no holder from releasing the lock.
     local head, score = unpack(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     if not head then break end
     local entry = redis.pcall('HGET', waiters, head)
@@ -65,7 +65,7 @@ local function grant_next(value, me, notify)
       if not slot then break end
       fence = next_fence()
       if head ~= me and listens == '1' then
-        -- After a grant that nobody has claimed the next one is shorter.
+        -- After a grant that was not claimed the next one is shorter.
         if notify or not notified_at then grant_ttl = DELIVERED_TTL end
         local grant = table.concat({'granted', fence, slot, int_text(now_ms), grant_ttl}, ' ')
         local heard = redis.pcall('PUBLISH', channels .. id(head), grant)

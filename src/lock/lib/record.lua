@@ -14,7 +14,7 @@ local function keep_ticket(token, entry)
 end
 
 -- Writes the end of a hold into the history. `how` it ended is as in the manual, `by` (JSON or '')
--- whoever ended it. The caller also removes the entry, so it is written once.
+-- the one that ended it. The caller also removes the entry, so it is written once.
 local function record_end(token, entry, ended, how, by)
   if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ') then return end
   if history_size == 0 then
@@ -31,7 +31,7 @@ local function record_end(token, entry, ended, how, by)
   if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
 end
 
--- Somebody has taken the lock: what is remembered stays for another while. The state lives for twice
+-- A client has taken the lock: what is remembered stays for another while. The state lives for twice
 -- as long, as a success at the end of a hold counts from then.
 local function touch_memory()
   redis.call('PEXPIRE', state, int_text(2 * RETENTION))
@@ -39,7 +39,7 @@ local function touch_memory()
 end
 
 -- The same for a hold that ended without a word, unless it was never claimed or its run is over. Its lease
--- ended at this moment, or would have: then nobody knows when the lock was taken away, but now it is seen.
+-- ended at this moment, or would have: then it is unknown when the lock was taken away, but now it is seen.
 local function record_vanished(token, entry, lease_end)
   local _, phase = string.match(entry or '', PHASE)
   keep_ticket(token, entry)

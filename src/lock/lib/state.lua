@@ -7,7 +7,7 @@ local function extend_expiry(key, ms)
 end
 
 -- Writes fields of the state. Its expiry is refreshed whenever a ticket or the lock is taken, so it is
--- missing only where somebody has deleted the state meanwhile.
+-- missing only where another client has deleted the state meanwhile.
 local function set_state(...)
   redis.call('HSET', state, ...)
   if not last_fence then redis.call('PEXPIRE', state, int_text(2 * RETENTION)) end

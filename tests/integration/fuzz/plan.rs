@@ -64,7 +64,7 @@ pub struct Client {
     pub holds: i64,
     /// The lock stays its own for so long at least.
     pub keep: i64,
-    /// Its job gives the lock back before the run ends.
+    /// Its job releases the lock before the run ends.
     pub early: bool,
     pub how: &'static str,
     pub manners: Manners,

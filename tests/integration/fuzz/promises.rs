@@ -89,7 +89,7 @@ struct Past {
     /// How long its lease was at first, in milliseconds.
     granted: i64,
     ever_held: bool,
-    /// It gave its lock back, and was told so.
+    /// It released its lock, and was told so.
     released: bool,
     /// It gave its place in the queue back.
     cancelled: bool,
@@ -845,7 +845,7 @@ impl Promises {
             Answer::Released | Answer::Kept { .. } => {
                 promise!(
                     is_held == matches!(answer, Answer::Kept { .. }),
-                    "what is given back is free, and what is kept is held",
+                    "what is released is free, and what is kept is held",
                     "{token} is told {answer:?}"
                 );
                 // Of a hold whose entry was deleted nothing is known when it is over.
@@ -859,8 +859,8 @@ impl Promises {
                 );
                 promise!(
                     *answer == Answer::Returned || !past.released,
-                    "what was given back wasn't lost",
-                    "{token} has given it back itself and is told that it lost it"
+                    "what was released wasn't lost",
+                    "{token} has released it itself and is told that it lost it"
                 );
             }
         }

@@ -207,7 +207,7 @@ pub fn inspect() -> Call {
     script("inspect", &[])
 }
 
-/// A plain client that takes the lock, and one that gives it back as such clients do.
+/// A plain client that takes the lock, and one that releases it as such clients do.
 pub fn plain_acquire(token: &str, ttl: i64) -> Call {
     command(&["SET", Key::Lock.name(), token, "NX", "PX", &ttl.to_string()])
 }

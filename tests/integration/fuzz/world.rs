@@ -679,7 +679,7 @@ impl<'a> World<'a> {
             (Act::Release { .. }, _) if client.phase == Phase::Leaves => {
                 let how = client.plan.how;
                 if client.plan.early && client.farewell.as_ref().is_some_and(is_early) {
-                    // The run itself ends later, and gives back what isn't its own any more.
+                    // The run itself ends later, and releases what isn't its own any more.
                     self.leave(n, false, how, 0);
                 } else {
                     self.gone(n);

@@ -36,7 +36,7 @@ pub fn path() -> String {
 }
 
 /// Gives a command a session of its own, so that it has no controlling terminal, and the signals
-/// back that whoever started the tests in the background had ignored.
+/// back that were ignored where the tests were started in the background.
 pub fn without_terminal(command: &mut Command) {
     // SAFETY: setsid and signal are system calls, allowed between fork and exec.
     unsafe {

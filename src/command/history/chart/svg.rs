@@ -15,7 +15,7 @@ const ROW: f64 = 26.0;
 const BAR: f64 = 16.0;
 const MARGIN: f64 = 20.0;
 
-/// Readable on light and on dark; who doesn't see colours has the tooltips.
+/// Readable on light and on dark; a reader who doesn't see colours has the tooltips.
 const STYLE: &str = "\
 svg{background:#fff;color:#1f2328;font:13px system-ui,sans-serif}\
 text{fill:currentColor}.dim{opacity:.65}.title{font-size:16px;font-weight:600}\

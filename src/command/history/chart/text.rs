@@ -6,7 +6,7 @@ use super::{Chart, Row, came};
 use crate::command::history::listing::failed;
 use crate::report::{escaped, truncate};
 
-/// What is drawn with: nobody, waiting, running, the end of a run that failed.
+/// What is drawn with: nothing, waiting, running, the end of a run that failed.
 struct Ink {
     blank: char,
     waiting: char,
