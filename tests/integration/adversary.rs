@@ -5,10 +5,9 @@ use std::fs;
 use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
-use crate::support::{COUNTER, directly, send, state, with_default_signals};
 use crate::support::{
-    Gate, OtherUser, REDLOCK, Redis, Running, await_mark, is_alive, is_permitted, outcome, script,
-    wait_until,
+    COUNTER, Gate, OtherUser, REDLOCK, Redis, Running, await_mark, directly, is_alive,
+    is_permitted, outcome, script, send, state, wait_until, with_default_signals,
 };
 use crate::terminal::{pid_in, shell};
 

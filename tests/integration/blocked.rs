@@ -14,10 +14,9 @@ use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
 use crate::support::{
-    Gate, Gated, REDLOCK, Redis, Running, assert_nothing_left, await_mark, is_alive, moment, now,
-    outcome, seen_by_a_shell, wait_until,
+    Gate, Gated, REDLOCK, Redis, Running, assert_nothing_left, await_mark, directly, is_alive,
+    moment, now, outcome, seen_by_a_shell, wait_until, with_default_signals,
 };
-use crate::support::{directly, with_default_signals};
 
 /// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
 const STUBBORN: &str = r#"

@@ -9,10 +9,9 @@ use std::process::Command;
 use crate::ci::watches;
 use crate::pty::Terminal;
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, is_alive, outcome, path,
-    wait_until,
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, is_gone,
+    outcome, path, send, wait_until, with_default_signals,
 };
-use crate::support::{directly, is_gone, send, with_default_signals};
 use crate::tmux::Tmux;
 
 /// The signals by which redlock ends where they ended its work.

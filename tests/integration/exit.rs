@@ -9,8 +9,10 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock, script, wait_until};
-use crate::support::{directly, with_default_signals};
+use crate::support::{
+    Outcome, Redis, Running, directly, free_port, outcome, redlock, script, wait_until,
+    with_default_signals,
+};
 
 /// A shell script that waits until the file `$1` exists.
 const WAIT_FOR_FILE: &str = r#"while [ ! -e "$1" ]; do sleep 0.01; done"#;

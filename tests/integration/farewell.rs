@@ -4,8 +4,10 @@ use std::fs;
 use std::time::Duration;
 
 use crate::by_signal::takes_signals;
-use crate::support::{Gated, REDLOCK, Redis, Running, assert_nothing_left, script, wait_until};
-use crate::support::{directly, is_gone, send, with_default_signals};
+use crate::support::{
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, script, send,
+    wait_until, with_default_signals,
+};
 
 /// Longer than the time within which a signal counts as the one before.
 const LATER: Duration = Duration::from_millis(600);

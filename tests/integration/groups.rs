@@ -6,10 +6,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::directly;
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, assert_within, moment, now, outcome, pid_of,
-    queued, redlock, wait_until,
+    Gated, Redis, Running, assert_nothing_left, assert_within, directly, moment, now, outcome,
+    pid_of, queued, redlock, wait_until,
 };
 
 /// Runs a shell script several times at once, each in a loop until the file `stop` exists or it

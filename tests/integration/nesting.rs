@@ -3,10 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::support::directly;
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, await_mark, host, moment, outcome, queued,
-    wait_until,
+    Gated, Redis, Running, assert_nothing_left, await_mark, directly, host, moment, outcome,
+    queued, wait_until,
 };
 
 /// A job of a shell script that calls redlock.

@@ -8,9 +8,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::pty::Terminal;
-use crate::support::{COUNTER, directly, is_gone, send, with_default_signals};
 use crate::support::{
-    REDLOCK, Redis, Running, assert_nothing_left, path, script, seen_by_a_shell, wait_until,
+    COUNTER, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, path, script,
+    seen_by_a_shell, send, wait_until, with_default_signals,
 };
 
 const CTRL_C: &str = "\x03";

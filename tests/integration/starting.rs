@@ -13,10 +13,9 @@ use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
 use crate::support::{
-    Gate, OtherUser, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, free_port,
-    is_alive, is_permitted, now, outcome, path, script, wait_until,
+    Gate, OtherUser, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, directly,
+    free_port, is_alive, is_gone, is_permitted, now, outcome, path, script, send, wait_until,
 };
-use crate::support::{directly, is_gone, send};
 
 /// redlock under strace with these options; strace ends as redlock does.
 fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {

@@ -4,16 +4,16 @@
 //! The tests with another user need root, and a temporary directory where setuid programs count;
 //! elsewhere they check nothing.
 
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
 use crate::support::{
-    Gate, OtherUser, Redis, Running, assert_nothing_left, await_mark, is_alive, moment, now,
-    outcome, queued, wait_until,
+    Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_mark, directly, is_alive,
+    moment, now, outcome, queued, send, wait_until,
 };
-use crate::support::{directly, send};
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
 const SURVIVOR: &str = r#"echo $$; read go <"$HOME/gate""#;
@@ -288,4 +288,23 @@ fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
     assert!(moment(&end.assert_code(0).stdout) >= over);
     assert!(!is_alive(command));
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_next_long_run_removes_marks_that_a_dead_redlock_left_an_hour_ago_and_no_others() {
+    let redis = Redis::start();
+    let mut run = Running::start(&mut redis.run("--ttl 1s a", "exec sleep 50"));
+    let old = await_mark(&redis, run.pid());
+    run.kill();
+    let young = old.with_extension("young");
+    std::fs::copy(&old, &young).unwrap();
+    for (mark, age) in [(&old, "70 minutes ago"), (&young, "50 minutes ago")] {
+        let aged = Command::new("touch").args(["-d", age]).arg(mark).status();
+        assert!(aged.unwrap().success());
+    }
+    let holder = Gated::start(&redis, &["b"]).ready();
+    wait_until("the old mark is removed", || !old.exists());
+    assert!(young.exists());
+    holder.end();
+    let _ = std::fs::remove_file(young);
 }

@@ -26,8 +26,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::state;
-use crate::support::{REDLOCK, Redis, script, without_terminal};
+use crate::support::{REDLOCK, Redis, script, state, without_terminal};
 
 /// How long a case may take before it counts as one that hangs.
 const LIMIT: Duration = Duration::from_secs(40);

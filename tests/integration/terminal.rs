@@ -5,8 +5,10 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
-use crate::support::{COUNTER, is_gone, send, state, with_default_signals};
-use crate::support::{REDLOCK, Redis, is_alive, path, seen_by_a_shell, wait_until};
+use crate::support::{
+    COUNTER, REDLOCK, Redis, is_alive, is_gone, path, seen_by_a_shell, send, state, wait_until,
+    with_default_signals,
+};
 use crate::tmux::Tmux;
 
 const CTRL_C: &str = "\x03";

@@ -13,9 +13,9 @@ use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
 use crate::support::{
-    Gate, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, is_alive, outcome, wait_until,
+    Gate, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, is_gone,
+    outcome, send, state, wait_until, with_default_signals,
 };
-use crate::support::{directly, is_gone, send, state, with_default_signals};
 
 /// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
 const CLEANER: &str = r#"

@@ -6,10 +6,9 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::pty::Terminal;
-use crate::support::with_default_signals;
 use crate::support::{
     Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, host, outcome, queued,
-    seen_by_a_shell, wait_until,
+    seen_by_a_shell, wait_until, with_default_signals,
 };
 
 /// Starts a redlock whose messages come as lines of the run.
