@@ -86,7 +86,8 @@ impl Child {
             environment.push(value);
         }
         let tree = Tree::ours();
-        sys::adopt_orphans();
+        // Without that, what it starts could escape: better not to start it.
+        sys::adopt_orphans().map_err(SpawnError::NoProcess)?;
         let pid = sys::spawn(&SpawnSpec {
             candidates: &command.candidates,
             arguments: &command.arguments,

@@ -238,7 +238,7 @@ pub struct AcquireOptions {
     pub repair_ttl: bool,
 
     /// Reason, shown in `redlock status` and to waiters
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
     pub reason: Option<String>,
 }
 
@@ -527,7 +527,7 @@ pub struct Freeze {
     pub name: String,
 
     /// Reason, shown to every run that wants the lock
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
     pub reason: String,
 
     /// Duration of the freeze; at most 30 days [default: 30 days]
@@ -594,6 +594,13 @@ fn remembered(text: &str) -> Result<Duration, String> {
         duration if duration > REMEMBERED => Err("must be at most 30 days".into()),
         duration => Ok(duration),
     }
+}
+
+fn not_empty(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("must not be empty".into());
+    }
+    Ok(text.to_owned())
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {

@@ -72,7 +72,7 @@ impl Settings {
             (None, None) => CONNECT_TIMEOUT,
         };
         if timeout.is_zero() {
-            return Err(BadConfig("the connect timeout must be more than nothing".into()).into());
+            return Err(BadConfig("the connect timeout must be greater than 0".into()).into());
         }
         let tls = TlsFiles {
             ca: path(&options.tls_ca, "REDLOCK_TLS_CA"),

@@ -436,7 +436,8 @@ impl Session {
         }
     }
 
-    fn exit(&self) -> Exit {
+    /// How the run ends, as far as is known by now.
+    pub fn exit(&self) -> Exit {
         let reason = match self.phase {
             Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
             Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,

@@ -769,7 +769,8 @@ impl<'a> Wait<'a> {
 
     fn show(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if let Phase::Queued { found, .. } | Phase::Joined { found, .. } = &self.phase
-            && self.progress.is_due_for(&found.busy.id, now)
+            && let frozen = found.busy.frozen.as_ref().map(|frozen| frozen.since_ms)
+            && self.progress.is_due_for(&found.busy.id, frozen, now)
         {
             actions.push(Action::Show {
                 busy: Rc::clone(&found.busy),

@@ -85,7 +85,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
             0
         }
         Content::Other => {
-            let line = format!("{path} holds something else than a fence; it is left alone");
+            let line = format!("{path} contains something other than a fence; left unchanged");
             return Err(BadConfig(line).into());
         }
     };
@@ -119,7 +119,7 @@ fn from_environment() -> Result<u64> {
         Err(_) if text.contains(' ') => {
             "no fencing number: $REDLOCK_FENCE holds several numbers; name one".to_owned()
         }
-        Err(_) => format!("$REDLOCK_FENCE is no number: {text:?}"),
+        Err(_) => format!("$REDLOCK_FENCE is not a number: {text:?}"),
     };
     Err(BadUsage(why).into())
 }

@@ -50,7 +50,7 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     let name = lock.name();
     match lock.thaw(&mut client)? {
-        Some(by) => settings.verbosity.verbose(format_args!(
+        Some(by) => settings.verbosity.info(format_args!(
             "lock \"{name}\" is thawed; it was frozen by {}",
             report::user_at_host_with_reason(&by)
         )),

@@ -9,7 +9,7 @@ use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Claim, Client, Forced, Inspected, Key, Lock, Name, ReleaseMode, Released};
+use crate::lock::{Busy, Claim, Client, Forced, Inspected, Key, Lock, Name, ReleaseMode, Released};
 use crate::{process, report};
 
 /// Releases a lock.
@@ -77,23 +77,22 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
     let Some(found) = found.first() else {
         return Ok(Exit::Lost);
     };
-    match (&found.key, found.holds()) {
-        (Key::NotALock(kind), _) => report::error(format_args!(
+    match (&found.key, found.holds(), found.busy()) {
+        (Key::NotALock(kind), ..) => report::error(format_args!(
             "\"{name}\" is not a lock: its key is a {kind}; left unchanged"
         )),
-        (_, []) => report::error(format_args!("lock \"{name}\" is not held")),
-        (_, [hold, others @ ..]) => {
-            let whom = report::holder(hold.holder.as_ref());
-            let beside = match others.len() {
-                0 => String::new(),
-                others => format!(" and {others} more"),
+        (_, [first, ..], Some(busy)) => {
+            // A freeze doesn't concern the holder.
+            let busy = Busy {
+                frozen: None,
+                ..busy
             };
-            let until = report::lease_left(hold.left);
-            let id = &hold.id;
+            let (line, id) = (report::busy_line(name, &busy), &first.id);
             report::error(format_args!(
-                "lock \"{name}\" is held by {whom}{beside} {until}; to release it without its token use --force, or --force --id {id} for this holder only"
+                "{line}; to release it without its token use --force, or --force --id {id} for this holder only"
             ));
         }
+        _ => report::error(format_args!("lock \"{name}\" is not held")),
     }
     Ok(Exit::Lost)
 }
@@ -121,9 +120,9 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
                 0 => String::new(),
                 others => format!(" and {others} more"),
             };
-            settings
-                .verbosity
-                .info(format_args!("lock \"{name}\" taken from {whose}{beside}"));
+            settings.verbosity.info(format_args!(
+                "lock \"{name}\" forced free; it was held by {whose}{beside}"
+            ));
             Ok(Exit::Success)
         }
         Forced::WasFree => {

@@ -11,7 +11,7 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Client, Error, Inspected, Name};
+use crate::lock::{Busy, Client, Error, Name};
 use crate::report;
 use crate::wait::{Pace, ProgressSchedule, WaitLimit, end_of};
 
@@ -24,7 +24,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let began = now();
     let patience = WaitLimit::since(began, options.patience.no_wait, options.patience.wait);
-    let mut telling = ProgressSchedule::new(began, report::has_terminal());
+    let mut progress = ProgressSchedule::new(began, report::has_terminal());
     let mut client = settings.locks.open()?;
     let mut pace = Pace::default();
     loop {
@@ -65,11 +65,12 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             if at >= look_at {
                 break;
             }
-            if telling.is_due_for(&busy.id, at) {
+            let frozen = busy.frozen.as_ref().map(|frozen| frozen.since_ms);
+            if progress.is_due_for(&busy.id, frozen, at) {
                 let view = report::waiting_line(&held, &busy, at.since(looked));
                 settings.verbosity.progress(&view);
             }
-            if sleep(Some(&client), look_at.min(telling.due()))? {
+            if sleep(Some(&client), look_at.min(progress.due()))? {
                 break;
             }
         }
@@ -88,25 +89,7 @@ fn look(
     let found = settings.locks.inspect(client, names)?;
     Ok(found
         .into_iter()
-        .find_map(|lock| Some((lock.name.clone(), busy(&lock)?))))
-}
-
-/// A held lock as a waiter sees it.
-fn busy(lock: &Inspected) -> Option<Busy> {
-    let first = lock.holds().first()?;
-    Some(Busy {
-        now_ms: lock.now_ms,
-        ahead: u32::try_from(lock.waiters.len()).unwrap_or(u32::MAX),
-        ticket: None,
-        polls: false,
-        left: first.left,
-        holders: u32::try_from(lock.holds().len()).unwrap_or(u32::MAX),
-        id: first.id.clone(),
-        holder: first.holder.clone(),
-        frozen: lock.frozen.clone(),
-        repaired: false,
-        granted: false,
-    })
+        .find_map(|lock| Some((lock.name.clone(), lock.busy()?))))
 }
 
 /// Sleeps until a moment; true when the server has said something before.

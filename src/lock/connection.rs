@@ -549,7 +549,7 @@ impl Connection {
                 (Some(Expected::Plain(number)), value) => {
                     return Ok(Some(self.answered(number, None, value)));
                 }
-                (None, _) => return Err(self.out_of_step("answered what nobody asked")),
+                (None, _) => return Err(self.out_of_step("sent a reply that was not asked for")),
             }
         }
     }

@@ -87,7 +87,7 @@ impl Error {
             (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown), _)
             | (_, "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS") => (
                 ErrorKind::NotNow,
-                format!("Redis at {server} is not ready: {said}"),
+                not_ready(error.code(), &all, server),
             ),
             _ if details.contains("max number of clients") => (
                 ErrorKind::NotNow,
@@ -100,6 +100,21 @@ impl Error {
             _ => (ErrorKind::Internal, format!("Redis at {server} answered: {said}")),
         };
         Self { kind, message }
+    }
+}
+
+/// Why a server can't do it now, and what to do.
+fn not_ready(code: &str, said: &str, server: &Server) -> String {
+    // What a script adds of itself is of no use to a reader.
+    let said = said.split(" script: ").next().unwrap_or(said);
+    match code {
+        "READONLY" => format!(
+            "Redis at {server} is not ready: it is a read-only replica; use the URL of its primary"
+        ),
+        "OOM" => format!(
+            "Redis at {server} is not ready: it has no memory left (maxmemory); locks that are held are not affected"
+        ),
+        _ => format!("Redis at {server} is not ready: {}", quoted(said)),
     }
 }
 

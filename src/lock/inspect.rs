@@ -11,7 +11,7 @@ use super::scripts::{
     INSPECT, array, frozen, holder, lossy_text, milliseconds, number, some_text, unexpected_reply,
     waiter,
 };
-use super::{Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Waiter};
+use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Waiter};
 
 /// A lock as it was found.
 #[derive(Clone, Debug)]
@@ -73,6 +73,25 @@ impl Inspected {
             holder.map_or(Limit::EXCLUSIVE, |holder| holder.limit)
         };
         self.holds().iter().map(limit).min()
+    }
+
+    /// As a waiter sees it; `None` when it has no holder.
+    pub fn busy(&self) -> Option<Busy> {
+        let first = self.holds().first()?;
+        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        Some(Busy {
+            now_ms: self.now_ms,
+            ahead: count(self.waiters.len()),
+            ticket: None,
+            polls: false,
+            left: first.left,
+            holders: count(self.holds().len()),
+            id: first.id.clone(),
+            holder: first.holder.clone(),
+            frozen: self.frozen.clone(),
+            repaired: false,
+            granted: false,
+        })
     }
 
     /// It has no holder and no waiter, and isn't frozen.

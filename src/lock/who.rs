@@ -234,7 +234,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Reads `"<till> <since> <who as JSON>"`; `None` for anything else.
+    /// Reads `"<until> <since> <who as JSON>"`; `None` for anything else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
         let mut parts = within_bounds(entry)?.splitn(3, ' ');
         Some(Self {

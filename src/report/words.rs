@@ -19,7 +19,7 @@ pub fn describe_job(who: &Who) -> String {
     what.trim_start().to_owned()
 }
 
-/// A holder in a sentence: `ci-7 (deploy, pid 4121)`.
+/// A holder in a sentence: `ci@ci-7 (pid 4121)`.
 pub fn user_at_host(who: &Who) -> String {
     match (who.user.as_str(), who.host.as_str()) {
         ("", host) => format!("{} (pid {})", quoted(host), who.pid),
@@ -30,14 +30,6 @@ pub fn user_at_host(who: &Who) -> String {
 /// A holder in a sentence; one that isn't known is another client.
 pub fn holder(holder: Option<&Holder>) -> String {
     holder.map_or("another client".into(), |holder| user_at_host(&holder.who))
-}
-
-/// The rest of a lease: `for 24s more`.
-pub fn lease_left(left: Option<Duration>) -> String {
-    left.map_or(
-        "without an expiry (`redlock run --repair-ttl` gives it one)".into(),
-        |left| format!("for {} more", format_duration(left)),
-    )
 }
 
 /// A user and the reason: `ann@desk (pid 7): release night`.
@@ -67,7 +59,9 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
     if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
         let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
         let (by, left) = (user_at_host_with_reason(who), format_duration(left));
-        return format!("lock \"{name}\" is frozen for {left} more by {by}");
+        return format!(
+            "lock \"{name}\" is frozen for {left} more by {by}; `redlock thaw {name}` ends that"
+        );
     }
     let whom = holders(busy);
     match &busy.holder {

@@ -457,8 +457,8 @@ pub fn is_stopped(child: Pid) -> bool {
 
 /// Has the kernel give orphans among our descendants to us as their new parent, and not to the first
 /// process of the system.
-pub fn adopt_orphans() {
-    let _ = nix::sys::prctl::set_child_subreaper(true);
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
 /// How a process ended by whose descriptor it was known; `None` where the kernel doesn't say: the

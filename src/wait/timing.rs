@@ -142,8 +142,8 @@ pub struct ProgressSchedule {
     /// There is a line that can be rewritten.
     single_line: bool,
     due: Moment,
-    /// The id of the holder that was shown last.
-    last_shown: Option<String>,
+    /// What was shown last: the id of the holder, and since when the lock is frozen (ms), if it is.
+    last_shown: Option<(String, Option<u64>)>,
 }
 
 /// Shorter waits are not reported.
@@ -169,20 +169,18 @@ impl ProgressSchedule {
         self.last_shown.is_none().then_some(self.due)
     }
 
-    /// Whether to show now that this holder has the lock.
-    pub fn is_due_for(&mut self, holder: &str, now: Moment) -> bool {
-        let changed = self
-            .last_shown
-            .as_deref()
-            .is_some_and(|last_shown| last_shown != holder);
-        // There is no holder to report during a hand-off.
-        let news = changed && !holder.is_empty();
+    /// Whether to show now that this holder has the lock, and that it is frozen since a time (ms).
+    pub fn is_due_for(&mut self, holder: &str, frozen: Option<u64>, now: Moment) -> bool {
+        let news = self.last_shown.as_ref().is_some_and(|(last, last_frozen)| {
+            // There is no holder to report during a hand-off.
+            *last_frozen != frozen || (last != holder && !holder.is_empty())
+        });
         if now < self.due && !news {
             return false;
         }
         let pause = if self.single_line { 1 } else { 60 };
         self.due = now + Duration::from_secs(pause);
-        self.last_shown = Some(holder.to_owned());
+        self.last_shown = Some((holder.to_owned(), frozen));
         true
     }
 }
@@ -310,20 +308,24 @@ mod tests {
     #[test]
     fn a_log_gets_a_line_at_the_start_at_each_change_of_holder_and_each_minute() {
         let mut schedule = ProgressSchedule::new(START, false);
-        assert!(!schedule.is_due_for("a", START + MS * 999));
-        assert!(schedule.is_due_for("a", START + MS * 1_000));
-        assert!(!schedule.is_due_for("a", START + MS * 3_000));
-        assert!(!schedule.is_due_for("", START + MS * 3_100));
-        assert!(schedule.is_due_for("b", START + MS * 3_200));
-        assert!(!schedule.is_due_for("b", START + MS * 63_000));
-        assert!(schedule.is_due_for("b", START + MS * 63_200));
+        assert!(!schedule.is_due_for("a", None, START + MS * 999));
+        assert!(schedule.is_due_for("a", None, START + MS * 1_000));
+        assert!(!schedule.is_due_for("a", None, START + MS * 3_000));
+        assert!(!schedule.is_due_for("", None, START + MS * 3_100));
+        assert!(schedule.is_due_for("b", None, START + MS * 3_200));
+        assert!(!schedule.is_due_for("b", None, START + MS * 63_000));
+        assert!(schedule.is_due_for("b", None, START + MS * 63_200));
+        // A freeze and its end are news, also where nothing holds the lock.
+        assert!(schedule.is_due_for("", Some(7), START + MS * 63_300));
+        assert!(!schedule.is_due_for("", Some(7), START + MS * 63_400));
+        assert!(schedule.is_due_for("", None, START + MS * 63_500));
     }
 
     #[test]
     fn a_terminal_shows_it_every_second() {
         let mut schedule = ProgressSchedule::new(START, true);
-        assert!(schedule.is_due_for("a", START + MS * 1_000));
-        assert!(!schedule.is_due_for("a", START + MS * 1_900));
-        assert!(schedule.is_due_for("a", START + MS * 2_000));
+        assert!(schedule.is_due_for("a", None, START + MS * 1_000));
+        assert!(!schedule.is_due_for("a", None, START + MS * 1_900));
+        assert!(schedule.is_due_for("a", None, START + MS * 2_000));
     }
 }

@@ -1,4 +1,4 @@
-//! Servers that are far away, stand still for a moment or is not ready: what is started, and how
+//! Servers that are far away, stand still for a moment or aren't ready: what is started, and how
 //! often they are asked.
 
 use std::time::{Duration, Instant};
@@ -411,11 +411,11 @@ fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
         assert_eq!(end.stdout, "", "{says}");
     };
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    refused("OOM");
+    refused("no memory left (maxmemory)");
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     let nobody = free_port().to_string();
     redis.cli(&["REPLICAOF", "127.0.0.1", &nobody]);
-    refused("READONLY");
+    refused("it is a read-only replica; use the URL of its primary");
     redis.cli(&["REPLICAOF", "NO", "ONE"]);
     // A server that loads its data says so to whatever is asked.
     let loading = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -128,7 +128,9 @@ fn what_is_no_fence_file_is_left_alone() {
         "12\0\n",
     ] {
         fs::write(&file, other).unwrap();
-        fence(&file, "99").assert_code(78).assert_says("left alone");
+        fence(&file, "99")
+            .assert_code(78)
+            .assert_says("left unchanged");
         assert_eq!(text(&file), other);
     }
     let long = "1".repeat(5000);

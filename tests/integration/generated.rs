@@ -47,7 +47,7 @@ fn pages() -> Vec<(String, String)> {
 fn recipes_page() -> (String, String) {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!(
-        ".TH REDLOCK-RECIPES 7 \"\" \"redlock {version}\" \"redlock manual\"\n\
+        ".TH REDLOCK-RECIPES 7 \"\" \"redlock {version}\" \"redlock manual\"\n.nh\n\
          .SH NAME\nredlock\\-recipes \\- locks in scripts, in cron and in CI\n.SH DESCRIPTION\n"
     );
     let mut in_code = false;
@@ -131,7 +131,7 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
     let title = name.to_uppercase();
     let version = env!("CARGO_PKG_VERSION");
     let text = format!(
-        "{PREAMBLE}.TH {title} 1 \"\" \"redlock {version}\" \"redlock manual\"\n{}",
+        "{PREAMBLE}.TH {title} 1 \"\" \"redlock {version}\" \"redlock manual\"\n.nh\n{}",
         parts.replace(".br\n\n.br\n", ".sp\n")
     );
     let by_hand = fs::read_to_string(root().join(format!("man/parts/{name}.roff"))).unwrap();

@@ -15,7 +15,7 @@
 //! | `faults` | any one request or answer gets lost, late or cut, at any step |
 //! | `survival` | what goes wrong within the lease and isn't noticed |
 //! | `farewell` | leaving while Redis stands still, and starting nothing under a lease that is over |
-//! | `distance` | servers that are far away, stand still or is not ready |
+//! | `distance` | servers that are far away, stand still or aren't ready |
 //! | `exclusion` | two never run at once, whatever they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |

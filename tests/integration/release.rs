@@ -100,7 +100,7 @@ fn force_frees_a_holder_seen_by_its_id_but_no_newer_one() {
     let seen = id(&redis);
     outcome(&mut redis.redlock(&["release", "--force", "--id", &seen, "a"]))
         .assert_code(0)
-        .assert_says("taken from");
+        .assert_says("forced free; it was held by");
     drop(first);
     let (_second, token) = held(&redis);
     outcome(&mut redis.redlock(&["release", "--force", "--id", &seen, "a"]))
@@ -116,7 +116,7 @@ fn force_frees_another_clients_lock_but_leaves_other_keys_alone() {
     redis.cli(&["SET", "redlock:a", "theirs"]);
     outcome(&mut redis.redlock(&["release", "--force", "a"]))
         .assert_code(0)
-        .assert_says("taken from another client");
+        .assert_says("forced free; it was held by another client");
     assert!(!is_held(&redis));
     redis.cli(&["HSET", "redlock:a", "field", "theirs"]);
     outcome(&mut redis.redlock(&["release", "--force", "a"]))

@@ -470,6 +470,8 @@ impl Sweep {
             let _ = kill(Pid::from_raw(tracer()), Signal::SIGTERM);
         }
         until(end, || tracer() == 0);
+        // It may go on when the tracer leaves it.
+        let _ = kill(Pid::from_raw(keeper), Signal::SIGSTOP);
         until(end, || state(keeper) == Some('T'));
         let mut second = self.command("strace", name);
         second

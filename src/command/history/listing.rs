@@ -156,6 +156,9 @@ fn percentiles(mut times: Vec<Duration>) -> String {
         let at = (times.len() * percent).div_ceil(100).max(1) - 1;
         times.get(at).copied().unwrap_or_default()
     };
+    if times.is_empty() {
+        return "-".into();
+    }
     format!(
         "p50 {}, p95 {}",
         format_duration(rank(50)),
@@ -307,7 +310,7 @@ pub mod tests {
         let hundred: Vec<u64> = (1..=100).rev().collect();
         assert_eq!(seconds(&hundred), "p50 50s, p95 1m 35s");
         assert_eq!(seconds(&[3]), "p50 3s, p95 3s");
-        assert_eq!(seconds(&[]), "p50 0s, p95 0s");
+        assert_eq!(seconds(&[]), "-");
     }
 
     #[test]

@@ -337,19 +337,30 @@ impl Supervision<'_> {
     fn abandon(&mut self, error: &anyhow::Error) -> Exit {
         self.killed = true;
         let until = now() + ABANDON_WITHIN;
+        let mut exit = Exit::Internal;
         loop {
             let _ = self.child.kill();
             match self.child.reap() {
                 Ok(Some(Reaped::Tree)) => break,
-                Ok(Some(Reaped::Child(_))) => {}
+                Ok(Some(Reaped::Child(status))) => {
+                    // One that was killed has no status of its own.
+                    if status.code().is_some() {
+                        self.session.on_event(Event::Ended(status), now());
+                        exit = self.session.exit();
+                    }
+                }
                 Ok(None) | Err(_) if now() >= until => break,
                 Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
+        let killed = match exit {
+            Exit::Internal => ", so it was killed",
+            _ => "",
+        };
         report::error(format_args!(
-            "can't watch over the command any more, so it was killed: {error:#}"
+            "can't watch over the command any more{killed}: {error:#}"
         ));
-        Exit::Internal
+        exit
     }
 
     /// The run is over: says what is left of it, and keeps what must not be released.

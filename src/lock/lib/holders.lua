@@ -12,7 +12,7 @@ local function remove_member(token)
 end
 
 -- Without the lock no holder counts: removes what is left of holders that died, or whose lock another client
--- deleted. The expiry of `meta` is that of the last exclusive lease, and KEPT. The token `mine` speaks for
+-- deleted. The expiry of `meta` is that of the last exclusive lease, and RETENTION. The token `mine` speaks for
 -- itself.
 local function record_leftovers(mine)
   if redis.call('EXISTS', meta, holders, slots) == 0 then return end
