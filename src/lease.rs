@@ -77,7 +77,8 @@ impl Lease {
     ) -> Self {
         let valid_from = (asked + later.saturating_sub(drift(later))).min(received);
         Self {
-            length,
+            // By the confirmation it lasts for the TTL, whichever reply to that is lost.
+            length: length.min(ttl),
             is_grant: true,
             valid_from,
             renew_at: received + FIRST_RENEWAL,
@@ -198,6 +199,12 @@ fn retry_pause(length: Duration) -> Duration {
 /// waits longer than that for a renewer stuck in a dead connection.
 pub fn try_timeout(ttl: Duration) -> Duration {
     (ttl / 5).min(Duration::from_secs(3))
+}
+
+/// The same for the confirmation of a grant that is this long: two tries fit into it, as the answer of one
+/// that is given up is lost.
+pub fn confirm_timeout(grant: Duration, ttl: Duration) -> Duration {
+    try_timeout(ttl).min(grant * 2 / 5)
 }
 
 #[cfg(test)]

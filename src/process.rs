@@ -335,8 +335,8 @@ pub fn remove_old_marks() {
     let marks = fs::read_dir(MARKS).into_iter().flatten().flatten();
     let is_mark = |name: &OsStr| name.as_bytes().starts_with(MARK.as_bytes());
     for entry in marks
-        .filter(|entry| is_mark(&entry.file_name()))
         .take(LOOKED_AT)
+        .filter(|entry| is_mark(&entry.file_name()))
     {
         let Ok(metadata) = entry.metadata() else {
             continue;

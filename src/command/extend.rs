@@ -15,6 +15,9 @@ use crate::lease::Lease;
 use crate::lock::{Claim, LeaseState};
 use crate::report;
 
+/// The longest that a grant lasts.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
+
 /// The pause between two looks whether a lock that was handed on has been confirmed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -49,7 +52,8 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
     let mut standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
     // One that was just handed on lasts for seconds only, until its run confirms it, which is about to be.
     let is_unconfirmed = |standing: &LeaseState| matches!(standing, LeaseState::Held { left, is_grant: true, .. } if *left < options.at_least);
-    while standings.iter().any(is_unconfirmed) {
+    let until = sent + CONFIRMED_WITHIN;
+    while standings.iter().any(is_unconfirmed) && now() < until {
         std::thread::sleep(LOOK_AGAIN);
         sent = now();
         standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;

@@ -45,7 +45,6 @@ return (function()
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local place, ticket, priority, order = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
-local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 
 -- Its entries tell others of its number.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
@@ -55,8 +54,7 @@ local repaired = 0
 
 -- It is ours: a grant to claim, or a reply was lost.
 local function claim(value)
-  -- A grant lasts longer than the shortest lease. No command runs under one that is claimed here, so that it
-  -- may become shorter.
+  -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
   local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
   extend_lease(token, value, ttl, phase == 'granted')
   local fence, slot = string.match(confirm(token, value, ttl), '^(%d+) %d+ %d+ (%d+) ')

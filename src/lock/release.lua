@@ -17,6 +17,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   local since, phase = string.match(entry, '^%d+ (%d+) 1 1 %d+ (%l+):?%d* ')
   local waiting = redis.pcall('ZCARD', queue)
   if not string.match(how, '^status:') or type(waiting) ~= 'number' then since = nil end
+  if phase ~= 'held' and phase ~= 'granted' then since = nil end
   -- The number of one that never claimed its grant is still to be noted.
   if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
   local at, done, handed_on = string.format('%.0f', now_ms), false, false
@@ -32,9 +33,14 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000) then
       local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], last_fence + 1))
       local channel = channels .. string.sub(redis.sha1hex(head), 1, 12)
+      -- Before the message, as in grant_next.
+      redis.call('ZREM', queue, head)
       local heard = redis.pcall('PUBLISH', channel, table.concat({'granted', fence, '1', at, '5000'}, ' '))
-      if type(heard) == 'number' and heard > 0 then
-        redis.call('ZREM', queue, head)
+      if type(heard) ~= 'number' or heard == 0 then
+        -- The rest sees to it.
+        redis.call('ZADD', queue, score, head)
+        redis.call('PEXPIRE', queue, 100000)
+      else
         redis.call('HDEL', waiters, head)
         redis.call('HSET', state, 'fence', fence)
         redis.call('SET', lock, head, 'PX', '5000')

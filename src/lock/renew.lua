@@ -36,7 +36,9 @@ local token, ttl, instance, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7
 -- A key that is no string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
-local left = extend_lease(token, value, ttl)
+-- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
+local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
+local left = extend_lease(token, value, ttl, phase == 'granted')
 local entry = confirm(token, value, ttl)
 if instance ~= '' and entry ~= '' then
   entry = string.gsub(entry, '"instance":"[^"]*"', '"instance":"' .. string.sub(instance, 2) .. '"')

@@ -603,3 +603,23 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
         assert_nothing_left(&redis);
     }
 }
+
+#[test]
+fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older_ones_out() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["--supersede", "--order", "1", "a"]).ready();
+    let newer = [
+        "run",
+        "--supersede",
+        "--order",
+        "5",
+        "a",
+        "-c",
+        "kill -9 $PPID",
+    ];
+    let newer = queued(&redis, &newer);
+    holder.end();
+    newer.finish();
+    let older = ["run", "--supersede", "--order", "3", "a", "--", "true"];
+    outcome(&mut redis.redlock(&older)).assert_code(75);
+}

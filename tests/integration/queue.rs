@@ -261,6 +261,45 @@ fn a_command_that_is_over_before_its_grant_is_claimed_is_in_the_history_as_any_o
 }
 
 #[test]
+fn no_command_starts_on_a_grant_that_the_server_refused_to_write() {
+    for waiters in [1, 2] {
+        let redis = Redis::start();
+        let mut holder = Gated::start(&redis, &["--ttl", "2s", "a"]).ready();
+        let next: Vec<Gated> = (0..waiters)
+            .map(|_| Gated::queued(&redis, &["a"]))
+            .collect();
+        redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        // Its release is refused, and with it the grant.
+        holder.open();
+        let end = holder.run.finish();
+        end.assert_code(0).assert_says("could not release");
+        let pids: Vec<i32> = next.iter().map(|next| next.run.pid()).collect();
+        assert_eq!(redis.queue("a"), pids);
+        redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        for next in next {
+            next.end();
+        }
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_lock_that_was_handed_on_lasts_no_longer_than_the_ttl_once_it_is_confirmed() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let next = Gated::queued(&redis, &["--ttl", "1s", "a"]);
+    holder.end();
+    let next = next.ready();
+    wait_until("it is confirmed", || {
+        redis.cli(&["HVALS", "{redlock:a}:meta"]).contains(" held ")
+    });
+    let left: i64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    assert!(left <= 1000, "{left}");
+    next.end();
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_waiter_whose_connection_broke_unnoticed_is_passed_over_and_comes_back_in_its_old_place() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();

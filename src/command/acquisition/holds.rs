@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::{Moment, now};
 use crate::command::environment::JobLock;
-use crate::lease::{Lease, LeaseEvent, try_timeout};
+use crate::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
 use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, Loss, Name, Who};
 use crate::process;
 use crate::renewer::{Renewer, Report, Task};
@@ -178,11 +178,6 @@ impl HeldLocks {
         if self.renewer.as_ref().is_some_and(Renewer::is_busy) {
             return Ok(());
         }
-        let mut client = self.client.hand_over();
-        client.limit_to(try_timeout(
-            self.grant.map_or(self.ttl, |grant| grant.min(self.ttl)),
-        ));
-        let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let renewer = match &mut self.renewer {
             Some(renewer) => renewer,
             None => match Renewer::start(self.ttl) {
@@ -193,6 +188,12 @@ impl HeldLocks {
                 }
             },
         };
+        let mut client = self.client.hand_over();
+        client.limit_to(match self.grant {
+            Some(grant) => confirm_timeout(grant, self.ttl),
+            None => try_timeout(self.ttl),
+        });
+        let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         renewer.start_task(task, client, claims);
         Ok(())
     }

@@ -65,9 +65,11 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Acquisition::new(settings, names, who, &options.taking, options.kill_after);
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.joins = options.join;
-    // With several locks the others come into it, and another run's success may be enough; so there
-    // the confirmation comes first.
-    acquisition.starts_on_grant = acquisition.names.len() == 1 && options.once_per.is_none();
+    // With several locks the others come into it, and another run's success may be enough; and that a run
+    // with a number has begun is to be known whatever becomes of it. So there the confirmation comes first.
+    acquisition.starts_on_grant = acquisition.names.len() == 1
+        && options.once_per.is_none()
+        && options.taking.order.is_none();
     let run = Run {
         options,
         acquisition,

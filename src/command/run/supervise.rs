@@ -187,8 +187,9 @@ impl Supervision<'_> {
         }
         let command = self.child.pid();
         let goes_on = move || Stat::read(command).is_none_or(|stat| !stat.is_stopped);
-        // It may be continued alone, and must not work without us.
-        let waker = sys::Waker::start(goes_on)?;
+        // It may be continued alone, and must not work without us. Where no process can be made for that, we
+        // stop all the same: the terminal waits for it.
+        let waker = sys::Waker::start(goes_on).ok();
         let continued = self.signals.suspend();
         drop(waker);
         Ok(continued?)

@@ -3,6 +3,7 @@
 
 local GRANT_TTL = 2000 -- how long a granted waiter has to claim, ms
 local DELIVERED_TTL = 5000 -- the same for one that got the message: its claim may be held up on its way
+local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
 local GRANTS = 100 -- how many are let in by one call; each claim goes on with it
 local DEAD = 10000 -- how many dead waiters one call clears away, in some 50 ms
@@ -68,9 +69,16 @@ local function grant_next(value, me, notify)
         -- After a grant that was not claimed the next one is shorter.
         if notify or not notified_at then grant_ttl = DELIVERED_TTL end
         local grant = table.concat({'granted', fence, slot, int_text(now_ms), grant_ttl}, ' ')
+        -- The first write comes before the message: a server that takes no writes (a replica by now, say) ends
+        -- the script here, and no command starts on a grant that was never written.
+        redis.call('ZREM', queue, head)
         local heard = redis.pcall('PUBLISH', channels .. id(head), grant)
-        -- Not permitted to this user: the waiters will look by themselves.
-        if type(heard) ~= 'number' then break end
+        -- Not permitted to this user: the waiters will poll.
+        if type(heard) ~= 'number' then
+          redis.call('ZADD', queue, score, head)
+          redis.call('PEXPIRE', queue, QUEUE_TTL)
+          break
+        end
         if heard == 0 then slot = nil end
       end
     end
