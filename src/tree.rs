@@ -164,7 +164,7 @@ fn children(of: Pid) -> Vec<Pid> {
             }
             // The thread has ended, or this kernel was built without that file.
             Err(_) if !thread.path().join("children").exists() && thread.path().exists() => {
-                let stats = processes().into_iter();
+                let stats = processes().unwrap_or_default().into_iter();
                 return stats
                     .filter(|stat| stat.parent == of)
                     .map(|stat| stat.pid)
@@ -261,12 +261,19 @@ pub fn read(path: &str) -> Option<String> {
 }
 
 /// All processes that we can see.
-fn processes() -> Vec<Stat> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Stat::read(Pid::from_raw(pid)))
-        .collect()
+///
+/// # Errors
+/// They can't be listed: nothing is known of any.
+fn processes() -> io::Result<Vec<Stat>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let pid = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        found.extend(pid.and_then(|pid| Stat::read(Pid::from_raw(pid))));
+    }
+    Ok(found)
 }
 
 /// The environment with which a process was started, as `NAME=value` texts that end with a zero byte.
@@ -286,13 +293,30 @@ pub enum Origin {
 }
 
 /// All processes but ourselves whose environment `is_marked`, as far as we may see.
-pub fn marked(is_marked: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
-    let alive = processes().into_iter().filter(|stat| !stat.has_ended);
-    alive
-        .map(|stat| stat.pid)
-        .filter(|&pid| pid != Pid::this())
-        .filter(|&pid| environment(pid).is_ok_and(|text| is_marked(&text)))
-        .collect()
+///
+/// # Errors
+/// There is no descriptor or memory left to look: there may be others.
+pub fn marked(is_marked: impl Fn(&[u8]) -> bool) -> io::Result<Vec<Pid>> {
+    let mut found = Vec::new();
+    for stat in processes()? {
+        if stat.has_ended || stat.pid == Pid::this() {
+            continue;
+        }
+        match environment(stat.pid) {
+            Ok(text) if is_marked(&text) => found.push(stat.pid),
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+                ) =>
+            {
+                return Err(error);
+            }
+            // It has ended, or we may not look into it.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(found)
 }
 
 /// What is left of the work of a holder that is dead.
@@ -327,7 +351,9 @@ pub struct DeadHolder<'a> {
 /// not look into: nothing says where they come from, unless it is the tokens of other holds, or a session
 /// of which another process is the leader. What has its parent was not started by the dead holder.
 pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains {
-    let all = processes();
+    let Ok(all) = processes() else {
+        return Remains::Unknown;
+    };
     // Where even the first process can't be seen, others can't either.
     if !all.iter().any(|stat| stat.pid == FIRST) {
         return Remains::Unknown;

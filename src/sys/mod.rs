@@ -322,6 +322,25 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
+/// Lets this process have as many descriptors as it may; how many that is.
+pub fn raise_file_limit() -> usize {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure is ours to read and to write.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            let soft = limit.rlim_cur;
+            limit.rlim_cur = limit.rlim_max;
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) != 0 {
+                limit.rlim_cur = soft;
+            }
+        }
+    }
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// Forks: returns false in this process, and true in the child, which has a session of its own, has
 /// nothing open but these descriptors and `/dev/null` for the standard streams, and is in the root
 /// directory. No other thread may be at work.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, await_mark, is_alive,
-    moment, now, outcome, path, queued, wait_until, without_terminal,
+    Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, await_mark, directly,
+    is_alive, moment, now, outcome, path, queued, wait_until, without_terminal,
 };
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -552,4 +552,33 @@ fn a_keeper_is_small() {
         .find_map(|line| line.strip_prefix("RssAnon:"))
         .and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse().ok());
     assert!(own.is_some_and(|kib: u64| kib <= 2048), "{status}");
+}
+
+#[test]
+fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_the_limit_of_descriptors()
+ {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let rest = r#"for n in $(seq 90); do sleep 60 & echo $!; done; echo all; read go <"$HOME/gate"; kill -9 $$"#;
+    let limited = format!(
+        "ulimit -n 64; eval \"$(redlock acquire a --ttl 1s -k 100ms --while-pid $$)\"; {rest}"
+    );
+    let mut script = Running::start(&mut directly(&redis, &["sh", "-c", &limited]));
+    let mut started = Vec::new();
+    loop {
+        match script.line().as_str() {
+            "all" => break,
+            pid => started.push(pid.parse::<i32>().unwrap()),
+        }
+    }
+    let mark = await_mark(&redis, script.pid());
+    wait_until("they are noted down", || {
+        std::fs::read_to_string(&mark).is_ok_and(|text| text.lines().count() > started.len())
+    });
+    gate.open();
+    wait_until("the lock is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    let left: Vec<i32> = started.into_iter().filter(|&pid| is_alive(pid)).collect();
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -38,8 +38,40 @@ pub(super) struct Target {
     session: i32,
     tree: Tree,
     /// What it has started and was found: later on it may be hard to find.
-    rest: Vec<(Known, ProcessFd)>,
+    rest: Vec<Descendant>,
+    /// How many of these may have a descriptor, so that some are left for all else.
+    descriptors: usize,
 }
+
+/// A process that was found to descend from another one.
+struct Descendant {
+    known: Known,
+    /// `None` where there is no descriptor for it: then it is looked for by its pid.
+    process: Option<ProcessFd>,
+}
+
+impl Descendant {
+    fn has_ended(&self) -> bool {
+        match &self.process {
+            Some(process) => process.has_ended(),
+            None => !self.known.is_alive(),
+        }
+    }
+
+    fn signal(&self, signal: i32) {
+        match &self.process {
+            Some(process) => drop(process.signal(signal)),
+            None if self.known.is_alive() => drop(sys::kill(self.known.pid, signal)),
+            None => {}
+        }
+    }
+}
+
+/// Descriptors that a keeper needs besides: its own, for a connection, and to look into /proc.
+const OWN_DESCRIPTORS: usize = 64;
+
+/// How often a keeper looks at what it has no descriptor for, or couldn't look at.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Target {
     /// The process with this pid.
@@ -60,6 +92,7 @@ impl Target {
             session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
             tree: Tree::below(Pid::from_raw(pid)),
             rest: Vec::new(),
+            descriptors: usize::MAX,
         })
     }
 
@@ -76,24 +109,30 @@ impl Target {
     }
 
     /// Finds what it has started: its descendants, and what has the lock's token (under this id) in its
-    /// environment.
-    fn find_rest(&mut self, id: &str) {
+    /// environment. Whether all could be looked at.
+    fn find_rest(&mut self, id: &str) -> bool {
+        self.rest.retain(|descendant| !descendant.has_ended());
         self.remember();
-        self.add(tree::marked(|environment| {
-            origin_of(environment, id) == Origin::Ours
-        }));
+        let marked = tree::marked(|environment| origin_of(environment, id) == Origin::Ours);
+        let looked = marked.is_ok();
+        self.add(marked.unwrap_or_default());
+        looked
     }
 
     fn add(&mut self, found: Vec<Pid>) {
-        self.rest.retain(|(_, process)| !process.has_ended());
+        self.rest.retain(|descendant| !descendant.has_ended());
         for pid in found {
             let known = Known::read(pid);
             if pid.as_raw() != self.pid
                 && let Some(known) = known
-                && !self.rest.iter().any(|(other, _)| *other == known)
-                && let Ok(Some(process)) = ProcessFd::of(pid.as_raw())
+                && !self.rest.iter().any(|other| other.known == known)
             {
-                self.rest.push((known, process));
+                let process = if self.rest.len() < self.descriptors {
+                    ProcessFd::of(pid.as_raw()).ok().flatten()
+                } else {
+                    None
+                };
+                self.rest.push(Descendant { known, process });
             }
         }
     }
@@ -116,16 +155,18 @@ impl Target {
     /// It and what was found of its tree, as they can be told from others later.
     fn known(&self) -> Vec<Known> {
         let script = Known::read(Pid::from_raw(self.pid));
-        let rest = self.rest.iter().map(|(known, _)| *known);
+        let rest = self.rest.iter().map(|descendant| descendant.known);
         script.into_iter().chain(rest).collect()
     }
 
     /// Signals it and what was found of its tree.
     fn signal_all(&self, signals: &[i32]) {
-        let rest = self.rest.iter().map(|(_, process)| process);
-        for process in std::iter::once(&self.process).chain(rest) {
+        for &signal in signals {
+            let _ = self.process.signal(signal);
+        }
+        for descendant in &self.rest {
             for &signal in signals {
-                let _ = process.signal(signal);
+                descendant.signal(signal);
             }
         }
     }
@@ -136,10 +177,23 @@ impl Target {
         status.unwrap_or_else(|| ExitStatus::from_raw(0))
     }
 
+    /// Whether it has ended, and all that was found of its tree.
+    fn has_wholly_ended(&self) -> bool {
+        self.process.has_ended() && self.rest.iter().all(Descendant::has_ended)
+    }
+
+    /// Whether there is something whose end no descriptor tells.
+    fn has_others(&self) -> bool {
+        self.rest
+            .iter()
+            .any(|descendant| descendant.process.is_none())
+    }
+
     /// Descriptors that become readable with its end, and with that of what was found of its tree.
     fn ends(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         let first = (!self.process.has_ended()).then_some(&self.process);
-        let rest = self.rest.iter().map(|(_, process)| process);
+        let rest = self.rest.iter();
+        let rest = rest.filter_map(|descendant| descendant.process.as_ref());
         let rest = rest.filter(|process| !process.has_ended());
         first
             .into_iter()
@@ -165,6 +219,8 @@ pub(super) fn leave_behind(
         return Ok(());
     }
     stderr::silence();
+    let mut target = target;
+    target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
     let policy = Policy {
         on_terminal: false,
         leads_session: true,
@@ -226,6 +282,8 @@ impl Keeper<'_> {
         let signals = Signals::take(false)?;
         let mut timer = Timer::new()?;
         let mut ended = false;
+        // Whether all that it may have left could be looked at.
+        let mut looked = true;
         loop {
             if let Some(end) = self.apply(Event::Tick) {
                 return Ok(end);
@@ -238,20 +296,22 @@ impl Keeper<'_> {
                     }
                 }
                 // What ends may have started something else before.
-                if self.target.ends().next().is_none() {
-                    self.target.find_rest(&self.id);
+                if self.target.has_wholly_ended() {
+                    looked = self.target.find_rest(&self.id);
                     if self.waits_for_tree {
                         self.target.find_orphan(&self.id);
                     }
                 }
-                if self.target.ends().next().is_none()
+                if looked
+                    && self.target.has_wholly_ended()
                     && let Some(end) = self.apply(Event::TreeEnded)
                 {
                     return Ok(end);
                 }
             }
             let due = self.session.due().into_iter().chain(self.holds.due());
-            timer.set(due.min())?;
+            let look = (!looked || self.target.has_others()).then(|| now() + LOOK);
+            timer.set(due.chain(look).min())?;
             let fixed = [Some(signals.as_fd()), Some(timer.as_fd())];
             sleep(
                 fixed
@@ -286,8 +346,7 @@ impl Keeper<'_> {
         }
         let until = now() + ABANDON_WITHIN;
         while now() < until {
-            self.target.find_rest(&self.id);
-            if self.target.ends().next().is_none() {
+            if self.target.find_rest(&self.id) && self.target.has_wholly_ended() {
                 return Outcome::Lost;
             }
             self.target.signal_all(&[sys::SIGKILL]);
