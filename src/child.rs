@@ -65,6 +65,8 @@ pub struct Conditions {
 pub enum Reaped {
     /// The child itself ended.
     Child(ExitStatus),
+    /// An orphan that we adopted, or a child that was there before.
+    Other,
     /// It has ended before, and nothing of its tree is left.
     Tree,
 }
@@ -242,23 +244,20 @@ impl Child {
 
     /// Reaps what has ended, up to the next that matters; `None` when nothing has for now.
     pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
-        loop {
-            match sys::reap() {
-                Ok(Some((pid, status))) if pid == self.pid.as_raw() => {
-                    self.reaped = true;
-                    return Ok(Some(Reaped::Child(status)));
-                }
-                // An orphan that we adopted, or a child that was there before.
-                Ok(Some(_)) => {}
-                Ok(None) if self.reaped && self.tree.has_only_earlier_children() => {
-                    return Ok(Some(Reaped::Tree));
-                }
-                Ok(None) => return Ok(None),
-                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
-                    return Ok(self.reaped.then_some(Reaped::Tree));
-                }
-                Err(error) => return Err(error),
+        match sys::reap() {
+            Ok(Some((pid, status))) if pid == self.pid.as_raw() => {
+                self.reaped = true;
+                Ok(Some(Reaped::Child(status)))
             }
+            Ok(Some(_)) => Ok(Some(Reaped::Other)),
+            Ok(None) if self.reaped && self.tree.has_only_earlier_children() => {
+                Ok(Some(Reaped::Tree))
+            }
+            Ok(None) => Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                Ok(self.reaped.then_some(Reaped::Tree))
+            }
+            Err(error) => Err(error),
         }
     }
 }

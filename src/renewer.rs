@@ -63,6 +63,9 @@ pub struct Completed {
 /// The pause before another try to wake the thread that decides.
 const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
+/// An end that takes longer than this is slow.
+const SOON: Duration = Duration::from_millis(500);
+
 /// A running renewer.
 pub struct Renewer {
     /// `None` only when the thread is to end.
@@ -136,9 +139,16 @@ impl Renewer {
     }
 
     /// Waits for a task that is being carried out: at most the limit of its client for connecting, and as
-    /// much for each of two answers, whatever the thread hangs in.
-    pub fn finish(&mut self) -> Option<Completed> {
-        let completed = self.completed.recv_timeout(self.busy.take()?).ok();
+    /// much for each of two answers, whatever the thread hangs in. Calls `is_slow` when that takes longer
+    /// than a moment.
+    pub fn finish(&mut self, is_slow: impl FnOnce()) -> Option<Completed> {
+        let patience = self.busy.take()?;
+        let completed = self.completed.recv_timeout(SOON.min(patience));
+        let completed = completed.ok().or_else(|| {
+            is_slow();
+            let rest = patience.saturating_sub(SOON);
+            self.completed.recv_timeout(rest).ok()
+        });
         if completed.is_none() {
             self.thread = None;
         }

@@ -335,12 +335,7 @@ impl Session {
                     }
                 }
             }
-            SIGTSTP => {
-                if !typed {
-                    actions.push(Action::Forward(signal));
-                }
-                actions.push(Action::Suspend);
-            }
+            SIGTSTP if typed => actions.push(Action::Suspend),
             _ if typed => {}
             _ => actions.push(Action::Forward(signal)),
         }
@@ -841,7 +836,8 @@ mod tests {
             (
                 policy,
                 sent(SIGTSTP),
-                vec![Action::Forward(SIGTSTP), Action::Suspend],
+                // COMMAND may ignore it, and works on then; once it is stopped, we stop with it.
+                vec![Action::Forward(SIGTSTP)],
             ),
             (
                 Policy {

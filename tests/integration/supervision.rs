@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    COUNTER, REDLOCK, Redis, Running, directly, is_alive, is_gone, outcome, send, state,
+    COUNTER, Gate, REDLOCK, Redis, Running, directly, is_alive, is_gone, outcome, send, state,
     wait_until, with_default_signals, with_signals,
 };
 
@@ -742,6 +742,23 @@ fn after_standing_still_past_the_deadline_another_holders_lock_is_left_alone() {
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
     next.signal(Signal::SIGTERM);
     next.finish().assert_code(143);
+}
+
+#[test]
+fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
+    let redis = Redis::start();
+    let script = r#"trap '' TSTP; echo ready; read go <"$HOME/gate""#;
+    let mut gate = Gate::new(&redis);
+    let arguments = ["run", "--ttl", "1s", "a", "-c", script];
+    let mut running = Running::start(&mut run(&redis, &arguments));
+    running.expect_line("ready");
+    running.signal(Signal::SIGTSTP);
+    let renewals = redis.calls("evalsha");
+    wait_until("it is renewed for longer than a lease", || {
+        redis.calls("evalsha") > renewals + 5
+    });
+    gate.open();
+    running.finish().assert_code(0).assert_silent();
 }
 
 #[test]

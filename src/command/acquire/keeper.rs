@@ -209,7 +209,7 @@ pub(super) fn leave_behind(
     acquisition: &Acquisition,
     holds: &mut HeldLocks,
 ) -> Result<()> {
-    holds.reclaim_client();
+    holds.reclaim_client(|| {});
     let kept = holds.client.fds().chain([target.process.as_fd()]);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);

@@ -247,10 +247,11 @@ impl HeldLocks {
     }
 
     /// Gets the connection back, where it is good: a renewal that is under way with it ends first.
-    pub fn reclaim_client(&mut self) {
+    /// Calls `is_slow` when that takes longer than a moment.
+    pub fn reclaim_client(&mut self, is_slow: impl FnOnce()) {
         if !self.client.is_open()
             && let Some(renewer) = &mut self.renewer
-            && let Some(completed) = renewer.finish()
+            && let Some(completed) = renewer.finish(is_slow)
         {
             self.client = completed.client;
         }

@@ -252,7 +252,7 @@ impl<'a> Acquisition<'a> {
         mode: &ReleaseMode,
         signals: Option<&Signals>,
     ) {
-        holds.reclaim_client();
+        holds.reclaim_client(|| self.let_through(signals));
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {
                 continue;
@@ -283,6 +283,7 @@ impl<'a> Acquisition<'a> {
                 }
             }
         }
+        self.collect_again(signals);
     }
 
     /// Releases a lock, or a place in its queue; over a fresh connection where the old one is
@@ -294,16 +295,23 @@ impl<'a> Acquisition<'a> {
         client: &mut Client,
         signals: Option<&Signals>,
     ) -> Result<Released, lock::Error> {
-        let let_signals_through = || {
-            if let Some(Err(error)) = signals.map(Signals::let_through) {
-                self.verbosity().verbose(error);
-            }
-        };
-        let released = claim.release_or_retry(client, mode, let_signals_through);
+        let released = claim.release_or_retry(client, mode, || self.let_through(signals));
+        self.collect_again(signals);
+        released
+    }
+
+    /// From now on a signal ends us at once.
+    fn let_through(&self, signals: Option<&Signals>) {
+        if let Some(Err(error)) = signals.map(Signals::let_through) {
+            self.verbosity().verbose(error);
+        }
+    }
+
+    /// Ends that.
+    fn collect_again(&self, signals: Option<&Signals>) {
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
             self.verbosity().verbose(error);
         }
-        released
     }
 }
 

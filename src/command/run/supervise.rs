@@ -29,6 +29,9 @@ use crate::tree::Stat;
 /// be a moment later than we are.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
+/// How many signals, and how many ended children, are taken in before the next look at the clock.
+const AT_ONCE: usize = 64;
+
 /// How long to wait for a COMMAND that was killed because we can't go on.
 const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
@@ -71,6 +74,8 @@ impl Run<'_> {
             trouble: None,
             refused: Vec::new(),
             killed: false,
+            more_to_reap: false,
+            stop_passed_on: false,
             stopped: None,
             signal: None,
             signals,
@@ -103,6 +108,10 @@ struct Supervision<'a> {
     /// Processes that we may not signal; said once.
     refused: Refused,
     killed: bool,
+    /// More children may have ended than were taken in at once.
+    more_to_reap: bool,
+    /// A signal to stop was passed on to COMMAND: once it is stopped, so are we.
+    stop_passed_on: bool,
     /// Since when COMMAND is known to be stopped.
     stopped: Option<Moment>,
     signal: Option<i32>,
@@ -125,11 +134,15 @@ impl Supervision<'_> {
             }
             let stopped = self.stopped.map(|since| since + STOPPED_FOR);
             let due = self.session.due().into_iter().chain(self.holds.due());
-            self.timer.set(due.chain(stopped).min())?;
+            let more = self.more_to_reap.then(now);
+            self.timer.set(due.chain(stopped).chain(more).min())?;
             let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
             sleep(own.into_iter().chain(self.holds.poll_fds()))?;
             let mut child_changed = false;
-            while let Some(received) = self.signals.next()? {
+            for _ in 0..AT_ONCE {
+                let Some(received) = self.signals.next()? else {
+                    break;
+                };
                 if received.signal == SIGCHLD {
                     // What ended is seen by reaping.
                     child_changed = true;
@@ -145,7 +158,9 @@ impl Supervision<'_> {
             // Another run may wait for what we hold; all else has time.
             if child_changed {
                 self.look_whether_stopped();
-                continue;
+                if let Some(exit) = self.reap()? {
+                    return Ok(exit);
+                }
             }
             for report in self.holds.reports() {
                 let event = self.event_of(report);
@@ -156,23 +171,29 @@ impl Supervision<'_> {
         }
     }
 
-    /// Takes the ended children in.
+    /// Takes ended children in.
     fn reap(&mut self) -> Result<Option<Exit>> {
-        while let Some(reaped) = self.child.reap()? {
+        self.more_to_reap = false;
+        for _ in 0..AT_ONCE {
+            let Some(reaped) = self.child.reap()? else {
+                return Ok(None);
+            };
             let exit = match reaped {
                 Reaped::Child(status) => self.apply(Event::Ended(status))?,
+                Reaped::Other => None,
                 Reaped::Tree => return self.apply(Event::TreeEnded),
             };
             if exit.is_some() {
                 return Ok(exit);
             }
         }
+        self.more_to_reap = true;
         Ok(None)
     }
 
     /// On a terminal a COMMAND that stops itself stops the job, so that the shell comes back.
     fn look_whether_stopped(&mut self) {
-        if self.run.on_terminal && self.child.is_stopped() {
+        if (self.run.on_terminal || self.stop_passed_on) && self.child.is_stopped() {
             self.stopped.get_or_insert_with(now);
         } else {
             self.stopped = None;
@@ -269,7 +290,14 @@ impl Supervision<'_> {
     /// Does what the session has decided; what has come of it.
     fn perform(&mut self, action: Action) -> Result<Option<Event>> {
         let refused = match action {
-            Action::Forward(signal) => self.child.forward(signal),
+            Action::Forward(signal) => {
+                match signal {
+                    SIGTSTP => self.stop_passed_on = true,
+                    SIGCONT => self.stop_passed_on = false,
+                    _ => {}
+                }
+                self.child.forward(signal)
+            }
             Action::Suspend => {
                 let continued = self.suspend()?;
                 // What was seen before says nothing about COMMAND now.
@@ -343,6 +371,7 @@ impl Supervision<'_> {
             let _ = self.child.kill();
             match self.child.reap() {
                 Ok(Some(Reaped::Tree)) => break,
+                Ok(Some(Reaped::Other)) => {}
                 Ok(Some(Reaped::Child(status))) => {
                     // One that was killed has no status of its own.
                     if status.code().is_some() {
