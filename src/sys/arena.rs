@@ -10,9 +10,8 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The size of the block, of which only what is used takes memory: so large that few runs ask the kernel for more
-/// while their command runs, when it may have none left.
-const SIZE: usize = 4 * 1024 * 1024;
+/// The size of the block; a short run uses a good half of it.
+const SIZE: usize = 384 * 1024;
 
 /// What a short run uses, and gets mapped in one go rather than page by page.
 const USUAL: usize = 196 * 1024;

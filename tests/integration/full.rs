@@ -90,7 +90,7 @@ fn on_a_full_server_a_new_run_is_refused_and_changes_nothing() {
     for mode in MODES {
         let arguments = [&["run"], mode, &["a", "--", "echo", "ran"]].concat();
         let end = outcome(&mut redis.redlock(&arguments));
-        end.assert_says("OOM");
+        end.assert_says("no memory left (maxmemory)");
         assert_eq!(end.stdout, "", "{mode:?}");
         assert_nothing_left(&redis);
     }
