@@ -723,7 +723,7 @@ impl<'a> World<'a> {
         {
             let later = (at - server) * MS;
             let from = (asked + later - drift(later)).min(now);
-            let until = from + usable(lasting * MS);
+            let until = from + usable((lasting * MS).min(client.plan.wish.ttl * MS));
             if now < until {
                 client.phase = Phase::Holds;
                 client.ever_held = true;
