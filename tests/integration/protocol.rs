@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::lua::{KEYS, SHARED, WHO, call};
-use crate::support::{Redis, now};
+use crate::lua::{KEYS, SHARED, WHO, call, source};
+use crate::support::{Redis, Running, now};
 
 const STATE: &str = KEYS[1];
 const META: &str = KEYS[2];
@@ -652,5 +652,148 @@ fn a_lock_is_given_back_and_can_be_taken_whatever_others_put_into_its_other_keys
                 Ask::by("next").limit(limit).gets_it(&redis);
             }
         }
+    }
+}
+
+/// One of two servers that are asked the same, with the messages that it publishes for the lock "a".
+struct Twin {
+    redis: Redis,
+    messages: Running,
+    /// The short path in front of each script is left out.
+    general: bool,
+}
+
+impl Twin {
+    fn new(general: bool) -> Self {
+        let redis = Redis::start();
+        let port = redis.port.to_string();
+        let mut listen = std::process::Command::new("redis-cli");
+        let mut messages =
+            Running::start(listen.args(["-p", &port, "PSUBSCRIBE", "{redlock:a}:*"]));
+        while messages.line() != "1" {}
+        Self {
+            redis,
+            messages,
+            general,
+        }
+    }
+
+    /// What a script answers at a moment, in seconds.
+    fn call(&self, name: &str, args: &[&str], at: usize) -> String {
+        let mut text = source(name).replace(
+            "redis.call('TIME')",
+            &format!("{{'{}', '7'}}", 1_800_000_000 + at),
+        );
+        if self.general {
+            let short = [
+                "if #ARGV == 15 and",
+                "if #ARGV == 7 and",
+                "if ARGV[6] == '' and",
+            ];
+            let start = short
+                .iter()
+                .find_map(|&start| Some((start, text.find(start)?)));
+            let (start, at) = start.expect("a short path");
+            text.replace_range(
+                at..at + start.len(),
+                &format!("if false and {}", &start[3..]),
+            );
+        }
+        let common = ["a", "{redlock:a}:", "200"];
+        let command = ["EVAL", &text, "9"];
+        self.redis
+            .cli(&[&command[..], &KEYS, &common, args].concat())
+    }
+
+    /// All that is stored, and in how many hours it ends.
+    fn stored(&self) -> String {
+        let read = "local found = {}
+            for _, key in ipairs(redis.call('KEYS', '*')) do
+                local kind, value = redis.call('TYPE', key).ok, nil
+                if kind == 'string' then value = {redis.call('GET', key)}
+                elseif kind == 'hash' then
+                    value = {}
+                    for _, field in ipairs(redis.call('HKEYS', key)) do
+                        value[#value + 1] = field .. ' = ' .. redis.call('HGET', key, field)
+                    end
+                    table.sort(value)
+                elseif kind == 'list' then value = redis.call('LRANGE', key, 0, -1)
+                else value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
+                local hours = math.floor(redis.call('PTTL', key) / 3600000 + 0.5)
+                found[#found + 1] = key .. ' ' .. hours .. ': ' .. table.concat(value, ' | ')
+            end
+            table.sort(found)
+            return table.concat(found, '; ')";
+        self.redis.cli(&["EVAL", read, "0"])
+    }
+}
+
+/// The text without the numbers that are a moment, or what is left of one.
+fn without_moments(text: &str) -> String {
+    let mut parts = Vec::new();
+    for part in text.split_inclusive(|c: char| !c.is_ascii_digit()) {
+        let digits = part.trim_end_matches(|c: char| !c.is_ascii_digit());
+        parts.push(if digits.len() > 4 {
+            part.replacen(digits, "<moment>", 1)
+        } else {
+            part.to_owned()
+        });
+    }
+    parts.concat()
+}
+
+#[test]
+fn the_short_path_in_front_of_a_script_does_just_what_the_rest_does() {
+    let acquire = |token, place| {
+        let rest = ["", "0", "fifo", "0", "", "0", "0"];
+        let args = [&[token, "30000", "1", WHO, place], &rest[..]].concat();
+        ("acquire", args)
+    };
+    let renew = |token| ("renew", vec![token, "30000", "", "0"]);
+    let release = |token, how| ("release", vec![token, "0", how, "0"]);
+    let scenes = [
+        vec![acquire("t1", ""), renew("t1"), release("t1", "status:0")],
+        vec![
+            acquire("t1", ""),
+            release("t1", "status:3"),
+            acquire("t2", ""),
+        ],
+        // Handed on, and confirmed.
+        vec![
+            acquire("t1", ""),
+            acquire("t2", "listen"),
+            release("t1", "status:0"),
+            renew("t2"),
+            release("t2", "status:0"),
+        ],
+        // Handed on, and over before it is confirmed; then the next, and one that knows its ticket.
+        vec![
+            acquire("t1", ""),
+            acquire("t2", "listen"),
+            acquire("t3", "listen"),
+            release("t1", "status:0"),
+            release("t2", "status:0"),
+            release("t3", "status:1"),
+            release("t3", "status:1"),
+        ],
+    ];
+    for scene in scenes {
+        let mut twins = [Twin::new(false), Twin::new(true)];
+        for (at, (name, args)) in scene.iter().enumerate() {
+            let [short, general] = [&twins[0], &twins[1]].map(|twin| {
+                let answer = twin.call(name, args, at);
+                without_moments(&format!("{answer}\n{}", twin.stored()))
+            });
+            assert_eq!(short, general, "{name} {args:?} of {scene:?}");
+        }
+        let published = twins.each_mut().map(|twin| {
+            twin.redis.cli(&["PUBLISH", "{redlock:a}:", "end"]);
+            let mut lines = Vec::new();
+            while lines.last().is_none_or(|line| line != "end") {
+                lines.push(without_moments(&twin.messages.line()));
+            }
+            lines
+        });
+        assert_eq!(published[0], published[1], "{scene:?}");
     }
 }
