@@ -264,7 +264,7 @@ fn a_command_that_is_over_before_its_grant_is_claimed_is_in_the_history_as_any_o
 fn no_command_starts_on_a_grant_that_the_server_refused_to_write() {
     for waiters in [1, 2] {
         let redis = Redis::start();
-        let mut holder = Gated::start(&redis, &["--ttl", "2s", "a"]).ready();
+        let mut holder = Gated::start(&redis, &["--ttl", "5s", "a"]).ready();
         let next: Vec<Gated> = (0..waiters)
             .map(|_| Gated::queued(&redis, &["a"]))
             .collect();
