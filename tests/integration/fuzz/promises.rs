@@ -262,7 +262,9 @@ impl Promises {
             .collect();
         let limits = waiting.iter().map(|&n| all[n].plan.wish.limit);
         room = limits.fold(room, i64::min);
+        // One that has just come doesn't know yet when to look.
         let beats = waiting.iter().copied().filter(is_live).map(|n| all[n].beat);
+        let beats = beats.filter(|&beat| beat > 0);
         let goes_on = std::mem::take(&mut self.granted) || is_frozen || count >= room;
         let Some(beat) = beats.min().filter(|_| !goes_on) else {
             self.stalled = None;
@@ -604,7 +606,10 @@ impl Promises {
             // One that has answered since nobody got it stands still since then: nobody can tell it from one
             // that lives, and the time that it has to claim is its own.
             let since = self.stalled.unwrap_or(i64::MAX);
-            self.granted |= all[n].plan.manners.are_perfect() || self.pasts[n].heard > since;
+            // So is that of one that gave its grant up after a while.
+            self.granted |= all[n].plan.manners.are_perfect()
+                || self.pasts[n].heard > since
+                || matches!(step.act, Act::Release { .. });
             let past = &mut self.pasts[n];
             past.held = Some(step.number);
             past.fence = fence;
