@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
@@ -41,6 +42,10 @@ const LISTING: usize = 16 << 20;
 
 /// How much is read before the caller is back at its clock.
 const TURN: usize = 64 * 1024;
+
+/// How long an answer is looked for again and again before its reader sleeps. A server on this host
+/// answers within that time, and to sleep and be woken takes as long once more.
+const SOON: Duration = Duration::from_micros(100);
 
 /// One call of a script.
 pub(super) struct Call {
@@ -162,6 +167,8 @@ pub(super) struct Connection {
     room: Room,
     expected: VecDeque<Expected>,
     sent: RequestId,
+    /// When something was last written.
+    written: Instant,
     resp3: Resp3,
     /// Something that was asked was answered.
     has_answered: bool,
@@ -202,6 +209,7 @@ impl Connection {
             room: Room::Usual,
             expected: VecDeque::new(),
             sent: 0,
+            written: Instant::now(),
             resp3: Resp3::Unasked,
             has_answered: false,
             channel: None,
@@ -639,6 +647,10 @@ impl Connection {
                     self.replies.add(&bytes[..read]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.expected.is_empty() && self.written.elapsed() < SOON {
+                        thread::yield_now();
+                        continue;
+                    }
                     self.turn = 0;
                     return Ok(None);
                 }
@@ -822,9 +834,9 @@ impl Connection {
             self.held_back.extend_from_slice(bytes);
             return Ok(());
         }
-        self.stream
-            .send(bytes, until)
-            .map_err(|error| self.server.unreachable_error(&error))
+        let sent = self.stream.send(bytes, until);
+        self.written = Instant::now();
+        sent.map_err(|error| self.server.unreachable_error(&error))
     }
 
     /// Whether something was asked that has no answer yet, and that must not come late.
