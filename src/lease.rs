@@ -305,12 +305,12 @@ mod tests {
 
     #[test]
     fn a_granted_lease_counts_from_the_grant_however_late_the_message_comes() {
-        let claim = SECOND * 2;
+        let granted = SECOND * 2;
         let mut lease = Lease::granted(
             START,
             SECOND * 10,
             START + SECOND * 60,
-            claim,
+            granted,
             SECOND * 30,
             SECOND * 5,
         );

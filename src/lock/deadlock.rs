@@ -128,7 +128,7 @@ impl Search<'_> {
         let Some(waiting) = lock.waiters.iter().find(|other| other.id == id).cloned() else {
             return Ok(None);
         };
-        if waiting.waiter.hears {
+        if waiting.waiter.listens {
             let mut publish = redis::cmd("PUBLISH");
             let channel = self.locks.lock(name.clone()).channel_of(id);
             publish.arg(channel).arg("hello");

@@ -203,13 +203,13 @@ pub struct Waiter {
     /// Since when it waits, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,
     pub priority: i32,
-    /// A message reaches it; else it looks by itself.
-    pub hears: bool,
+    /// A message reaches it; otherwise it polls.
+    pub listens: bool,
     pub who: Who,
 }
 
 impl Waiter {
-    /// Reads `"<dies at> <limit> <since> <priority> <hears> <who as JSON>"`; `None` for anything
+    /// Reads `"<dies at> <limit> <since> <priority> <listens> <who as JSON>"`; `None` for anything
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
         let mut parts = within_bounds(entry)?.splitn(6, ' ').skip(1);
@@ -217,7 +217,7 @@ impl Waiter {
             limit: Limit::parse(parts.next()?)?,
             since_ms: number(parts.next()?)?,
             priority: parts.next()?.parse().ok()?,
-            hears: parts.next()? == "1",
+            listens: parts.next()? == "1",
             who: Who::parse(parts.next()?.as_bytes())?,
         })
     }
@@ -322,6 +322,6 @@ mod tests {
         assert_eq!((holder.waited.as_millis(), holder.kept), (40, true));
         let waiter = Waiter::parse(br#"9 1000000000 8 -5 1 {"host":"h h"}"#).unwrap();
         assert_eq!((waiter.limit, waiter.priority), (Limit::SHARED, -5));
-        assert_eq!((waiter.hears, waiter.who.host.as_str()), (true, "h h"));
+        assert_eq!((waiter.listens, waiter.who.host.as_str()), (true, "h h"));
     }
 }

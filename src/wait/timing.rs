@@ -58,7 +58,7 @@ pub fn heartbeat(ahead: u32) -> Duration {
     scaled(Duration::from_secs(2), ahead, far).min(Duration::from_secs(30))
 }
 
-/// How often a waiter that can't be reached looks: within the time that a grant may be claimed.
+/// How often a waiter polls: within the time in which a grant has to be confirmed.
 fn look(ahead: u32) -> Duration {
     scaled(Duration::from_millis(250), ahead, Duration::from_secs(1))
 }
@@ -107,8 +107,8 @@ pub fn reconnect(failures: u32, jitter: f64) -> Duration {
         .mul_f64(0.5 + jitter / 2.0)
 }
 
-/// Whether work may start on the word of the server alone, with the claim under way, where a question
-/// and its answer took so long: the claim must have been answered long before a short lease ends.
+/// Whether work may start on a grant, with its confirmation under way, if a question and its answer took
+/// this long: the confirmation must have been answered long before a short lease ends.
 pub fn is_near(round_trip: Duration) -> bool {
     round_trip <= Duration::from_millis(100)
 }
