@@ -41,7 +41,7 @@ pub enum Report {
     /// This lock is not ours any more.
     Lost(Name, Loss),
     /// Our job has released this lock.
-    Returned(Name),
+    Released(Name),
     /// No answer, so the state is unknown.
     Failed(Error),
 }
@@ -236,7 +236,7 @@ fn reports_of(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
         let name = claim.lock().name().clone();
         match state {
             LeaseState::Held { cancelled_by, .. } => Some(Report::Cancelled(name, cancelled_by?)),
-            LeaseState::Released => Some(Report::Returned(name)),
+            LeaseState::Released => Some(Report::Released(name)),
             LeaseState::Lost(loss) => Some(Report::Lost(name, loss)),
         }
     })

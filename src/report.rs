@@ -82,7 +82,7 @@ pub fn status_line(line: Option<&str>) {
     stderr::write(format!("\r{line}\x1b[K").into_bytes());
 }
 
-/// Writes a product to stdout; false when its reader has gone away (`| head`), which is no error.
+/// Prints to stdout; false if its reader has closed the pipe (`| head`), which isn't an error.
 pub fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout

@@ -6,7 +6,7 @@
 -- ARGV[8] place ('' none, 'listen' or 'poll')
 -- ARGV[9] ticket ('' for a new one, or one whose number was lost with a reply)
 -- ARGV[10] priority
--- ARGV[11] order ('fifo' or 'lifo')
+-- ARGV[11] discipline ('fifo' or 'lifo')
 -- ARGV[12] supersede (0: no, 1: the older ones in the queue, 2: the holders too)
 -- ARGV[13] number in an outside order or ''
 -- ARGV[14] once (ms that a success counts, or 0)
@@ -43,7 +43,7 @@ return (function()
 -- @include lease
 
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local place, ticket, priority, order = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local place, ticket, priority, discipline = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
 
 -- Others read its number in its entries.
@@ -189,7 +189,7 @@ if not score then
   touch_memory()
   if number then set_state('number_waits', token) end
   local turn = tonumber(ticket)
-  if order == 'lifo' then turn = -turn end
+  if discipline == 'lifo' then turn = -turn end
   redis.call('ZADD', queue, int_text(turn - tonumber(priority) * ROUND), token)
   if is_new and supersede ~= '0' then
     local older = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')

@@ -16,7 +16,7 @@ use super::scripts::{
     self, ACQUIRE, CHECK, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
     lossy_text, milliseconds, number, slot, some_text, unexpected_reply,
 };
-use super::{Client, Error, Frozen, Holder, Limit, Lock, Outcome, Token, Who};
+use super::{Client, Error, Frozen, HoldOutcome, Holder, Limit, Lock, Token, Who};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Request {
     pub who: Who,
     pub ttl: Duration,
     pub limit: Limit,
-    pub order: Order,
+    pub queue: QueueOptions,
     /// A success of another run that is younger than this is enough.
     pub once_per: Duration,
     /// A lock without an expiry gets one.
@@ -41,7 +41,7 @@ pub struct Request {
 
 /// How to wait in the queue.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Order {
+pub struct QueueOptions {
     /// Goes before lower ones.
     pub priority: i32,
     /// The newest goes first.
@@ -162,7 +162,7 @@ pub enum ReleaseMode {
     ByJob,
     /// The run is over.
     Finished {
-        outcome: Outcome,
+        outcome: HoldOutcome,
         /// The lock stays ours for so long from when we got it.
         keep_for: Duration,
     },
@@ -237,12 +237,12 @@ impl Claim {
             ref who,
             ttl,
             limit,
-            order,
+            queue,
             once_per,
             repair_ttl,
         } = *request;
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
-        let supersede = match order.supersede {
+        let supersede = match queue.supersede {
             Supersede::Nobody => "0",
             Supersede::Waiters => "1",
             Supersede::HoldersToo => "2",
@@ -254,10 +254,10 @@ impl Claim {
             who.to_json(),
             how.into(),
             or_empty(ticket).into(),
-            order.priority.to_string().into(),
-            if order.lifo { "lifo" } else { "fifo" }.into(),
+            queue.priority.to_string().into(),
+            if queue.lifo { "lifo" } else { "fifo" }.into(),
             supersede.into(),
-            or_empty(order.number).into(),
+            or_empty(queue.number).into(),
             once_per.as_millis().to_string().into(),
             u8::from(repair_ttl).to_string().into(),
         ];
@@ -363,7 +363,7 @@ impl Claim {
     ) -> Result<Released, Error> {
         let (by_job, outcome, keep_for) = match mode {
             ReleaseMode::Unused => ("0", String::new(), Duration::ZERO),
-            ReleaseMode::ByJob => ("1", Outcome::Released.to_text(), Duration::ZERO),
+            ReleaseMode::ByJob => ("1", HoldOutcome::Released.to_text(), Duration::ZERO),
             ReleaseMode::Finished { outcome, keep_for } => ("0", outcome.to_text(), *keep_for),
         };
         let args = vec![

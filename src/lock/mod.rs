@@ -81,15 +81,15 @@ use std::time::Duration;
 use redis::Value;
 
 pub use self::claim::{
-    Acquired, Busy, Claim, LeaseState, Loss, Order, Place, Reentry, ReleaseMode, Released, Request,
-    Supersede,
+    Acquired, Busy, Claim, LeaseState, Loss, Place, QueueOptions, Reentry, ReleaseMode, Released,
+    Request, Supersede,
 };
 pub use self::client::{Client, Incoming, SlowOpening};
 use self::connection::Call;
 pub use self::connection::Grant;
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::error::{Error, ErrorKind};
-pub use self::history::{HistoryEntry, Outcome};
+pub use self::history::{HistoryEntry, HoldOutcome};
 pub use self::inspect::{Hold, Inspected, Key, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;

@@ -54,11 +54,11 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let who = Who {
         pid: pid.unsigned_abs(),
         command: shortened(process::command_line(pid).into_iter().map(Into::into)),
-        reason: options.taking.reason.clone(),
+        reason: options.acquire.reason.clone(),
         instance: target.as_ref().map(Target::instance),
         ..own_identity()
     };
-    let acquisition = Acquisition::new(settings, names, who, &options.taking, options.kill_after);
+    let acquisition = Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
     let mut holds = acquisition.nothing_held();
     // Before all else: a process that is stopped here still has to tell the shell.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
@@ -68,7 +68,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         drop(guard);
         return Ok(acquisition.not_acquired(reason));
     }
-    let slots = options.taking.slots.is_some();
+    let slots = options.acquire.slots.is_some();
     let environment = acquisition.environment(&holds, slots);
     let text = text(options, &environment, &holds);
     if let Some(why) = wait_for_reader(&signals, &holds)? {
@@ -184,12 +184,12 @@ fn text(options: &cli::Acquire, environment: &Environment, holds: &HeldLocks) ->
         }
         Format::Json => {
             for hold in &holds.all {
-                let ttl = u64::try_from(options.taking.ttl.as_millis()).unwrap_or(u64::MAX);
+                let ttl = u64::try_from(options.acquire.ttl.as_millis()).unwrap_or(u64::MAX);
                 let object = json!({
                     "name": hold.claim.lock().name().as_str(),
                     "token": String::from_utf8_lossy(hold.claim.token().as_bytes()),
                     "fence": hold.fence,
-                    "slot": options.taking.slots.map(|_| hold.slot),
+                    "slot": options.acquire.slots.map(|_| hold.slot),
                     "waited_ms": u64::try_from(holds.waited_ms()).ok(),
                     "ttl_ms": ttl,
                 });

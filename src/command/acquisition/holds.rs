@@ -135,7 +135,7 @@ impl HeldLocks {
                 self.forget(&name);
                 (LeaseEvent::Lost, Some(LockTrouble::Lost(name, loss)))
             }
-            Report::Returned(name) => {
+            Report::Released(name) => {
                 self.forget(&name);
                 (LeaseEvent::Released, Some(LockTrouble::Released(name)))
             }

@@ -29,8 +29,8 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
-    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, Order, Reentry, ReleaseMode, Released,
-    Request, SlowOpening, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, QueueOptions, Reentry, ReleaseMode,
+    Released, Request, SlowOpening, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
@@ -89,7 +89,7 @@ impl<'a> Acquisition<'a> {
                 (false, Some(slots)) => Limit::slots(slots),
                 (false, None) => Limit::EXCLUSIVE,
             },
-            order: Order {
+            queue: QueueOptions {
                 priority: options.priority,
                 lifo: options.lifo,
                 supersede: match (options.supersede, options.cancel_running) {
@@ -105,7 +105,7 @@ impl<'a> Acquisition<'a> {
         Self {
             settings,
             names,
-            wait_options: &options.patience,
+            wait_options: &options.wait,
             request,
             kill_after,
             joins: false,
@@ -132,9 +132,9 @@ impl<'a> Acquisition<'a> {
         signals: &Signals,
         timer: &mut Timer,
     ) -> Result<Outcome> {
-        let mut order: Vec<&Name> = self.names.iter().collect();
-        order.sort();
-        for name in order {
+        let mut sorted: Vec<&Name> = self.names.iter().collect();
+        sorted.sort();
+        for name in sorted {
             let lock = self.settings.locks.lock(name.clone());
             if self.reenter(&lock, holds)? {
                 continue;
@@ -316,12 +316,12 @@ impl<'a> Acquisition<'a> {
 }
 
 /// How the history calls the end of what was done under a lock.
-pub fn outcome_of(exit: Exit) -> lock::Outcome {
+pub fn outcome_of(exit: Exit) -> lock::HoldOutcome {
     match exit {
-        Exit::Signal(signal) | Exit::Interrupted(signal) => lock::Outcome::Signal(signal),
-        Exit::Timeout => lock::Outcome::Timeout,
-        Exit::Lost => lock::Outcome::Lost,
-        Exit::Cancelled => lock::Outcome::Cancelled(None),
+        Exit::Signal(signal) | Exit::Interrupted(signal) => lock::HoldOutcome::Signal(signal),
+        Exit::Timeout => lock::HoldOutcome::Timeout,
+        Exit::Lost => lock::HoldOutcome::Lost,
+        Exit::Cancelled => lock::HoldOutcome::Cancelled(None),
         Exit::Success
         | Exit::Command(_)
         | Exit::StaleFence
@@ -332,7 +332,7 @@ pub fn outcome_of(exit: Exit) -> lock::Outcome {
         | Exit::Config
         | Exit::Internal
         | Exit::CannotExecute
-        | Exit::NotFound => lock::Outcome::Status(exit.code()),
+        | Exit::NotFound => lock::HoldOutcome::Status(exit.code()),
     }
 }
 

@@ -52,7 +52,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     };
     let who = Who {
         command: shortened(command.iter().map(|word| word.to_string_lossy())),
-        reason: options.taking.reason.clone(),
+        reason: options.acquire.reason.clone(),
         // Also where the kernel doesn't say which process we are: one watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
         ..own_identity()
@@ -62,14 +62,14 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
     };
     let mut acquisition =
-        Acquisition::new(settings, names, who, &options.taking, options.kill_after);
+        Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.joins = options.join;
     // With several locks the others come into it, and another run's success may be enough; and that a run
     // with a number has begun is to be known whatever becomes of it. So there the confirmation comes first.
     acquisition.starts_on_grant = acquisition.names.len() == 1
         && options.once_per.is_none()
-        && options.taking.order.is_none();
+        && options.acquire.order.is_none();
     let run = Run {
         options,
         acquisition,
@@ -279,7 +279,7 @@ impl Run<'_> {
         let job = match job {
             Ok(job) => Job {
                 environment: {
-                    let slots = self.options.taking.slots.is_some();
+                    let slots = self.options.acquire.slots.is_some();
                     self.acquisition.environment(holds, slots)
                 },
                 ..job
@@ -354,11 +354,11 @@ fn sleep_until(moment: Moment, senses: &mut EventSources) -> Result<Option<i32>>
     while now() < moment {
         senses.timer.set(Some(moment))?;
         sleep([Some(senses.signals.as_fd()), Some(senses.timer.as_fd())])?;
-        while let Some(arrived) = senses.signals.next()? {
-            if ends_waiting(arrived.signal) {
-                return Ok(Some(arrived.signal));
+        while let Some(received) = senses.signals.next()? {
+            if ends_waiting(received.signal) {
+                return Ok(Some(received.signal));
             }
-            if arrived.signal == SIGTSTP {
+            if received.signal == SIGTSTP {
                 senses.signals.suspend()?;
             }
         }
