@@ -1,4 +1,4 @@
-//! What an adversary of the protocol tried: requests that come late, servers that stand still or are far
+//! The protocol under attack: requests that come late, servers that stand still or are far
 //! away, and crowds.
 
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
     let mut waiter = Gated::queued(&redis, &["-q", "a"]);
     std::thread::sleep(MS * 300);
     // It is stopped, the server's clock is set an hour forward, the lock is granted to it, and goes to
-    // somebody else when nobody has claimed it.
+    // another waiter when it is not confirmed.
     waiter.run.suspend();
     let token = redis.cli(&["ZRANGE", KEYS[4], "0", "0"]);
     let script = "return string.sub(redis.sha1hex(ARGV[1]), 1, 12)";
