@@ -305,9 +305,10 @@ fn a_file_system_that_does_not_answer_is_passed_over() {
 
 #[test]
 fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
-    for (error, words) in [
-        ("EAGAIN", "Resource temporarily unavailable"),
-        ("ENOMEM", "annot allocate memory"),
+    for (error, texts) in [
+        ("EAGAIN", ["Resource temporarily unavailable"; 2]),
+        // As glibc and as musl have it.
+        ("ENOMEM", ["annot allocate memory", "Out of memory"]),
     ] {
         let redis = Redis::start();
         let inject = format!("inject=clone,clone3,fork,vfork:error={error}");
@@ -316,7 +317,11 @@ fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
             &["-e", &inject],
             &["run", "a", "--", "echo", "ran"],
         ));
-        end.assert_code(125).assert_says("echo").assert_says(words);
+        end.assert_code(125).assert_says("echo");
+        assert!(
+            texts.iter().any(|text| end.stderr.contains(text)),
+            "{end:?}"
+        );
         assert_eq!(end.stdout, "");
         assert_nothing_left(&redis);
     }
