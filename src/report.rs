@@ -32,14 +32,14 @@ pub enum Verbosity {
 }
 
 impl Verbosity {
-    /// Says what a user should know, unless told to be quiet.
+    /// Prints what a user should know, except with --quiet.
     pub fn info(self, line: impl fmt::Display) {
         if self >= Self::Normal {
             error(line);
         }
     }
 
-    /// Says how things stand, unless told to be quiet: on a terminal in a line that the next one
+    /// Prints how things stand, except with --quiet: on a terminal in a line that the next one
     /// takes the place of.
     pub fn progress(self, line: &str) {
         if has_terminal() && self >= Self::Normal {

@@ -58,7 +58,7 @@ pub enum Action {
     Suspend,
     /// Renew the lock, in the background.
     Renew,
-    /// Say that the lock is lost and COMMAND goes on without.
+    /// Warn that the lock is lost and COMMAND continues without it.
     Warn,
     /// Ask COMMAND and all its tree to terminate.
     Terminate(StopReason),
@@ -92,8 +92,7 @@ pub enum StopReason {
 enum Protection {
     Held(Lease),
     Lost,
-    /// Nothing, and the user wanted it so: Redis couldn't be reached, or the job has released the
-    /// lock.
+    /// Nothing, as the user wanted: Redis couldn't be reached, or the job has released the lock.
     Without,
 }
 
@@ -294,7 +293,7 @@ impl Session {
         let signal = received.signal;
         let typed = self.is_known_to_child(received);
         if is_passed_up(signal) {
-            // A hang-up may be an everyday request, to read a configuration anew.
+            // A hang-up may be an everyday request, to reload a configuration.
             let is_repeated = |&(of, at): &(i32, Moment)| {
                 of == signal && signal != SIGHUP && now.since(at) < SAME_REQUEST
             };
@@ -548,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_the_job_gave_back_is_neither_renewed_nor_missed() {
+    fn a_lock_that_the_job_released_is_neither_renewed_nor_missed() {
         let mut session = session(policy());
         assert_eq!(
             session.on_event(Event::Lease(LeaseEvent::Released), at(100)),

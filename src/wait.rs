@@ -247,13 +247,13 @@ const LOOK_AT_RUN: Duration = Duration::from_secs(2);
 /// began to wait at the same moment, and hadn't published it yet. Later on each heartbeat looks.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
 
-/// After so many leases that came too late the server counts as too slow.
+/// After this many leases that came too late the server counts as too slow.
 const MOST_TOO_LATE: u32 = 3;
 
 /// By how much two times that a server gives in milliseconds may be off.
 const ROUNDING: Duration = Duration::from_millis(20);
 
-/// An entry in the queue, and the note that a job waits, live for so many heartbeats.
+/// An entry in the queue, and the note that a job waits, live for this many heartbeats.
 const HEARTBEATS: u32 = 3;
 
 /// The state of one wait.
@@ -519,7 +519,7 @@ impl<'a> Wait<'a> {
         self.searches = SEARCH_AFTER.iter().filter(is_over).count();
     }
 
-    /// Something may have changed: asks anew. A process that was watched has `died`, or not.
+    /// Something may have changed: asks again. A process that was watched has `died`, or not.
     fn wake(&mut self, died: bool, now: Moment, actions: &mut Vec<Action>) {
         let question = match &self.phase {
             Phase::Joined {

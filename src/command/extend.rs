@@ -21,7 +21,7 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 /// The pause between two looks whether a lock that was handed on has been confirmed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Makes the locks last at least so much longer from now.
+/// Makes the locks last at least this long from now.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let (name, duration) = match options.name_and_duration.as_slice() {
         [name, duration] => (Some(name.clone()), duration),
@@ -42,7 +42,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     Ok(all_of(&claims, states, |_| None))
 }
 
-/// Whether the locks are ours for at least so much longer from now.
+/// Whether the locks are ours for at least this long from now.
 pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
     let Some(claims) = claims(&options.ours, settings)? else {
         return Ok(Exit::Lost);

@@ -295,7 +295,7 @@ fn single(lock: &Inspected, mode: &str, what: &str) -> Row {
     ]
 }
 
-/// A line that tells who has frozen the lock, until when, and why.
+/// A line with the client that froze the lock, until when, and why.
 fn frozen(lock: &Inspected, by: &Frozen) -> Row {
     let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
     [

@@ -77,7 +77,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     }
 }
 
-/// The first of the locks that is held, and by whom; `None` when all are free.
+/// The first of the locks that is held, with its holder; `None` when all are free.
 fn look(
     client: &mut Client,
     settings: &Settings,

@@ -41,7 +41,7 @@ pub struct HistoryEntry {
 pub enum HoldOutcome {
     /// It hasn't.
     Running,
-    /// COMMAND ended by itself with this status.
+    /// COMMAND exited with this status.
     Status(u8),
     /// COMMAND was killed by this signal.
     Signal(i32),
@@ -75,7 +75,7 @@ impl HoldOutcome {
         }
     }
 
-    /// As it is written down; who did it comes beside it.
+    /// As it is recorded; the client that did it is recorded beside it.
     pub(super) fn to_text(&self) -> String {
         match self {
             Self::Status(number) => format!("status:{number}"),
@@ -89,7 +89,7 @@ impl HoldOutcome {
         Some(match text.split_once(':') {
             Some(("status", status)) => Self::Status(status.parse().ok()?),
             Some(("signal", signal)) => {
-                // There are no others, and a run that joined may have to end as this one did.
+                // No other signals exist, and a run that joined may have to end as this one did.
                 let number = signal.parse().ok()?;
                 Self::Signal((1..=64).contains(&number).then_some(number)?)
             }

@@ -10,7 +10,7 @@
 //! turns), `history` (the holds that are over), and a channel for each waiter; and for each prefix one
 //! `index` of the names in use, so that no client has to walk the keyspace.
 //!
-//! Each operation is one Lua script, in a file of its own, that checks the token before it changes
+//! Each operation is one Lua script, in a separate file, that checks the token before it changes
 //! anything; what they share is in `lib/`, and the build script joins each with what it includes.
 //!
 //! What all of them keep to:
@@ -118,8 +118,8 @@ impl Lock {
         [&self.keys.channels, id.as_bytes()].concat()
     }
 
-    /// Frees the lock from any holder, or (with `id`) takes it from that holder only. `by` is told
-    /// to the run that loses it; `None` when its process is known to be dead.
+    /// Frees the lock from any holder, or (with `id`) takes it from that holder only. `by` is
+    /// reported to the run that loses it; `None` when its process is known to be dead.
     pub fn force(
         &self,
         client: &mut Client,
@@ -139,7 +139,7 @@ impl Lock {
         })
     }
 
-    /// Admits no new holder for a time, by `who` and for its reason.
+    /// Admits no new holder for a time, as `who` wants it for its reason.
     pub fn freeze(
         &self,
         client: &mut Client,
@@ -158,7 +158,7 @@ impl Lock {
         })
     }
 
-    /// Admits holders again; who had frozen it, if it was frozen.
+    /// Admits holders again; returns the client that had frozen it, if it was frozen.
     pub fn thaw(&self, client: &mut Client) -> Result<Option<Who>, Error> {
         client.call(self.call(&THAW, Vec::new()), |fields| match fields {
             [Value::Int(1), who] => Ok(Some(scripts::who(who)?.unwrap_or_default())),
@@ -196,11 +196,11 @@ impl Lock {
 /// What `force` found.
 #[derive(Clone, Debug)]
 pub enum Forced {
-    /// It is taken from this holder (none known: another client), and from so many others.
+    /// It is taken from this holder (`None`: another client's), and from this many others.
     Freed { holder: Option<Holder>, others: u32 },
     /// It had no holder.
     WasFree,
-    /// A holder with another id than the given one: its id, and who it is.
+    /// A holder with another id than the given one: its id, and that holder.
     HeldByOther(String, Option<Holder>),
 }
 
@@ -211,6 +211,6 @@ pub struct FreezeReply {
     pub holders: u32,
     /// One of them; `None` when none does, or for another client.
     pub holder: Option<Holder>,
-    /// Who had frozen it before.
+    /// The client that had frozen it before.
     pub before: Option<Who>,
 }

@@ -80,7 +80,7 @@ fn held() -> Acquired {
     }
 }
 
-/// A grant that was made when the server's clock was so much later than in [`busy`].
+/// A grant that was made when the server's clock was this much later than in [`busy`].
 fn grant(later: i64) -> Grant {
     Grant {
         fence: 5,
@@ -758,7 +758,7 @@ fn what_is_held_already_is_renewed_in_time_and_its_end_ends_the_wait() {
     assert_eq!(waiter.tick(11_060), "renew");
     waiter.on(11_070, Event::Lease(LeaseEvent::Renewed(at(11_060))));
     assert_eq!(waiter.0.lease().unwrap().deadline(), at(11_060 + 29_498));
-    // The work extends it by itself.
+    // The work extends its lease.
     let extended = LeaseEvent::Confirmed(at(12_000), MS * 60_000);
     assert_eq!(waiter.on(12_001, Event::Lease(extended)), "");
     assert_eq!(waiter.tick(11_060 + 24_498), "renew; ask, listening");

@@ -46,7 +46,7 @@ pub(super) struct Target {
 /// A process that was found to descend from another one.
 struct Descendant {
     known: Known,
-    /// `None` where there is no descriptor for it: then it is looked for by its pid.
+    /// `None` where it has no descriptor: then it is looked up by its pid.
     process: Option<ProcessFd>,
 }
 
@@ -152,7 +152,7 @@ impl Target {
         }
     }
 
-    /// It and what was found of its tree, as they can be told from others later.
+    /// It and what was found of its tree, with what identifies them later.
     fn known(&self) -> Vec<Known> {
         let script = Known::read(Pid::from_raw(self.pid));
         let rest = self.rest.iter().map(|descendant| descendant.known);

@@ -98,11 +98,11 @@ impl<'a> Attempt<'a> {
         };
         report::status_line(None);
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
-            // Where that fails, others find out for themselves that it waits no more.
+            // Where that fails, other clients see from the queue that it doesn't wait any more.
             let _ = edge.forget(&mut self.client);
         }
-        // Whatever else ended the wait: our place must go, and a lock that a request has taken
-        // whose answer nobody read. The same connection, where it is good, keeps the order.
+        // Whatever else ended the wait: our place must be removed, and so must a lock that was taken by a
+        // request whose answer wasn't read. The same connection, where it is good, keeps the order.
         if self.wait.is_known() && !matches!(outcome, Ok(Outcome::Acquired)) {
             let signals = Some(self.signals);
             let (mode, client) = (&ReleaseMode::Unused, &mut self.client);

@@ -79,7 +79,7 @@ impl<'a> Chart<'a> {
         share * length
     }
 
-    /// Round moments within the chart, at most so many, and what to write there.
+    /// Round moments within the chart, at most `most`, and their labels.
     fn ticks(&self, most: u64) -> Vec<(u64, String)> {
         let span = self.to_ms - self.from_ms;
         let fits = |step: &u64| span / (step * 1000) < most.max(1);

@@ -1,4 +1,4 @@
-//! The history line by line, for people and for programs, and what it comes to. Pure.
+//! The history line by line, for people and for programs, and its totals. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -166,7 +166,7 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     )
 }
 
-/// How long anybody held it. Holds of a group overlap, and count once.
+/// How long it was held. Holds of a group overlap, and count once.
 fn held_ms(holds: &[&HistoryEntry], now_ms: u64) -> u64 {
     let (mut held, mut until) = (0, 0);
     for entry in holds {

@@ -1,7 +1,7 @@
 //! The time while COMMAND runs: what happens is put to the session, and what it decides is done.
 //!
-//! Nothing leaves it but by stopping COMMAND, reaping it, and releasing the locks, in this order. What
-//! is decided is done first and said after that.
+//! The only way out is to stop COMMAND, reap it, and release the locks, in this order. What is decided is
+//! done first and reported after that.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -302,7 +302,7 @@ impl Supervision<'_> {
                 let continued = self.suspend()?;
                 // What was seen before says nothing about COMMAND now.
                 self.stopped = None;
-                // What has continued us alone means the job; but the job may be stopped anew by now.
+                // What has continued us alone means the job; but the job may be stopped again by now.
                 if continued
                     && self.run.on_terminal
                     && self.child.is_stopped()
@@ -349,7 +349,7 @@ impl Supervision<'_> {
         Ok(self.note_refused(refused))
     }
 
-    /// Says which processes we may not signal, once.
+    /// Reports which processes we may not signal, once.
     fn note_refused(&mut self, refused: Refused) -> Option<session::Event> {
         if refused.is_empty() || !self.refused.is_empty() {
             return None;
@@ -373,7 +373,7 @@ impl Supervision<'_> {
                 Ok(Some(Reaped::Tree)) => break,
                 Ok(Some(Reaped::Other)) => {}
                 Ok(Some(Reaped::Child(status))) => {
-                    // One that was killed has no status of its own.
+                    // A COMMAND that was killed has no exit status.
                     if status.code().is_some() {
                         self.session.on_event(session::Event::Ended(status), now());
                         exit = self.session.exit();
@@ -393,7 +393,7 @@ impl Supervision<'_> {
         exit
     }
 
-    /// The run is over: says what is left of it, and keeps what must not be released.
+    /// The run is over: reports what is left of it, and keeps what must not be released.
     fn end(self, exit: Exit) -> JobResult {
         if self.killed {
             let left = self.child.descendants();
