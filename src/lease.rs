@@ -64,8 +64,8 @@ impl Lease {
     /// A lease granted without a request, `length` long, by a message that may have been under way for any
     /// time until it was `received`. `asked` is when we last asked the server, and `later` how much later
     /// than that question, by its clock, the lease began: so it began at the earliest then, and, whatever
-    /// that clock was set to meanwhile, before the message came. The first renewal confirms it, and comes as soon as that of any lease: a
-    /// job that is over before then doesn't pay for it.
+    /// that clock was set to meanwhile, before the message came. The first renewal confirms it, and comes as soon as that
+    /// of any lease: a job that is over before then doesn't pay for it.
     pub fn granted(
         asked: Moment,
         later: Duration,

@@ -1,10 +1,10 @@
 //! A command and all that it started: its tree.
 //!
 //! There is one definition of it, used for waiting, signalling and killing, and for deciding that
-//! nothing of a dead holder's work is left: all descendants of a process, those in
-//! other process groups and sessions included, but for those that were there before. Descendants whose parents have ended
-//! are found because they become ours (see [`sys::adopt_orphans`]), or where we are not their
-//! ancestor, by the lock's token in their environment.
+//! nothing of a dead holder's work is left: all descendants of a process, those in other process groups
+//! and sessions included, but for those that were there before. Descendants whose parents have ended are
+//! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
+//! the lock's token in their environment.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

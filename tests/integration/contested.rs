@@ -26,13 +26,17 @@ fn every_one_of_150_readers_hears_that_a_newer_run_wants_them_to_end() {
     }
     acquire(&redis, "writer", "1", "", "2");
     acquire(&redis, "writer", "1", "poll", "2");
-    let told = |reader: &&String| {
+    let was_notified = |reader: &&String| {
         let answer = call(&redis, "check", &[reader, "30000"]);
         assert_eq!(answer[0], "1", "{answer:?}");
         answer.get(2).is_some_and(|by| by.contains("\"host\""))
     };
-    let (told, missed): (Vec<_>, Vec<_>) = readers.iter().partition(told);
-    assert!(missed.is_empty(), "{} heard, not {missed:?}", told.len());
+    let (notified, missed): (Vec<_>, Vec<_>) = readers.iter().partition(was_notified);
+    assert!(
+        missed.is_empty(),
+        "{} were notified, not {missed:?}",
+        notified.len()
+    );
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
 }
 
 #[test]
-fn a_user_who_may_have_no_more_processes_has_command_stopped_in_time() {
+fn under_a_limit_of_processes_command_is_stopped_in_time() {
     let Some(user) = OtherUser::alone() else {
         return;
     };

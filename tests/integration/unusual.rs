@@ -313,7 +313,7 @@ fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other()
 }
 
 #[test]
-fn a_signal_ends_an_acquire_whose_output_nobody_reads() {
+fn a_signal_ends_an_acquire_whose_output_is_not_read() {
     let redis = Redis::start();
     // A pipe that is full, and stays so.
     let full = r#"mkfifo ~/full; exec 3<>~/full; timeout 1 dd if=/dev/zero bs=4096 count=17 >&3
