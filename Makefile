@@ -3,18 +3,18 @@
 # make sweep    have each system call of a run fail, one after the other: half an hour
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
-# make fuzz     the protocol in simulated time: SECONDS of it, 60 unless told, or the one run of a SEED
+# make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
-# make generate write the generated man pages anew
+# make generate rewrite the generated man pages
 # make hot      list anew the functions that a short run calls, which are placed side by side
 
 PREFIX ?= /usr/local
 CARGO ?= cargo
 
-# Where cargo builds; the binary is copied to its top, so that nobody needs to know for which target
-# it was built.
+# Where cargo builds; the binary is copied to its top, so that its path doesn't depend on the target
+# it was built for.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 REDLOCK := $(TARGET)/redlock
 SOURCES := Cargo.toml Cargo.lock $(shell find src build build.rs -type f)

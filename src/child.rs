@@ -14,7 +14,7 @@ use crate::tree::{Known, Stat, Tree};
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
     pid: Pid,
-    /// It leads a process group of its own, which gets signals as a whole. On a terminal it shares
+    /// It leads a separate process group, which gets signals as a whole. On a terminal it shares
     /// our group instead, so that the shell's job control treats both as one job.
     own_group: bool,
     /// From then on its number, and that of its group, may be another process's.
@@ -52,7 +52,7 @@ impl Prepared {
 
 /// How a child is started.
 pub struct Conditions {
-    /// It leads a process group of its own.
+    /// It leads a separate process group.
     pub own_group: bool,
     /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
     pub sigchld_ignored: bool,
@@ -140,7 +140,7 @@ impl Child {
         self.tree.is_stopped()
     }
 
-    /// The child and all its tree, as they can be told from others later.
+    /// The child and all its tree, with what identifies them later.
     pub fn known(&self) -> Vec<Known> {
         self.tree.known()
     }

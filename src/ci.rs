@@ -1,8 +1,8 @@
-//! Links to CI jobs, as the systems that run them say them. Pure.
+//! Links to CI jobs, from the variables of the systems that run them. Pure.
 
 /// The link to the job that we run in, by the variables that CI systems set.
 pub fn link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    // Each says by one variable of its own that it is there; CI_JOB_URL and the like may be left
+    // Each system is recognised by a variable that only it sets; CI_JOB_URL and the like may be left
     // over from an outer system otherwise.
     if variable("GITHUB_ACTIONS").is_some() {
         let server = variable("GITHUB_SERVER_URL")?;

@@ -202,7 +202,7 @@ pub struct AcquireOptions {
     pub ttl: Duration,
 
     #[command(flatten)]
-    pub patience: WaitOptions,
+    pub wait: WaitOptions,
 
     /// Shared (reader) lock: any number of shared holders at a time, but no exclusive one
     #[arg(short, long, conflicts_with = "slots")]
@@ -262,7 +262,7 @@ pub struct Run {
     pub command: Vec<OsString>,
 
     #[command(flatten)]
-    pub taking: AcquireOptions,
+    pub acquire: AcquireOptions,
 
     /// Terminate COMMAND after this long (status 124)
     #[arg(short, long, value_name = "DURATION", value_parser = positive_duration)]
@@ -338,7 +338,7 @@ pub struct Wait {
     pub names: Vec<String>,
 
     #[command(flatten)]
-    pub patience: WaitOptions,
+    pub wait: WaitOptions,
 }
 
 /// Show who holds which lock, and who waits
@@ -376,7 +376,7 @@ pub struct Acquire {
     pub name: String,
 
     #[command(flatten)]
-    pub taking: AcquireOptions,
+    pub acquire: AcquireOptions,
 
     /// What to print
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env)]

@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 pub enum Exit {
     /// All is well.
     Success,
-    /// COMMAND ended by itself with this status.
+    /// COMMAND exited with this status.
     Command(u8),
     /// COMMAND was killed by this signal.
     Signal(i32),

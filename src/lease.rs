@@ -61,12 +61,11 @@ impl Lease {
         }
     }
 
-    /// A lease that the server gave us by itself, `length` long, and told us of in a message that
-    /// may have been under way for any time, until it was `received`. `asked` is when we asked the
-    /// server for the last time, and `later` how much later than that question its clock says the
-    /// lease began: so it began at the earliest then; and, whatever that clock was set to meanwhile,
-    /// before the message came. The first renewal confirms it, and comes as soon as that of any lease: a
-    /// job that is over before then doesn't pay for it.
+    /// A lease granted without a request, `length` long, by a message that may have been under way for any
+    /// time until it was `received`. `asked` is when we last asked the server, and `later` how much later
+    /// than that question, by its clock, the lease began: so it began at the earliest then, and, whatever
+    /// that clock was set to meanwhile, before the message came. The first renewal confirms it, and comes as soon as that
+    /// of any lease: a job that is over before then doesn't pay for it.
     pub fn granted(
         asked: Moment,
         later: Duration,
@@ -116,7 +115,7 @@ impl Lease {
         (!self.renewing).then_some(self.renew_at)
     }
 
-    /// Whether to renew now; if so, it is taken to be under way until its result is told.
+    /// Whether to renew now; if so, it counts as under way until its result is reported.
     pub fn start_renewal_if_due(&mut self, now: Moment) -> bool {
         let due = !self.renewing && now >= self.renew_at;
         self.renewing |= due;
@@ -305,12 +304,12 @@ mod tests {
 
     #[test]
     fn a_granted_lease_counts_from_the_grant_however_late_the_message_comes() {
-        let claim = SECOND * 2;
+        let granted = SECOND * 2;
         let mut lease = Lease::granted(
             START,
             SECOND * 10,
             START + SECOND * 60,
-            claim,
+            granted,
             SECOND * 30,
             SECOND * 5,
         );

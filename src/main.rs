@@ -15,17 +15,16 @@
 //! command/environment → lock           the variables by which a job knows its locks
 //! renewer → lock                       the background thread that renews
 //! session → lease, exit                decisions about a running command; pure
-//! wait → lease, exit                   decisions about waiting; pure, and knows of `lock` only what it
-//!                                      answers
+//! wait → lease, exit                   decisions about waiting; pure, and uses only the answers of `lock`
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
-//! stderr                               what is said, without waiting for a reader
+//! stderr                               messages, written without waiting for a reader
 //! lock                                 the lock protocol; one Lua script an operation
 //! ```
 //!
 //! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
 //! the child's end, what the renewer reports and the server pushes, a moment) and asks the [`session`],
-//! or before COMMAND is started the [`wait`], what to do. The renewer only does what it is told, so a
+//! or before COMMAND is started the [`wait`], what to do. The renewer only carries out tasks, so a
 //! hung connection never delays the thread that watches the deadline.
 //!
 //! # Invariants

@@ -7,7 +7,7 @@
 //! very process has ended. All else may still live.
 //!
 //! A machine that was cloned while it ran has the same boot and namespaces as its twin, and doesn't
-//! know the processes of that one. So each holder leaves a *mark* on its own host, a file in memory,
+//! know the twin's processes. So each holder leaves a *mark* on its own host, a file in memory,
 //! as soon as it renews for the first time; without that mark nothing is known of a holder. With each
 //! renewal it notes down there what its tree consists of, so that its work is known when it is dead.
 
@@ -227,7 +227,7 @@ const LOOKED_AT: usize = 1000;
 /// How many members of a tree are noted down; more are too many to go through.
 const MEMBERS: usize = 1000;
 
-/// The mark of the hold with this id; `None` when that is no id.
+/// The mark of the hold with this id; `None` when that isn't an id.
 fn mark(id: &str) -> Option<PathBuf> {
     let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then(|| PathBuf::from(format!("{MARKS}/{MARK}{id}")))
@@ -240,7 +240,7 @@ struct Mark {
     /// When its tree was noted down.
     noted: Moment,
     members: Vec<Known>,
-    /// The processes that had started it: what they have started besides is none of its work.
+    /// The processes that had started it: what else they have started isn't part of its work.
     ancestors: Vec<Known>,
 }
 
@@ -377,11 +377,11 @@ mod tests {
             format!("{boot}:{namespace}:{pid}:{alive}:{session}")
         };
         // A pid that no Linux gives out.
-        let nobody = i32::MAX.to_string();
+        let unused = i32::MAX.to_string();
         // Our pid, but at a time when we had not started: it was used again.
         let reused = with(boot, pid, "1");
-        let gone = with(boot, &nobody, alive);
-        let elsewhere = with("elsewhere", &nobody, alive);
+        let gone = with(boot, &unused, alive);
+        let elsewhere = with("elsewhere", &unused, alive);
         assert!(matches!(state_of(&us), State::Alive(_)));
         assert!(matches!(state_of(&gone), State::Dead(_)));
         for unknown in [

@@ -2,9 +2,9 @@
 //!
 //! It carries out one task after the other, over the client that it is given with each, and sends both
 //! back: what came of it, and the client, open where its connection is still good. When a task is due,
-//! and what follows from it, is decided by others. So a connection that hangs holds up this thread
-//! alone, never the one that watches the deadline; and between two tasks that one has the client, so
-//! that it hears what the server pushes, and can release the lock without waking another thread. The
+//! and what follows from it, is decided elsewhere. So a connection that hangs delays this thread alone,
+//! never the main thread, which watches the deadline. Between two tasks the main thread has the client, so
+//! that it gets what the server pushes, and can release the lock without waking another thread. The
 //! thread starts with the first task: a short run never has it.
 
 use std::io;
@@ -25,23 +25,23 @@ use crate::sys;
 pub enum Task {
     /// Extend the leases.
     Renew,
-    /// Look whether the locks are still ours.
+    /// Check whether the locks are still ours.
     Check,
 }
 
 /// What came of it.
 #[derive(Debug)]
 pub enum Report {
-    /// The leases of all that are still ours are lengthened; the request was sent at this moment.
+    /// The leases of all that are still ours are extended; the request was sent at this moment.
     Renewed(Moment),
-    /// The server said, asked at this moment, that all that are still ours are so for this much more.
+    /// By a check at this moment, all that are still ours are so for this much longer.
     Confirmed(Moment, Duration),
     /// A newer run wants this one to end.
     Cancelled(Name, Box<Who>),
     /// This lock is not ours any more.
     Lost(Name, Loss),
     /// Our job has released this lock.
-    Returned(Name),
+    Released(Name),
     /// No answer, so the state is unknown.
     Failed(Error),
 }
@@ -199,7 +199,7 @@ impl Job {
         if *task == Task::Renew {
             let (states, tracked) = Claim::renew_all(claims, client, ttl)?;
             // A renewal gives what was asked for, whatever number came back; that the work has
-            // extended the lease beyond that is for the check to say.
+            // extended the lease beyond that is what a check finds.
             let left = shortest(&states);
             reports.extend(left.map(|_| Report::Renewed(sent)));
             let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
@@ -209,8 +209,8 @@ impl Job {
                 return Ok(());
             }
         }
-        // A renewal, too, changes the key, after which the server has to be asked anew to tell of
-        // changes; and what happened before it was asked, it doesn't tell.
+        // A renewal, too, changes the key, after which tracking has to be requested again; and
+        // changes from before that request are not reported.
         let asked = now();
         let states = Claim::check_all(claims, client, ttl)?;
         let left = shortest(&states);
@@ -229,14 +229,14 @@ fn shortest(states: &[LeaseState]) -> Option<Duration> {
     states.iter().filter_map(left).min()
 }
 
-/// What there is to tell of each claim.
+/// What there is to report of each claim.
 fn reports_of(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
     let each = claims.iter().zip(states);
     each.filter_map(|(claim, state)| {
         let name = claim.lock().name().clone();
         match state {
             LeaseState::Held { cancelled_by, .. } => Some(Report::Cancelled(name, cancelled_by?)),
-            LeaseState::Released => Some(Report::Returned(name)),
+            LeaseState::Released => Some(Report::Released(name)),
             LeaseState::Lost(loss) => Some(Report::Lost(name, loss)),
         }
     })

@@ -32,14 +32,14 @@ pub enum Verbosity {
 }
 
 impl Verbosity {
-    /// Says what a user should know, unless told to be quiet.
+    /// Prints what a user should know, except with --quiet.
     pub fn info(self, line: impl fmt::Display) {
         if self >= Self::Normal {
             error(line);
         }
     }
 
-    /// Says how things stand, unless told to be quiet: on a terminal in a line that the next one
+    /// Prints how things stand, except with --quiet: on a terminal in a line that the next one
     /// takes the place of.
     pub fn progress(self, line: &str) {
         if has_terminal() && self >= Self::Normal {
@@ -82,7 +82,7 @@ pub fn status_line(line: Option<&str>) {
     stderr::write(format!("\r{line}\x1b[K").into_bytes());
 }
 
-/// Writes a product to stdout; false when its reader has gone away (`| head`), which is no error.
+/// Prints to stdout; false if its reader has closed the pipe (`| head`), which isn't an error.
 pub fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout

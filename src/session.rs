@@ -58,7 +58,7 @@ pub enum Action {
     Suspend,
     /// Renew the lock, in the background.
     Renew,
-    /// Say that the lock is lost and COMMAND goes on without.
+    /// Warn that the lock is lost and COMMAND continues without it.
     Warn,
     /// Ask COMMAND and all its tree to terminate.
     Terminate(StopReason),
@@ -89,11 +89,10 @@ pub enum StopReason {
 
 /// What protects COMMAND.
 #[derive(Clone, Copy, Debug)]
-enum Guard {
+enum Protection {
     Held(Lease),
     Lost,
-    /// Nothing, and the user wanted it so: Redis couldn't be reached, or the job has released the
-    /// lock.
+    /// Nothing, as the user wanted: Redis couldn't be reached, or the job has released the lock.
     Without,
 }
 
@@ -135,7 +134,7 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Session {
     policy: Policy,
-    guard: Guard,
+    protection: Protection,
     phase: Phase,
     /// When an INT or TERM was sent to us for the first time.
     asked: Option<Moment>,
@@ -151,7 +150,7 @@ impl Session {
     pub fn new(policy: Policy, lease: Option<Lease>) -> Self {
         Self {
             policy,
-            guard: lease.map_or(Guard::Without, Guard::Held),
+            protection: lease.map_or(Protection::Without, Protection::Held),
             phase: Phase::Running,
             asked: None,
             received: Vec::new(),
@@ -162,29 +161,31 @@ impl Session {
 
     /// When to look at the clock again.
     pub fn due(&self) -> Option<Moment> {
-        let guard = match (self.guard, self.phase) {
-            (Guard::Held(lease), Phase::Running | Phase::Interrupted { .. }) => [
+        let protection = match (self.protection, self.phase) {
+            (Protection::Held(lease), Phase::Running | Phase::Interrupted { .. }) => [
                 Some(self.renewal_deadline(&lease)),
                 lease.renew_at(),
                 self.policy.timeout_at,
             ],
-            (Guard::Held(lease), Phase::Terminating { .. }) => {
+            (Protection::Held(lease), Phase::Terminating { .. }) => {
                 [Some(lease.deadline()), lease.renew_at(), None]
             }
-            (Guard::Held(lease), Phase::Killed { .. }) => [lease.renew_at(), None, None],
-            (Guard::Lost | Guard::Without, Phase::Running | Phase::Interrupted { .. }) => {
-                [self.policy.timeout_at, None, None]
-            }
-            (Guard::Lost | Guard::Without, Phase::Terminating { .. } | Phase::Killed { .. }) => {
-                [None; 3]
-            }
+            (Protection::Held(lease), Phase::Killed { .. }) => [lease.renew_at(), None, None],
+            (
+                Protection::Lost | Protection::Without,
+                Phase::Running | Phase::Interrupted { .. },
+            ) => [self.policy.timeout_at, None, None],
+            (
+                Protection::Lost | Protection::Without,
+                Phase::Terminating { .. } | Phase::Killed { .. },
+            ) => [None; 3],
         };
         let phase = match self.phase {
             Phase::Running | Phase::Interrupted { .. } => None,
             Phase::Terminating { kill_at, .. } => Some(kill_at),
             Phase::Killed { again, .. } => Some(again),
         };
-        guard.into_iter().flatten().chain(phase).min()
+        protection.into_iter().flatten().chain(phase).min()
     }
 
     /// Takes an event in, and says what to do.
@@ -195,17 +196,17 @@ impl Session {
             Event::Tick => {}
             Event::Signal(received) => self.on_signal(received, now, &mut actions),
             Event::Lease(LeaseEvent::Renewed(sent)) => {
-                if let Guard::Held(lease) = &mut self.guard {
+                if let Protection::Held(lease) = &mut self.protection {
                     lease.renewed(sent);
                 }
             }
             Event::Lease(LeaseEvent::RenewalFailed) => {
-                if let Guard::Held(lease) = &mut self.guard {
+                if let Protection::Held(lease) = &mut self.protection {
                     lease.renewal_failed(now);
                 }
             }
             Event::Lease(LeaseEvent::Confirmed(sent, left)) => {
-                if let Guard::Held(lease) = &mut self.guard {
+                if let Protection::Held(lease) = &mut self.protection {
                     lease.confirmed(sent, left);
                 }
             }
@@ -214,8 +215,8 @@ impl Session {
             }
             Event::Lease(LeaseEvent::Lost) => self.on_lost(now, &mut actions),
             Event::Lease(LeaseEvent::Released) => {
-                if let Guard::Held(_) = self.guard {
-                    self.guard = Guard::Without;
+                if let Protection::Held(_) = self.protection {
+                    self.protection = Protection::Without;
                 }
             }
             Event::Stopped => actions.push(Action::Suspend),
@@ -227,7 +228,7 @@ impl Session {
     }
 
     fn check_deadlines(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Guard::Held(lease) = self.guard {
+        if let Protection::Held(lease) = self.protection {
             if now >= lease.deadline() && !self.policy.only_warn {
                 self.kill(StopReason::Lost, now, actions);
             } else if now >= self.renewal_deadline(&lease) {
@@ -239,7 +240,7 @@ impl Session {
             }
         }
         // A COMMAND that is being stopped still needs its lock, so that goes on.
-        if let Guard::Held(lease) = &mut self.guard
+        if let Protection::Held(lease) = &mut self.protection
             && lease.start_renewal_if_due(now)
         {
             actions.push(Action::Renew);
@@ -292,7 +293,7 @@ impl Session {
         let signal = received.signal;
         let typed = self.is_known_to_child(received);
         if is_passed_up(signal) {
-            // A hang-up may be an everyday request, to read a configuration anew.
+            // A hang-up may be an everyday request, to reload a configuration.
             let is_repeated = |&(of, at): &(i32, Moment)| {
                 of == signal && signal != SIGHUP && now.since(at) < SAME_REQUEST
             };
@@ -364,7 +365,7 @@ impl Session {
             }
             Phase::Running | Phase::Interrupted { .. } => {
                 let was_killed = status.signal().is_some();
-                if was_killed && matches!(self.guard, Guard::Held(_)) {
+                if was_killed && matches!(self.protection, Protection::Held(_)) {
                     self.terminate(StopReason::Leftovers, kill_at, actions);
                 } else if !self.policy.wait_tree {
                     actions.push(Action::Finish(self.exit()));
@@ -375,10 +376,10 @@ impl Session {
     }
 
     fn on_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let Guard::Held(lease) = self.guard else {
+        let Protection::Held(lease) = self.protection else {
             return;
         };
-        self.guard = Guard::Lost;
+        self.protection = Protection::Lost;
         if self.policy.only_warn {
             actions.push(Action::Warn);
         } else {
@@ -425,9 +426,9 @@ impl Session {
 
     /// The time between SIGTERM and SIGKILL.
     fn grace(&self) -> Duration {
-        match self.guard {
-            Guard::Held(lease) => lease.grace(),
-            Guard::Lost | Guard::Without => self.policy.kill_after,
+        match self.protection {
+            Protection::Held(lease) => lease.grace(),
+            Protection::Lost | Protection::Without => self.policy.kill_after,
         }
     }
 
@@ -437,8 +438,8 @@ impl Session {
             Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
             Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
         };
-        match (self.guard, reason) {
-            (Guard::Lost, _) | (_, StopReason::Lost) => Exit::Lost,
+        match (self.protection, reason) {
+            (Protection::Lost, _) | (_, StopReason::Lost) => Exit::Lost,
             (_, StopReason::Cancelled) => Exit::Cancelled,
             (_, StopReason::Timeout) => Exit::Timeout,
             (_, StopReason::Signal | StopReason::Leftovers) => match self.ended {
@@ -546,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_the_job_gave_back_is_neither_renewed_nor_missed() {
+    fn a_lock_that_the_job_released_is_neither_renewed_nor_missed() {
         let mut session = session(policy());
         assert_eq!(
             session.on_event(Event::Lease(LeaseEvent::Released), at(100)),

@@ -87,8 +87,8 @@ impl Signals {
         Ok(self.continued.get())
     }
 
-    /// Lets a signal that asks us to end do so by itself, at once: nothing is left to do that would be
-    /// worth a wait. What came until now is forgotten.
+    /// From now on a signal that asks us to end does so at once, by its default action: nothing is left to do
+    /// that would be worth a wait. Signals that came until now are discarded.
     pub fn let_through(&self) -> io::Result<()> {
         while self.next()?.is_some() {}
         // The kernel spares the first process of a system what signals do by default.
@@ -116,7 +116,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Where a loop that an interrupt only has to end hears of it. An interrupt that was ignored when
+/// Where a loop that an interrupt only has to end is notified of it. An interrupt that was ignored when
 /// we were started (a background job of a script) stays ignored.
 pub fn interrupted() -> Result<Receiver<()>, ctrlc::Error> {
     static LISTENER: OnceLock<Sender<()>> = OnceLock::new();
@@ -135,7 +135,7 @@ pub fn interrupted() -> Result<Receiver<()>, ctrlc::Error> {
 fn is_passed_on(signal: i32) -> bool {
     !matches!(
         signal,
-        // They can't be caught, or tell of our own children.
+        // They can't be caught, or report on our children.
         libc::SIGKILL | libc::SIGSTOP | libc::SIGCHLD
         // They report a fault of this very process.
         | libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP

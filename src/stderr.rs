@@ -2,8 +2,8 @@
 //! after Ctrl-S, a full pipe.
 //!
 //! A process that watches over a lock must not wait for such a reader. So while a [`Guard`] exists a
-//! thread of its own writes; it may lag behind, and lines that it can't keep up with are lost. The
-//! thread is made with the first line that there is: a run that has nothing to say never has it.
+//! separate thread writes; it may lag behind, and lines that it can't keep up with are lost. The
+//! thread is started with the first line: a run that has nothing to say never has it.
 //! (The stream can't be made non-blocking, as COMMAND shares it.)
 
 use std::io;
@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::sys;
 
-/// While one exists, nothing that is said waits for a reader.
+/// While one exists, no message waits for a reader.
 pub struct Guard(());
 
 static GUARDED: AtomicBool = AtomicBool::new(false);

@@ -1,10 +1,10 @@
 //! A command and all that it started: its tree.
 //!
 //! There is one definition of it, used for waiting, signalling and killing, and for deciding that
-//! nothing of a dead holder's work is left: all descendants of a process, process groups and sessions
-//! of their own included, but for those that were there before. Descendants whose parents have ended
-//! are found because they become ours (see [`sys::adopt_orphans`]), or where we are not their
-//! ancestor, by the lock's token in their environment.
+//! nothing of a dead holder's work is left: all descendants of a process, those in other process groups
+//! and sessions included, but for those that were there before. Descendants whose parents have ended are
+//! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
+//! the lock's token in their environment.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -21,11 +21,11 @@ pub struct Tree {
     root: Pid,
     /// What was started before this moment was there before, and may become ours as an orphan.
     since: Moment,
-    /// The children that the root had by then: the times of their starts are told in ticks of 10 ms.
+    /// The children that the root had by then: start times have a resolution of only 10 ms.
     earlier: Vec<Known>,
 }
 
-/// The kernel tells the start of a process in ticks of this length, rounded down.
+/// The kernel gives the start of a process in ticks of this length, rounded down.
 const TICK: Duration = Duration::from_millis(10);
 
 impl Tree {
@@ -87,7 +87,7 @@ impl Tree {
         members
     }
 
-    /// All members but the root, as they can be told from others later.
+    /// All members but the root, with what identifies them later.
     pub fn known(&self) -> Vec<Known> {
         let members = self.members().into_iter();
         members.filter_map(Known::read).collect()
@@ -99,7 +99,7 @@ impl Tree {
         members.all(|pid| Stat::read(pid).is_none_or(|stat| stat.is_stopped || stat.has_ended))
     }
 
-    /// What was there before, as far as the times of the starts don't say it.
+    /// What was there before, as far as start times don't show it.
     pub fn earlier(&self) -> &[Known] {
         &self.earlier
     }
@@ -112,7 +112,7 @@ impl Tree {
     }
 }
 
-/// A process as it can be told from others that have its pid later: with the time of its start.
+/// A process, identified by its pid and the time of its start, as the pid may be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     pub pid: i32,
@@ -120,7 +120,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What has this pid now; `None` when that is no process.
+    /// The process that has this pid now, if any.
     pub fn read(pid: Pid) -> Option<Self> {
         let started = Stat::read(pid)?.started;
         let pid = pid.as_raw();

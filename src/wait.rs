@@ -18,7 +18,7 @@ pub use self::timing::{Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent};
-use crate::lock::{self, Acquired, Busy, CycleMember, Grant, Outcome, Place, Who};
+use crate::lock::{self, Acquired, Busy, CycleMember, Grant, HoldOutcome, Place, Who};
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// What a wait knows from its start.
@@ -81,7 +81,7 @@ pub enum Event {
     /// Whether the lock was taken from its dead holder.
     TakenOver(bool),
     /// What became of the hold of the run that we joined, where the history has it.
-    Run(Option<Outcome>),
+    Run(Option<HoldOutcome>),
 }
 
 /// What is known of the process that holds the lock, and of its work.
@@ -247,13 +247,13 @@ const LOOK_AT_RUN: Duration = Duration::from_secs(2);
 /// began to wait at the same moment, and hadn't published it yet. Later on each heartbeat looks.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
 
-/// After so many leases that came too late the server counts as too slow.
+/// After this many leases that came too late the server counts as too slow.
 const MOST_TOO_LATE: u32 = 3;
 
 /// By how much two times that a server gives in milliseconds may be off.
 const ROUNDING: Duration = Duration::from_millis(20);
 
-/// An entry in the queue, and the note that a job waits, live for so many heartbeats.
+/// An entry in the queue, and the note that a job waits, live for this many heartbeats.
 const HEARTBEATS: u32 = 3;
 
 /// The state of one wait.
@@ -519,7 +519,7 @@ impl<'a> Wait<'a> {
         self.searches = SEARCH_AFTER.iter().filter(is_over).count();
     }
 
-    /// Something may have changed: asks anew. A process that was watched has `died`, or not.
+    /// Something may have changed: asks again. A process that was watched has `died`, or not.
     fn wake(&mut self, died: bool, now: Moment, actions: &mut Vec<Action>) {
         let question = match &self.phase {
             Phase::Joined {
@@ -816,15 +816,15 @@ impl<'a> Wait<'a> {
 
     /// The run that we joined has ended, with its status in place of ours; or goes on; or it is for us
     /// to run.
-    fn on_run(&mut self, outcome: Option<Outcome>, now: Moment, actions: &mut Vec<Action>) {
+    fn on_run(&mut self, outcome: Option<HoldOutcome>, now: Moment, actions: &mut Vec<Action>) {
         let Phase::LookingAtRun { found, died, asked } = &self.phase else {
             return;
         };
         let (found, died, asked) = (found.clone(), *died, *asked);
         let (pause, is_known) = match outcome {
-            Some(Outcome::Running) if !died => (LOOK_AT_RUN, true),
+            Some(HoldOutcome::Running) if !died => (LOOK_AT_RUN, true),
             // Its process has ended without a word.
-            Some(Outcome::Running) => return self.ask(Question::Lock, now, actions),
+            Some(HoldOutcome::Running) => return self.ask(Question::Lock, now, actions),
             Some(outcome) => {
                 return match status(&outcome) {
                     Some(exit) => self.end(End::Joined(exit), actions),
@@ -854,13 +854,13 @@ impl<'a> Wait<'a> {
 }
 
 /// The status of a run that has ended, where it left one.
-fn status(end: &Outcome) -> Option<Exit> {
+fn status(end: &HoldOutcome) -> Option<Exit> {
     match end {
-        Outcome::Status(status) => Some(Exit::Command(*status)),
-        Outcome::Signal(signal) => Some(Exit::Signal(*signal)),
-        Outcome::Timeout => Some(Exit::Timeout),
-        Outcome::Lost | Outcome::Cancelled(_) | Outcome::Forced(_) => Some(Exit::Lost),
-        Outcome::Running | Outcome::Expired | Outcome::Released => None,
+        HoldOutcome::Status(status) => Some(Exit::Command(*status)),
+        HoldOutcome::Signal(signal) => Some(Exit::Signal(*signal)),
+        HoldOutcome::Timeout => Some(Exit::Timeout),
+        HoldOutcome::Lost | HoldOutcome::Cancelled(_) | HoldOutcome::Forced(_) => Some(Exit::Lost),
+        HoldOutcome::Running | HoldOutcome::Expired | HoldOutcome::Released => None,
     }
 }
 

@@ -21,7 +21,7 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 /// The pause between two looks whether a lock that was handed on has been confirmed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Makes the locks last at least so much longer from now.
+/// Makes the locks last at least this long from now.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let (name, duration) = match options.name_and_duration.as_slice() {
         [name, duration] => (Some(name.clone()), duration),
@@ -38,27 +38,27 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         return Ok(Exit::Lost);
     };
     let mut client = settings.locks.open()?;
-    let standings = Claim::extend_all(&claims, &mut client, more)?;
-    Ok(all_of(&claims, standings, |_| None))
+    let states = Claim::extend_all(&claims, &mut client, more)?;
+    Ok(all_of(&claims, states, |_| None))
 }
 
-/// Whether the locks are ours for at least so much longer from now.
+/// Whether the locks are ours for at least this long from now.
 pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
     let Some(claims) = claims(&options.ours, settings)? else {
         return Ok(Exit::Lost);
     };
     let mut client = settings.locks.open()?;
     let mut sent = now();
-    let mut standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
+    let mut states = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
     // One that was just handed on lasts for seconds only, until its run confirms it, which is about to be.
-    let is_unconfirmed = |standing: &LeaseState| matches!(standing, LeaseState::Held { left, is_grant: true, .. } if *left < options.at_least);
+    let is_unconfirmed = |state: &LeaseState| matches!(state, LeaseState::Held { left, is_grant: true, .. } if *left < options.at_least);
     let until = sent + CONFIRMED_WITHIN;
-    while standings.iter().any(is_unconfirmed) && now() < until {
+    while states.iter().any(is_unconfirmed) && now() < until {
         std::thread::sleep(LOOK_AGAIN);
         sent = now();
-        standings = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
+        states = Claim::check_all(&claims, &mut client, Duration::ZERO)?;
     }
-    Ok(all_of(&claims, standings, |left| {
+    Ok(all_of(&claims, states, |left| {
         // As a run counts it: from before the question, and by clocks that may differ a little.
         let lease = Lease::new(sent, left, Duration::ZERO);
         let left = lease.deadline().since(now());
@@ -87,13 +87,13 @@ fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Option<Vec<Claim>>
 /// Says what is wrong with a lock, if anything is; `too_short` judges the time that is left.
 fn all_of(
     claims: &[Claim],
-    standings: Vec<LeaseState>,
+    states: Vec<LeaseState>,
     too_short: impl Fn(Duration) -> Option<String>,
 ) -> Exit {
     let mut exit = Exit::Success;
-    for (claim, standing) in claims.iter().zip(standings) {
+    for (claim, state) in claims.iter().zip(states) {
         let name = claim.lock().name();
-        let wrong = match standing {
+        let wrong = match state {
             LeaseState::Held { left, .. } => {
                 too_short(left).map(|why| format!("lock \"{name}\" is {why}"))
             }

@@ -239,13 +239,13 @@ fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
 enum Content {
     Nothing,
     Number(u64),
-    /// It is no fence.
+    /// It isn't a fence.
     Other,
 }
 
 fn read(file: &File) -> io::Result<Content> {
     let mut text = String::new();
-    // More than a number has; a large file is no fence.
+    // More than a number has; a large file isn't a fence file.
     match file.take(100).read_to_string(&mut text) {
         Ok(_) if text.is_empty() => Ok(Content::Nothing),
         Ok(_) => match text.strip_suffix('\n').unwrap_or(&text).parse() {

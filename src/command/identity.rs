@@ -12,7 +12,7 @@ pub(super) fn own_identity() -> Who {
         host: nix::unistd::gethostname()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default(),
-        // The password database only where there is no environment: reading it takes time.
+        // The password database only where the environment has no name: reading it takes time.
         user: variable("USER")
             .or_else(|| variable("LOGNAME"))
             .or_else(|| {

@@ -15,7 +15,7 @@ use crate::lock::{Claim, Name, Token};
 pub enum Held {
     /// With its token: what can be extended, checked and released.
     Claims(Vec<Claim>),
-    /// There is no token for this name.
+    /// No token is known for this name.
     Unknown(Name),
 }
 

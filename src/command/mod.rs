@@ -1,4 +1,4 @@
-//! The commands, one file each, and what they share: who we are, and what was typed wrong.
+//! The commands, one file each, and what they share: our own identity, and usage errors.
 
 mod acquire;
 mod acquisition;

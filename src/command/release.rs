@@ -68,7 +68,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
     }
 }
 
-/// Without a token: says who holds the lock, and changes nothing.
+/// Without a token: reports the holder of the lock, and changes nothing.
 fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     let found = settings

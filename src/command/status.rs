@@ -79,7 +79,7 @@ fn view(
             .fold(String::new(), |text, lock| text + lock.name.as_str() + "\n"));
     }
     if options.json {
-        let entries: Vec<Entry> = locks.iter().map(Entry::new).collect();
+        let entries: Vec<LockJson> = locks.iter().map(LockJson::new).collect();
         let json = serde_json::to_string(&entries)?;
         return Ok(escaped_json(&json).into_owned() + "\n");
     }
@@ -96,7 +96,7 @@ fn in_use(client: &mut Client, settings: &Settings) -> Result<Vec<Inspected>> {
 
 /// A lock as JSON; the shape is part of the contract.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct LockJson<'a> {
     name: &'a str,
     frozen: Option<FrozenEntry<'a>>,
     mode: Option<&'static str>,
@@ -186,7 +186,7 @@ impl<'a> WhoEntry<'a> {
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> LockJson<'a> {
     fn new(lock: &'a Inspected) -> Self {
         let limit = lock.limit();
         let last = lock.holds().iter().filter_map(|hold| hold.left).max();
@@ -295,7 +295,7 @@ fn single(lock: &Inspected, mode: &str, what: &str) -> Row {
     ]
 }
 
-/// A line that tells who has frozen the lock, until when, and why.
+/// A line with the client that froze the lock, until when, and why.
 fn frozen(lock: &Inspected, by: &Frozen) -> Row {
     let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
     [

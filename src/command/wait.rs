@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(2);
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let began = now();
-    let patience = WaitLimit::since(began, options.patience.no_wait, options.patience.wait);
+    let limit = WaitLimit::since(began, options.wait.no_wait, options.wait.wait);
     let mut progress = ProgressSchedule::new(began, report::has_terminal());
     let mut client = settings.locks.open()?;
     let mut pace = Pace::default();
@@ -37,7 +37,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         let found = match look(&mut client, settings, &names) {
             Ok(found) => found,
             // It was reached before: it may come back.
-            Err(error) if error.kind.may_pass() && !patience.is_over(looked) => {
+            Err(error) if error.kind.may_pass() && !limit.is_over(looked) => {
                 settings.verbosity.verbose(error);
                 sleep(None, looked + LOOK / 4)?;
                 continue;
@@ -50,12 +50,12 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         };
         let expiry = busy.left.map_or(LOOK, end_of);
         let mut look_at = looked + LOOK.min(expiry);
-        if let WaitLimit::Until(end) = patience {
+        if let WaitLimit::Until(end) = limit {
             if looked >= end {
                 report::status_line(None);
                 settings.verbosity.info(report::busy_line(&held, &busy));
                 return Ok(Exit::Busy(
-                    options.patience.conflict_exit_code.unwrap_or(cli::BUSY),
+                    options.wait.conflict_exit_code.unwrap_or(cli::BUSY),
                 ));
             }
             look_at = look_at.min(end);
@@ -77,7 +77,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     }
 }
 
-/// The first of the locks that is held, and by whom; `None` when all are free.
+/// The first of the locks that is held, with its holder; `None` when all are free.
 fn look(
     client: &mut Client,
     settings: &Settings,

@@ -1,4 +1,4 @@
--- acquire: take the lock, claim a grant, or take a place in the queue; also the heartbeat of a waiter.
+-- acquire: take the lock, confirm a grant, or take a place in the queue; also the heartbeat of a waiter.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] limit
@@ -6,12 +6,12 @@
 -- ARGV[8] place ('' none, 'listen' or 'poll')
 -- ARGV[9] ticket ('' for a new one, or one whose number was lost with a reply)
 -- ARGV[10] priority
--- ARGV[11] order ('fifo' or 'lifo')
+-- ARGV[11] discipline ('fifo' or 'lifo')
 -- ARGV[12] supersede (0: no, 1: the older ones in the queue, 2: the holders too)
 -- ARGV[13] number in an outside order or ''
 -- ARGV[14] once (ms that a success counts, or 0)
 -- ARGV[15] repair (1 or 0)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to look when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough
 -- @include lock
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
@@ -36,24 +36,24 @@ if #ARGV == 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV
   return {1, fence, 1, succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1}
 end
 
--- The rest is one function: its functions get at what stands above through it, and not each by a search of
--- its own, which took a short script more time than its commands.
+-- The rest is one function: its functions reach the variables above through it. If each had to
+-- look them up itself, that would take a short script more time than its commands.
 return (function()
 
 -- @include lease
 
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local place, ticket, priority, order = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local place, ticket, priority, discipline = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
 
--- Its entries tell others of its number.
+-- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
 
 local success = succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1
 local repaired = 0
 
--- It is ours: a grant to claim, or a reply was lost.
-local function claim(value)
+-- The token has the lock already: by a grant to be confirmed, or by a request whose reply was lost.
+local function accept(value)
   -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
   local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
   extend_lease(token, value, ttl, phase == 'granted')
@@ -83,13 +83,13 @@ local function busy(ahead, polls)
     end
   end
   local entry = holder and redis.call('HGET', meta, holder)
-  -- A grant that isn't claimed may have gone to a waiter that stands still, and the next ones may stand still as well.
+  -- A grant that isn't confirmed may have gone to a suspended waiter, and the next ones may be suspended as well.
   local _, phase = string.match(entry or '', PHASE)
   local all = phase == 'granted' and 1 or 0
   return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, frozen > 0 and freeze, repaired, all}
 end
 
--- A newer one makes it give up.
+-- A newer run makes this one give up.
 local function superseded(by)
   if redis.call('ZREM', queue, token) == 1 then
     redis.call('HDEL', waiters, token)
@@ -102,7 +102,7 @@ end
 if success >= 0 and success < once then return {3, success} end
 local value = lock_value()
 if type(value) == 'table' then return value end
-if is_held(token, value) then return claim(value) end
+if is_held(token, value) then return accept(value) end
 if not value and frozen > 0 then
   clear_lock()
   value = FROZEN
@@ -133,7 +133,7 @@ if number then
     if theirs and number < tonumber(theirs) then return superseded(who) end
   end
 end
--- A run that came later has told the older ones to give up.
+-- A run that came later has made the older ones give up.
 if ticket ~= '' then
   local newest = redis.call('HMGET', state, 'superseded', 'superseded_by')
   if tonumber(ticket) < tonumber(newest[1] or 0) then return superseded(newest[2]) end
@@ -141,13 +141,13 @@ end
 
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
-  -- Perhaps no waiter in the queue is alive.
+  -- It may be that no waiter in the queue is alive.
   grant_next(value)
   queued = redis.call('EXISTS', queue) == 1
   value = redis.call('GET', lock)
 end
 
--- The last number that was given. It never falls below those in the queue, whatever becomes of the state.
+-- The last ticket that was given. It never falls below those in the queue, whatever becomes of the state.
 local function last_ticket()
   local last = tonumber(redis.call('HGET', state, 'ticket'))
   if last or not queued then return last or 0 end
@@ -189,19 +189,19 @@ if not score then
   touch_memory()
   if number then set_state('number_waits', token) end
   local turn = tonumber(ticket)
-  if order == 'lifo' then turn = -turn end
+  if discipline == 'lifo' then turn = -turn end
   redis.call('ZADD', queue, int_text(turn - tonumber(priority) * ROUND), token)
   if is_new and supersede ~= '0' then
     local older = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
     for n = 1, #older, 2 do
       if older[n] ~= token then
-        -- Also where it knows its ticket: a first request of its own that comes late must not pass for a newer one.
+        -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
         dequeue(older[n], older[n + 1], '0')
         redis.pcall('PUBLISH', channels .. id(older[n]), 'superseded')
       end
     end
     set_state('superseded', ticket, 'superseded_by', who)
-    -- The same request that comes once more, when its run is over, must not pass for a newer one.
+    -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
     post_notice('left', token, ticket)
   end
   if is_new and supersede == '2' and value then
@@ -211,12 +211,12 @@ if not score then
       local running = redis.call('HGET', meta, holder) or ''
       if string.find(running, '"instance":"', 1, true) then
         post_notice('cancelled', holder, who)
-        -- Written so that the runs that track it look.
+        -- Written so that the runs that track the key check their lock.
         redis.call('SET', lock, value, 'KEEPTTL')
       end
     end
   end
-  -- A waiter that no message can reach has to look by itself.
+  -- A waiter that no message can reach has to poll.
   if not polls then polls = (tonumber(redis.pcall('PUBLISH', channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
 end
 -- An entry lives for three heartbeats.
@@ -229,7 +229,7 @@ redis.call('PEXPIRE', queue, QUEUE_TTL)
 redis.call('PEXPIRE', waiters, QUEUE_TTL)
 index_name()
 local _, mine = grant_next(value, token)
-if mine then return claim(redis.call('GET', lock)) end
+if mine then return accept(redis.call('GET', lock)) end
 return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)
 
 end)()

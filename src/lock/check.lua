@@ -11,7 +11,7 @@ if not is_held(token, value) then return not_held(token, value) end
 local left = redis.call('PTTL', lock)
 if value ~= token then left = tonumber(redis.call('ZSCORE', holders, token)) - now_ms end
 if ttl > 0 then left = credible(left, ttl, token) end
--- A run itself knows.
+-- Only a job asks for that; a run knows it.
 local entry = ttl == 0 and redis.pcall('HGET', meta, token)
 local is_grant = type(entry) == 'string' and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]')
 return {1, left, notice('cancelled', token) or false, is_grant and 1 or 0}

@@ -1,11 +1,10 @@
 //! One attempt to hold a lock, known to the server by its own token: acquire, renew, check, release.
 //!
-//! How long a lease is, is never taken from what a server says beyond what was asked of it. An acquire
-//! and a renewal give exactly the TTL that was asked for, and no number in their answers makes it
-//! longer. That more is left, as the work itself can extend a lease, is believed of a check alone: its
-//! answer has a shape that no other operation's has, and says at most a year, which is the longest
-//! that anybody can ask for. So an answer that was doubled or shifted on its way is at worst a lease
-//! that is known too late, and not one that the server doesn't know.
+//! A server's answer never makes a lease longer than what was asked for. An acquire and a renewal give
+//! exactly the requested TTL, whatever numbers their answers contain. The work itself can extend a lease,
+//! but that more is left is believed of a check alone: its answer has a shape that no other operation's
+//! has, and is limited to a year, the longest TTL that can be requested. So if an answer is doubled or
+//! shifted on its way, we learn of a lease too late, but never believe in one that the server doesn't have.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::scripts::{
     self, ACQUIRE, CHECK, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
     lossy_text, milliseconds, number, slot, some_text, unexpected_reply,
 };
-use super::{Client, Error, Frozen, Holder, Limit, Lock, Outcome, Token, Who};
+use super::{Client, Error, Frozen, HoldOutcome, Holder, Limit, Lock, Token, Who};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
@@ -28,11 +27,11 @@ pub struct Claim {
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// For whom, as others see it.
+    /// The client that asks, as others see it.
     pub who: Who,
     pub ttl: Duration,
     pub limit: Limit,
-    pub order: Order,
+    pub queue: QueueOptions,
     /// A success of another run that is younger than this is enough.
     pub once_per: Duration,
     /// A lock without an expiry gets one.
@@ -41,7 +40,7 @@ pub struct Request {
 
 /// How to wait in the queue.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Order {
+pub struct QueueOptions {
     /// Goes before lower ones.
     pub priority: i32,
     /// The newest goes first.
@@ -51,7 +50,7 @@ pub struct Order {
     pub number: Option<u64>,
 }
 
-/// Whom a new waiter has give up.
+/// Which other runs a new waiter makes give up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Supersede {
     #[default]
@@ -67,7 +66,7 @@ pub enum Supersede {
 pub struct Place {
     /// The number that was given to us, which keeps our place when the entry is gone.
     pub ticket: Option<u64>,
-    /// No message reaches us; we look by ourselves.
+    /// No message reaches us, so we poll.
     pub polls: bool,
 }
 
@@ -84,7 +83,7 @@ pub enum Acquired {
     Busy(Busy),
     /// This newer run has asked us to give up.
     Superseded(Box<Who>),
-    /// A run succeeded so long ago, which is enough.
+    /// A run succeeded this long ago, which is recent enough.
     Done(Duration),
 }
 
@@ -93,11 +92,11 @@ pub enum Acquired {
 pub struct Busy {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
-    /// How many wait before us.
+    /// How many waiters are ahead of us.
     pub ahead: u32,
     /// Our number, if we are in the queue.
     pub ticket: Option<u64>,
-    /// No message reaches us.
+    /// No message reaches us, so we have to poll.
     pub polls: bool,
     /// When a lease ends (`None`: never, the key has no expiry).
     pub left: Option<Duration>,
@@ -111,8 +110,8 @@ pub struct Busy {
     pub frozen: Option<Frozen>,
     /// The lock had no expiry, and has got one.
     pub repaired: bool,
-    /// It was granted, and isn't claimed yet: one that stands still may have it, so that all in the
-    /// queue look when that short lease ends.
+    /// It was granted, and isn't confirmed yet: its waiter may be suspended, so that all in the queue ask
+    /// again when that short lease ends.
     pub granted: bool,
 }
 
@@ -122,9 +121,9 @@ pub struct Busy {
 pub enum LeaseState {
     /// Still ours.
     Held {
-        /// For so long, from when the question was sent.
+        /// What is left of the lease, from when the question was sent.
         left: Duration,
-        /// Who wants the run to end.
+        /// The newer run that wants this one to end.
         cancelled_by: Option<Box<Who>>,
         /// It is a short lease, which the run that it was given to is about to confirm. Only
         /// [`Claim::check_all`] asks for that, on behalf of a job.
@@ -147,7 +146,7 @@ pub struct Reentry {
 /// How a lock was lost, as far as Redis knows.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
-    /// Who freed it with `release --force`.
+    /// The client that freed it with `release --force`.
     pub forced_by: Option<Who>,
     /// The holder now, if known.
     pub holder: Option<Holder>,
@@ -162,8 +161,8 @@ pub enum ReleaseMode {
     ByJob,
     /// The run is over.
     Finished {
-        outcome: Outcome,
-        /// The lock stays ours for so long from when we got it.
+        outcome: HoldOutcome,
+        /// The lock stays ours for this duration from when we got it.
         keep_for: Duration,
     },
 }
@@ -172,7 +171,7 @@ pub enum ReleaseMode {
 #[derive(Clone, Debug)]
 pub enum Released {
     Now,
-    /// It stays ours for so long.
+    /// It stays ours for this duration.
     Kept(Duration),
     /// Our own job had released it.
     Before,
@@ -209,8 +208,8 @@ impl Claim {
         self.token.id()
     }
 
-    /// Listens to the channel on which this claim hears of its turn, from the next [`Self::acquire`]
-    /// on: so no message can fall between that one's answer and the subscription.
+    /// Subscribes to the channel on which this claim is notified of its turn, with the next
+    /// [`Self::acquire`]: so no message can fall between that one's answer and the subscription.
     pub fn subscribe(&self, client: &mut Client) -> Result<(), Error> {
         client.subscribe(&self.lock.channel_of(&self.id()))
     }
@@ -237,12 +236,12 @@ impl Claim {
             ref who,
             ttl,
             limit,
-            order,
+            queue,
             once_per,
             repair_ttl,
         } = *request;
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
-        let supersede = match order.supersede {
+        let supersede = match queue.supersede {
             Supersede::Nobody => "0",
             Supersede::Waiters => "1",
             Supersede::HoldersToo => "2",
@@ -254,10 +253,10 @@ impl Claim {
             who.to_json(),
             how.into(),
             or_empty(ticket).into(),
-            order.priority.to_string().into(),
-            if order.lifo { "lifo" } else { "fifo" }.into(),
+            queue.priority.to_string().into(),
+            if queue.lifo { "lifo" } else { "fifo" }.into(),
             supersede.into(),
-            or_empty(order.number).into(),
+            or_empty(queue.number).into(),
             once_per.as_millis().to_string().into(),
             u8::from(repair_ttl).to_string().into(),
         ];
@@ -265,7 +264,7 @@ impl Claim {
     }
 
     /// `instance` is from now on the process whose end means that no process uses the lock any more;
-    /// `notify`: the run that renews the lock is to look how long it lasts.
+    /// `notify`: the run that renews the lock is to check how long it lasts.
     fn renewal(&self, ttl: Duration, instance: Option<&str>, notify: bool) -> Call {
         let instance = instance.map_or(String::new(), |instance| format!("={instance}"));
         let args = vec![
@@ -363,7 +362,7 @@ impl Claim {
     ) -> Result<Released, Error> {
         let (by_job, outcome, keep_for) = match mode {
             ReleaseMode::Unused => ("0", String::new(), Duration::ZERO),
-            ReleaseMode::ByJob => ("1", Outcome::Released.to_text(), Duration::ZERO),
+            ReleaseMode::ByJob => ("1", HoldOutcome::Released.to_text(), Duration::ZERO),
             ReleaseMode::Finished { outcome, keep_for } => ("0", outcome.to_text(), *keep_for),
         };
         let args = vec![
@@ -474,7 +473,7 @@ fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
 fn checked(answer: Value) -> Result<LeaseState, Error> {
     let fields = array(answer)?;
     match fields.as_slice() {
-        // A notice that can't be read is none.
+        // A notice that can't be read is ignored.
         [Value::Int(1), more @ Value::Int(_), by, is_grant] => Ok(LeaseState::Held {
             left: left(more)?,
             cancelled_by: scripts::who(by)?.map(Box::new),
@@ -484,7 +483,7 @@ fn checked(answer: Value) -> Result<LeaseState, Error> {
     }
 }
 
-/// Reads what is said of a token that doesn't hold the lock.
+/// Reads the answer for a token that doesn't hold the lock.
 fn not_ours(fields: &[Value]) -> Result<LeaseState, Error> {
     match fields {
         [Value::Int(2)] => Ok(LeaseState::Released),

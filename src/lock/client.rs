@@ -171,7 +171,7 @@ impl Client {
         self.limit.map_or(timeout, |limit| timeout.min(limit))
     }
 
-    /// The longest that so many steps may take together: connecting is one, and each answer.
+    /// The longest that this many steps may take together: connecting is one, and each answer is another.
     pub fn longest(&self, steps: u32) -> Duration {
         self.timeout() * steps
     }
@@ -222,7 +222,7 @@ impl Client {
         let timeout = self.timeout();
         let connection = self.connection()?;
         connection.send(call)?;
-        // To subscribe may take an answer of its own, for which the call waits.
+        // A subscription may have a separate answer, for which the call waits.
         let answers = if connection.is_subscribing() { 2 } else { 1 };
         Ok(timeout * answers)
     }

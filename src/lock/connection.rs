@@ -9,9 +9,9 @@
 //! - A reply has a limit of its size and depth, and a listing one for all of its replies together.
 //! - However much comes in, a caller is back at its clock after [`TURN`] bytes, and what waits for an
 //!   answer waits until its deadline and no longer, also when bytes keep coming.
-//! - A reply that was not asked for, an answer to something else than what was asked, and what is not
-//!   the protocol at all, mean that answers can't be told apart any more. The connection is given up
-//!   and what was asked is *unknown*: never granted, and never lost.
+//! - After a reply without a request, an answer to another question, or bytes that aren't the protocol at
+//!   all, no answer can be matched to its request any more. The connection is given up, and the state of
+//!   what was asked is *unknown*: neither granted nor lost.
 //! - A channel is subscribed to only where the server speaks RESP3. With RESP2 a subscription changes
 //!   what the connection may be used for, and its messages look like answers.
 //! - A connection that is given up with a request unanswered is reset, so that what is still under way
@@ -92,7 +92,7 @@ enum Expected {
     Subscribed,
 }
 
-/// Whether the server speaks RESP3, in which messages can be told from answers.
+/// Whether the server speaks RESP3, in which messages differ from answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Resp3 {
     /// It wasn't asked.
@@ -104,7 +104,7 @@ enum Resp3 {
 }
 
 /// A lease granted without a request. Read from a message, so what no script of ours could
-/// have written is no grant.
+/// have written is ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
     pub fence: u64,
@@ -153,7 +153,7 @@ pub(super) enum Received {
 #[derive(Clone, Copy)]
 enum Room {
     Usual,
-    /// It is one of a listing, of which so much may still come.
+    /// It is one of a listing, which may weigh this much more.
     Listing(usize),
 }
 
@@ -162,7 +162,7 @@ enum Room {
 pub(super) struct Connection {
     stream: Stream,
     replies: Replies,
-    /// How much was read since the caller was last told that there is nothing.
+    /// How much was read since [`Self::receive`] last returned nothing.
     turn: usize,
     room: Room,
     expected: VecDeque<Expected>,
@@ -178,13 +178,13 @@ pub(super) struct Connection {
     subscribed: Option<Vec<u8>>,
     /// What is to be sent after the subscription.
     held_back: Vec<u8>,
-    /// A subscription isn't possible, which the caller hasn't heard yet.
+    /// A subscription isn't possible, which the caller hasn't been notified of yet.
     denied: bool,
     /// An invalidation came while an answer was waited for.
     key_changed: bool,
-    /// The server was asked to tell of keys that change.
+    /// The server was asked to notify us of keys that change.
     tracking: bool,
-    /// Answers can't be told apart any more.
+    /// Answers can't be matched to requests any more.
     broken: Option<Error>,
     server: Arc<Server>,
     /// How long writing, and each answer of a listing, may take.
@@ -376,8 +376,8 @@ impl Connection {
     }
 
     /// Has the server notify us when another client changes one of these keys for the next time (client
-    /// tracking, RESP3). Where that doesn't exist, there is no notification. Only what is read here counts: of a
-    /// script's keys most are written all the time. What stands in the key isn't asked for, as it may
+    /// tracking, RESP3). A server without tracking sends no notification. Only keys that are read here are tracked:
+    /// most of a script's keys are written all the time. The key's value isn't requested, as it may
     /// be anything.
     pub(super) fn track_keys<'a>(
         &mut self,
@@ -593,7 +593,7 @@ impl Connection {
     /// The error for what isn't a reply of ours.
     fn broken(&self, broken: &Broken) -> Error {
         match broken {
-            // What has never said anything else is no Redis, and won't be one.
+            // If it has never said anything else, it isn't a Redis server.
             Broken::Noise(noise) if self.replies.last_weight() == 0 => Error::new(
                 ErrorKind::Internal,
                 format!(
@@ -740,7 +740,7 @@ impl Connection {
         let Some(first) = calls.next() else {
             return Ok(Vec::new());
         };
-        // The first by itself makes sure that the server knows the script.
+        // The first one is sent alone, to make sure that the server knows the script.
         let end = until();
         let number = self.request(first, end)?;
         let value = self.answer(number, end)?;

@@ -2,8 +2,8 @@
 //!
 //! A job that holds something and has waited for something else notes that down, under the id of
 //! each of its holds. From the holders of the lock it wants, a waiter follows these notes: what do
-//! *they* wait for, and who holds that? If every way leads back to what its own job holds, nobody
-//! on it can go on.
+//! *they* wait for, and which holders does that have? If every path leads back to what its own job holds,
+//! no job on it can go on.
 //!
 //! A note is only a hint; what counts is that the lock's own queue has that waiter. As ids are never
 //! used twice, a wait or a hold that is found again in a second look has lasted from the first to
@@ -48,7 +48,7 @@ fn began(waiting: &Waiting) -> Began {
 const MOST: usize = 100;
 
 impl WaitEdge<'_> {
-    /// Publishes that the job waits, for so long.
+    /// Publishes that the job waits; the note lasts this long.
     pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
         client.with_connection(|connection, _| {
             for hold in &self.holds {
@@ -128,7 +128,7 @@ impl Search<'_> {
         let Some(waiting) = lock.waiters.iter().find(|other| other.id == id).cloned() else {
             return Ok(None);
         };
-        if waiting.waiter.hears {
+        if waiting.waiter.listens {
             let mut publish = redis::cmd("PUBLISH");
             let channel = self.locks.lock(name.clone()).channel_of(id);
             publish.arg(channel).arg("hello");

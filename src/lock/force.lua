@@ -1,4 +1,4 @@
--- force: free the lock from any holder, or take it from one holder only; a run that loses it is told by whom.
+-- force: free the lock from any holder, or take it from one holder only; a run that loses it learns who did it.
 -- ARGV[4] id ('' for any)
 -- ARGV[5] by (JSON; '' when the holder's process is known to be dead)
 -- Returns {1, entry of a holder or nil, how many} when freed; {0} when free; {2, id, entry or nil} when others hold it
@@ -30,7 +30,7 @@ if #out == #tokens then
 else
   for _, token in ipairs(out) do remove_member(token) end
   value = after_leaving(value)
-  -- Written so that the runs that track it look whether they were meant.
+  -- Written so that the runs that track the key check whether they were meant.
   redis.call('SET', lock, value, 'KEEPTTL')
 end
 grant_next(value)
@@ -39,7 +39,7 @@ for n, token in ipairs(out) do
   keep_ticket(token, lost)
   if lost and by ~= '' then
     record_end(token, lost, now_ms, 'forced', by)
-    -- No process would read it in another client's lock.
+    -- For another client's lock no process would read it.
     if string.find(lost, '"instance":"', 1, true) then post_notice('forced', token, by) end
   else
     record_vanished(token, lost, now_ms)

@@ -1,4 +1,4 @@
--- freeze: let the holder finish, and admit no other, for a time.
+-- freeze: let the holder finish, and admit no other holder, for a time.
 -- ARGV[4] how long (ms)
 -- ARGV[5] who (JSON)
 -- Returns {how many hold it, entry of a holder or nil, who had frozen it before or nil}

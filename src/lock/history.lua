@@ -1,4 +1,4 @@
--- history: the holds of a lock that are over, and those that aren't or that ended without a word. Read only.
+-- history: the holds of a lock that are over, those that aren't, and those that ended without a release. Read only.
 -- Returns {server time (ms), records (the newest first), {id, 1 when held, 0 when its lease has ended or 2 when it was lost, when (ms; of one that is held, the end of its lease), entry}…}
 -- @include lock
 -- @include held

@@ -33,15 +33,15 @@ pub struct HistoryEntry {
     pub waited: Duration,
     /// When it ended; `None` while it lasts.
     pub ended_ms: Option<u64>,
-    pub outcome: Outcome,
+    pub outcome: HoldOutcome,
 }
 
 /// How a hold ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum HoldOutcome {
     /// It hasn't.
     Running,
-    /// COMMAND ended by itself with this status.
+    /// COMMAND exited with this status.
     Status(u8),
     /// COMMAND was killed by this signal.
     Signal(i32),
@@ -59,7 +59,7 @@ pub enum Outcome {
     Released,
 }
 
-impl Outcome {
+impl HoldOutcome {
     /// In one word.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Outcome {
         }
     }
 
-    /// As it is written down; who did it comes beside it.
+    /// As it is recorded; the client that did it is recorded beside it.
     pub(super) fn to_text(&self) -> String {
         match self {
             Self::Status(number) => format!("status:{number}"),
@@ -89,7 +89,7 @@ impl Outcome {
         Some(match text.split_once(':') {
             Some(("status", status)) => Self::Status(status.parse().ok()?),
             Some(("signal", signal)) => {
-                // There are no others, and a run that joined may have to end as this one did.
+                // No other signals exist, and a run that joined may have to end as this one did.
                 let number = signal.parse().ok()?;
                 Self::Signal((1..=64).contains(&number).then_some(number)?)
             }
@@ -165,7 +165,7 @@ fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let how = parts.next()?;
     let length: usize = parts.next()?.parse().ok()?;
     let (by, entry) = parts.next()?.split_at_checked(length)?;
-    let outcome = Outcome::parse(how, Who::parse(by.as_bytes()))?;
+    let outcome = HoldOutcome::parse(how, Who::parse(by.as_bytes()))?;
     entry_of(name, id, entry, Some(ended_ms), outcome)
 }
 
@@ -175,9 +175,9 @@ fn not_written(name: &Name, fields: &[Value]) -> Option<HistoryEntry> {
         return None;
     };
     let (ended_ms, outcome) = match how {
-        0 => (Some(number(when).ok()?), Outcome::Expired),
-        1 => (None, Outcome::Running),
-        2 => (Some(number(when).ok()?), Outcome::Lost),
+        0 => (Some(number(when).ok()?), HoldOutcome::Expired),
+        1 => (None, HoldOutcome::Running),
+        2 => (Some(number(when).ok()?), HoldOutcome::Lost),
         _ => return None,
     };
     entry_of(name, &lossy_text(id), &lossy_text(entry), ended_ms, outcome)
@@ -188,7 +188,7 @@ fn entry_of(
     id: &str,
     entry: &str,
     ended_ms: Option<u64>,
-    outcome: Outcome,
+    outcome: HoldOutcome,
 ) -> Option<HistoryEntry> {
     let holder = Holder::parse(entry.as_bytes())?;
     Some(HistoryEntry {
@@ -225,15 +225,15 @@ mod tests {
             (forced.who.host.as_str(), forced.ended_ms),
             ("h é", Some(9000))
         );
-        assert!(matches!(forced.outcome, Outcome::Forced(Some(by)) if by.host == "d k"));
+        assert!(matches!(forced.outcome, HoldOutcome::Forced(Some(by)) if by.host == "d k"));
         for end in [
-            Outcome::Status(3),
-            Outcome::Signal(9),
-            Outcome::Timeout,
-            Outcome::Lost,
-            Outcome::Cancelled(None),
-            Outcome::Expired,
-            Outcome::Released,
+            HoldOutcome::Status(3),
+            HoldOutcome::Signal(9),
+            HoldOutcome::Timeout,
+            HoldOutcome::Lost,
+            HoldOutcome::Cancelled(None),
+            HoldOutcome::Expired,
+            HoldOutcome::Released,
         ] {
             assert_eq!(record(&end.to_text(), "").unwrap().outcome, end);
         }

@@ -13,33 +13,33 @@ local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
 
 local kind = redis.call('TYPE', lock).ok
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local held = {}
 if kind == 'string' then
-  local mark = redis.call('GET', lock)
-  if mark == 'redlock:shared' or mark == 'redlock:slots' then
+  local value = redis.call('GET', lock)
+  if value == 'redlock:shared' or value == 'redlock:slots' then
     local all = redis.call('ZRANGE', holders, 0, -1, 'WITHSCORES')
     for n = 1, #all, 2 do
-      local left = tonumber(all[n + 1]) - now
+      local left = tonumber(all[n + 1]) - now_ms
       if left > 0 then
         held[#held + 1] = {id(all[n]), left, redis.call('HGET', meta, all[n])}
       end
     end
     if #held == 0 then kind = 'none' end
-  elseif mark == 'redlock:frozen' then
+  elseif value == 'redlock:frozen' then
     kind = 'none'
   else
-    held[1] = {id(mark), redis.call('PTTL', lock), redis.call('HGET', meta, mark)}
+    held[1] = {id(value), redis.call('PTTL', lock), redis.call('HGET', meta, value)}
   end
 end
 
 local waiting = {}
 for _, token in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
   local entry = redis.call('HGET', waiters, token) or ''
-  local till = tonumber(string.match(entry, '^%d+'))
-  if till and till > now then waiting[#waiting + 1] = {id(token), entry} end
+  local until_ms = tonumber(string.match(entry, '^%d+'))
+  if until_ms and until_ms > now_ms then waiting[#waiting + 1] = {id(token), entry} end
 end
 local fence, freeze = unpack(redis.call('HMGET', state, 'fence', 'frozen'))
-local till = tonumber(string.match(freeze or '', '^%d+') or 0)
-return {kind, fence, string.format('%.0f', now), held, waiting, till > now and freeze}
+local until_ms = tonumber(string.match(freeze or '', '^%d+') or 0)
+return {kind, fence, string.format('%.0f', now_ms), held, waiting, until_ms > now_ms and freeze}

@@ -28,7 +28,7 @@ pub struct Inspected {
     pub waiters: Vec<Waiting>,
 }
 
-/// What stands at a lock's key.
+/// The content of a lock's key.
 #[derive(Clone, Debug)]
 pub enum Key {
     /// Nothing: the lock is free.
@@ -66,7 +66,7 @@ impl Inspected {
         }
     }
 
-    /// With whom its holders share it: the smallest of their limits. `None` when it is free.
+    /// How many holders it admits: the smallest of their limits. `None` when it is free.
     pub fn limit(&self) -> Option<Limit> {
         let limit = |hold: &Hold| {
             let holder = hold.holder.as_ref();
@@ -185,7 +185,7 @@ fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     })?;
     Ok(Inspected {
         name,
-        // What another client has written there is no fence.
+        // What another client has written there doesn't count as a fence.
         fence: some_text(&fence)?.and_then(|_| number(&fence).ok()),
         now_ms: number(&now_ms)?,
         key,

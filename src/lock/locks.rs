@@ -1,4 +1,4 @@
-//! The locks of one user: what the settings say of where they are and how they are called.
+//! The locks of one user: where they are and how their keys are named, by the settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,12 +57,12 @@ impl Locks {
         }
     }
 
-    /// A way to Redis that is opened by the first request.
+    /// A client that connects with the first request.
     pub fn client(&self) -> Client {
         Client::new(&self.server)
     }
 
-    /// An open way to Redis.
+    /// A client that is connected.
     pub fn open(&self) -> Result<Client, Error> {
         let mut client = self.client();
         client.open()?;

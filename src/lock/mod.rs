@@ -3,15 +3,15 @@
 //! The lock is the string key PREFIX+NAME. Held exclusively it contains the holder's *token*: a
 //! random text, fresh for every acquisition, with a TTL. Every client that does
 //! `SET key token NX PX ttl` on the same key excludes us and is excluded by us. Held by a group
-//! (shared, slots) it contains a mark that keeps such clients out, and the members are in `holders`, their
+//! (shared, slots) it contains a value that keeps such clients out, and the members are in `holders`, their
 //! slots and limits in `slots`.
 //! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze, notices for
 //! holders), `meta` (the holders' entries), `queue` and `waiters` (the waiters, in the order of their
 //! turns), `history` (the holds that are over), and a channel for each waiter; and for each prefix one
 //! `index` of the names in use, so that no client has to walk the keyspace.
 //!
-//! Each operation is one Lua script, in a file of its own, that checks the token before it changes
-//! anything; what they share stands in `lib/`, and the build script joins each with what it includes.
+//! Each operation is one Lua script, in a separate file, that checks the token before it changes
+//! anything; what they share is in `lib/`, and the build script joins each with what it includes.
 //!
 //! What all of them keep to:
 //!
@@ -30,26 +30,26 @@
 //!
 //! The scripts:
 //!
-//! - `acquire.lua` takes a lock, or a place in its queue; it claims a grant, and is the heartbeat of
+//! - `acquire.lua` takes a lock, or a place in its queue; it confirms a grant, and is the heartbeat of
 //!   a waiter. A repetition after a lost reply is safe.
-//! - `renew.lua` lengthens our lease; it never shortens one and never re-creates a lost lock.
-//! - `check.lua` says whether a lock is still ours.
-//! - `release.lua` gives our lock, or our place in the queue, back.
-//! - `force.lua` frees another client's lock, and leaves a notice of who did it.
-//! - `freeze.lua` and `thaw.lua` keep everybody new out for a time.
-//! - `inspect.lua` and `history.lua` look, and change nothing.
+//! - `renew.lua` extends our lease; it never shortens one and never re-creates a lost lock.
+//! - `check.lua` answers whether a lock is still ours.
+//! - `release.lua` frees our lock, or leaves its queue, and hands the lock on.
+//! - `force.lua` frees another client's lock, and leaves a notice that names the run that did it.
+//! - `freeze.lua` and `thaw.lua` block new holders for a time, and undo that.
+//! - `inspect.lua` and `history.lua` read, and change nothing.
 //!
 //! A hold that ends is written into the history by the script that ends it. One that ends without a
-//! word (its process died) leaves its entry in `meta`, until another client comes by and writes it down:
+//! release (its process died) leaves its entry in `meta`, until a later script records it:
 //! `expired` when its lease is over, `lost` when the lock was taken away before that.
 //!
 //! A lock that is released is *handed on*: the same script writes the next waiter's token into it,
 //! with a short TTL, and sends that waiter alone a message. So no client can get in between, and a lost
-//! message costs a heartbeat, not a stall. One that hears no message is dead and is passed over; one
-//! that doesn't claim in time is passed over too, and keeps its ticket. Such a one stands still, and so may
-//! those behind it: so they are told of the grant, answer at once, and look when it runs out; then those
-//! that haven't answered are passed over together. How many are told depends on how long the hold
-//! before lasted, so that a quick succession of short holds is not disturbed.
+//! message costs a heartbeat, not a stall. A waiter without a subscription is dead and is skipped; one
+//! that doesn't confirm in time is skipped too, and keeps its ticket. It may be suspended, and so may
+//! those behind it: so they are notified of the grant, reply at once, and ask again when it expires; then
+//! those that haven't replied are skipped together. How many are notified depends on how long the last
+//! hold lasted, so that a quick succession of short holds is not disturbed.
 //!
 //! The *fence* that each hold carries is `max(last + 1, server time in µs)`: it grows with every
 //! grant also when the state was flushed or the server restarted empty.
@@ -81,15 +81,15 @@ use std::time::Duration;
 use redis::Value;
 
 pub use self::claim::{
-    Acquired, Busy, Claim, LeaseState, Loss, Order, Place, Reentry, ReleaseMode, Released, Request,
-    Supersede,
+    Acquired, Busy, Claim, LeaseState, Loss, Place, QueueOptions, Reentry, ReleaseMode, Released,
+    Request, Supersede,
 };
 pub use self::client::{Client, Incoming, SlowOpening};
 use self::connection::Call;
 pub use self::connection::Grant;
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::error::{Error, ErrorKind};
-pub use self::history::{HistoryEntry, Outcome};
+pub use self::history::{HistoryEntry, HoldOutcome};
 pub use self::inspect::{Hold, Inspected, Key, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;
@@ -118,8 +118,8 @@ impl Lock {
         [&self.keys.channels, id.as_bytes()].concat()
     }
 
-    /// Frees the lock from any holder, or (with `id`) takes it from that holder only. `by` is told
-    /// to the run that loses it; `None` when its process is known to be dead.
+    /// Frees the lock from any holder, or (with `id`) takes it from that holder only. `by` is
+    /// reported to the run that loses it; `None` when its process is known to be dead.
     pub fn force(
         &self,
         client: &mut Client,
@@ -139,7 +139,7 @@ impl Lock {
         })
     }
 
-    /// Admits no new holder for a time, by `who` and for its reason.
+    /// Admits no new holder for a time, as `who` wants it for its reason.
     pub fn freeze(
         &self,
         client: &mut Client,
@@ -158,7 +158,7 @@ impl Lock {
         })
     }
 
-    /// Admits holders again; who had frozen it, if it was frozen.
+    /// Admits holders again; returns the client that had frozen it, if it was frozen.
     pub fn thaw(&self, client: &mut Client) -> Result<Option<Who>, Error> {
         client.call(self.call(&THAW, Vec::new()), |fields| match fields {
             [Value::Int(1), who] => Ok(Some(scripts::who(who)?.unwrap_or_default())),
@@ -196,11 +196,11 @@ impl Lock {
 /// What `force` found.
 #[derive(Clone, Debug)]
 pub enum Forced {
-    /// It is taken from this holder (none known: another client), and from so many others.
+    /// It is taken from this holder (`None`: another client's), and from this many others.
     Freed { holder: Option<Holder>, others: u32 },
     /// It had no holder.
     WasFree,
-    /// A holder with another id than the given one: its id, and who it is.
+    /// A holder with another id than the given one: its id, and that holder.
     HeldByOther(String, Option<Holder>),
 }
 
@@ -211,6 +211,6 @@ pub struct FreezeReply {
     pub holders: u32,
     /// One of them; `None` when none does, or for another client.
     pub holder: Option<Holder>,
-    /// Who had frozen it before.
+    /// The client that had frozen it before.
     pub before: Option<Who>,
 }

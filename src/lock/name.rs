@@ -79,7 +79,7 @@ impl Keys {
             None if !lock.contains('}') => format!("{{{lock}}}"),
             // Redis hashes all of the lock's key, but would read only its beginning as a tag: a number
             // that has the same hash slot takes its place.
-            None => format!("{{{}}}:{lock}", number_in(slot(lock.as_bytes()))),
+            None => format!("{{{}}}:{lock}", number_in(hash_slot(lock.as_bytes()))),
         };
         Self {
             state: format!("{tag}:state").into(),
@@ -123,7 +123,7 @@ fn hash_tag(key: &str) -> Option<&str> {
 }
 
 /// The hash slot of a text, as Redis Cluster has it: CRC16 (XMODEM) modulo 16384.
-fn slot(text: &[u8]) -> u16 {
+fn hash_slot(text: &[u8]) -> u16 {
     let crc = text.iter().fold(0_u16, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             let carry = crc & 0x8000 != 0;
@@ -135,7 +135,7 @@ fn slot(text: &[u8]) -> u16 {
 
 /// The smallest number that, as text, has this hash slot.
 fn number_in(wanted: u16) -> u32 {
-    let is_it = |number: &u32| slot(number.to_string().as_bytes()) == wanted;
+    let is_it = |number: &u32| hash_slot(number.to_string().as_bytes()) == wanted;
     // Six digits reach every slot.
     (0..1_000_000).find(is_it).unwrap_or(0)
 }
@@ -189,15 +189,15 @@ mod tests {
     }
 
     /// The hash slot of a key.
-    fn slot_of(key: &[u8]) -> u16 {
+    fn hash_slot_of(key: &[u8]) -> u16 {
         let key = std::str::from_utf8(key).unwrap();
-        slot(hash_tag(key).unwrap_or(key).as_bytes())
+        hash_slot(hash_tag(key).unwrap_or(key).as_bytes())
     }
 
     #[test]
     fn all_keys_of_a_lock_share_its_hash_slot_whatever_braces_its_name_and_prefix_have() {
         // From the specification of Redis Cluster.
-        assert_eq!(slot(b"123456789"), 0x31C3);
+        assert_eq!(hash_slot(b"123456789"), 0x31C3);
         for prefix in ["redlock:", "", "{app}:", "x}:", "{}:", "a}{b"] {
             for name in ["deploy", "a{b}c", "a{}b", "{}", "a{}{b}", "{{a}}", "é{}"] {
                 let keys = Keys::new(prefix, &name.parse().unwrap());
@@ -216,7 +216,11 @@ mod tests {
                     state, meta, holders, queue, waiters, slots, history, channels,
                 ] {
                     let text = String::from_utf8_lossy(key);
-                    assert_eq!(slot_of(key), slot_of(&keys.lock), "{prefix}{name}: {text}");
+                    assert_eq!(
+                        hash_slot_of(key),
+                        hash_slot_of(&keys.lock),
+                        "{prefix}{name}: {text}"
+                    );
                 }
             }
         }
@@ -245,8 +249,8 @@ mod tests {
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(
-                        slot_of(&key),
-                        slot(tag.as_bytes()),
+                        hash_slot_of(&key),
+                        hash_slot(tag.as_bytes()),
                         "{prefix}{name}: {text}"
                     );
                 }
@@ -261,7 +265,7 @@ mod tests {
     fn every_hash_slot_has_a_number() {
         let mut reached = vec![false; 16384];
         for number in 0..1_000_000_u32 {
-            reached[usize::from(slot(number.to_string().as_bytes()))] = true;
+            reached[usize::from(hash_slot(number.to_string().as_bytes()))] = true;
         }
         assert!(reached.iter().all(|&reached| reached));
     }

@@ -1,8 +1,8 @@
--- release: release our lock, or our place in the queue, and let the next in.
+-- release: free our lock, or leave its queue, and hand the lock on.
 -- ARGV[4] token
--- ARGV[5] early (1: its run goes on without it, 0: that was all)
+-- ARGV[5] by_job (1: released by its own job, so that its run goes on without it; 0)
 -- ARGV[6] how the run ended ('' when there was none)
--- ARGV[7] keep (ms that the lock stays ours from when we got it, or 0)
+-- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
 -- Returns {1} when released; {3, ms left} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
 -- @include lock
 
@@ -18,7 +18,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   local waiting = redis.pcall('ZCARD', queue)
   if not string.match(how, '^status:') or type(waiting) ~= 'number' then since = nil end
   if phase ~= 'held' and phase ~= 'granted' then since = nil end
-  -- The number of one that never claimed its grant is still to be noted.
+  -- The number of a run that never confirmed its grant is still to be noted.
   if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
   local at, done, handed_on = string.format('%.0f', now_ms), false, false
   if since and waiting == 0 then
@@ -28,7 +28,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     local waiter = redis.pcall('HGET', waiters, head)
     local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ 1 (.*)$'
-    local until_ms, seen, knows, came, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
+    local until_ms, seen, knows, queued_at, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
     local notified_at = tonumber(string.match(notified or '', '^(%d+) ') or 0)
     if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000) then
       local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], last_fence + 1))
@@ -37,14 +37,14 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
       redis.call('ZREM', queue, head)
       local heard = redis.pcall('PUBLISH', channel, table.concat({'granted', fence, '1', at, '5000'}, ' '))
       if type(heard) ~= 'number' or heard == 0 then
-        -- The rest sees to it.
+        -- The rest deals with it.
         redis.call('ZADD', queue, score, head)
         redis.call('PEXPIRE', queue, 100000)
       else
         redis.call('HDEL', waiters, head)
         redis.call('HSET', state, 'fence', fence)
         redis.call('SET', lock, head, 'PX', '5000')
-        local waited = string.format('%.0f', math.max(0, now_ms - came))
+        local waited = string.format('%.0f', math.max(0, now_ms - queued_at))
         local granted, round = 'granted', 2 ^ 42
         if knows == '0' then
           granted = string.format('granted:%.0f', math.abs((score + round / 2) % round - round / 2))
@@ -70,13 +70,13 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   end
 end
 
--- The rest is one function: its functions get at what stands above through it, and not each by a search of
--- its own, which took a short script more time than its commands.
+-- The rest is one function: its functions reach the variables above through it. If each had to
+-- look them up itself, that would take a short script more time than its commands.
 return (function()
 
 -- @include lease
 
-local token, early, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
+local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 
 local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = false end
@@ -92,7 +92,7 @@ local function note_end()
     redis.call('HDEL', state, 'cancelled:' .. id(token))
   end
   record_end(token, entry, now_ms, ours and how or 'lost', by or '')
-  -- Its claim may have been lost on its way.
+  -- Its confirmation may have been lost on its way.
   if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
   if how == 'status:0' and ours then set_state('succeeded', int_text(now_ms)) end
 end
@@ -113,7 +113,7 @@ if ours and start and left > 0 then
   redis.call('HSET', meta, token, start .. ' kept ' .. who)
   note_end()
   index_name(left)
-  -- The first in the queue has been told another time.
+  -- The first in the queue expects the lock to end at another time.
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
   if head then redis.pcall('PUBLISH', channels .. id(head), 'kept') end
   return {3, left}
@@ -122,10 +122,10 @@ end
 local granted = false
 local place = not ours and redis.call('ZSCORE', queue, token)
 if ours then
-  -- How many hear of the grant: as many as so long a hold can pay for.
+  -- How many are notified of the grant: the longer the hold was, the more.
   local notify = math.floor((now_ms - tonumber(since or now_ms)) / 20)
   if value == token then
-    -- Nothing stands in the way of the next one; what that one doesn't overwrite goes after it.
+    -- The next holder comes first; what it doesn't overwrite is removed after that.
     granted = grant_next(false, nil, notify)
     if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
   else
@@ -133,15 +133,15 @@ if ours then
     granted = grant_next(after_leaving(value), nil, notify)
   end
 elseif place then
-  -- Also where it knows its ticket: a first request of its own that comes late must not pass for a newer one.
+  -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, '0')
   -- A key of another type isn't ours to look into.
   if type(value) ~= 'table' then granted = grant_next(value) end
 else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
-  if early == '0' then
-    redis.call('HDEL', state, 'forced:' .. id(token), 'returned:' .. id(token), 'extended:' .. id(token))
+  if by_job == '0' then
+    redis.call('HDEL', state, 'forced:' .. id(token), 'released:' .. id(token), 'extended:' .. id(token))
   end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
@@ -157,7 +157,7 @@ else
       end
     end
     if ended and ended ~= 'lost' and ended ~= 'forced' and ended ~= 'expired' then
-      return {early == '1' and 2 or 1}
+      return {by_job == '1' and 2 or 1}
     end
   end
   note_end()
@@ -165,8 +165,8 @@ else
 end
 note_end()
 -- Only a process that watches over the lock would read it.
-if early == '1' and string.find(entry or '', '"instance":"', 1, true) then
-  post_notice('returned', token, '')
+if by_job == '1' and string.find(entry or '', '"instance":"', 1, true) then
+  post_notice('released', token, '')
 end
 if not granted and type(value) ~= 'table' then retire_name(value == token) end
 return {1}

@@ -1,11 +1,11 @@
--- renew: lengthen our lease. Never shortens it, never creates a lock that is gone.
+-- renew: extend our lease. Never shortens it, never creates a lock that is gone.
 -- KEYS[1] the lock
 -- KEYS[2] state
 -- KEYS[3] meta
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
--- ARGV[6] whose end means that nobody uses it any more ('' as before, or '=' and an identity, which may be empty)
--- ARGV[7] notify (1: a run that tracks the lock is to look how long it lasts, 0)
+-- ARGV[6] instance: the processes whose end means that the lock is unused ('' as before, or '=' and an identity, which may be empty)
+-- ARGV[7] notify (1: a run that tracks the lock is to check how long it lasts, 0)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
 -- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
@@ -33,7 +33,7 @@ return (function()
 
 local token, ttl, instance, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
--- A key that is no string any more isn't our lock either.
+-- A key that isn't a string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
 -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
@@ -47,7 +47,7 @@ end
 if notify == '1' then
   -- Its run is to know how much of it is true.
   post_notice('extended', token, int_text(math.max(ttl, credible(left, ttl, token))))
-  -- An exclusive lock's own expiry has changed, which they hear of.
+  -- The expiry of an exclusive lock has changed, which already notifies its run.
   if value ~= token then redis.call('SET', lock, value, 'KEEPTTL') end
 end
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')

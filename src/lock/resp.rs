@@ -2,8 +2,8 @@
 //!
 //! What comes in may be anything: a proxy in between, a server that is broken, or one that lies. So
 //! each reply has a limit of its size and depth, which is checked before anything is stored, and no
-//! byte is looked at twice however small the pieces are in which a reply comes. After what isn't
-//! allowed nothing of that stream can be trusted, and there are no replies any more.
+//! byte is looked at twice however small the pieces are in which a reply comes. After a violation
+//! nothing more in that stream can be trusted, and no more replies are read.
 //!
 //! The redis crate's parser finds out what the processor can do before it reads its first byte, and
 //! on a virtual machine that takes longer than Redis does. It is asked about errors and rare kinds of
@@ -18,7 +18,7 @@ const DEEPEST: usize = 8;
 /// they come, as what is read of them, and as what is written of that.
 const WEIGHT: usize = 192;
 
-/// Why there are no replies any more.
+/// Why no more replies can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     /// What came is not the protocol: its beginning.

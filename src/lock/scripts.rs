@@ -1,8 +1,8 @@
 //! The scripts, one Lua file an operation, and how their answers are read.
 //!
-//! Each answer has one shape: so many fields, each of its own type and within its own bounds. What has
-//! another is no answer, and it is unknown what was done: a reply of another operation that was doubled
-//! or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
+//! Each answer has one shape: a fixed number of fields, each with its type and its bounds. A reply of any
+//! other shape doesn't count as an answer, and it is unknown what was done: another operation's reply that
+//! was doubled or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
 //! [`ErrorKind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
 
 use std::time::Duration;
@@ -19,10 +19,10 @@ pub(super) const MOST: u64 = 1 << 53;
 /// The most holders of a lock that count as slots, and so the largest slot.
 pub(super) const SLOTS: u32 = 9999;
 
-/// What stands in the key of a lock that several clients hold (`lib/lock.lua` has the same).
+/// The values of the key of a lock that several clients hold (`lib/lock.lua` has the same).
 pub(super) const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
 
-/// The longest that a lease of ours, or what is left of it, can be: nobody can ask for more than a
+/// The longest that a lease of ours, or what is left of it, can be: no client can ask for more than a
 /// year, and a clock that is set can't give more.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -50,7 +50,7 @@ pub(super) fn unexpected_reply(fields: &[Value]) -> Error {
     )
 }
 
-/// A field as a message shows it: enough to see what was answered, and nothing that anybody has stored.
+/// A field as a message shows it: enough to see what was answered, and nothing that a client has stored.
 fn shape(field: &Value) -> String {
     match field {
         Value::Nil => "nil".into(),
@@ -97,7 +97,7 @@ pub(super) fn number(value: &Value) -> Result<u64, Error> {
     number_to(MOST, value)
 }
 
-/// How many there are of something.
+/// A count of holders, waiters and the like.
 pub(super) fn count(value: &Value) -> Result<u32, Error> {
     let most = 1_000_000_000_u32;
     Ok(u32::try_from(number_to(most.into(), value)?).unwrap_or(most))
@@ -113,7 +113,7 @@ pub(super) fn flag(value: &Value) -> Result<bool, Error> {
     Ok(number_to(1, value)? == 1)
 }
 
-/// A remaining time as PTTL gives it; `None` for a key without expiry. It may be anybody's key.
+/// A remaining time as PTTL gives it; `None` for a key without expiry. It may be another client's key.
 pub(super) fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
     match value {
         Value::Int(-1) => Ok(None),

@@ -121,7 +121,7 @@ pub(super) fn left(until: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
-/// Connects to a socket file. A server that is so busy that it doesn't accept anybody makes others wait.
+/// Connects to a socket file. If a server is too busy to accept connections, this blocks until `until`.
 pub(super) fn open_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_write_timeout(Some(left(until)?))?;

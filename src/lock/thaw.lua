@@ -1,4 +1,4 @@
--- thaw: let others in again.
+-- thaw: admit new holders again.
 -- Returns {1, who had frozen it} when thawed; {0} when it wasn't frozen
 -- @include lock
 -- @include queue

@@ -98,7 +98,7 @@ pub(super) fn shake_hands(
         Ok(_) if writes => true,
         Ok(_) => {
             if let Err(error) = tls.process_new_packets() {
-                // The other side is told why.
+                // Sends the other side the reason.
                 let _ = tls.write_tls(tcp);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }

@@ -1,8 +1,8 @@
 //! Holders of a lock and its waiters, as others see them. Pure.
 //!
-//! All of it is read from Redis, so it may come from another client, another version, or nobody who
-//! wishes us well. What is longer than we would have written it is cut, numbers that no script of ours
-//! can have written make an entry nobody's, and a text is shown with its control characters escaped.
+//! All of it is read from Redis, so it may come from another client, another version, or an attacker.
+//! A text that is longer than we would have written it is cut, an entry with numbers that no script of ours
+//! can have written is ignored, and a text is shown with its control characters escaped.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ impl Who {
     }
 }
 
-/// Cuts a text to so many bytes and a sign that there was more.
+/// Cuts a text to this many bytes and a sign that there was more.
 fn cut(text: &mut String, most: usize) {
     if text.len() > most {
         let end = (0..=most).rev().find(|&end| text.is_char_boundary(end));
@@ -105,7 +105,7 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= MOST)
 }
 
-/// With whom a request can share the lock, in one number: at most so many holders at a time. A
+/// How many holders at a time a request allows, itself included, in one number. A
 /// request is admitted if the holders and itself exceed neither its limit nor any holder's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit(u32);
@@ -116,7 +116,7 @@ impl Limit {
     /// Any number of holders that think the same.
     pub const SHARED: Self = Self(1_000_000_000);
 
-    /// At most so many holders.
+    /// At most this many holders.
     pub fn slots(count: u32) -> Self {
         Self(count.clamp(1, Self::SHARED.0 - 1))
     }
@@ -203,13 +203,13 @@ pub struct Waiter {
     /// Since when it waits, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,
     pub priority: i32,
-    /// A message reaches it; else it looks by itself.
-    pub hears: bool,
+    /// A message reaches it; otherwise it polls.
+    pub listens: bool,
     pub who: Who,
 }
 
 impl Waiter {
-    /// Reads `"<dies at> <limit> <since> <priority> <hears> <who as JSON>"`; `None` for anything
+    /// Reads `"<dies at> <limit> <since> <priority> <listens> <who as JSON>"`; `None` for anything
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
         let mut parts = within_bounds(entry)?.splitn(6, ' ').skip(1);
@@ -217,7 +217,7 @@ impl Waiter {
             limit: Limit::parse(parts.next()?)?,
             since_ms: number(parts.next()?)?,
             priority: parts.next()?.parse().ok()?,
-            hears: parts.next()? == "1",
+            listens: parts.next()? == "1",
             who: Who::parse(parts.next()?.as_bytes())?,
         })
     }
@@ -229,7 +229,7 @@ pub struct Frozen {
     /// Until when, in milliseconds since 1970 by the server's clock.
     pub until_ms: u64,
     pub since_ms: u64,
-    /// Who froze it, and the reason.
+    /// The client that froze it, and the reason.
     pub who: Who,
 }
 
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_script_of_ours_can_have_written_is_nobody() {
+    fn what_no_script_of_ours_can_have_written_is_ignored() {
         let entry = |numbers: &str| Holder::parse(format!("{numbers} held {{}}").as_bytes());
         assert!(entry("7 8000 1 1 250").is_some());
         for numbers in [
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_entry_is_nobody() {
+    fn a_foreign_entry_is_ignored() {
         assert_eq!(Holder::parse(b"\xff\xfe"), None);
         assert_eq!(Holder::parse(b"1 2"), None);
         assert_eq!(Waiter::parse(b"1 2 3"), None);
@@ -322,6 +322,6 @@ mod tests {
         assert_eq!((holder.waited.as_millis(), holder.kept), (40, true));
         let waiter = Waiter::parse(br#"9 1000000000 8 -5 1 {"host":"h h"}"#).unwrap();
         assert_eq!((waiter.limit, waiter.priority), (Limit::SHARED, -5));
-        assert_eq!((waiter.hears, waiter.who.host.as_str()), (true, "h h"));
+        assert_eq!((waiter.listens, waiter.who.host.as_str()), (true, "h h"));
     }
 }

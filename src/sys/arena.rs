@@ -1,6 +1,6 @@
 //! Memory for a short run: one block that is there from the start, handed out front to back.
 //!
-//! musl's allocator asks the kernel for each size of block anew, which costs a short run a tenth
+//! musl's allocator asks the kernel again for each size of block, which costs a short run a tenth
 //! of its time. Here an allocation is an addition. What is freed is used again only if it was the
 //! last that was handed out, so the block fills up in a long run; from then on, and for all that
 //! doesn't fit, the system's allocator serves.

@@ -27,7 +27,7 @@ pub use libc::{SIGCONT, SIGKILL, SIGTERM};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
-/// streams that are closed, and before the C library unblocks signals of its own.
+/// streams that are closed, and before the C library unblocks its own signals.
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 static MASK_AT_START: AtomicU64 = AtomicU64::new(0);
 static STREAM_WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
@@ -171,7 +171,7 @@ impl SignalSet {
     /// A non-blocking descriptor from which these signals can be read, closed on exec.
     pub fn descriptor(self) -> io::Result<OwnedFd> {
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: -1 asks for a new descriptor, which nobody else owns.
+        // SAFETY: -1 asks for a new descriptor, which nothing else owns.
         unsafe {
             let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const self.0, SET_SIZE, flags);
             let fd = i32::try_from(checked(fd)?).map_err(io::Error::other)?;
@@ -314,7 +314,7 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 
 /// A descriptor of a process, closed on exec; `None` when there is no such process.
 pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
-    // SAFETY: the call touches no memory; the descriptor is new, and nobody else owns it.
+    // SAFETY: the call touches no memory; the descriptor is new, and nothing else owns it.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if let Ok(fd) = i32::try_from(fd)
         && fd >= 0
@@ -367,7 +367,7 @@ pub fn raise_file_limit() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// Forks: returns false in this process, and true in the child, which has a session of its own, has
+/// Forks: returns false in this process, and true in the child, which has a new session, has
 /// nothing open but these descriptors and `/dev/null` for the standard streams, and is in the root
 /// directory. No other thread may be at work.
 ///
@@ -380,7 +380,7 @@ pub fn fork_daemon(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
         .collect();
     kept.sort_unstable();
     // SAFETY: with a single thread the child's memory is as consistent as ours; descriptors that it
-    // closes are named by nobody but those who opened them, and none of these is used any more.
+    // closes are known only to the code that opened them, which doesn't run any more.
     unsafe {
         match libc::fork() {
             -1 => return Err(io::Error::last_os_error()),
@@ -423,7 +423,7 @@ impl Waker {
                 -1 => Err(io::Error::last_os_error()),
                 0 => {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-                    // In a group of its own no signal for the job reaches it.
+                    // In a separate group no signal for the job reaches it.
                     libc::setpgid(0, 0);
                     while looks < 50 && Pid::parent() == parent && is_so() {
                         std::thread::sleep(PAUSE);
@@ -454,7 +454,7 @@ impl Drop for Waker {
 pub fn pid_namespace() -> Option<u64> {
     const PIDFD_GET_PID_NAMESPACE: libc::Ioctl = 0xff05;
     let pidfd = pidfd(Pid::this().as_raw()).ok()??;
-    // SAFETY: the request takes no argument and answers with a new descriptor, which nobody else
+    // SAFETY: the request takes no argument and answers with a new descriptor, which nothing else
     // owns.
     let namespace = unsafe {
         match libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_PID_NAMESPACE, 0) {
@@ -485,7 +485,7 @@ pub fn reap() -> io::Result<Option<(i32, ExitStatus)>> {
 pub fn has_children() -> bool {
     let mut found = MaybeUninit::<libc::siginfo_t>::uninit();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: the structure is ours to write to, and nobody reads it.
+    // SAFETY: the structure is ours to write to, and nothing reads it.
     unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), options) == 0 }
 }
 

@@ -20,7 +20,7 @@ pub struct SpawnSpec<'a> {
     pub arguments: &'a [CString],
     /// `NAME=value` texts.
     pub environment: &'a [CString],
-    /// Whether the child leads a process group of its own.
+    /// Whether the child leads a separate process group.
     pub own_group: bool,
     /// Whether SIGCHLD was ignored when we were started.
     pub sigchld_ignored: bool,
@@ -31,7 +31,7 @@ pub struct SpawnSpec<'a> {
 /// Why a program was not started.
 #[derive(Debug)]
 pub enum SpawnError {
-    /// There is no process for it.
+    /// No process could be made for it.
     NoProcess(io::Error),
     /// It can't be executed.
     CannotExecute(io::Error),
@@ -90,7 +90,7 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
     // Far more than a few system calls need; only what is touched takes memory.
     let mut stack = vec![MaybeUninit::<u128>::uninit(); 32 * 1024 / size_of::<u128>()];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the child runs on the other end of its own stack, and this thread stands still until
+    // SAFETY: the child runs on the other end of its own stack, and this thread is suspended until
     // it has executed or ended, so all it works with outlives it. It makes system calls only. No
     // signal handler of ours can run in it: we have none but for faults.
     let pid = unsafe {
@@ -120,7 +120,7 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
 /// A pipe whose ends are closed on exec: to read from, to write to.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
-    // SAFETY: the array has room for both descriptors, which are new and which nobody else owns.
+    // SAFETY: the array has room for both descriptors, which are new and which nothing else owns.
     unsafe {
         match libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) {
             0 => Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))),

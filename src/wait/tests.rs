@@ -80,7 +80,7 @@ fn held() -> Acquired {
     }
 }
 
-/// A grant that was made when the server's clock was so much later than in [`busy`].
+/// A grant that was made when the server's clock was this much later than in [`busy`].
 fn grant(later: i64) -> Grant {
     Grant {
         fence: 5,
@@ -583,23 +583,23 @@ fn joined(policy: Policy<'static>) -> Waiter {
     assert_eq!(examined, "examine, to watch");
     let alive = waiter.on(1, Event::Holder(HolderState::Alive));
     assert_eq!(alive, "look at run");
-    assert_eq!(waiter.on(1, Event::Run(Some(Outcome::Running))), "");
+    assert_eq!(waiter.on(1, Event::Run(Some(HoldOutcome::Running))), "");
     waiter
 }
 
 #[test]
 fn a_joined_run_is_waited_for_without_a_place_and_its_end_is_ours() {
     for (outcome, expected) in [
-        (Outcome::Status(3), "end: joined 3"),
-        (Outcome::Signal(SIGTERM), "end: joined 143"),
-        (Outcome::Timeout, "end: joined 124"),
-        (Outcome::Lost, "end: joined 79"),
-        (Outcome::Cancelled(None), "end: joined 79"),
-        (Outcome::Forced(None), "end: joined 79"),
+        (HoldOutcome::Status(3), "end: joined 3"),
+        (HoldOutcome::Signal(SIGTERM), "end: joined 143"),
+        (HoldOutcome::Timeout, "end: joined 124"),
+        (HoldOutcome::Lost, "end: joined 79"),
+        (HoldOutcome::Cancelled(None), "end: joined 79"),
+        (HoldOutcome::Forced(None), "end: joined 79"),
         // It has left no status, so it is for us to run.
-        (Outcome::Expired, "ask"),
-        (Outcome::Released, "ask"),
-        (Outcome::Running, ""),
+        (HoldOutcome::Expired, "ask"),
+        (HoldOutcome::Released, "ask"),
+        (HoldOutcome::Running, ""),
     ] {
         let mut waiter = joined(joins());
         assert!(!waiter.0.is_known());
@@ -616,7 +616,7 @@ fn a_joined_run_is_looked_at_every_two_seconds_where_nothing_is_heard_of_it() {
     assert_eq!(waiter.tick(1_000), "show a, 999ms old");
     assert_eq!(waiter.due(), 2_001);
     assert_eq!(waiter.tick(2_001), "look at run");
-    assert_eq!(waiter.on(2_002, Event::Run(Some(Outcome::Running))), "");
+    assert_eq!(waiter.on(2_002, Event::Run(Some(HoldOutcome::Running))), "");
     assert_eq!(waiter.due(), 4_001);
 }
 
@@ -624,11 +624,14 @@ fn a_joined_run_is_looked_at_every_two_seconds_where_nothing_is_heard_of_it() {
 fn a_joined_run_whose_process_has_died_without_a_word_is_not_waited_for() {
     let mut waiter = joined(joins());
     assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
-    assert_eq!(waiter.on(501, Event::Run(Some(Outcome::Running))), "ask");
+    assert_eq!(
+        waiter.on(501, Event::Run(Some(HoldOutcome::Running))),
+        "ask"
+    );
 
     let mut waiter = joined(joins());
     assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
-    let ended = waiter.on(501, Event::Run(Some(Outcome::Status(0))));
+    let ended = waiter.on(501, Event::Run(Some(HoldOutcome::Status(0))));
     assert_eq!(ended, "end: joined 0");
 }
 
@@ -655,7 +658,7 @@ fn a_joined_run_is_not_waited_for_beyond_the_limit() {
     assert_eq!(waiter.due(), 800);
     assert_eq!(waiter.tick(800), "look at run");
     assert_eq!(
-        waiter.on(801, Event::Run(Some(Outcome::Running))),
+        waiter.on(801, Event::Run(Some(HoldOutcome::Running))),
         "end: busy"
     );
 }
@@ -755,7 +758,7 @@ fn what_is_held_already_is_renewed_in_time_and_its_end_ends_the_wait() {
     assert_eq!(waiter.tick(11_060), "renew");
     waiter.on(11_070, Event::Lease(LeaseEvent::Renewed(at(11_060))));
     assert_eq!(waiter.0.lease().unwrap().deadline(), at(11_060 + 29_498));
-    // The work extends it by itself.
+    // The work extends its lease.
     let extended = LeaseEvent::Confirmed(at(12_000), MS * 60_000);
     assert_eq!(waiter.on(12_001, Event::Lease(extended)), "");
     assert_eq!(waiter.tick(11_060 + 24_498), "renew; ask, listening");
@@ -981,7 +984,7 @@ fn reply(action: &Action, now: Moment) -> Vec<Event> {
             let answer = Acquired::Busy(Busy { ahead: 3, ..busy() });
             vec![Event::Sent(now, MS * 2_000), Event::Answered(Ok(answer))]
         }
-        Action::LookAtRun(_) => vec![Event::Run(Some(Outcome::Running))],
+        Action::LookAtRun(_) => vec![Event::Run(Some(HoldOutcome::Running))],
         Action::Show { .. } => Vec::new(),
         other => panic!("{other:?}"),
     }

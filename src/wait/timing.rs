@@ -50,15 +50,15 @@ pub enum Next {
 }
 
 /// The heartbeat of a waiter, by how many are ahead: a message may be lost with its
-/// connection, a plain client deletes its key without schedule anybody, and an entry in the queue
-/// lives for three of these (acquire.lua has the same rule). Those far behind have time; but all before
-/// them may have died together with the holder, on one host, and then no other looks.
+/// connection, a plain client deletes its key without notifying any waiter, and an entry in the queue
+/// lives for three of these (acquire.lua has the same rule). Waiters far behind have time; but all before
+/// them may have died together with the holder, on one host, and then no other one asks.
 pub fn heartbeat(ahead: u32) -> Duration {
     let far = Duration::from_secs(8) + Duration::from_millis(8).saturating_mul(ahead);
     scaled(Duration::from_secs(2), ahead, far).min(Duration::from_secs(30))
 }
 
-/// How often a waiter that can't be reached looks: within the time that a grant may be claimed.
+/// How often a waiter polls: within the time in which a grant has to be confirmed.
 fn look(ahead: u32) -> Duration {
     scaled(Duration::from_millis(250), ahead, Duration::from_secs(1))
 }
@@ -98,7 +98,7 @@ pub fn end_of(left: Duration) -> Duration {
     (left + Duration::from_millis(1)).max(FLOOR)
 }
 
-/// The pause before another try to reach a server that was reached before and has failed so many times
+/// The pause before another try to reach a server that was reached before and has failed `failures` times
 /// in a row. `jitter` in 0..1: not all come back at the same moment.
 pub fn reconnect(failures: u32, jitter: f64) -> Duration {
     let longest = FLOOR.saturating_mul(1 << failures.clamp(1, 4));
@@ -107,8 +107,8 @@ pub fn reconnect(failures: u32, jitter: f64) -> Duration {
         .mul_f64(0.5 + jitter / 2.0)
 }
 
-/// Whether work may start on the word of the server alone, with the claim under way, where a question
-/// and its answer took so long: the claim must have been answered long before a short lease ends.
+/// Whether work may start on a grant, with its confirmation under way, if a question and its answer took
+/// this long: the confirmation must have been answered long before a short lease ends.
 pub fn is_near(round_trip: Duration) -> bool {
     round_trip <= Duration::from_millis(100)
 }
@@ -116,7 +116,7 @@ pub fn is_near(round_trip: Duration) -> bool {
 /// The least time between two questions, over any longer time.
 const FLOOR: Duration = Duration::from_millis(50);
 
-/// So many questions may follow each other at once: the first, that for a place in the queue, and
+/// How many questions may follow each other at once: the first, that for a place in the queue, and
 /// what a message or a holder's death gives rise to.
 const BURST: u32 = 4;
 

@@ -1,7 +1,7 @@
 //! Nothing that redlock says can hold it up: a stderr that takes nothing loses lines, never the
 //! deadline.
 //!
-//! A pipe that is full and unread stands for all who don't read: `2>&1 | less` at its first page, a
+//! A pipe that is full and unread stands for every reader that has stopped reading: `2>&1 | less` at its first page, a
 //! stopped log collector. A terminal stops at Ctrl-S.
 
 use std::fs::{self, File, OpenOptions};
@@ -32,7 +32,7 @@ const STUBBORN: &str = r#"
 /// What a pipe is filled with.
 const FILLING: char = '.';
 
-/// A pipe for stderr that is so full that nothing more fits in, and that nobody reads.
+/// A pipe for stderr that is so full that nothing more fits in, and that isn't read.
 struct Full {
     path: PathBuf,
     pipe: File,
@@ -94,7 +94,7 @@ fn stubborn(full: &Full, redis: &Redis, options: &[&str], life: &Path) -> (Runni
 }
 
 /// COMMAND is dead before the lease of two seconds ends that was renewed before `fail` at the
-/// latest, and redlock ends as well, although nobody reads a byte.
+/// latest, and redlock ends as well, although not a byte is read.
 #[track_caller]
 fn assert_dies_within_the_lease(fail: impl FnOnce(&Redis)) {
     let redis = Redis::start();
@@ -114,21 +114,21 @@ fn assert_dies_within_the_lease(fail: impl FnOnce(&Redis)) {
 }
 
 #[test]
-fn a_lock_that_is_deleted_stops_command_though_nobody_reads_what_is_said() {
+fn a_lock_that_is_deleted_stops_command_though_its_messages_are_not_read() {
     assert_dies_within_the_lease(|redis| {
         redis.cli(&["DEL", "redlock:a"]);
     });
 }
 
 #[test]
-fn a_lock_that_is_taken_by_force_stops_command_though_nobody_reads_what_is_said() {
+fn a_lock_that_is_taken_by_force_stops_command_though_its_messages_are_not_read() {
     assert_dies_within_the_lease(|redis| {
         outcome(&mut redis.redlock(&["release", "--force", "a"])).assert_code(0);
     });
 }
 
 #[test]
-fn a_redis_that_stalls_stops_command_though_nobody_reads_what_is_said() {
+fn a_redis_that_stalls_stops_command_though_its_messages_are_not_read() {
     assert_dies_within_the_lease(Redis::stall);
 }
 
@@ -138,7 +138,7 @@ fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
     let full = Full::new(&redis);
     let life = redis.dir.path().join("life");
     let (run, child) = stubborn(&full, &redis, &[], &life);
-    // In the queue, and patient enough to wait there while the server stands still.
+    // In the queue, and patient enough to wait there while the server is suspended.
     let next = ["--connect-timeout", "60s", "-q", "a"];
     let next = Gated::queued(&redis, &next);
     redis.stall();
@@ -155,7 +155,7 @@ fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
 }
 
 #[test]
-fn a_timeout_stops_command_though_nobody_reads_what_is_said() {
+fn a_timeout_stops_command_though_its_messages_are_not_read() {
     let redis = Redis::start();
     let full = Full::new(&redis);
     let life = redis.dir.path().join("life");
@@ -166,7 +166,7 @@ fn a_timeout_stops_command_though_nobody_reads_what_is_said() {
 }
 
 #[test]
-fn a_warning_that_nobody_reads_does_not_keep_redlock_from_its_end() {
+fn a_warning_that_is_not_read_does_not_keep_redlock_from_its_end() {
     let redis = Redis::start();
     let full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
@@ -182,7 +182,7 @@ fn a_warning_that_nobody_reads_does_not_keep_redlock_from_its_end() {
     run.finish().assert_code(79);
 }
 
-/// Waits for so many renewals of the lock "a", and sees that it is the same hold all the while.
+/// Waits for this many renewals of the lock "a", and sees that it is the same hold all the while.
 #[track_caller]
 fn assert_renewed(redis: &Redis, times: u64) {
     let token = redis.cli(&["GET", "redlock:a"]);
@@ -196,7 +196,7 @@ fn assert_renewed(redis: &Redis, times: u64) {
 }
 
 #[test]
-fn with_every_renewal_told_to_nobody_the_lease_is_renewed() {
+fn with_messages_about_every_renewal_that_are_not_read_the_lease_is_renewed() {
     let redis = Redis::start();
     let full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
@@ -229,7 +229,7 @@ fn assert_all_was_said(text: &str) {
 }
 
 #[test]
-fn a_reader_who_comes_back_finds_all_lines_whole_and_in_order() {
+fn a_reader_that_comes_back_finds_all_lines_whole_and_in_order() {
     let redis = Redis::start();
     let mut full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
@@ -289,19 +289,19 @@ fn a_lost_lock_stops_command_on_a_stopped_terminal() {
         last < latest_expiry,
         "alive at {last:?}, expiry at {latest_expiry:?}"
     );
-    // What is said may be lost, but nobody waits for it.
+    // Messages may be lost, but nothing waits for them.
     assert_eq!(seen_by_a_shell(terminal.finish()), Some(79));
 }
 
 #[test]
-fn a_waiter_whose_words_nobody_reads_gets_its_turn() {
+fn a_waiter_whose_messages_are_not_read_gets_its_turn() {
     let redis = Redis::start();
     let full = Full::new(&redis);
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut waiter = full.redlock(&redis, &["run", "-v", "a", "-c", "date +%s%N"]);
     waiter.wait_until_queued(&redis);
     let behind = Gated::queued(&redis, &["-q", "a"]);
-    // After a second it says for whom it waits.
+    // After a second it names the holder that it waits for.
     let waits = now();
     wait_until("it has something to say", || {
         now() > waits + Duration::from_millis(1500)
@@ -315,7 +315,7 @@ fn a_waiter_whose_words_nobody_reads_gets_its_turn() {
 }
 
 #[test]
-fn a_reader_who_has_gone_away_stops_neither_command_nor_a_waiter() {
+fn a_reader_that_has_gone_away_stops_neither_command_nor_a_waiter() {
     let redis = Redis::start();
     let mut full = Full::new(&redis);
     full.drain();
@@ -337,7 +337,7 @@ fn a_reader_who_has_gone_away_stops_neither_command_nor_a_waiter() {
 }
 
 #[test]
-fn redlock_ends_with_its_status_though_nobody_reads_why() {
+fn redlock_ends_with_its_status_though_the_reason_is_not_read() {
     let redis = Redis::start();
     let full = Full::new(&redis);
     redis.cli(&["SET", "redlock:busy", "theirs", "PX", "600000"]);

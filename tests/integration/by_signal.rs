@@ -357,7 +357,7 @@ fn in_tmux_a_ctrl_c_ends_the_script_around_redlock() {
 }
 
 #[test]
-fn a_joined_run_that_a_signal_ended_is_a_number_to_those_who_joined() {
+fn a_joined_run_that_a_signal_ended_is_an_exit_status_to_the_runs_that_joined() {
     let redis = Redis::start();
     let first = Gated::start(&redis, &["a"]).ready();
     let joined = ["run", "-v", "--join", "a", "--", "echo", "ran"];

@@ -147,7 +147,7 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
 }
 
 #[test]
-fn those_who_join_end_as_the_run_does_that_is_going_on() {
+fn runs_that_join_end_as_the_run_in_progress_does() {
     for (script, status) in [
         ("exit 0", 0),
         ("exit 3", 3),
@@ -188,7 +188,7 @@ fn those_who_join_end_as_the_run_does_that_is_going_on() {
 }
 
 #[test]
-fn when_the_run_that_was_joined_dies_one_of_those_who_joined_runs() {
+fn when_the_run_that_was_joined_dies_one_of_the_joined_ones_runs() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = Gated::start(&redis, &["-q", "a"]).ready();
@@ -203,7 +203,7 @@ fn when_the_run_that_was_joined_dies_one_of_those_who_joined_runs() {
     let ends: Vec<_> = joined.into_iter().map(Running::finish).collect();
     let ran = ends.iter().filter(|end| end.stdout == "ran\n").count();
     assert!(ends.iter().all(|end| end.code() == Some(4)), "{ends:?}");
-    // One that comes when it is over runs itself, as anybody would.
+    // A run that comes when it is over runs as usual.
     assert!(ran >= 1, "{ends:?}");
     let history = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
     assert_eq!(history.matches("\"expired\"").count(), 1, "{history}");
@@ -396,7 +396,7 @@ fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_t
 }
 
 #[test]
-fn a_late_old_run_stops_nobody() {
+fn a_late_old_run_stops_no_other() {
     let redis = Redis::start();
     let newer = Gated::start(&redis, &["-q", "--supersede", "--order", "7", "a"]).ready();
     deploy(&redis, 6, &["--cancel-running"])
@@ -406,7 +406,7 @@ fn a_late_old_run_stops_nobody() {
 }
 
 #[test]
-fn all_who_hold_are_stopped_and_the_lock_goes_to_the_newest() {
+fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
     let redis = Redis::start();
     let script =
         "trap 'echo term; sleep 0.3; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
@@ -450,7 +450,7 @@ fn all_who_hold_are_stopped_and_the_lock_goes_to_the_newest() {
 }
 
 #[test]
-fn a_cancelled_run_gives_back_all_that_it_holds_and_a_waiting_one_does_too() {
+fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     let redis = Redis::start();
     let cancel = |name: &'static str| {
         let newest = [
@@ -524,7 +524,7 @@ fn when_the_run_that_was_joined_is_killed_exactly_one_takes_over_and_the_others_
 }
 
 #[test]
-fn one_who_joins_may_lose_its_patience_or_be_cancelled() {
+fn a_run_that_joins_may_time_out_or_be_cancelled() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let join = |options: &[&str]| {
@@ -555,7 +555,7 @@ fn one_who_joins_may_lose_its_patience_or_be_cancelled() {
 }
 
 #[test]
-fn one_who_joins_what_is_kept_ends_with_its_status_and_runs_when_it_is_thawed() {
+fn a_run_that_joins_a_kept_hold_ends_with_its_status_and_runs_when_it_is_thawed() {
     let redis = Redis::start();
     let kept = ["run", "--hold-at-least", "1m", "a", "-c", "exit 6"];
     outcome(&mut redis.redlock(&kept)).assert_code(6);

@@ -1,4 +1,4 @@
-//! What an adversary of the protocol tried: requests that come late, servers that stand still or are far
+//! The protocol under attack: requests that come late, servers that stand still or are far
 //! away, and crowds.
 
 use std::time::Duration;
@@ -26,13 +26,17 @@ fn every_one_of_150_readers_hears_that_a_newer_run_wants_them_to_end() {
     }
     acquire(&redis, "writer", "1", "", "2");
     acquire(&redis, "writer", "1", "poll", "2");
-    let told = |reader: &&String| {
+    let was_notified = |reader: &&String| {
         let answer = call(&redis, "check", &[reader, "30000"]);
         assert_eq!(answer[0], "1", "{answer:?}");
         answer.get(2).is_some_and(|by| by.contains("\"host\""))
     };
-    let (told, missed): (Vec<_>, Vec<_>) = readers.iter().partition(told);
-    assert!(missed.is_empty(), "{} heard, not {missed:?}", told.len());
+    let (notified, missed): (Vec<_>, Vec<_>) = readers.iter().partition(was_notified);
+    assert!(
+        missed.is_empty(),
+        "{} were notified, not {missed:?}",
+        notified.len()
+    );
 }
 
 #[test]
@@ -57,7 +61,7 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
     let mut waiter = Gated::queued(&redis, &["-q", "a"]);
     std::thread::sleep(MS * 300);
     // It is stopped, the server's clock is set an hour forward, the lock is granted to it, and goes to
-    // somebody else when nobody has claimed it.
+    // another waiter when it is not confirmed.
     waiter.run.suspend();
     let token = redis.cli(&["ZRANGE", KEYS[4], "0", "0"]);
     let script = "return string.sub(redis.sha1hex(ARGV[1]), 1, 12)";

@@ -43,7 +43,7 @@ fn of_two_hosts_that_start_the_same_minute_one_runs() {
 }
 
 #[test]
-fn a_kept_lock_is_free_when_its_time_is_over_and_who_waits_gets_it_then() {
+fn a_kept_lock_is_free_when_its_time_is_over_and_a_waiter_gets_it_then() {
     for mode in [&[][..], &["--slots", "1"], &["--shared"]] {
         let redis = Redis::start();
         let began = Instant::now();
@@ -110,7 +110,7 @@ fn a_failure_is_not_remembered_nor_is_a_run_that_lost_its_lock() {
 }
 
 #[test]
-fn who_waits_when_another_run_succeeds_does_not_run_again() {
+fn a_run_that_waits_when_another_one_succeeds_does_not_run_again() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let ran_file = redis.dir.path().join("ran");
@@ -139,7 +139,7 @@ fn asked(redis: &Redis) -> usize {
 }
 
 #[test]
-fn unless_is_asked_once_where_nobody_was_in_the_way() {
+fn unless_is_checked_once_where_no_run_was_in_the_way() {
     let redis = Redis::start();
     let unless = unless(&redis);
     job(&redis, &["--unless", &unless]).finish().assert_code(0);
@@ -189,7 +189,7 @@ fn unless_is_asked_again_after_having_waited() {
 #[test]
 fn unless_is_asked_again_when_another_run_has_succeeded_in_between() {
     let redis = Redis::start();
-    // The first time it is asked, somebody else fills the cache before the answer is known.
+    // The first time it is asked, another run fills the cache before the answer is known.
     let dir = redis.dir.path().display();
     let script =
         format!("test -e {dir}/filled || {{ redlock run a -- touch {dir}/filled; false; }}");
@@ -273,7 +273,7 @@ fn nothing_is_kept_where_the_command_is_not_there() {
 }
 
 #[test]
-fn who_waits_for_a_kept_lock_gets_it_within_a_second_of_its_end_one_after_the_other() {
+fn waiters_for_a_kept_lock_get_it_within_a_second_of_its_end_one_after_the_other() {
     let redis = Redis::start();
     let began = now();
     let holder = Gated::start(&redis, &["--hold-at-least", "1s", "a"]).ready();
@@ -446,7 +446,7 @@ fn jitter_is_never_more_than_was_said_and_each_signal_ends_it() {
 }
 
 #[test]
-fn who_loses_the_race_is_silent_for_whatever_reason_but_not_when_something_is_wrong() {
+fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_something_is_wrong() {
     let redis = Redis::start();
     let quiet = |options: &[&str]| {
         let arguments = [

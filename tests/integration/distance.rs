@@ -1,4 +1,4 @@
-//! Servers that are far away, stand still for a moment or aren't ready: what is started, and how
+//! Servers that are far away, suspended for a moment or not ready: what is started, and how
 //! often they are asked.
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn is_claimed(redis: &Redis) -> bool {
         .is_ok_and(|left| left >= 10_000)
 }
 
-/// A holder of the lock "a" on another host: nobody here sees it end.
+/// A holder of the lock "a" on another host: no process here sees it end.
 struct Elsewhere<'a> {
     redis: &'a Redis,
     token: String,
@@ -40,13 +40,15 @@ impl<'a> Elsewhere<'a> {
     }
 }
 
-/// A run that waits for the lock "a" by way of a proxy, and has been told so.
+/// A run that waits for the lock "a" by way of a proxy, and has got its place.
 #[track_caller]
 fn waiting(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Gated {
     let url = proxy.url();
     let options = [&["-q", "--url", &url], options, &["a"]].concat();
     let waiter = Gated::queued(redis, &options);
-    wait_until("it is told to wait", || proxy.answered("enqueue") > 0);
+    wait_until("it has a place in the queue", || {
+        proxy.answered("enqueue") > 0
+    });
     waiter
 }
 
@@ -234,7 +236,7 @@ fn asked_in_a_second(redis: &Redis) -> u64 {
     (redis.calls("evalsha") - before) * 1_000 / u64::try_from(began.elapsed().as_millis()).unwrap()
 }
 
-/// A frozen lock that two shared, of whom one has died on another host.
+/// A frozen lock that two shared, one of which has died on another host.
 fn frozen_with_a_dead_member(redis: &Redis) -> Running {
     outcome(&mut redis.redlock(&["acquire", "--shared", "--ttl", "1s", "a"])).assert_code(0);
     let idle = ["run", "--shared", "a", "-c", "echo ready; exec sleep 60"];
@@ -274,9 +276,9 @@ fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits(
 }
 
 #[test]
-fn one_who_joins_asks_now_and_then_also_where_the_end_of_a_lease_is_near() {
+fn a_run_that_joins_asks_now_and_then_also_where_the_end_of_a_lease_is_near() {
     let redis = Redis::start();
-    // Another client's lock, that lasts for moments and is always there anew.
+    // Another client's lock, that lasts for moments and is always taken again.
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
     let join = ["run", "-q", "--join", "a", "--", "true"];
     let waiter = Running::start(&mut redis.redlock(&join));
@@ -413,8 +415,8 @@ fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     refused("no memory left (maxmemory)");
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    let nobody = free_port().to_string();
-    redis.cli(&["REPLICAOF", "127.0.0.1", &nobody]);
+    let unused = free_port().to_string();
+    redis.cli(&["REPLICAOF", "127.0.0.1", &unused]);
     refused("it is a read-only replica; use the URL of its primary");
     redis.cli(&["REPLICAOF", "NO", "ONE"]);
     // A server that loads its data says so to whatever is asked.

@@ -89,7 +89,7 @@ fn a_redlock_stopped_by_signal_n_while_it_waits_is_128_plus_n() {
 }
 
 #[test]
-fn wrong_usage_is_64_and_asks_nobody() {
+fn wrong_usage_is_64_and_asks_no_server() {
     let redis = Redis::start();
     let long = "x".repeat(201);
     let wrong: &[&[&str]] = &[
@@ -368,7 +368,7 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79_all_the_same() {
     ));
     run.expect_line("ready");
     redis.cli(&["SET", "redlock:a", "thief", "PX", "600000"]);
-    wait_until("it is told", || {
+    wait_until("it is notified", || {
         fs::read_to_string(&said)
             .unwrap()
             .contains("the command continues without the lock")

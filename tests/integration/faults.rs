@@ -27,7 +27,7 @@ use crate::support::{Redis, outcome, pid_of};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The leases of those who are watched, and the longest that an answer may take.
+/// The leases of the runs that are watched, and the longest that an answer may take.
 const TTL: &str = "3s";
 const TIMEOUT: &str = "1s";
 /// What comes late comes after this.
@@ -49,7 +49,7 @@ enum Step {
     Heartbeat,
     /// The claim of a lock that was handed over, with COMMAND started already.
     Claim,
-    /// The same where the server is so far away that the claim comes first.
+    /// The same where the server is so far away that the confirmation comes first.
     FarClaim,
     Renew,
     Check,
@@ -114,7 +114,7 @@ impl Step {
 struct Case {
     step: Step,
     fault: Action,
-    /// From then on nobody reaches the server.
+    /// From then on no client reaches the server.
     gone: bool,
 }
 
@@ -245,7 +245,7 @@ impl Eye {
         Self(BufReader::new(UnixStream::connect(redis.socket()).unwrap()))
     }
 
-    /// Who holds the lock, by its pid: 0 for nobody, -1 for a token that names none.
+    /// The holder's pid: 0 without a holder, -1 for a token that names none.
     fn holder(&mut self, name: &str) -> i32 {
         let get = format!("GET redlock:{name}\r\n");
         self.0.get_mut().write_all(get.as_bytes()).unwrap();
@@ -260,7 +260,7 @@ impl Eye {
     }
 }
 
-/// Whether somebody has this file locked.
+/// Whether a process has this file locked.
 fn is_locked(file: &Path) -> bool {
     let Ok(file) = fs::metadata(file) else {
         return false;
@@ -417,7 +417,7 @@ impl<'a> Play<'a> {
             _ => &["--ttl", TTL],
         };
         let mut run = self.run("run", true, patience);
-        // Once it was told to wait, or what goes wrong before that has gone wrong.
+        // Once it has a place in the queue, or what goes wrong before that has gone wrong.
         let end = Instant::now() + FREE_WITHIN;
         while self.proxy.answered("enqueue") == 0
             && !(early && self.proxy.count(step.operation()) > 0)
@@ -429,7 +429,7 @@ impl<'a> Play<'a> {
             std::thread::sleep(MS * 2);
         }
         self.armed.store(true, Ordering::Relaxed);
-        // A heartbeat is to come while it waits; one who gives up waits in vain.
+        // A heartbeat is to come while it waits; one that gives up waits in vain.
         if matches!(step, Step::Heartbeat | Step::Cancel) {
             while self.proxy.count(step.operation()) == 0 && Instant::now() < end {
                 std::thread::sleep(MS * 2);
@@ -505,7 +505,7 @@ impl<'a> Play<'a> {
             let before = eye.holder(&self.name);
             let runs = is_locked(&witness);
             let after = eye.holder(&self.name);
-            // Where nobody holds it yet, a busy machine may take a moment to end a process that was killed.
+            // Where it has no holder yet, a busy machine may take a moment to end a process that was killed.
             let is_unheld = runs && before == 0 && after == 0;
             unheld = is_unheld.then(|| unheld.unwrap_or_else(Instant::now));
             let is_late = unheld.is_none_or(|since: Instant| since.elapsed() > DYING);
@@ -554,7 +554,7 @@ impl<'a> Play<'a> {
                 self.is_wrong(what);
             }
         }
-        // What can be told to the server is told before the end.
+        // What can be sent to the server is sent before the end.
         let at_once = eye.holder(&self.name) != pid;
         let excused = gone || said.contains("can't release");
         if !at_once && !excused {
@@ -589,7 +589,7 @@ impl<'a> Play<'a> {
             return Err(("is surprised", false));
         }
         if says("holds it now") || says("was lost") || says("forced free") {
-            return Err(("speaks of a loss that nobody has caused", false));
+            return Err(("reports a loss that was not caused", false));
         }
         match (status, step) {
             (None, _) => Err(("no expiry", false)),

@@ -47,7 +47,7 @@ fn equal_and_larger_numbers_pass_silently_and_smaller_ones_are_refused() {
 }
 
 #[test]
-fn who_is_refused_is_told_both_numbers_and_changes_nothing() {
+fn a_stale_writer_is_shown_both_numbers_and_changes_nothing() {
     let (_dir, file) = place();
     fence(&file, "17").assert_code(0);
     let before = fs::metadata(&file).unwrap().modified().unwrap();
@@ -73,7 +73,7 @@ fn the_number_of_the_run_around_it_is_taken_where_none_is_given() {
 }
 
 #[test]
-fn one_who_stood_still_while_another_held_the_lock_is_refused() {
+fn a_writer_that_was_suspended_while_another_held_the_lock_is_refused() {
     let redis = Redis::start();
     let script = r#"echo ready; read go <gate; redlock fence "$0"; echo $?"#;
     let file = redis.dir.path().join("fence");
@@ -164,7 +164,7 @@ fn however_a_number_was_written_a_larger_one_takes_its_place() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_lets_nobody_pass() {
+fn a_file_that_cannot_be_written_lets_no_writer_pass() {
     let (dir, file) = place();
     fence(&dir.path().join("no/such"), "1").assert_code(125);
     fs::write(&file, "3\n").unwrap();
@@ -320,7 +320,7 @@ fn of_fifty_writers_at_once_the_largest_fence_stays_and_it_never_shrinks() {
 fn lock_of(file: &Path) -> Flock<fs::File> {
     let mut options = fs::OpenOptions::new();
     let file = options.create(true).append(true).open(file).unwrap();
-    Flock::lock(file, FlockArg::LockExclusive).expect("nobody else has it")
+    Flock::lock(file, FlockArg::LockExclusive).expect("no other process has it")
 }
 
 /// Starts a fence and waits until it waits for the lock on the file.
@@ -336,7 +336,7 @@ fn waiting_for(file: &Path, number: &str) -> Running {
 }
 
 #[test]
-fn those_who_wait_for_the_file_are_ended_by_a_signal() {
+fn writers_that_wait_for_the_file_are_ended_by_a_signal() {
     let (_dir, file) = place();
     let _lock = lock_of(&file);
     let writer = waiting_for(&file, "1");
@@ -347,12 +347,12 @@ fn those_who_wait_for_the_file_are_ended_by_a_signal() {
         Some(15),
         "{end:?}"
     );
-    // Nobody wrote without the lock.
+    // No process wrote without the lock.
     assert_eq!(text(&file), "");
 }
 
 #[test]
-fn those_who_wait_for_the_file_go_on_when_it_is_theirs_and_give_up_after_ten_seconds() {
+fn writers_that_wait_for_the_file_continue_when_it_is_theirs_and_give_up_after_ten_seconds() {
     let (_dir, file) = place();
     let lock = lock_of(&file);
     let writer = waiting_for(&file, "1");
@@ -368,7 +368,7 @@ fn those_who_wait_for_the_file_go_on_when_it_is_theirs_and_give_up_after_ten_sec
 }
 
 #[test]
-fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_anew() {
+fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_again() {
     let (dir, file) = place();
     let lock = lock_of(&file);
     let [late, newest] = ["5", "9"].map(|number| waiting_for(&file, number));
@@ -391,13 +391,15 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_anew() {
 #[test]
 fn a_file_that_others_replace_all_the_time_is_given_up() {
     let (dir, file) = place();
-    // Every third look, the one after the lock, finds nothing: as if somebody came each time.
+    // The look after the lock finds no file, as if another process removed it each time. It is the third
+    // call of statx, or with musl the second one of stat.
     let log = dir.path().join("trace");
     let replaced = outcome(
         std::process::Command::new("strace")
             .args(["-f", "-o"])
             .arg(&log)
-            .args(["-e", "inject=statx:error=ENOENT:when=3+3", "-P"])
+            .args(["-e", "inject=statx:error=ENOENT:when=3+3"])
+            .args(["-e", "inject=?stat,?newfstatat:error=ENOENT:when=2+2", "-P"])
             .arg(&file)
             .args([REDLOCK, "fence", file.to_str().unwrap(), "1"]),
     );

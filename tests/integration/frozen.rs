@@ -1,4 +1,4 @@
-//! Freezing: the holder finishes, nobody new gets in, and all see why.
+//! Freezing: the holder finishes, no new holder is admitted, and all see why.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn freeze(redis: &Redis, options: &[&str]) -> Outcome {
 }
 
 #[test]
-fn the_holder_of_a_frozen_lock_finishes_and_nobody_else_gets_in_until_it_is_thawed() {
+fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed() {
     for mode in [&[][..], &["--shared"], &["--slots", "3"]] {
         let redis = Redis::start();
         let holder = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
@@ -55,7 +55,7 @@ fn the_holder_of_a_frozen_lock_finishes_and_nobody_else_gets_in_until_it_is_thaw
 }
 
 #[test]
-fn who_waits_is_told_who_froze_it_and_why() {
+fn a_waiter_sees_who_froze_it_and_why() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = queued(&redis, &["run", "-w", "4s", "a", "--", "true"]);
@@ -96,11 +96,11 @@ fn status_shows_a_frozen_lock() {
 }
 
 #[test]
-fn a_freeze_ends_by_itself_and_who_waits_gets_in_then() {
+fn a_freeze_expires_and_a_waiter_gets_in_then() {
     let redis = Redis::start();
     freeze(&redis, &["--for", "700ms"]).assert_code(0);
     redlock(&redis, &["run", "-w", "5s", "a", "--", "true"]).assert_code(0);
-    // Behind a holder, and with somebody who comes late.
+    // Behind a holder, and with a waiter that comes late.
     let holder = Gated::start(&redis, &["a"]).ready();
     freeze(&redis, &["--for", "700ms"]).assert_code(0);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
@@ -182,7 +182,7 @@ fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
 }
 
 #[test]
-fn status_shows_who_holds_a_frozen_lock_who_waits_and_who_froze_it() {
+fn status_shows_the_holder_and_the_waiters_of_a_frozen_lock_and_who_froze_it() {
     let redis = Redis::start();
     for mode in [&[][..], &["--shared"]] {
         let holder = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
@@ -279,7 +279,7 @@ fn a_holder_that_is_found_dead_leaves_a_frozen_lock() {
         freeze(&redis, &["-q"]).assert_code(0);
         await_mark(&redis, holder.run.pid());
         holder.run.kill();
-        wait_until("somebody has found it dead", || {
+        wait_until("a waiter has found it dead", || {
             redis.cli(&["GET", "redlock:a"]) == "redlock:frozen"
         });
         redlock(&redis, &["wait", "-n", "a"]).assert_code(0);
@@ -346,11 +346,11 @@ fn patience_ends_while_a_lock_is_frozen_and_so_does_a_signal() {
 }
 
 #[test]
-fn those_who_wait_for_a_frozen_lock_whose_member_is_dead_do_not_ask_again_and_again() {
+fn waiters_for_a_frozen_lock_whose_member_is_dead_do_not_ask_again_and_again() {
     for mode in [&["--shared"][..], &["--slots", "3"]] {
         for waits in [&["-q"][..], &["-q", "--join"]] {
             let redis = Redis::start();
-            // Nobody knows whether it lives, and its lease ends before the key does.
+            // It isn't known whether it lives, and its lease ends before the key does.
             let acquire = [&["acquire", "--ttl", "1s"], mode, &["a"]].concat();
             redlock(&redis, &acquire).assert_code(0);
             let acquired = now();

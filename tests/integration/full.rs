@@ -36,7 +36,7 @@ fn on_a_full_server_a_lock_is_renewed_and_released() {
 }
 
 #[test]
-fn on_a_full_server_a_lock_is_handed_on_to_those_who_wait_already() {
+fn on_a_full_server_a_lock_is_handed_on_to_waiters_that_were_there_before() {
     for mode in MODES {
         let redis = Redis::start();
         let holder = Gated::start(&redis, &["a"]).ready();

@@ -1,7 +1,7 @@
 //! What is printed agrees with what is there: man pages, completions, and what the manual tells to do.
 //!
 //! The pages are made from the definition of the command line, with the hand-written sections of
-//! man/parts at their end; `make generate` writes them anew. The completions are written by hand,
+//! man/parts at their end; `make generate` rewrites them. The completions are written by hand,
 //! so here it is checked that they know all commands and options, and that they work.
 
 use std::collections::BTreeSet;
@@ -148,7 +148,7 @@ fn the_man_pages_are_those_of_the_command_line() {
         let committed = fs::read_to_string(&file).unwrap_or_default();
         assert!(
             committed == text,
-            "man/{name} is out of date; `make generate` writes it anew"
+            "man/{name} is out of date; `make generate` rewrites it"
         );
     }
 }
@@ -213,7 +213,7 @@ fn assert_knows_everything(complete: &dyn Fn(&str) -> Vec<String>) {
         options.remove("--");
         assert_eq!(options, long_options(command), "{name}");
     }
-    // The value of an option is no name: what follows it and a name is the duration.
+    // The value of an option isn't a name: what follows it and a name is the duration.
     for option in options_with_value(&all) {
         let offered = offered(&format!("redlock extend {option} x a "));
         assert!(offered.contains("10m"), "after {option}: {offered:?}");

@@ -1,4 +1,4 @@
-//! Shared locks and slots: who runs together, and who never does.
+//! Shared locks and slots: which runs overlap, and which never do.
 
 use std::fs;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn printed(runs: Vec<Running>) -> String {
 fn readers_run_together() {
     let redis = Redis::start();
     let readers = [(); 5].map(|()| Gated::start(&redis, &["--shared", "a"]));
-    // All are ready before any is told to end.
+    // All are ready before any is asked to end.
     let readers = readers.map(Gated::ready);
     for reader in readers {
         reader.end();
@@ -178,7 +178,7 @@ fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number(
         if let Some(&pid) = holders.get(pick % 4)
             && !killed.contains(&pid)
         {
-            // It may have ended by itself a moment ago.
+            // It may have exited a moment ago.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             killed.push(pid);
         }
@@ -265,7 +265,7 @@ fn plain_clients_and_groups_exclude_each_other() {
     }
 }
 
-/// How many clients are told of changes, and have looked at the key since they are.
+/// How many clients track keys, and have read the key since they do.
 fn watching(redis: &Redis) -> usize {
     let clients = redis.cli(&["CLIENT", "LIST"]);
     let watches = |client: &&str| client.contains(" flags=t") && client.contains(" cmd=eval");

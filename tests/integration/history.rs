@@ -1,4 +1,4 @@
-//! The history: who held a lock, how long, and how it ended.
+//! The history: the holders of a lock, how long each held it, and how that ended.
 
 use std::process::Command;
 
@@ -86,7 +86,7 @@ fn each_way_in_which_a_run_can_end_is_remembered() {
 }
 
 #[test]
-fn a_hold_tells_who_from_when_to_when_and_how_long_it_waited() {
+fn a_hold_shows_its_holder_when_it_began_and_ended_and_how_long_it_waited() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = Gated::queued(&redis, &["--reason", "release 7", "--slots", "2", "a"]);
@@ -115,7 +115,7 @@ fn a_hold_tells_who_from_when_to_when_and_how_long_it_waited() {
 }
 
 #[test]
-fn one_that_died_is_remembered_before_and_after_somebody_else_comes() {
+fn a_holder_that_died_is_remembered_before_and_after_another_client_comes() {
     for mode in [&[][..], &["--shared"]] {
         let redis = Redis::start();
         let mut holder = Gated::start(&redis, &[mode, &["--ttl", "1s", "a"]].concat()).ready();
@@ -278,7 +278,7 @@ print(' '.join(root.itertext()))";
 }
 
 #[test]
-fn a_hold_whose_lock_somebody_deleted_is_lost_and_has_an_end() {
+fn a_hold_whose_lock_was_deleted_is_lost_and_has_an_end() {
     let redis = Redis::start();
     redlock(&redis, &["acquire", "a", "--ttl", "1h"]).assert_code(0);
     redis.cli(&["DEL", "redlock:a"]);

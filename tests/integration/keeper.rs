@@ -221,7 +221,7 @@ fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
 }
 
 #[test]
-fn a_script_is_dead_before_a_lease_ends_that_nobody_can_renew() {
+fn a_script_is_dead_before_a_lease_ends_that_cannot_be_renewed() {
     let redis = Redis::start();
     let rest = "trap '' TERM; echo deaf; while :; do date +%s%N >\"$HOME/next\" && mv \"$HOME/next\" \"$HOME/life\"; done";
     let mut script = holder(&redis, "--ttl 1s -k 200ms", rest);
@@ -445,7 +445,7 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
     let redis = Redis::start();
     let mut script = holder(&redis, "-k 700ms", DEAF_CHILD);
     let child: i32 = script.line().parse().unwrap();
-    // A zombie, which nobody has reaped yet, is dead.
+    // A zombie, which was not reaped yet, is dead.
     let state = format!("grep -s ^State: /proc/{child}/status");
     let alive = format!("{state} | grep -qv zombie && echo beside; echo newest");
     let newest = [
@@ -478,7 +478,7 @@ fn when_the_lease_ends_unrenewed_the_child_of_a_script_is_dead_as_well() {
 }
 
 #[test]
-fn one_who_waits_takes_over_when_keeper_and_script_are_killed() {
+fn a_waiter_takes_over_when_keeper_and_script_are_killed() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     for keeper_first in [true, false] {

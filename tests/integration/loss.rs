@@ -134,7 +134,7 @@ fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
     ]);
     let mut run = Running::start(&mut command);
     run.expect_line("ready");
-    // The expiry that Redis promised at the latest: from now on nobody can renew it.
+    // The expiry that Redis promised at the latest: from now on it can't be renewed.
     fail(redis);
     let latest_expiry = now() + Duration::from_secs(2);
     run.expect_line("TERM");

@@ -6,41 +6,41 @@
 //! | `exit` | every exit status, reached the way a user reaches it |
 //! | `generated` | man pages and completions agree with the command line, and work |
 //! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
-//! | `relayed` | one request to end that comes in many ways, and what a second one is |
+//! | `stop_requests` | one request to end that arrives in many ways is one; a second one kills |
 //! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
-//! | `blocked` | nothing that redlock says holds it up: a full pipe, a stopped terminal |
+//! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
-//! | `lies` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
+//! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `faults` | any one request or answer gets lost, late or cut, at any step |
-//! | `survival` | what goes wrong within the lease and isn't noticed |
-//! | `farewell` | leaving while Redis stands still, and starting nothing under a lease that is over |
-//! | `distance` | servers that are far away, stand still or aren't ready |
-//! | `exclusion` | two never run at once, whatever they are |
+//! | `survival` | failures that are over within the lease change nothing |
+//! | `unresponsive` | ending while Redis doesn't respond, and starting nothing under an expired lease |
+//! | `distance` | servers that are far away, suspended or not ready |
+//! | `exclusion` | two holders never run at once, whichever clients they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
-//! | `contested` | what an adversary of the protocol has found: crowds, grants and replies that come late |
-//! | `groups` | shared locks and slots: who runs together, and who never does |
+//! | `contested` | crowds, and grants and replies that arrive late |
+//! | `groups` | shared locks and slots: which runs overlap, and which never do |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | what is seen of a wait, and waiting without taking |
-//! | `starting` | how COMMAND is found and started, and what can't be made when it runs |
+//! | `starting` | how COMMAND is found and started, and what happens when that fails |
 //! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
-//! | `adversary` | what an adversary has found from outside, for each of the promises above |
+//! | `unusual` | a stopped COMMAND, work without an environment, files of other users, limits |
 //! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
-//! | `sweep` | each system call fails once, or is the last, and the promises hold |
-//! | `takeover` | a holder on this host that is dead, and what is no proof of that |
-//! | `status` | who holds which lock, for people and for programs |
-//! | `release` | giving back by token, and by force |
+//! | `sweep` | each system call fails once, or is the last one, and the promises hold |
+//! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
+//! | `status` | the holders and waiters of each lock, for people and for programs |
+//! | `release` | releasing by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
-//! | `fencing` | a fence file lets no late writer pass |
+//! | `fencing` | a fence file rejects every stale writer |
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
-//! | `cron` | doing it once: --hold-at-least, --once-per, --unless, --jitter, and silence |
+//! | `cron` | running once: --hold-at-least, --once-per, --unless, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
-//! | `frozen` | freezing: the holder finishes, nobody new gets in, and all see why |
-//! | `lua` | the scripts are joined as they should be (and how tests call them)
-//! | `full` | a server without memory to spare: what is held goes on |
+//! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
+//! | `lua` | the scripts are joined as they should be (and how tests call them) |
+//! | `full` | a server without free memory: locks that are held stay held |
 //! | `repair` | locks that other clients have left without an expiry |
-//! | `history` | who held a lock, how long, and how it ended |
+//! | `history` | the holders of a lock, how long each held it, and how that ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `config` | settings, passwords, TLS |
@@ -50,7 +50,6 @@
 // A test's failure is a panic; its helpers say more than an error type would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
-mod adversary;
 mod basics;
 mod blocked;
 mod by_signal;
@@ -61,7 +60,6 @@ mod cron;
 mod distance;
 mod exclusion;
 mod exit;
-mod farewell;
 mod faults;
 mod fencing;
 mod frozen;
@@ -71,7 +69,6 @@ mod generated;
 mod groups;
 mod history;
 mod keeper;
-mod lies;
 mod loss;
 mod lua;
 mod nesting;
@@ -80,12 +77,12 @@ mod proxy;
 mod pty;
 mod queue;
 mod recipes;
-mod relayed;
 mod release;
 mod repair;
 mod scripts;
 mod starting;
 mod status;
+mod stop_requests;
 mod supervision;
 mod support;
 mod survival;
@@ -96,4 +93,7 @@ mod terminal;
 mod tidy;
 mod tmux;
 mod tree;
+mod unresponsive;
+mod untrusted;
+mod unusual;
 mod waiting;

@@ -100,7 +100,7 @@ fn what_is_held_is_renewed_while_the_next_is_waited_for() {
         redis.queue("b") == [run.pid()]
     });
     assert_eq!(redis.holder("a"), Some(run.pid()));
-    // It is never granted anew, which would give it another fence.
+    // It is never granted again, which would give it another fence.
     let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
     let end = run.finish();
     end.assert_code(0);
@@ -125,7 +125,7 @@ fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
 }
 
 #[test]
-fn one_who_gives_up_on_one_name_releases_the_others() {
+fn a_run_that_gives_up_on_one_name_releases_the_others() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     for how in [&["-n"][..], &["-w", "200ms"]] {
@@ -285,7 +285,7 @@ fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer
     assert_nothing_left(&redis);
 }
 
-/// Several circles at once of so many jobs, each of which holds one lock and then wants the next
+/// Several circles at once of this many jobs, each of which holds one lock and then wants the next
 /// one's: in each exactly one gives up and the others finish.
 fn assert_circles_are_broken(members: usize) {
     let redis = Redis::start();
@@ -376,7 +376,7 @@ fn readers_that_both_want_to_write_are_a_deadlock_too() {
 }
 
 #[test]
-fn one_who_only_waits_behind_a_deadlock_is_not_part_of_it() {
+fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
     let redis = Redis::start();
     let job_of = |own: &str, next: &str| {
         let script = format!(
@@ -391,7 +391,7 @@ fn one_who_only_waits_behind_a_deadlock_is_not_part_of_it() {
     for job in &mut jobs {
         job.expect_line("ready");
     }
-    // It holds something that nobody wants.
+    // It holds something that no job wants.
     let mut third = job_of("c", "a");
     third.expect_line("ready");
     // And one that holds nothing.
@@ -437,7 +437,7 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
     }
     assert!(
         looked > 0,
-        "nobody has waited long enough to look for deadlocks"
+        "no job has waited long enough to look for deadlocks"
     );
     for job in jobs {
         let end = job.finish();

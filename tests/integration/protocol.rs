@@ -105,7 +105,7 @@ fn check(redis: &Redis, token: &str) -> Vec<String> {
     call(redis, "check", &[token, "30000"])
 }
 
-/// The tokens of those who wait, in the order of their turns.
+/// The tokens of the waiters, in the order of their turns.
 fn line(redis: &Redis) -> Vec<String> {
     let tokens = redis.cli(&["ZRANGE", QUEUE, "0", "-1"]);
     tokens.lines().map(str::to_owned).collect()
@@ -137,7 +137,7 @@ fn commands(redis: &Redis) -> u64 {
     stats.lines().filter_map(calls).sum::<u64>()
 }
 
-/// Puts many into the queue at once, who poll and want one of so many slots.
+/// Puts many waiters into the queue at once, which poll and want a slot.
 fn crowd(redis: &Redis, count: u32, limit: &str) {
     let script = format!(
         "for n = 1, {count} do
@@ -162,7 +162,7 @@ fn crowd(redis: &Redis, count: u32, limit: &str) {
 }
 
 #[test]
-fn a_waiter_that_lost_the_first_reply_is_told_its_ticket_by_its_token() {
+fn a_waiter_that_lost_the_first_reply_gets_its_ticket_by_its_token() {
     let redis = Redis::start();
     Ask::by("holder").gets_it(&redis);
     assert_eq!(Ask::waiting("first").waits(&redis), "1");
@@ -333,12 +333,12 @@ fn a_reader_that_comes_does_not_write_the_key_that_the_others_watch() {
 }
 
 #[test]
-fn a_free_lock_goes_on_to_the_first_who_lives_behind_1500_dead() {
+fn a_free_lock_goes_to_the_first_live_waiter_behind_1500_dead_ones() {
     let redis = Redis::start();
     Ask::by("holder").gets_it(&redis);
     crowd(&redis, 1500, "1");
     Ask::waiting("live").waits(&redis);
-    // They could be reached, but nobody is there.
+    // They could be reached, but no process listens.
     let script = "for _, token in ipairs(redis.call('ZRANGE', KEYS[1], 0, 1499)) do
         redis.call('HSET', KEYS[2], token, (string.gsub(redis.call('HGET', KEYS[2], token), ' 0 {', ' 1 {')))
     end";
@@ -386,7 +386,7 @@ fn force_frees_a_lock_of_which_all_members_are_dead() {
 }
 
 #[test]
-fn one_that_waits_for_a_frozen_lock_with_a_dead_member_is_told_to_come_back_when_the_freeze_ends() {
+fn a_waiter_for_a_frozen_lock_with_a_dead_member_learns_when_the_freeze_ends() {
     for limit in ["5", SHARED] {
         let redis = Redis::start();
         Ask::by("dead").limit(limit).gets_it(&redis);
@@ -395,7 +395,7 @@ fn one_that_waits_for_a_frozen_lock_with_a_dead_member_is_told_to_come_back_when
         let answer = Ask::waiting("waiter").ask(&redis);
         let left: u64 = answer[5].parse().unwrap();
         assert!(left > 30_000, "{answer:?}");
-        assert_eq!(answer[6], "0", "nobody holds it: {answer:?}");
+        assert_eq!(answer[6], "0", "it has no holder: {answer:?}");
     }
 }
 
@@ -420,7 +420,7 @@ fn an_older_run_does_not_follow_a_newer_one_that_got_the_lock_directly() {
 }
 
 #[test]
-fn a_number_that_never_got_the_lock_displaces_nobody_once_it_is_gone() {
+fn a_number_that_never_got_the_lock_displaces_no_run_once_it_is_gone() {
     let redis = Redis::start();
     Ask::by("holder").gets_it(&redis);
     let numbered = |token, number| Ask {
@@ -467,7 +467,7 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
     let later = (now_ms() + 3_600_000).to_string();
     while redis.cli(&["ZCARD", QUEUE]) != "0" {
         let token = redis.cli(&["EVAL", granted, "3", KEYS[0], HOLDERS, META, &later]);
-        assert_ne!(token, "", "nobody is let in any more");
+        assert_ne!(token, "", "no waiter is admitted any more");
         let before = commands(&redis);
         assert_eq!(renew(&redis, &token)[0], "1");
         let took = commands(&redis) - before;
@@ -500,7 +500,7 @@ fn slots_are_found_again_when_their_key_was_deleted() {
     let answer = Ask::by("more").limit("9").ask(&redis);
     assert_eq!((answer[0].as_str(), answer[2].as_str()), ("1", "4"));
     Ask::by("fifth").limit("9").waits(&redis);
-    // Without what is known of them, nobody is let in beside them.
+    // Without what is known of them, no other is admitted beside them.
     release(&redis, "more", "status:0");
     redis.cli(&["DEL", KEYS[8], META]);
     Ask::by("fifth").limit("9").waits(&redis);
@@ -508,7 +508,7 @@ fn slots_are_found_again_when_their_key_was_deleted() {
 }
 
 #[test]
-fn readers_who_were_beside_slots_are_readers_when_those_are_gone() {
+fn readers_that_were_beside_slots_are_readers_when_those_are_gone() {
     let redis = Redis::start();
     Ask::by("reader").limit(SHARED).gets_it(&redis);
     Ask::by("slot").limit("2").gets_it(&redis);
@@ -629,10 +629,10 @@ fn a_hold_whose_lock_was_deleted_is_lost_and_not_in_the_future() {
 }
 
 #[test]
-fn a_lock_is_given_back_and_can_be_taken_whatever_others_put_into_its_other_keys() {
+fn a_lock_can_be_released_and_acquired_whatever_others_put_into_its_other_keys() {
     for key in &KEYS[2..] {
         for limit in ["1", "2", SHARED] {
-            // Without the members nobody is known to be one, until the lock's time is over.
+            // Without the set of members no client is known to be one, until the lock expires.
             if *key == HOLDERS && limit != "1" {
                 continue;
             }
@@ -646,7 +646,7 @@ fn a_lock_is_given_back_and_can_be_taken_whatever_others_put_into_its_other_keys
             release(&redis, "holder", "status:0");
             let left = redis.cli(&["EXISTS", "redlock:a"]);
             assert_eq!(left, "0", "{key} {limit}: {}", redis.describe_key("a"));
-            // What is no lock's any more goes with it; a queue isn't touched.
+            // What belongs to no lock any more is removed with it; a queue isn't touched.
             if ![QUEUE, WAITERS].contains(key) {
                 put(&redis);
                 Ask::by("next").limit(limit).gets_it(&redis);

@@ -1,7 +1,7 @@
 //! A way to a server on which things go wrong, exactly where a test says: requests and answers are
-//! told apart, and a hook decides about each request what becomes of it and of its answer.
+//! distinguished, and a hook decides about each request what becomes of it and of its answer.
 //!
-//! What passes keeps its order. With a delay each direction takes so long, as on a long line: many
+//! What passes keeps its order. With a delay each direction takes that long, as on a long line: many
 //! requests may be under way at a time. A network loses no bytes out of the middle of a connection, so
 //! where one request or answer is lost, all that would follow on that connection is lost as well.
 
@@ -41,11 +41,11 @@ pub enum Action {
     /// It is carried out; its answer never arrives, nor does anything after it, and the connection
     /// stays open.
     LoseReply,
-    /// It waits for so long before it goes on, and all that follows behind it.
+    /// It waits for this long before it goes on, and all that follows behind it.
     Stall(Duration),
-    /// It is carried out; its answer waits for so long, and all that follows behind it.
+    /// It is carried out; its answer waits for this long, and all that follows behind it.
     StallReply(Duration),
-    /// It is carried out; of its answer come only so many bytes, then the connection is closed.
+    /// It is carried out; of its answer come only this many bytes, then the connection is closed.
     Cut(usize),
     /// It never arrives; the connection is reset.
     Reset,
@@ -138,14 +138,14 @@ impl Proxy {
         }
     }
 
-    /// A long line, on which a question and its answer take so long in all.
+    /// A long line, on which a question and its answer take this long in all.
     pub fn with_round_trip(redis: &Redis, round_trip: Duration) -> Self {
         let proxy = Self::new(redis);
         proxy.set_round_trip(round_trip);
         proxy
     }
 
-    /// From now on a question and its answer take so long in all.
+    /// From now on a question and its answer take this long in all.
     pub fn set_round_trip(&self, round_trip: Duration) {
         let one_way = u64::try_from(round_trip.as_millis() / 2).unwrap();
         self.shared.delay.store(one_way, Ordering::Relaxed);
@@ -512,7 +512,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
     (0..parts).try_fold(after, |at, _| Some(at + length(bytes.get(at..)?)?))
 }
 
-/// Whether it is no answer but something that the server says by itself; the confirmation of a
+/// Whether it isn't an answer but something that the server pushes; the confirmation of a
 /// subscription is an answer.
 fn is_message(reply: &[u8]) -> bool {
     let confirms = || reply.windows(11).any(|part| part == b"$9\r\nsubscri");
@@ -587,7 +587,7 @@ fn operation(words: &[Vec<u8>]) -> String {
 }
 
 #[test]
-fn values_are_told_apart_and_operations_are_named() {
+fn values_are_distinguished_and_operations_are_named() {
     let push = b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n\r\n\r\n+OK\r\n";
     assert_eq!(length(push), Some(push.len() - 5));
     assert_eq!(length(&push[..20]), None);

@@ -87,7 +87,7 @@ impl Terminal {
         self.master().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Stops the output as Ctrl-S does, and waits until nobody can write any more.
+    /// Stops the output as Ctrl-S does, and waits until no process can write any more.
     pub fn stop_output(&mut self) {
         let path = ptsname_r(self.master()).unwrap();
         let slave = OpenOptions::new()
@@ -175,7 +175,7 @@ impl Terminal {
         if poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], left) == Ok(0) {
             return false;
         }
-        // An error is how a terminal ends that nobody has open any more.
+        // A terminal that no process has open any more ends with an error.
         let read = master.read(&mut bytes).unwrap_or(0);
         let text = String::from_utf8_lossy(&bytes[..read]);
         self.unread += &text;

@@ -71,7 +71,7 @@ fn twenty_waiters_run_in_the_order_in_which_they_came_in_each_of_three_rounds() 
 }
 
 #[test]
-fn those_who_come_again_line_up_behind_those_who_wait() {
+fn runs_that_come_again_line_up_behind_the_waiters() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     // Each takes three turns, and is in the queue again before it comes to the next.
@@ -182,7 +182,7 @@ fn twenty_stopped_waiters_ahead_cost_a_live_one_no_more_than_five_seconds() {
 }
 
 #[test]
-fn each_of_eight_leases_that_nobody_releases_is_noticed_by_the_next_in_line_when_it_ends() {
+fn each_of_eight_leases_that_are_not_released_is_noticed_by_the_next_in_line_when_it_ends() {
     let redis = Redis::start();
     let set = ["SET", "redlock:a", "theirs", "PX", "1000"];
     assert_eq!(redis.cli(&set), "OK");
@@ -312,7 +312,7 @@ fn a_waiter_whose_connection_broke_unnoticed_is_passed_over_and_comes_back_in_it
     assert_eq!(channels.lines().count(), 3, "{channels}");
     let clients = redis.cli(&["CLIENT", "LIST"]);
     let ids = clients.lines().filter(|client| client.contains(" sub=1 "));
-    // The oldest connection is that of the one who came first.
+    // The oldest connection is that of the first waiter.
     let first = ids
         .filter_map(|client| client.split([' ', '=']).nth(1)?.parse::<u64>().ok())
         .min();
@@ -417,7 +417,7 @@ fn when_the_holder_dies_the_head_of_the_queue_has_the_lock_within_100_ms_of_its_
     let rounds: Vec<(Duration, Running)> = (0..5)
         .map(|round| {
             let name = format!("lock-{round}");
-            // Five moments that are no heartbeat of anybody.
+            // Five moments at which no waiter has a heartbeat.
             let expiry = now() + MS * (1400 + 90 * round);
             let key = format!("redlock:{name}");
             let at = expiry.as_millis().to_string();
@@ -624,7 +624,7 @@ fn where_messages_are_forbidden_the_order_of_turns_is_the_same() {
 }
 
 #[test]
-fn one_who_may_not_listen_waits_among_others_who_do() {
+fn a_waiter_that_may_not_subscribe_waits_among_others_that_do() {
     let redis = Redis::start();
     let deaf = user(&redis, "deaf", &["-subscribe"]);
     let holder = Gated::start(&redis, &["a"]).ready();
@@ -640,7 +640,7 @@ fn one_who_may_not_listen_waits_among_others_who_do() {
 }
 
 #[test]
-fn one_who_may_not_publish_releases_to_others_all_the_same() {
+fn a_holder_that_may_not_publish_hands_on_to_others_all_the_same() {
     let redis = Redis::start();
     let mute = user(&redis, "mute", &["-publish"]);
     let holder = Gated::start(&redis, &["-u", &mute, "a"]).ready();

@@ -5,7 +5,7 @@
 //! with the shell, the variables and the signals that they have there. Where the machine has no cron
 //! daemon, or doesn't let us hide its own crontabs from it, the crontab is run line by line: cron
 //! changes to the crontab's user, which only root may do, also in a namespace of its own. Where it
-//! has no systemd, nobody checks the units; where it has no namespaces, the pod isn't process 1.
+//! has no systemd, the units aren't checked; where it has no namespaces, the pod isn't process 1.
 
 use std::fs;
 use std::path::Path;
@@ -143,7 +143,7 @@ fn yaml(text: &str) -> Value {
     serde_json::from_str(&parsed.stdout).unwrap()
 }
 
-/// A script that says `ready` and goes on until it is told to end.
+/// A script that says `ready` and goes on until it is asked to end.
 const GATE: &str = "echo ready; until test -e go; do sleep 0.02; done";
 
 /// The processes that a process has started.
@@ -415,7 +415,7 @@ fn github_actions_with_a_lock_for_several_steps() {
         left.parse().unwrap()
     };
     let statuses = github_job(&sandbox, &url, |step| match step {
-        // Longer than what nobody renews would last by default.
+        // Longer than a lease lasts by default without a renewal.
         0 | 1 => assert!(left() > 25 * 60_000, "after step {step}: {}", left()),
         _ => assert_eq!(left(), -2),
     });
@@ -616,7 +616,7 @@ fn the_rest_of_a_script_that_has_lost_its_lock() {
         }
         let mut run = Running::start(&mut sandbox.script("deploy", &text));
         run.expect_line("ready");
-        // Nobody is left who could stop the script.
+        // No process is left that could stop the script.
         kill(Pid::from_raw(keeper(&run)), Signal::SIGKILL).unwrap();
         sandbox.redis.cli(&["DEL", "redlock:deploy"]);
         sandbox.open_the_gate();

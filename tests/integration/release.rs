@@ -129,7 +129,7 @@ fn force_frees_another_clients_lock_but_leaves_other_keys_alone() {
 }
 
 #[test]
-fn a_forced_release_wakes_who_waits() {
+fn a_forced_release_wakes_a_waiter() {
     let redis = Redis::start();
     let (_run, _) = held(&redis);
     let waiter = Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));

@@ -81,7 +81,7 @@ fn an_acquire_repairs_it_too() {
 }
 
 #[test]
-fn one_who_does_not_wait_repairs_it_and_gives_up() {
+fn a_run_that_does_not_wait_repairs_it_and_gives_up() {
     let redis = left_behind();
     let repair = [
         "run",
@@ -101,12 +101,12 @@ fn one_who_does_not_wait_repairs_it_and_gives_up() {
         "{}",
         redis.describe_key("a")
     );
-    // Which helps those who don't ask for it, too.
+    // Which also helps runs without --repair-ttl.
     redlock(&redis, &["run", "-q", "-w", "5s", "a", "--", "true"]).assert_code(0);
 }
 
 #[test]
-fn those_who_wait_already_get_it_in_their_order() {
+fn waiters_that_were_there_before_get_it_in_their_order() {
     let redis = left_behind();
     let script = r#"echo first >>"$HOME/order""#;
     let first = queued(&redis, &["run", "-q", "a", "-c", script]);

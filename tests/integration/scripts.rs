@@ -274,7 +274,7 @@ fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_t
 }
 
 #[test]
-fn one_of_several_who_share_a_lock_survives_with_what_it_extended_itself() {
+fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     // The lock's key outlives the lease of this one, as another one holds it for longer.
@@ -475,7 +475,7 @@ fn a_failing_acquire_ends_its_script_wherever_the_words_of_the_command_line_stan
 }
 
 #[test]
-fn a_lock_whose_token_nobody_got_to_know_is_given_back() {
+fn a_lock_whose_token_was_not_read_is_released() {
     let redis = Redis::start();
     for format in ["env", "json", "token", "github"] {
         let acquire = ["acquire", "a", "--format", format];
@@ -483,8 +483,8 @@ fn a_lock_whose_token_nobody_got_to_know_is_given_back() {
             .write(true)
             .open("/dev/full")
             .unwrap();
-        let (nobody, pipe) = std::os::unix::net::UnixStream::pair().unwrap();
-        drop(nobody);
+        let (reader, pipe) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(reader);
         for stdout in [full.into(), std::os::fd::OwnedFd::from(pipe)] {
             let status = redis.redlock(&acquire).stdout(stdout).status().unwrap();
             assert!(!status.success());
@@ -554,7 +554,7 @@ fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
 }
 
 #[test]
-fn check_says_who_has_the_lock_now_or_that_nobody_has() {
+fn check_names_the_present_holder_or_says_that_the_lock_is_free() {
     let redis = Redis::start();
     let text = r#"eval "$(redlock acquire a --while-pid $$ --on-lost warn)"; redlock release --force -q a
         redlock check; echo $?; redlock extend 1m; echo $?; redlock release; echo $?"#;

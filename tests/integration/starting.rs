@@ -86,7 +86,7 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
 }
 
 #[test]
-fn a_user_who_may_have_no_more_processes_has_command_stopped_in_time() {
+fn under_a_limit_of_processes_command_is_stopped_in_time() {
     let Some(user) = OtherUser::alone() else {
         return;
     };
@@ -305,9 +305,10 @@ fn a_file_system_that_does_not_answer_is_passed_over() {
 
 #[test]
 fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
-    for (error, words) in [
-        ("EAGAIN", "Resource temporarily unavailable"),
-        ("ENOMEM", "annot allocate memory"),
+    for (error, texts) in [
+        ("EAGAIN", ["Resource temporarily unavailable"; 2]),
+        // As glibc and as musl have it.
+        ("ENOMEM", ["annot allocate memory", "Out of memory"]),
     ] {
         let redis = Redis::start();
         let inject = format!("inject=clone,clone3,fork,vfork:error={error}");
@@ -316,7 +317,11 @@ fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
             &["-e", &inject],
             &["run", "a", "--", "echo", "ran"],
         ));
-        end.assert_code(125).assert_says("echo").assert_says(words);
+        end.assert_code(125).assert_says("echo");
+        assert!(
+            texts.iter().any(|text| end.stderr.contains(text)),
+            "{end:?}"
+        );
         assert_eq!(end.stdout, "");
         assert_nothing_left(&redis);
     }

@@ -1,4 +1,4 @@
-//! `redlock status`: who holds which lock, for people and for programs.
+//! `redlock status`: the holders and waiters of each lock, for people and for programs.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ fn host() -> String {
 }
 
 #[test]
-fn the_table_says_who_holds_what_for_how_long_and_why() {
+fn the_table_shows_holders_for_how_long_and_why() {
     let redis = Redis::start();
     let run = held(&redis, &["--reason", "release 7"], "deploy");
     let table = status(&redis, &[]);
@@ -206,7 +206,7 @@ fn a_crashed_holder_leaves_the_list_with_its_lease() {
         redis.cli(&["EXISTS", "redlock:crashed"]) == "0"
     });
     assert_eq!(status(&redis, &[]), "no lock is held\n");
-    // What the history knows about it ends by itself, at the latest after 60 days; or with the next
+    // What the history knows about it expires, at the latest after 60 days; or with the next
     // run, which writes it down.
     for key in redis.cli(&["KEYS", "*"]).lines() {
         let left: i64 = redis.cli(&["PTTL", key]).parse().unwrap();

@@ -58,7 +58,7 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     let redis = Redis::start();
     let run = run(&redis, &["--ttl", "10s", "--kill-after", "1s"]);
     let token = redis.cli(&["GET", "redlock:a"]);
-    // It stands still while the first renewal comes, and for as long as the stall is to last.
+    // It is suspended while the first renewal comes, and for as long as the stall is to last.
     std::thread::sleep(Duration::from_secs(2));
     redis.stall();
     std::thread::sleep(Duration::from_secs(3));
@@ -75,7 +75,7 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
         let before = redis.calls("eval");
         redis.cli(&["SCRIPT", "FLUSH"]);
         redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        wait_until("the script is sent anew", || redis.calls("eval") > before);
+        wait_until("the script is sent again", || redis.calls("eval") > before);
     }
     assert_goes_on(&redis, run, &token);
 }
@@ -155,7 +155,7 @@ fn a_waiter_survives_a_restart_of_redis() {
 }
 
 #[test]
-fn a_lock_whose_answer_was_lost_is_given_back_over_another_connection() {
+fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     let redis = Redis::start();
     let (port, held_up) = slow_network(redis.port);
     let url = format!("redis://127.0.0.1:{port}");

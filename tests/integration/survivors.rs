@@ -1,5 +1,5 @@
 //! A redlock that was killed takes COMMAND with it, but not what COMMAND had started: as long as any
-//! of that works on, nobody on this host takes the lock over before its lease ends.
+//! of that works on, no run on this host takes the lock over before its lease ends.
 //!
 //! The tests with another user need root, and a temporary directory where setuid programs count;
 //! elsewhere they check nothing.

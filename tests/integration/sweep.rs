@@ -37,8 +37,8 @@ const SOME: usize = 70;
 /// The errors of a machine that has run out of something.
 const ERRORS: [&str; 5] = ["ENOMEM", "EMFILE", "EAGAIN", "EIO", "ENOSPC"];
 
-/// Calls that can't fail, or whose failure nobody looks at. Where close fails, the descriptor is closed
-/// all the same, which strace doesn't do; and a futex that wakes nobody is none.
+/// Calls that can't fail, or whose failure is ignored. Where close fails, the descriptor is closed
+/// all the same, which strace doesn't do; and a futex that wakes no thread isn't a failure.
 const NEVER_FAIL: [&str; 20] = [
     "arch_prctl",
     "close",
@@ -353,7 +353,7 @@ impl Sweep {
             status = tested.try_wait().unwrap();
             status.is_some() || began()
         });
-        // One who waits, and starts as soon as the lock is free.
+        // A waiter, which starts as soon as the lock is free.
         let next = if scene.leaves_work() && fault.is_some_and(|fault| fault.error.is_none()) {
             None
         } else {
@@ -394,7 +394,7 @@ impl Sweep {
         if let Some(holder) = &mut holder {
             let _ = holder.wait();
         }
-        // Those whom the kernel kills are gone a moment later.
+        // Processes that the kernel kills are gone a moment later.
         let patience = match fault {
             Some(Fault { error: None, .. }) if scene.leaves_work() => Duration::ZERO,
             Some(_) | None => Duration::from_secs(4),
@@ -409,7 +409,7 @@ impl Sweep {
         }
         self.kill_all(&name);
         let evidence = self.text(&name, "evidence");
-        // Each kind once: what Redis answered instead of the token is told below.
+        // Each kind once: what Redis answered instead of the token is reported below.
         let violations = evidence
             .lines()
             .filter_map(|line| line.split_once("VIOLATION: ")?.1.split(", but").next());
@@ -451,7 +451,7 @@ impl Sweep {
         let script_pid: i32 = script.id().try_into().unwrap();
         let mut keeper = None;
         until(end, || {
-            // The one that stands still; acquire itself has ended when its child is the keeper.
+            // The suspended one; acquire itself has ended when its child is the keeper.
             keeper = self.processes(name).into_iter().find(|&pid| {
                 let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 let is_redlock = words.starts_with(self.binary.as_os_str().as_encoded_bytes());
@@ -486,7 +486,7 @@ impl Sweep {
         std::thread::spawn(move || second.wait());
     }
 
-    /// A run that nobody disturbs.
+    /// An undisturbed run.
     fn follow(&self, name: &str) -> Child {
         let words = self.run(&["-q", "--wait", "20s", "--ttl", "5s"], name, "next");
         let mut command = self.command(&words[0], name);
@@ -554,7 +554,7 @@ impl Sweep {
         lines.join("\n")
     }
 
-    /// Until nobody is left.
+    /// Until no process is left.
     fn kill_all(&self, name: &str) {
         for _ in 0..100 {
             let left = self.processes(name);
@@ -758,7 +758,7 @@ fn whichever_call_fails_or_is_the_last_no_command_runs_without_the_lock_and_noth
         began.elapsed(),
         broken.len()
     );
-    // Also where all is well, for those who have asked for all cases.
+    // Also where all is well, if all cases were requested.
     std::io::stdout().write_all(summary.as_bytes()).unwrap();
     let in_full = broken.iter().map(|(case, what)| {
         let what = what.join("\n    ");

@@ -1,4 +1,4 @@
-//! A holder on this host that is dead, and what is no proof of that.
+//! Taking over from a dead holder on this host, and what doesn't prove that it is dead.
 //!
 //! Where pid namespaces may not be made, the test that makes one checks nothing; another one writes
 //! a namespace into what the holder left.
@@ -68,7 +68,7 @@ fn the_place_of_a_killed_member_of_a_group_is_taken_over() {
 }
 
 #[test]
-fn one_who_comes_after_the_holder_was_killed_gets_the_lock_at_once() {
+fn a_run_that_comes_after_the_holder_was_killed_gets_the_lock_at_once() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "60s"]);
@@ -107,7 +107,7 @@ fn a_holder_that_is_stopped_is_not_dead() {
     let holder = holder(&redis, &["--ttl", "3s", "-k", "100ms"]);
     holder.suspend();
     assert_waits_for_the_expiry(&redis);
-    // It finds out by itself.
+    // It notices without a message.
     holder.resume();
     holder.finish().assert_code(79);
 }
@@ -126,7 +126,7 @@ fn a_lock_that_an_inner_run_uses_outlives_the_outer_one_by_its_ttl() {
     redis.cli(&["DEL", "redlock:a"]);
 }
 
-/// The lock is given to nobody before its lease is over, and then to the one who waits.
+/// The lock is granted to no client before its lease is over, and then to the waiter.
 #[track_caller]
 fn assert_waits_for_the_expiry(redis: &Redis) {
     let asked = now();
@@ -333,7 +333,7 @@ fn a_holder_that_lives_in_its_own_pid_namespace_is_left_alone() {
     let Some((mut holder, pid)) = holder_in_a_namespace(&redis) else {
         return;
     };
-    // Its pid there, 1, is alive here as well, and may be anybody's.
+    // Its pid there, 1, is alive here as well, and may be any process.
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     assert!(!holder.has_ended());
     crate::support::send(pid, libc::SIGTERM);

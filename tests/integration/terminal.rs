@@ -298,7 +298,7 @@ fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_fg() {
 }
 
 #[test]
-fn a_command_that_stops_itself_goes_on_when_the_job_is_told_to() {
+fn a_command_that_stops_itself_goes_on_when_the_job_is_continued() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
     let run = stops_itself("STOP");
@@ -306,7 +306,7 @@ fn a_command_that_stops_itself_goes_on_when_the_job_is_told_to() {
     let child = pid_in(&terminal.line("ready"));
     let redlock = parent(child);
     terminal.line("status:14");
-    // What `bg`, or anybody who knows the job, sends.
+    // What `bg`, or another process that knows the job, sends.
     send(-redlock, libc::SIGCONT);
     terminal.line("went on");
     wait_until("both have ended", || !is_alive(child) && !is_alive(redlock));
@@ -316,9 +316,9 @@ fn a_command_that_stops_itself_goes_on_when_the_job_is_told_to() {
 }
 
 #[test]
-fn a_child_of_command_that_is_stopped_stops_nobody_else() {
+fn a_child_of_command_that_is_stopped_stops_no_other_process() {
     let redis = Redis::start();
-    // redlock's business is COMMAND; a shell within it may have jobs of its own.
+    // redlock's business is COMMAND; a shell within it may have its own jobs.
     let script =
         r#"perl -e "$COUNTER" grandchild & kill -STOP $!; exec perl -e "$COUNTER" child USR1"#;
     let mut terminal = redlock(&redis, &["run", "--ttl", "120s", "a", "-c", script]);

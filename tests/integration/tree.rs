@@ -278,8 +278,8 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
 
 #[test]
 fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
-    // Each process of the chain is in a session of its own, and its parent is gone. All of them have
-    // the locked file open. The chain ends by itself after a while.
+    // Each process of the chain is in a separate session, and its parent is gone. All of them have
+    // the locked file open. The chain exits after a while.
     let chain = r#"
         use POSIX ();
         use Fcntl ":flock";
@@ -307,7 +307,7 @@ fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
         wait_until("redlock ends", || run.has_ended());
         let witness = fs::File::open(witness).unwrap();
         let witness = Flock::lock(witness, FlockArg::LockExclusiveNonblock);
-        assert!(witness.is_ok(), "somebody has escaped, in round {round}");
+        assert!(witness.is_ok(), "a process has escaped, in round {round}");
         run.finish().assert_code(143);
         assert_nothing_left(&redis);
     }
@@ -504,7 +504,7 @@ fn without_wait_tree_descendants_of_a_command_that_ended_by_itself_are_left_alon
         assert_nothing_left(&redis);
         gate.open();
         gate.open();
-        wait_until("it has ended by itself", || !is_alive(descendant));
+        wait_until("it has exited", || !is_alive(descendant));
         drop(gate);
         fs::remove_file(redis.dir.path().join("gate")).unwrap();
         fs::remove_file(redis.dir.path().join("pid")).unwrap();

@@ -188,7 +188,7 @@ fn screen(shown: &str) -> String {
 }
 
 #[test]
-fn on_a_terminal_it_is_one_line_that_is_written_anew_and_erased_at_the_end() {
+fn on_a_terminal_it_is_one_line_that_is_rewritten_and_erased_at_the_end() {
     let redis = Redis::start();
     let command = ["sh", "-c", "echo ready; exec sleep 60"];
     let holder = held(&redis, &["--reason", "a rather long reason"], &command);
@@ -236,16 +236,16 @@ fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
 }
 
 #[test]
-fn the_job_is_told_how_long_it_waited() {
+fn the_job_learns_how_long_it_waited() {
     let redis = Redis::start();
     let script = ["a", "-c", "echo $REDLOCK_WAITED_MS"];
-    let told = |end: &Outcome| {
+    let reported = |end: &Outcome| {
         end.assert_code(0);
         Duration::from_millis(end.stdout.trim().parse().unwrap())
     };
     let began = Instant::now();
     let end = outcome(&mut redis.redlock(&[&["run"], &script[..]].concat()));
-    assert!(told(&end) <= began.elapsed());
+    assert!(reported(&end) <= began.elapsed());
     let holder = Gated::start(&redis, &["a"]).ready();
     let began = Instant::now();
     let run = queued(&redis, &[&["run", "-q"], &script[..]].concat());
@@ -255,7 +255,7 @@ fn the_job_is_told_how_long_it_waited() {
     });
     holder.end();
     let end = run.finish();
-    let waited = told(&end);
+    let waited = reported(&end);
     assert!(waited >= Duration::from_millis(300), "{waited:?}");
     assert!(waited <= began.elapsed(), "{waited:?}");
     assert_nothing_left(&redis);
@@ -270,14 +270,14 @@ fn wait_returns_when_the_lock_is_free_and_does_not_take_it() {
     let pid = format!("(pid {})", holder.run.pid());
     assert!(line.starts_with("redlock: waiting for \"a\", held by "));
     assert!(line.contains(&pid), "{line}");
-    assert_eq!(redis.queue("a"), [0; 0], "it stands in nobody's way");
+    assert_eq!(redis.queue("a"), [0; 0], "it is in no waiter's way");
     holder.end();
     wait.finish().assert_code(0);
     assert_nothing_left(&redis);
 }
 
 #[test]
-fn wait_waits_for_all_who_come_before_the_lock_is_free() {
+fn wait_waits_for_all_holders_that_come_before_the_lock_is_free() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let next = Gated::queued(&redis, &["-q", "a"]);
@@ -397,7 +397,7 @@ fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
 }
 
 #[test]
-fn the_table_shows_who_waits() {
+fn the_table_shows_the_waiters() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = Gated::queued(&redis, &["-q", "--reason", "release 7", "a"]);

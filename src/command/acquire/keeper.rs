@@ -19,10 +19,10 @@ use crate::command::acquisition::{Acquisition, HeldLocks, outcome_of, sleep};
 use crate::command::environment::origin_of;
 use crate::exit::Exit;
 use crate::lease::{LeaseEvent, try_timeout};
-use crate::lock::{Outcome, ReleaseMode};
+use crate::lock::{HoldOutcome, ReleaseMode};
 use crate::process::{self, ProcessFd};
 use crate::renewer::Report;
-use crate::session::{Action, Event, Policy, Session};
+use crate::session::{self, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::sys;
@@ -46,7 +46,7 @@ pub(super) struct Target {
 /// A process that was found to descend from another one.
 struct Descendant {
     known: Known,
-    /// `None` where there is no descriptor for it: then it is looked for by its pid.
+    /// `None` where it has no descriptor: then it is looked up by its pid.
     process: Option<ProcessFd>,
 }
 
@@ -152,7 +152,7 @@ impl Target {
         }
     }
 
-    /// It and what was found of its tree, as they can be told from others later.
+    /// It and what was found of its tree, with what identifies them later.
     fn known(&self) -> Vec<Known> {
         let script = Known::read(Pid::from_raw(self.pid));
         let rest = self.rest.iter().map(|descendant| descendant.known);
@@ -221,7 +221,7 @@ pub(super) fn leave_behind(
     stderr::silence();
     let mut target = target;
     target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
-    let policy = Policy {
+    let policy = session::Policy {
         on_terminal: false,
         leads_session: true,
         only_warn: options.on_lost == KeeperOnLost::Warn,
@@ -278,20 +278,20 @@ const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
     /// Renews until the target has ended, or the lock isn't ours any more; how that ended.
-    fn watch(&mut self) -> Result<Outcome> {
+    fn watch(&mut self) -> Result<HoldOutcome> {
         let signals = Signals::take(false)?;
         let mut timer = Timer::new()?;
         let mut ended = false;
         // Whether all that it may have left could be looked at.
         let mut looked = true;
         loop {
-            if let Some(end) = self.apply(Event::Tick) {
+            if let Some(end) = self.apply(session::Event::Tick) {
                 return Ok(end);
             }
             if self.target.process.has_ended() {
                 if !std::mem::replace(&mut ended, true) {
                     let status = self.target.exit_status();
-                    if let Some(end) = self.apply(Event::Ended(status)) {
+                    if let Some(end) = self.apply(session::Event::Ended(status)) {
                         return Ok(end);
                     }
                 }
@@ -304,7 +304,7 @@ impl Keeper<'_> {
                 }
                 if looked
                     && self.target.has_wholly_ended()
-                    && let Some(end) = self.apply(Event::TreeEnded)
+                    && let Some(end) = self.apply(session::Event::TreeEnded)
                 {
                     return Ok(end);
                 }
@@ -327,8 +327,10 @@ impl Keeper<'_> {
             }
             for report in self.holds.reports() {
                 let event = self.event_of(report);
-                if self.holds.all.is_empty() && !matches!(event, Event::Lease(LeaseEvent::Lost)) {
-                    return Ok(Outcome::Released);
+                if self.holds.all.is_empty()
+                    && !matches!(event, session::Event::Lease(LeaseEvent::Lost))
+                {
+                    return Ok(HoldOutcome::Released);
                 }
                 if let Some(end) = self.apply(event) {
                     return Ok(end);
@@ -338,68 +340,70 @@ impl Keeper<'_> {
     }
 
     /// Something that watching needs has failed: the work must not go on without it.
-    fn abandon(&mut self) -> Outcome {
+    fn abandon(&mut self) -> HoldOutcome {
         if self.only_warn {
             let _ = self.target.process.signal(SIGURG);
             self.holds.leave();
-            return Outcome::Lost;
+            return HoldOutcome::Lost;
         }
         let until = now() + ABANDON_WITHIN;
         while now() < until {
             if self.target.find_rest(&self.id) && self.target.has_wholly_ended() {
-                return Outcome::Lost;
+                return HoldOutcome::Lost;
             }
             self.target.signal_all(&[sys::SIGKILL]);
             std::thread::sleep(Duration::from_millis(1));
         }
         self.holds.leave();
-        Outcome::Lost
+        HoldOutcome::Lost
     }
 
     /// What the renewer reports as an event.
-    fn event_of(&mut self, report: Report) -> Event {
+    fn event_of(&mut self, report: Report) -> session::Event {
         let (event, _) = self.holds.record(report);
         if self.only_warn && event == LeaseEvent::Cancelled {
             let _ = self.target.process.signal(SIGURG);
-            return Event::Tick;
+            return session::Event::Tick;
         }
-        Event::Lease(event)
+        session::Event::Lease(event)
     }
 
     /// Lets the session decide about an event, and does it, and about what follows from that.
-    fn apply(&mut self, event: Event) -> Option<Outcome> {
+    fn apply(&mut self, event: session::Event) -> Option<HoldOutcome> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.session.on_event(event, now()) {
                 match action {
-                    Action::Forward(signal) => {
+                    session::Action::Forward(signal) => {
                         let _ = self.target.process.signal(signal);
                     }
                     // For a process that gets signals from outside.
-                    Action::Suspend | Action::TerminateOthers => {}
-                    Action::Renew => {
+                    session::Action::Suspend | session::Action::TerminateOthers => {}
+                    session::Action::Renew => {
                         if self.holds.renew().is_err() {
-                            events.push_back(Event::Lease(LeaseEvent::RenewalFailed));
+                            events.push_back(session::Event::Lease(LeaseEvent::RenewalFailed));
                         }
                         let noted = now();
                         self.target.remember();
                         self.holds.leave_marks(noted, &self.target.known());
                     }
-                    Action::Warn => {
+                    session::Action::Warn => {
                         let _ = self.target.process.signal(SIGURG);
-                        return Some(Outcome::Lost);
+                        return Some(HoldOutcome::Lost);
                     }
                     // A stopped process takes its SIGTERM only when it goes on.
-                    Action::Terminate(_) => {
+                    session::Action::Terminate(_) => {
                         self.target.find_rest(&self.id);
                         self.target.signal_all(&[sys::SIGTERM, sys::SIGCONT]);
                     }
-                    Action::Kill(_) | Action::KillRest => {
+                    session::Action::Kill(_) | session::Action::KillRest => {
                         self.target.find_rest(&self.id);
                         self.target.signal_all(&[sys::SIGKILL]);
                     }
-                    Action::Finish(Exit::Command(_)) => return Some(Outcome::Released),
-                    Action::Finish(exit) => return Some(outcome_of(exit)),
+                    session::Action::Finish(Exit::Command(_)) => {
+                        return Some(HoldOutcome::Released);
+                    }
+                    session::Action::Finish(exit) => return Some(outcome_of(exit)),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! `redlock acquire`: take a lock for a script that goes on, and tell it what later steps need.
+//! `redlock acquire`: acquire a lock and return, for scripts; prints what later steps need.
 //!
 //! The output is made for `eval`, so that a script that fails to get the lock ends there: whatever
 //! goes wrong, the last line says so to the shell.
@@ -46,7 +46,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         .while_pid
         .map(|pid| target(pid, options))
         .transpose()?;
-    // Our own process is of no interest to others: it will have ended.
+    // Records the caller: our own process exits at once.
     let pid = match options.while_pid {
         Some(pid) => pid,
         None => nix::unistd::getppid().as_raw(),
@@ -54,13 +54,13 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let who = Who {
         pid: pid.unsigned_abs(),
         command: shortened(process::command_line(pid).into_iter().map(Into::into)),
-        reason: options.taking.reason.clone(),
+        reason: options.acquire.reason.clone(),
         instance: target.as_ref().map(Target::instance),
         ..own_identity()
     };
-    let acquisition = Acquisition::new(settings, names, who, &options.taking, options.kill_after);
+    let acquisition = Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
     let mut holds = acquisition.nothing_held();
-    // Before all else: a process that is stopped here still has to tell the shell.
+    // Before all else: if this process is terminated here, the shell still has to learn of it.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
     if let Err(reason) = acquire_lock(&acquisition, &mut holds, &signals)? {
@@ -68,7 +68,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         drop(guard);
         return Ok(acquisition.not_acquired(reason));
     }
-    let slots = options.taking.slots.is_some();
+    let slots = options.acquire.slots.is_some();
     let environment = acquisition.environment(&holds, slots);
     let text = text(options, &environment, &holds);
     if let Some(why) = wait_for_reader(&signals, &holds)? {
@@ -76,10 +76,10 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         drop(guard);
         return Ok(acquisition.not_acquired(why));
     }
-    let told = print(&text).context("can't write to standard output");
+    let printed = print(&text).context("can't write to standard output");
     let kept = match target {
-        _ if told.is_err() => told.map(drop),
-        _ if matches!(told, Ok(false)) => Err(anyhow::anyhow!("nobody reads standard output")),
+        _ if printed.is_err() => printed.map(drop),
+        _ if matches!(printed, Ok(false)) => Err(anyhow::anyhow!("nobody reads standard output")),
         Some(target) => keeper::leave_behind(target, options, &acquisition, &mut holds),
         None => Ok(()),
     };
@@ -109,7 +109,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     })
 }
 
-/// Takes the lock, and is sensitive to signals meanwhile; why not, if it isn't ours.
+/// Acquires the lock, reacting to signals meanwhile; the reason, if it isn't ours.
 fn acquire_lock(
     acquisition: &Acquisition,
     holds: &mut HeldLocks,
@@ -132,8 +132,8 @@ fn acquire_lock(
     })
 }
 
-/// Waits until standard output takes what there is to say, which is little; why to give up, if a signal
-/// comes or the lease ends before that.
+/// Waits until standard output accepts the little that is to be printed; the reason to give up, if a
+/// signal comes or the lease ends before that.
 fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<Reason>> {
     let stdout = std::io::stdout();
     loop {
@@ -184,12 +184,12 @@ fn text(options: &cli::Acquire, environment: &Environment, holds: &HeldLocks) ->
         }
         Format::Json => {
             for hold in &holds.all {
-                let ttl = u64::try_from(options.taking.ttl.as_millis()).unwrap_or(u64::MAX);
+                let ttl = u64::try_from(options.acquire.ttl.as_millis()).unwrap_or(u64::MAX);
                 let object = json!({
                     "name": hold.claim.lock().name().as_str(),
                     "token": String::from_utf8_lossy(hold.claim.token().as_bytes()),
                     "fence": hold.fence,
-                    "slot": options.taking.slots.map(|_| hold.slot),
+                    "slot": options.acquire.slots.map(|_| hold.slot),
                     "waited_ms": u64::try_from(holds.waited_ms()).ok(),
                     "ttl_ms": ttl,
                 });
@@ -243,7 +243,7 @@ fn is_evaluated(words: &[OsString]) -> bool {
     words[at] == "acquire" && !after.iter().any(in_one) && !after.windows(2).any(in_two)
 }
 
-/// Where the command stands: the first word that is neither an option nor the value of one.
+/// The position of the command: the first word that is neither an option nor the value of one.
 fn command_at(words: &[Cow<str>]) -> Option<usize> {
     let cli = cli::Cli::command();
     let has_value = |word: &str| {

@@ -24,7 +24,7 @@ use crate::lock::{
 use crate::process::{self, Liveness, ProcessFd};
 use crate::report;
 use crate::signal::Signals;
-use crate::wait::{Action, End, Event, HolderState, Policy, Wait, WaitLimit};
+use crate::wait::{self, HolderState, Wait, WaitLimit};
 
 /// One wait for one lock.
 pub struct Attempt<'a> {
@@ -47,7 +47,7 @@ pub struct Attempt<'a> {
 enum Applied {
     Nothing,
     Something,
-    End(End),
+    End(wait::End),
 }
 
 impl<'a> Attempt<'a> {
@@ -61,7 +61,7 @@ impl<'a> Attempt<'a> {
         timer: &'a mut Timer,
     ) -> Self {
         let options = acquisition.wait_options;
-        let policy = Policy {
+        let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),
             ttl: acquisition.request.ttl,
             kill_after: acquisition.kill_after,
@@ -98,11 +98,11 @@ impl<'a> Attempt<'a> {
         };
         report::status_line(None);
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
-            // Where that fails, others find out for themselves that it waits no more.
+            // Where that fails, other clients see from the queue that it doesn't wait any more.
             let _ = edge.forget(&mut self.client);
         }
-        // Whatever else ended the wait: our place must go, and a lock that a request has taken
-        // whose answer nobody read. The same connection, where it is good, keeps the order.
+        // Whatever else ended the wait: our place must be removed, and so must a lock that was taken by a
+        // request whose answer wasn't read. The same connection, where it is good, keeps the order.
         if self.wait.is_known() && !matches!(outcome, Ok(Outcome::Acquired)) {
             let signals = Some(self.signals);
             let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
@@ -118,8 +118,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits for whatever comes next, until the wait is over.
-    fn run_loop(&mut self) -> io::Result<End> {
-        let mut applied = self.apply(Event::Start)?;
+    fn run_loop(&mut self) -> io::Result<wait::End> {
+        let mut applied = self.apply(wait::Event::Start)?;
         loop {
             if let Applied::End(end) = applied {
                 return Ok(end);
@@ -130,7 +130,7 @@ impl<'a> Attempt<'a> {
                     None => Applied::Nothing,
                 },
                 Ok(None) => self.look_around()?,
-                Err(error) => self.apply(Event::Failed(error))?,
+                Err(error) => self.apply(wait::Event::Failed(error))?,
             };
         }
     }
@@ -139,7 +139,7 @@ impl<'a> Attempt<'a> {
     /// where there was nothing.
     fn look_around(&mut self) -> io::Result<Applied> {
         while let Some(received) = self.signals.next()? {
-            let applied = self.apply(Event::Signal(received.signal))?;
+            let applied = self.apply(wait::Event::Signal(received.signal))?;
             if let Applied::End(_) = applied {
                 return Ok(applied);
             }
@@ -150,18 +150,18 @@ impl<'a> Attempt<'a> {
                 self.acquisition.verbosity().verbose(error);
             }
             self.trouble = trouble;
-            let applied = self.apply(Event::Lease(event))?;
+            let applied = self.apply(wait::Event::Lease(event))?;
             if let Applied::End(_) = applied {
                 return Ok(applied);
             }
         }
-        let applied = self.apply(Event::Tick)?;
+        let applied = self.apply(wait::Event::Tick)?;
         if let Applied::Something | Applied::End(_) = applied {
             return Ok(applied);
         }
         if self.holder.as_ref().is_some_and(ProcessFd::has_ended) {
             self.holder = None;
-            return self.apply(Event::HolderEnded);
+            return self.apply(wait::Event::HolderEnded);
         }
         let due = self.wait.due().into_iter().chain(self.held.due());
         self.timer.set(due.min())?;
@@ -176,7 +176,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// What came in, as an event, if it is one for a waiter.
-    fn event_of(&mut self, incoming: Incoming) -> Option<Event> {
+    fn event_of(&mut self, incoming: Incoming) -> Option<wait::Event> {
         match incoming {
             Incoming::Acquired(answer) => {
                 self.held.answered = true;
@@ -187,24 +187,24 @@ impl<'a> Attempt<'a> {
                         "lock \"{name}\" (another client's) had no expiry; it now expires in {ttl}"
                     ));
                 }
-                Some(Event::Answered(answer))
+                Some(wait::Event::Answered(answer))
             }
-            Incoming::Granted(grant) => Some(Event::Granted(grant)),
+            Incoming::Granted(grant) => Some(wait::Event::Granted(grant)),
             // A key that we track is that of the run that we joined.
-            Incoming::Message | Incoming::KeyChanged => Some(Event::Message),
-            Incoming::SubscribeDenied => Some(Event::SubscribeDenied),
+            Incoming::Message | Incoming::KeyChanged => Some(wait::Event::Message),
+            Incoming::SubscribeDenied => Some(wait::Event::SubscribeDenied),
             Incoming::Subscribed => None,
         }
     }
 
     /// Lets the wait decide about an event, and does it, and about what follows from that.
-    fn apply(&mut self, event: Event) -> io::Result<Applied> {
+    fn apply(&mut self, event: wait::Event) -> io::Result<Applied> {
         let mut applied = Applied::Nothing;
         let mut events = VecDeque::new();
         let mut next = Some(event);
         while let Some(event) = next {
             for action in self.wait.on_event(event, now()) {
-                if let Action::End(end) = action {
+                if let wait::Action::End(end) = action {
                     return Ok(Applied::End(end));
                 }
                 self.perform(action, &mut events)?;
@@ -216,73 +216,81 @@ impl<'a> Attempt<'a> {
     }
 
     /// Does what the wait has decided; what has come of it is added to the events.
-    fn perform(&mut self, action: Action, events: &mut VecDeque<Event>) -> io::Result<()> {
+    fn perform(
+        &mut self,
+        action: wait::Action,
+        events: &mut VecDeque<wait::Event>,
+    ) -> io::Result<()> {
         match action {
-            Action::Suspend => {
+            wait::Action::Suspend => {
                 self.signals.suspend()?;
             }
-            Action::Renew => {
+            wait::Action::Renew => {
                 if let Err(error) = self.held.renew() {
                     self.acquisition.verbosity().verbose(error);
-                    events.push_back(Event::Lease(LeaseEvent::RenewalFailed));
+                    events.push_back(wait::Event::Lease(LeaseEvent::RenewalFailed));
                 }
             }
-            Action::SearchDeadlock(lasting) => events.push_back(self.search_deadlock(lasting)),
-            Action::Ask(place) => self.ask(place, events),
-            Action::TimeOut => {
-                let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
-                events.push_back(Event::Failed(error));
+            wait::Action::SearchDeadlock(lasting) => {
+                events.push_back(self.search_deadlock(lasting));
             }
-            Action::Disconnect(error) => {
+            wait::Action::Ask(place) => self.ask(place, events),
+            wait::Action::TimeOut => {
+                let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
+                events.push_back(wait::Event::Failed(error));
+            }
+            wait::Action::Disconnect(error) => {
                 self.acquisition.verbosity().verbose(error);
                 self.client.disconnect();
             }
-            Action::Examine { busy, watch } => {
-                events.push_back(Event::Holder(self.examine(&busy, watch)));
+            wait::Action::Examine { busy, watch } => {
+                events.push_back(wait::Event::Holder(self.examine(&busy, watch)));
             }
-            Action::StopWatching => self.holder = None,
-            Action::TakeOver(busy) => events.push_back(Event::TakenOver(self.take_over(&busy))),
-            Action::LookAtRun(busy) => {
+            wait::Action::StopWatching => self.holder = None,
+            wait::Action::TakeOver(busy) => {
+                events.push_back(wait::Event::TakenOver(self.take_over(&busy)));
+            }
+            wait::Action::LookAtRun(busy) => {
                 events.push_back(match self.look_at_run(&busy) {
-                    Ok(outcome) => Event::Run(outcome),
-                    Err(error) => Event::Failed(error),
+                    Ok(outcome) => wait::Event::Run(outcome),
+                    Err(error) => wait::Event::Failed(error),
                 });
             }
-            Action::Show { busy, age } => {
+            wait::Action::Show { busy, age } => {
                 let line = report::waiting_line(self.claim.lock().name(), &busy, age);
                 self.acquisition.verbosity().progress(&line);
             }
-            Action::End(_) => {}
+            wait::Action::End(_) => {}
         }
         Ok(())
     }
 
-    fn search_deadlock(&mut self, lasting: Duration) -> Event {
+    fn search_deadlock(&mut self, lasting: Duration) -> wait::Event {
         if !self.client.is_open() {
-            return Event::NotSearched;
+            return wait::Event::NotSearched;
         }
         let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
         let edge = self.edge.get_or_insert_with(new);
         let published = edge.publish(&mut self.client, lasting);
         match published.and_then(|()| edge.look(&mut self.client)) {
-            Ok(cycle) => Event::Searched(cycle),
-            Err(error) => Event::Failed(error),
+            Ok(cycle) => wait::Event::Searched(cycle),
+            Err(error) => wait::Event::Failed(error),
         }
     }
 
     /// Sends the question for the lock.
-    fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<Event>) {
+    fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
         match open(&mut self.client, self.signals) {
             Ok(None) => {}
-            Ok(Some(signal)) => return events.push_back(Event::Signal(signal)),
-            Err(error) => return events.push_back(Event::Failed(error)),
+            Ok(Some(signal)) => return events.push_back(wait::Event::Signal(signal)),
+            Err(error) => return events.push_back(wait::Event::Failed(error)),
         }
         // Together with the question: the subscription stands before the server looks at it, so no
         // message can fall in between.
         if let Some(Place { polls: false, .. }) = place
             && let Err(error) = self.claim.subscribe(&mut self.client)
         {
-            return events.push_back(Event::Failed(error));
+            return events.push_back(wait::Event::Failed(error));
         }
         let sent = now();
         let request = &self.acquisition.request;
@@ -290,10 +298,10 @@ impl<'a> Attempt<'a> {
             .claim
             .acquire(&mut self.client, request, place.as_ref())
         {
-            Ok(within) => events.push_back(Event::Sent(sent, within)),
+            Ok(within) => events.push_back(wait::Event::Sent(sent, within)),
             Err(error) => {
-                events.push_back(Event::Sent(sent, Duration::ZERO));
-                events.push_back(Event::Failed(error));
+                events.push_back(wait::Event::Sent(sent, Duration::ZERO));
+                events.push_back(wait::Event::Failed(error));
             }
         }
     }
@@ -342,7 +350,7 @@ impl<'a> Attempt<'a> {
 
     /// What has become of the hold that kept us waiting. From now on the server pushes when the lock
     /// changes, where it can.
-    fn look_at_run(&mut self, busy: &Busy) -> Result<Option<lock::Outcome>, lock::Error> {
+    fn look_at_run(&mut self, busy: &Busy) -> Result<Option<lock::HoldOutcome>, lock::Error> {
         let locks = &self.acquisition.settings.locks;
         let names = std::slice::from_ref(self.claim.lock().name());
         locks.track(&mut self.client, names)?;
@@ -354,12 +362,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// How the wait ended, for the whole acquisition: a lock that is ours is held from now on.
-    fn outcome_of(&mut self, end: End) -> Result<Outcome> {
+    fn outcome_of(&mut self, end: wait::End) -> Result<Outcome> {
         self.held.lease = self.wait.lease();
         let name = self.claim.lock().name();
         let verbosity = self.acquisition.verbosity();
         let reason = match end {
-            End::Acquired {
+            wait::End::Acquired {
                 lease,
                 fence,
                 slot,
@@ -378,7 +386,7 @@ impl<'a> Attempt<'a> {
                 self.held.add(hold, lease);
                 return Ok(Outcome::Acquired);
             }
-            End::Granted {
+            wait::End::Granted {
                 lease,
                 grant,
                 waited,
@@ -397,23 +405,23 @@ impl<'a> Attempt<'a> {
                 self.held.add_grant(hold, lease, grant.lasting, client);
                 return Ok(Outcome::Acquired);
             }
-            End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
-            End::Superseded(by) => {
+            wait::End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
+            wait::End::Superseded(by) => {
                 Reason::Busy(format!("superseded by {}", report::user_at_host(&by)))
             }
-            End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
-            End::RecentSuccess(ago) => Reason::RecentSuccess(ago),
-            End::Joined(exit) => Reason::Joined(exit),
-            End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
-            End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
-            End::Interrupted(signal) => Reason::Interrupted(signal),
-            End::TooSlow => {
+            wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
+            wait::End::RecentSuccess(ago) => Reason::RecentSuccess(ago),
+            wait::End::Joined(exit) => Reason::Joined(exit),
+            wait::End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
+            wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
+            wait::End::Interrupted(signal) => Reason::Interrupted(signal),
+            wait::End::TooSlow => {
                 let ttl = humantime::format_duration(self.acquisition.request.ttl);
                 let locks = &self.acquisition.settings.locks;
                 let line = format!("{locks} is too slow for --ttl {ttl}");
                 return Err(lock::Error::new(ErrorKind::Unreachable, line).into());
             }
-            End::Failed(error) => return Err(error.into()),
+            wait::End::Failed(error) => return Err(error.into()),
         };
         Ok(Outcome::NotAcquired(reason))
     }

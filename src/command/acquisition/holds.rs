@@ -17,7 +17,7 @@ pub struct HeldLock {
     pub claim: Claim,
     pub fence: u64,
     pub slot: u32,
-    /// It was taken by a run around ours, which will release it.
+    /// It was taken by an outer run, which will release it.
     pub reentrant: bool,
     /// How long it was waited for; zero when it was free.
     pub waited: Duration,
@@ -50,16 +50,16 @@ pub struct HeldLocks {
     pub all: Vec<HeldLock>,
     /// The lease of all together: it ends when the first of them does.
     pub lease: Option<Lease>,
-    /// The way to Redis; not open while the renewer has it.
+    /// The client; not open while the renewer has it.
     pub client: Client,
     /// The length of each lease by a renewal.
     ttl: Duration,
     renewer: Option<Renewer>,
-    /// How long the lock lasts that the server gave us by itself, until the first renewal has confirmed it.
+    /// How long a granted lock lasts, until the first renewal has confirmed it.
     grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
     check_due: Option<Moment>,
-    /// However often they change, there is a minimum time between two checks.
+    /// The minimum time between two checks, however often the keys change.
     checks: Pace,
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
@@ -135,7 +135,7 @@ impl HeldLocks {
                 self.forget(&name);
                 (LeaseEvent::Lost, Some(LockTrouble::Lost(name, loss)))
             }
-            Report::Returned(name) => {
+            Report::Released(name) => {
                 self.forget(&name);
                 (LeaseEvent::Released, Some(LockTrouble::Released(name)))
             }
@@ -145,7 +145,7 @@ impl HeldLocks {
     /// Has the leases renewed, in the background.
     ///
     /// # Errors
-    /// There is no thread for it: a renewal that failed, as others do.
+    /// The thread can't be started, which counts as a failed renewal.
     pub fn renew(&mut self) -> Result<(), Error> {
         self.start_task(Task::Renew)
     }
@@ -156,7 +156,7 @@ impl HeldLocks {
         for hold in self.all.iter().filter(|hold| !hold.reentrant) {
             process::leave_mark(&hold.claim.id(), noted, members);
         }
-        // Now, while no waiter waits for us, as at the end of a run.
+        // Now, and not at the end of the run, when a waiter may wait for us.
         if first {
             process::remove_old_marks();
         }
@@ -167,7 +167,7 @@ impl HeldLocks {
         self.all.clear();
     }
 
-    /// The hold is over.
+    /// Removes the mark of a hold that is over.
     pub fn remove_mark(&self, hold: &HeldLock) {
         if self.marked && !hold.reentrant {
             process::remove_mark(&hold.claim.id());
@@ -198,7 +198,7 @@ impl HeldLocks {
         Ok(())
     }
 
-    /// What came of a renewal or a confirmation, or is found out between two.
+    /// The results of renewals and checks, and what went wrong between them.
     pub fn reports(&mut self) -> Vec<Report> {
         let mut reports = Vec::new();
         let Some(renewer) = &mut self.renewer else {
@@ -246,8 +246,8 @@ impl HeldLocks {
         std::iter::once(self.renewer.as_ref().map(AsFd::as_fd)).chain(client.map(Some))
     }
 
-    /// Gets the connection back, where it is good: a renewal that is under way with it ends first.
-    /// Calls `is_slow` when that takes longer than a moment.
+    /// Takes the client back from the renewer, once a renewal that is under way has ended. Calls
+    /// `is_slow` when that takes longer than a moment.
     pub fn reclaim_client(&mut self, is_slow: impl FnOnce()) {
         if !self.client.is_open()
             && let Some(renewer) = &mut self.renewer

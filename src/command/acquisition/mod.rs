@@ -29,8 +29,8 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
-    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, Order, Reentry, ReleaseMode, Released,
-    Request, SlowOpening, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, QueueOptions, Reentry, ReleaseMode,
+    Released, Request, SlowOpening, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
@@ -39,35 +39,35 @@ use crate::sys;
 /// The acquisition of locks, and what is known of it from the start.
 pub struct Acquisition<'a> {
     pub settings: &'a Settings,
-    /// As they were typed, each once.
+    /// In the order in which they were typed, each once.
     pub names: Vec<Name>,
     pub wait_options: &'a cli::WaitOptions,
     pub request: Request,
-    /// The time between SIGTERM and SIGKILL for what works under the locks.
+    /// The time between SIGTERM and SIGKILL for the protected process.
     pub kill_after: Duration,
-    /// A run that is going on is waited for and does for ours.
+    /// If a run is in progress, it is waited for, and its status is ours.
     pub joins: bool,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
-    /// What the runs around this one hold: names and tokens.
+    /// The locks that outer runs hold: names and tokens.
     pub inherited: Vec<(Name, Token)>,
 }
 
-/// How taking one lock, or all, ended.
+/// How the acquisition of one lock, or of all, ended.
 pub enum Outcome {
     Acquired,
     NotAcquired(Reason),
 }
 
-/// Why a lock was not taken.
+/// Why a lock was not acquired.
 pub enum Reason {
-    /// It stayed busy, or another run made us give up; in words.
+    /// It stayed busy, or another run made us give up; the message.
     Busy(String),
-    /// A run has succeeded this long ago, so there is no need.
+    /// A run has succeeded this long ago, which is recent enough.
     RecentSuccess(Duration),
     /// The run that we joined has ended like this.
     Joined(Exit),
-    /// Another one that we held was lost meanwhile; in words.
+    /// Another lock that we held was lost meanwhile; the message.
     Lost(String),
     Interrupted(i32),
 }
@@ -89,7 +89,7 @@ impl<'a> Acquisition<'a> {
                 (false, Some(slots)) => Limit::slots(slots),
                 (false, None) => Limit::EXCLUSIVE,
             },
-            order: Order {
+            queue: QueueOptions {
                 priority: options.priority,
                 lifo: options.lifo,
                 supersede: match (options.supersede, options.cancel_running) {
@@ -105,7 +105,7 @@ impl<'a> Acquisition<'a> {
         Self {
             settings,
             names,
-            wait_options: &options.patience,
+            wait_options: &options.wait,
             request,
             kill_after,
             joins: false,
@@ -132,9 +132,9 @@ impl<'a> Acquisition<'a> {
         signals: &Signals,
         timer: &mut Timer,
     ) -> Result<Outcome> {
-        let mut order: Vec<&Name> = self.names.iter().collect();
-        order.sort();
-        for name in order {
+        let mut sorted: Vec<&Name> = self.names.iter().collect();
+        sorted.sort();
+        for name in sorted {
             let lock = self.settings.locks.lock(name.clone());
             if self.reenter(&lock, holds)? {
                 continue;
@@ -148,7 +148,7 @@ impl<'a> Acquisition<'a> {
         Ok(Outcome::Acquired)
     }
 
-    /// Says why no lock was taken, where that is worth a line, and with what status that ends.
+    /// Reports why no lock was acquired, where that is worth a line; returns the status for it.
     pub fn not_acquired(&self, reason: Reason) -> Exit {
         let status = self.wait_options.conflict_exit_code;
         match reason {
@@ -231,7 +231,7 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Releases all locks, the last first, at the end of a process. A failure is a line on stderr and
-    /// nothing else: the lock ends with its TTL.
+    /// nothing else: the lock expires after its TTL.
     pub fn release_at_end(
         &self,
         holds: &mut HeldLocks,
@@ -244,8 +244,8 @@ impl<'a> Acquisition<'a> {
         self.release_all(holds, mode, signals);
     }
 
-    /// Releases all locks, the last first. A server that stands still may make that slow; then
-    /// another one of these signals ends us at once.
+    /// Releases all locks, the last first. An unresponsive server may make that slow; then another of
+    /// these signals ends us at once.
     pub fn release_all(
         &self,
         holds: &mut HeldLocks,
@@ -316,12 +316,12 @@ impl<'a> Acquisition<'a> {
 }
 
 /// How the history calls the end of what was done under a lock.
-pub fn outcome_of(exit: Exit) -> lock::Outcome {
+pub fn outcome_of(exit: Exit) -> lock::HoldOutcome {
     match exit {
-        Exit::Signal(signal) | Exit::Interrupted(signal) => lock::Outcome::Signal(signal),
-        Exit::Timeout => lock::Outcome::Timeout,
-        Exit::Lost => lock::Outcome::Lost,
-        Exit::Cancelled => lock::Outcome::Cancelled(None),
+        Exit::Signal(signal) | Exit::Interrupted(signal) => lock::HoldOutcome::Signal(signal),
+        Exit::Timeout => lock::HoldOutcome::Timeout,
+        Exit::Lost => lock::HoldOutcome::Lost,
+        Exit::Cancelled => lock::HoldOutcome::Cancelled(None),
         Exit::Success
         | Exit::Command(_)
         | Exit::StaleFence
@@ -332,7 +332,7 @@ pub fn outcome_of(exit: Exit) -> lock::Outcome {
         | Exit::Config
         | Exit::Internal
         | Exit::CannotExecute
-        | Exit::NotFound => lock::Outcome::Status(exit.code()),
+        | Exit::NotFound => lock::HoldOutcome::Status(exit.code()),
     }
 }
 

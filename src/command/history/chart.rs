@@ -26,8 +26,8 @@ struct Row<'a> {
     holds: Vec<&'a HistoryEntry>,
 }
 
-/// The distances that marks of the axis may have, in seconds.
-const STEPS: [u64; 19] = [
+/// The distances that ticks of the axis may have, in seconds.
+const TICK_STEPS: [u64; 19] = [
     1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800,
     604_800, 2_592_000,
 ];
@@ -61,7 +61,7 @@ impl<'a> Chart<'a> {
         for lock in &mut locks {
             lock.rows.sort_by_key(|row| row.host);
         }
-        let from_ms = holds.iter().map(came).min().unwrap_or(now_ms);
+        let from_ms = holds.iter().map(queued_at).min().unwrap_or(now_ms);
         Self {
             from_ms,
             to_ms: now_ms.max(from_ms + 1),
@@ -79,13 +79,13 @@ impl<'a> Chart<'a> {
         share * length
     }
 
-    /// Round moments within the chart, at most so many, and what to write there.
-    fn marks(&self, most: u64) -> Vec<(u64, String)> {
+    /// Round moments within the chart, at most `most`, and their labels.
+    fn ticks(&self, most: u64) -> Vec<(u64, String)> {
         let span = self.to_ms - self.from_ms;
         let fits = |step: &u64| span / (step * 1000) < most.max(1);
         // Whole years, as many as it takes: a server's clock may say anything.
         let years = || YEAR * (span / 1000 / YEAR / most.max(1) + 1);
-        let step = STEPS.into_iter().find(fits).unwrap_or_else(years) * 1000;
+        let step = TICK_STEPS.into_iter().find(fits).unwrap_or_else(years) * 1000;
         let first = self.from_ms.div_ceil(step) * step;
         let moments = (first..=self.to_ms).step_by(usize::try_from(step).unwrap_or(usize::MAX));
         moments.map(|ms| (ms, label(ms, step))).collect()
@@ -93,12 +93,12 @@ impl<'a> Chart<'a> {
 }
 
 /// When it began to wait.
-fn came(entry: &HistoryEntry) -> u64 {
+fn queued_at(entry: &HistoryEntry) -> u64 {
     let waited = u64::try_from(entry.waited.as_millis()).unwrap_or(u64::MAX);
     entry.since_ms.saturating_sub(waited)
 }
 
-/// A moment as an axis shows it whose marks are this far apart: `04:39`, `04:39:10`, `11-21`.
+/// A moment as an axis shows it whose ticks are this far apart: `04:39`, `04:39:10`, `11-21`.
 fn label(ms: u64, step: u64) -> String {
     let text = timestamp(ms).unwrap_or_default();
     let part = match step / 1000 {
@@ -113,14 +113,14 @@ fn label(ms: u64, step: u64) -> String {
 mod tests {
     use super::*;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::Outcome;
+    use crate::lock::HoldOutcome;
 
     #[test]
-    fn however_long_the_time_is_there_are_few_marks() {
+    fn however_long_the_time_is_there_are_few_ticks() {
         for now_ms in [200_000, 1 << 40, 1 << 53] {
-            let holds = [hold("h", 100, Some(110), Outcome::Status(0))];
-            let marks = Chart::of(&holds, now_ms).marks(8);
-            assert!((1..=9).contains(&marks.len()), "{now_ms}: {}", marks.len());
+            let holds = [hold("h", 100, Some(110), HoldOutcome::Status(0))];
+            let ticks = Chart::of(&holds, now_ms).ticks(8);
+            assert!((1..=9).contains(&ticks.len()), "{now_ms}: {}", ticks.len());
         }
     }
 }

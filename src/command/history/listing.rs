@@ -1,4 +1,4 @@
-//! The history line by line, for people and for programs, and what it comes to. Pure.
+//! The history line by line, for people and for programs, and its totals. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::lock::{HistoryEntry, Limit, Name, Outcome, Who};
+use crate::lock::{HistoryEntry, HoldOutcome, Limit, Name, Who};
 use crate::report::{self, describe_job, escaped, escaped_json, format_duration, timestamp};
 
 /// How long a hold lasted; one that still does, until now.
@@ -21,30 +21,30 @@ pub fn ran(entry: &HistoryEntry, now_ms: u64) -> Duration {
 pub fn failed(entry: &HistoryEntry) -> bool {
     !matches!(
         entry.outcome,
-        Outcome::Running | Outcome::Status(0) | Outcome::Released
+        HoldOutcome::Running | HoldOutcome::Status(0) | HoldOutcome::Released
     )
 }
 
 /// How it ended, in words.
-pub fn ended(outcome: &Outcome) -> String {
+pub fn ended(outcome: &HoldOutcome) -> String {
     let by = |what: &str, by: &Option<Who>| match by {
         Some(by) => format!("{what} by {}", report::user_at_host(by)),
         None => what.into(),
     };
     match outcome {
-        Outcome::Running => "running".into(),
-        Outcome::Status(0) => "ok".into(),
-        Outcome::Status(status) => format!("status {status}"),
-        Outcome::Signal(signal) => match Signal::try_from(*signal) {
+        HoldOutcome::Running => "running".into(),
+        HoldOutcome::Status(0) => "ok".into(),
+        HoldOutcome::Status(status) => format!("status {status}"),
+        HoldOutcome::Signal(signal) => match Signal::try_from(*signal) {
             Ok(signal) => signal.as_str().into(),
             Err(_) => format!("signal {signal}"),
         },
-        Outcome::Timeout => "timed out".into(),
-        Outcome::Lost => "lost".into(),
-        Outcome::Cancelled(who) => by("cancelled", who),
-        Outcome::Forced(who) => by("forced", who),
-        Outcome::Expired => "expired".into(),
-        Outcome::Released => "released".into(),
+        HoldOutcome::Timeout => "timed out".into(),
+        HoldOutcome::Lost => "lost".into(),
+        HoldOutcome::Cancelled(who) => by("cancelled", who),
+        HoldOutcome::Forced(who) => by("forced", who),
+        HoldOutcome::Expired => "expired".into(),
+        HoldOutcome::Released => "released".into(),
     }
 }
 
@@ -100,7 +100,7 @@ impl Lines {
     /// The line for a hold that has ended, after a header where it is the first.
     pub fn next(&mut self, entry: &HistoryEntry, now_ms: u64) -> Result<String> {
         if self.json {
-            let json = serde_json::to_string(&Entry::new(entry, now_ms))?;
+            let json = serde_json::to_string(&HoldJson::new(entry, now_ms))?;
             return Ok(escaped_json(&json).into_owned() + "\n");
         }
         let mut rows = vec![row(entry, now_ms)];
@@ -166,7 +166,7 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     )
 }
 
-/// How long anybody held it. Holds of a group overlap, and count once.
+/// How long it was held. Holds of a group overlap, and count once.
 fn held_ms(holds: &[&HistoryEntry], now_ms: u64) -> u64 {
     let (mut held, mut until) = (0, 0);
     for entry in holds {
@@ -179,7 +179,7 @@ fn held_ms(holds: &[&HistoryEntry], now_ms: u64) -> u64 {
 
 /// A hold as JSON; the shape is part of the contract.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct HoldJson<'a> {
     name: &'a str,
     id: &'a str,
     fence: u64,
@@ -209,7 +209,7 @@ struct By<'a> {
     url: Option<&'a str>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> HoldJson<'a> {
     fn new(entry: &'a HistoryEntry, now_ms: u64) -> Self {
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let HistoryEntry { who, outcome, .. } = entry;
@@ -231,15 +231,15 @@ impl<'a> Entry<'a> {
             ran_ms: ms(ran(entry, now_ms)),
             end: outcome.kind(),
             status: match outcome {
-                Outcome::Status(status) => Some(*status),
+                HoldOutcome::Status(status) => Some(*status),
                 _ => None,
             },
             signal: match outcome {
-                Outcome::Signal(signal) => Some(*signal),
+                HoldOutcome::Signal(signal) => Some(*signal),
                 _ => None,
             },
             by: match outcome {
-                Outcome::Cancelled(by) | Outcome::Forced(by) => by.as_ref().map(|by| By {
+                HoldOutcome::Cancelled(by) | HoldOutcome::Forced(by) => by.as_ref().map(|by| By {
                     host: &by.host,
                     user: &by.user,
                     pid: by.pid,
@@ -253,9 +253,9 @@ impl<'a> Entry<'a> {
 
 /// All as an array.
 pub fn json(holds: &[HistoryEntry], now_ms: u64) -> Result<String> {
-    let entries: Vec<Entry> = holds
+    let entries: Vec<HoldJson> = holds
         .iter()
-        .map(|entry| Entry::new(entry, now_ms))
+        .map(|entry| HoldJson::new(entry, now_ms))
         .collect();
     let json = serde_json::to_string(&entries)?;
     Ok(escaped_json(&json).into_owned() + "\n")
@@ -266,7 +266,7 @@ pub mod tests {
     use super::*;
 
     /// A hold of "a" by a host, from and to, in seconds.
-    pub fn hold(host: &str, since: u64, until: Option<u64>, outcome: Outcome) -> HistoryEntry {
+    pub fn hold(host: &str, since: u64, until: Option<u64>, outcome: HoldOutcome) -> HistoryEntry {
         HistoryEntry {
             name: "a".parse().unwrap(),
             id: format!("{host}{since}"),
@@ -290,16 +290,16 @@ pub mod tests {
     #[test]
     fn a_summary_counts_what_overlaps_once() {
         let holds = [
-            hold("h", 100, Some(110), Outcome::Status(0)),
-            hold("h", 105, Some(120), Outcome::Lost),
-            hold("i", 180, None, Outcome::Running),
+            hold("h", 100, Some(110), HoldOutcome::Status(0)),
+            hold("h", 105, Some(120), HoldOutcome::Lost),
+            hold("i", 180, None, HoldOutcome::Running),
         ];
         assert_eq!(
             summary(&holds, 200_000),
             "a: 3 runs, 1 failed; waited p50 2s, p95 2s; ran p50 10s, p95 15s; held 40 % of the last 1m 40s\n"
         );
         assert_eq!(summary(&[], 5), "");
-        let now = [hold("h", 5, None, Outcome::Running)];
+        let now = [hold("h", 5, None, HoldOutcome::Running)];
         assert!(summary(&now, 5000).contains("held 0 % of the last 0s"));
     }
 
@@ -315,7 +315,7 @@ pub mod tests {
 
     #[test]
     fn a_table_cannot_drive_the_terminal_and_fits_its_width() {
-        let holds = [hold("h", 100, Some(110), Outcome::Signal(15))];
+        let holds = [hold("h", 100, Some(110), HoldOutcome::Signal(15))];
         let text = table(&holds, 0, Some(60));
         assert!(
             text.lines().all(|line| line.chars().count() <= 60),

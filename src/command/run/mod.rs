@@ -52,7 +52,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     };
     let who = Who {
         command: shortened(command.iter().map(|word| word.to_string_lossy())),
-        reason: options.taking.reason.clone(),
+        reason: options.acquire.reason.clone(),
         // Also where the kernel doesn't say which process we are: one watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
         ..own_identity()
@@ -62,14 +62,14 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
     };
     let mut acquisition =
-        Acquisition::new(settings, names, who, &options.taking, options.kill_after);
+        Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.joins = options.join;
-    // With several locks the others come into it, and another run's success may be enough; and that a run
-    // with a number has begun is to be known whatever becomes of it. So there the confirmation comes first.
+    // With several locks or --once-per the reply to the request matters, and with --order other runs must
+    // know that this one has begun, whatever becomes of it. So there the confirmation comes first.
     acquisition.starts_on_grant = acquisition.names.len() == 1
         && options.once_per.is_none()
-        && options.taking.order.is_none();
+        && options.acquire.order.is_none();
     let run = Run {
         options,
         acquisition,
@@ -110,7 +110,7 @@ impl Job {
     }
 }
 
-/// Says that a command can't be started.
+/// Reports that a command can't be started.
 fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
     let program = command.first().cloned().unwrap_or_default();
     let program = program.display();
@@ -165,7 +165,7 @@ impl Run<'_> {
             }
         }
         let started = now();
-        // Until a lock is asked for, a signal has nothing to clean up and ends us by itself.
+        // Until a lock is requested, nothing has to be cleaned up, so signals keep their default action.
         let mut holds = self.acquisition.nothing_held();
         let (opened, mut senses) = if let Some(senses) = early {
             match acquisition::open(&mut holds.client, &senses.signals) {
@@ -279,7 +279,7 @@ impl Run<'_> {
         let job = match job {
             Ok(job) => Job {
                 environment: {
-                    let slots = self.options.taking.slots.is_some();
+                    let slots = self.options.acquire.slots.is_some();
                     self.acquisition.environment(holds, slots)
                 },
                 ..job
@@ -326,16 +326,16 @@ impl Run<'_> {
         }))
     }
 
-    /// What --unless asks for may have come to be by the runs that we waited for, or that came between
-    /// the first time it was asked and now: then the job asks again before it does anything.
+    /// The --unless condition may have become true through runs that we waited for, or that ran after it was
+    /// first checked: then the job checks it again before it does anything.
     fn recheck_unless(&self, job: Job, holds: &HeldLocks, began: Moment) -> Result<Job> {
         let Some(script) = &self.options.unless else {
             return Ok(job);
         };
-        let anew = |hold: &HeldLock| {
+        let may_differ = |hold: &HeldLock| {
             !hold.waited.is_zero() || hold.success.is_some_and(|success| success >= began)
         };
-        if !holds.all.iter().any(anew) {
+        if !holds.all.iter().any(may_differ) {
             return Ok(job);
         }
         let asking = r#"(eval "$0") && exit 0; exec "$@""#;
@@ -354,11 +354,11 @@ fn sleep_until(moment: Moment, senses: &mut EventSources) -> Result<Option<i32>>
     while now() < moment {
         senses.timer.set(Some(moment))?;
         sleep([Some(senses.signals.as_fd()), Some(senses.timer.as_fd())])?;
-        while let Some(arrived) = senses.signals.next()? {
-            if ends_waiting(arrived.signal) {
-                return Ok(Some(arrived.signal));
+        while let Some(received) = senses.signals.next()? {
+            if ends_waiting(received.signal) {
+                return Ok(Some(received.signal));
             }
-            if arrived.signal == SIGTSTP {
+            if received.signal == SIGTSTP {
                 senses.signals.suspend()?;
             }
         }

@@ -1,7 +1,7 @@
 //! The time while COMMAND runs: what happens is put to the session, and what it decides is done.
 //!
-//! Nothing leaves it but by stopping COMMAND, reaping it, and releasing the locks, in this order. What
-//! is decided is done first and said after that.
+//! The only way out is to stop COMMAND, reap it, and release the locks, in this order. What is decided is
+//! done first and reported after that.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::lease::{Lease, LeaseEvent};
 use crate::lock;
 use crate::renewer::Report;
 use crate::report;
-use crate::session::{Action, Event, Policy, Session, StopReason};
+use crate::session::{self, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
 use crate::sys;
 use crate::tree::Stat;
@@ -57,7 +57,7 @@ impl Run<'_> {
                 return JobResult { exit, signal: None };
             }
         };
-        let policy = Policy {
+        let policy = session::Policy {
             on_terminal: self.on_terminal,
             leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
             only_warn: self.options.on_lost == OnLost::Warn,
@@ -123,7 +123,7 @@ impl Supervision<'_> {
     /// Waits for whatever comes next, until the session says that the run is over.
     fn watch(&mut self) -> Result<Exit> {
         loop {
-            if let Some(exit) = self.apply(Event::Tick)? {
+            if let Some(exit) = self.apply(session::Event::Tick)? {
                 return Ok(exit);
             }
             if let Some(exit) = self.reap()? {
@@ -151,7 +151,7 @@ impl Supervision<'_> {
                 if ends_waiting(received.signal) {
                     self.signal.get_or_insert(received.signal);
                 }
-                if let Some(exit) = self.apply(Event::Signal(received))? {
+                if let Some(exit) = self.apply(session::Event::Signal(received))? {
                     return Ok(exit);
                 }
             }
@@ -179,9 +179,9 @@ impl Supervision<'_> {
                 return Ok(None);
             };
             let exit = match reaped {
-                Reaped::Child(status) => self.apply(Event::Ended(status))?,
+                Reaped::Child(status) => self.apply(session::Event::Ended(status))?,
                 Reaped::Other => None,
-                Reaped::Tree => return self.apply(Event::TreeEnded),
+                Reaped::Tree => return self.apply(session::Event::TreeEnded),
             };
             if exit.is_some() {
                 return Ok(exit);
@@ -227,7 +227,7 @@ impl Supervision<'_> {
         }
         self.stopped = None;
         let exit = if self.child.is_stopped() && self.child.has_tree_stopped() {
-            self.apply(Event::Stopped)?
+            self.apply(session::Event::Stopped)?
         } else {
             None
         };
@@ -237,7 +237,7 @@ impl Supervision<'_> {
     }
 
     /// What the renewer reports as an event; what only matters for messages is kept.
-    fn event_of(&mut self, report: Report) -> Event {
+    fn event_of(&mut self, report: Report) -> session::Event {
         let (event, trouble) = self.holds.record(report);
         let verbosity = self.run.verbosity();
         match trouble {
@@ -256,14 +256,14 @@ impl Supervision<'_> {
                 self.trouble = None;
             }
             // COMMAND still works under the others.
-            LeaseEvent::Released if !self.holds.all.is_empty() => return Event::Tick,
+            LeaseEvent::Released if !self.holds.all.is_empty() => return session::Event::Tick,
             LeaseEvent::Released
             | LeaseEvent::Confirmed(..)
             | LeaseEvent::RenewalFailed
             | LeaseEvent::Lost
             | LeaseEvent::Cancelled => {}
         }
-        Event::Lease(event)
+        session::Event::Lease(event)
     }
 
     fn note_failure(&mut self, error: lock::Error) {
@@ -274,12 +274,12 @@ impl Supervision<'_> {
     }
 
     /// Lets the session decide about an event, and does it, and about what follows from that.
-    fn apply(&mut self, event: Event) -> Result<Option<Exit>> {
+    fn apply(&mut self, event: session::Event) -> Result<Option<Exit>> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.session.on_event(event, now()) {
                 match action {
-                    Action::Finish(exit) => return Ok(Some(exit)),
+                    session::Action::Finish(exit) => return Ok(Some(exit)),
                     other => events.extend(self.perform(other)?),
                 }
             }
@@ -288,9 +288,9 @@ impl Supervision<'_> {
     }
 
     /// Does what the session has decided; what has come of it.
-    fn perform(&mut self, action: Action) -> Result<Option<Event>> {
+    fn perform(&mut self, action: session::Action) -> Result<Option<session::Event>> {
         let refused = match action {
-            Action::Forward(signal) => {
+            session::Action::Forward(signal) => {
                 match signal {
                     SIGTSTP => self.stop_passed_on = true,
                     SIGCONT => self.stop_passed_on = false,
@@ -298,11 +298,11 @@ impl Supervision<'_> {
                 }
                 self.child.forward(signal)
             }
-            Action::Suspend => {
+            session::Action::Suspend => {
                 let continued = self.suspend()?;
                 // What was seen before says nothing about COMMAND now.
                 self.stopped = None;
-                // What has continued us alone means the job; but the job may be stopped anew by now.
+                // What has continued us alone means the job; but the job may be stopped again by now.
                 if continued
                     && self.run.on_terminal
                     && self.child.is_stopped()
@@ -313,17 +313,17 @@ impl Supervision<'_> {
                     Refused::new()
                 }
             }
-            Action::Renew => {
+            session::Action::Renew => {
                 let noted = now();
                 let renewed = self.holds.renew();
                 self.holds.leave_marks(noted, &self.child.known());
                 if let Err(error) = renewed {
                     self.note_failure(error);
-                    return Ok(Some(Event::Lease(LeaseEvent::RenewalFailed)));
+                    return Ok(Some(session::Event::Lease(LeaseEvent::RenewalFailed)));
                 }
                 Refused::new()
             }
-            Action::Warn => {
+            session::Action::Warn => {
                 let loss = self.loss_message();
                 let verbosity = self.run.verbosity();
                 verbosity.info(format_args!(
@@ -331,26 +331,26 @@ impl Supervision<'_> {
                 ));
                 Refused::new()
             }
-            Action::Terminate(reason) => {
+            session::Action::Terminate(reason) => {
                 let refused = self.child.terminate();
                 self.announce(reason, "stopping the command");
                 refused
             }
-            Action::TerminateOthers => self.child.terminate_others(),
-            Action::Kill(reason) => {
+            session::Action::TerminateOthers => self.child.terminate_others(),
+            session::Action::Kill(reason) => {
                 let refused = self.child.kill();
                 self.killed = true;
                 self.announce(reason, "killing the command");
                 refused
             }
-            Action::KillRest => self.child.kill(),
-            Action::Finish(_) => Refused::new(),
+            session::Action::KillRest => self.child.kill(),
+            session::Action::Finish(_) => Refused::new(),
         };
         Ok(self.note_refused(refused))
     }
 
-    /// Says which processes we may not signal, once.
-    fn note_refused(&mut self, refused: Refused) -> Option<Event> {
+    /// Reports which processes we may not signal, once.
+    fn note_refused(&mut self, refused: Refused) -> Option<session::Event> {
         if refused.is_empty() || !self.refused.is_empty() {
             return None;
         }
@@ -359,7 +359,7 @@ impl Supervision<'_> {
             processes(&refused)
         ));
         self.refused = refused;
-        Some(Event::Refused)
+        Some(session::Event::Refused)
     }
 
     /// Something that supervising needs has failed: what can't be watched over is killed.
@@ -373,9 +373,9 @@ impl Supervision<'_> {
                 Ok(Some(Reaped::Tree)) => break,
                 Ok(Some(Reaped::Other)) => {}
                 Ok(Some(Reaped::Child(status))) => {
-                    // One that was killed has no status of its own.
+                    // A COMMAND that was killed has no exit status.
                     if status.code().is_some() {
-                        self.session.on_event(Event::Ended(status), now());
+                        self.session.on_event(session::Event::Ended(status), now());
                         exit = self.session.exit();
                     }
                 }
@@ -393,7 +393,7 @@ impl Supervision<'_> {
         exit
     }
 
-    /// The run is over: says what is left of it, and keeps what must not be released.
+    /// The run is over: reports what is left of it, and keeps what must not be released.
     fn end(self, exit: Exit) -> JobResult {
         if self.killed {
             let left = self.child.descendants();

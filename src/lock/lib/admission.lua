@@ -2,8 +2,8 @@
 -- @include holders
 
 -- Grows with every grant, also when the state was flushed: server time in microseconds is below
--- 2^53 until 2255. That clock can be set back, too; then the entries of the holders still
--- know. It counts once it is written, with the hold.
+-- 2^53 until 2255. That clock can be set back, too; then the entries of the holders
+-- have the last fence. The new one counts once it is written, with the hold.
 local function next_fence()
   local fence = time[1] * 1000000 + time[2]
   local last = tonumber(last_fence or 0)
@@ -14,9 +14,9 @@ local function next_fence()
   return int_text(fence)
 end
 
--- Whether there is room for one more with this limit: holders + 1 <= min(its limit, each holder's
--- limit). Returns the slot it would get (0: none, for shared), or nil. `value` is what stands in
--- the lock, as lock_value() gives it.
+-- Whether one more holder with this limit is admitted: holders + 1 <= min(its limit, each holder's
+-- limit). Returns the slot it would get (0: none, for shared), or nil. `value` is that of the lock
+-- key, as lock_value() gives it.
 local function free_slot(limit, value)
   if frozen > 0 then return nil end
   local first = limit < SHARED and 1 or 0
@@ -31,7 +31,7 @@ local function free_slot(limit, value)
   local used = redis.call('ZCARD', slots) / 2
   local smallest = redis.call('ZRANGE', slots, used, used, 'WITHSCORES')[2]
   if smallest and count + 1 > smallest - LIMITS then return nil end
-  -- As long as none is free below it, the slot after so many others is one more.
+  -- Slots 1 to n are all in use if the n-th smallest is n: a binary search for the first gap.
   local low, high = 0, used
   while low < high do
     local others = math.floor((low + high) / 2)
@@ -41,8 +41,8 @@ local function free_slot(limit, value)
   return first * (low + 1)
 end
 
--- Makes a token a holder for so many milliseconds; free_slot() has said that it may. How long it has
--- waited is in milliseconds, too; `value` is what stands in the lock. Returns what stands in the lock now.
+-- Makes a token a holder, after free_slot() has admitted it. `lease` and `waited` are in milliseconds, and
+-- `value` is that of the lock key. Returns the key's new value.
 local function add_holder(value, token, limit, slot, lease, fence, waited, phase, who)
   set_state('fence', fence)
   last_fence = fence
@@ -53,7 +53,7 @@ local function add_holder(value, token, limit, slot, lease, fence, waited, phase
     redis.call('ZADD', holders, int_text(now_ms + lease), token)
     extend_expiry(holders, lease + RETENTION)
     local ours = limit < SHARED and 'redlock:slots' or 'redlock:shared'
-    -- All members watch this key, so it is written as rarely as may be: it gets a third more than a
+    -- All members track this key, so it is written as rarely as possible: it gets a third more than a
     -- member's lease, and another member writes it only when its own would end later.
     if not value or not SHARED_VALUES[value] then
       redis.call('SET', lock, ours, 'PX', int_text(lease + lease / 3))

@@ -1,4 +1,4 @@
--- Whether a token holds the lock, for how long, and if not: why.
+-- Whether a token holds the lock, for how long, and if not, why.
 -- @include notices
 
 -- Whether the token holds the lock now. `value` is what stands in the lock.
@@ -8,17 +8,17 @@ local function is_held(token, value)
   return (tonumber(redis.pcall('ZSCORE', holders, token) or 0) or 0) > now_ms
 end
 
--- What a holder may believe of what is left by the server's clock: no more than it asks for itself, or
--- its job has asked for. That clock may have been set back meanwhile.
+-- How much of the remaining lease, by the server's clock, a holder may count on: no more than it asks for, or
+-- than its job has asked for. That clock may have been set back meanwhile.
 local function credible(left, ttl, token)
   if left <= ttl then return left end
   return math.max(ttl, math.min(left, tonumber(notice('extended', token) or 0)))
 end
 
--- What to tell a token that doesn't hold the lock: {0, who forced it out or nil, an entry of who
--- holds it now or nil}, or {2} when it released the lock itself.
+-- The answer for a token that doesn't hold the lock: {0, who forced it out or nil, the entry of a
+-- present holder or nil}, or {2} when it released the lock itself.
 local function not_held(token, value)
-  if notice('returned', token) then return {2} end
+  if notice('released', token) then return {2} end
   local other = false
   if type(value) == 'string' then
     if SHARED_VALUES[value] then value = redis.call('ZRANGE', holders, -1, -1)[1] or '' end

@@ -1,4 +1,4 @@
--- Several holders at a time, and what is left of those that don't count any more.
+-- Several holders at a time, and the removal of those that don't count any more.
 -- @include state
 -- @include record
 
@@ -12,8 +12,8 @@ local function remove_member(token)
 end
 
 -- Without the lock no holder counts: removes what is left of holders that died, or whose lock another client
--- deleted. The expiry of `meta` is that of the last exclusive lease, and RETENTION. The token `mine` speaks for
--- itself.
+-- deleted. The expiry of `meta` is that of the last exclusive lease, and RETENTION. The hold of the token
+-- `mine` is recorded by its own script.
 local function record_leftovers(mine)
   if redis.call('EXISTS', meta, holders, slots) == 0 then return end
   -- Keys of another type are cleared away, too.
@@ -35,7 +35,7 @@ local function clear_lock()
   if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', int_text(frozen - now_ms)) end
 end
 
--- Notes the slots down anew, where somebody has deleted them. Returns whether each member is known.
+-- Restores the slots from `meta`, if another client has deleted them. Returns whether each member is known.
 local function restore_slots()
   local all = redis.call('HGETALL', meta)
   local known = 0
@@ -52,7 +52,7 @@ local function restore_slots()
   return known == redis.call('ZCARD', holders)
 end
 
--- Members have left the group. Returns what stands in the lock now.
+-- Members have left the group. Returns the new value of the lock key.
 local function after_leaving(value)
   if redis.call('EXISTS', holders) == 0 then
     clear_lock()
@@ -67,9 +67,9 @@ local function after_leaving(value)
   return value
 end
 
--- What stands in the lock; an error when it is no string. Every script that changes anything begins
--- with this: holders that don't count any more are gone then, so that nothing brings them back. The token
--- `mine` speaks for itself.
+-- The value of the lock key; an error when it isn't a string. Every script that changes anything begins
+-- with this: it removes holders that don't count any more, so that nothing brings them back. The hold of
+-- the token `mine` is recorded by its own script.
 local function lock_value(mine)
   local value = redis.pcall('GET', lock)
   if not value then

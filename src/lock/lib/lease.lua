@@ -1,11 +1,11 @@
--- Leases that grow, and grants that are claimed.
+-- Extending leases, and confirming grants.
 -- @include held
 -- @include queue
 -- @include names
 
-local FIRST_BEAT = 2500 -- the longest time after which one that has become the first in the queue looks, ms
+local FIRST_BEAT = 2500 -- a waiter that has become the first in the queue asks again within this time, ms
 
--- Lengthens the lease of a holder, and shortens it only where it is to be `exact`. Returns how long it
+-- Extends the lease of a holder, and shortens it only where it is to be `exact`. Returns how long it
 -- is now.
 local function extend_lease(token, value, ttl, exact)
   local left
@@ -29,7 +29,7 @@ local function extend_lease(token, value, ttl, exact)
     if value == 'redlock:slots' then extend_expiry(slots, left + RETENTION) end
     extend_expiry(meta, left + RETENTION)
   end
-  -- Once a day is enough for what lasts for many.
+  -- Keys that last for many days are refreshed once a day.
   if redis.call('PTTL', state) < 2 * RETENTION - DAY then
     touch_memory()
     index_name()
@@ -37,12 +37,12 @@ local function extend_lease(token, value, ttl, exact)
   return left
 end
 
--- The number in an outside order that an entry has, if any, and whose it is.
+-- The number in an outside order (--order) in an entry, if any, and its run.
 local function order_of(entry)
   return string.match(entry, '"order":(%d+)'), string.match(entry, '({.*)$')
 end
 
--- From now on the number of this hold counts: it has the lock.
+-- Notes the number of this hold, which has the lock.
 local function note_order(entry)
   local number, who = order_of(entry)
   if number and tonumber(number) > tonumber(redis.call('HGET', state, 'number') or -1) then
@@ -50,7 +50,7 @@ local function note_order(entry)
   end
 end
 
--- The token has said that it knows of its grant. Returns its entry.
+-- The token has shown that it knows of its grant. Returns its entry.
 local function confirm(token, value, ttl)
   local entry = redis.call('HGET', meta, token) or ''
   local start, phase = string.match(entry, PHASE)
@@ -61,7 +61,7 @@ local function confirm(token, value, ttl)
   if SHARED_VALUES[value] then
     grant_next(value, nil, 0)
   elseif ttl < FIRST_BEAT then
-    -- It may end before the next one looks by itself.
+    -- It may end before the next waiter asks again.
     notify_next(1)
   end
   return entry

@@ -1,5 +1,5 @@
 -- The keys of a lock, what every script needs to know of its state, and the time.
--- KEYS[1] the lock: a holder's token, or what stands there for several holders
+-- KEYS[1] the lock: a holder's token, or one of the values for several holders
 -- KEYS[2] state: the last fence and ticket, a freeze, notices
 -- KEYS[3] meta: the entry of each holder
 -- KEYS[4] holders, where there are several: until when each lease lasts
@@ -23,15 +23,15 @@ local DAY = 24 * 3600 * 1000 -- ms
 local RETENTION = 30 * DAY -- how long what is remembered outlives its last use
 local IN_USE = 2 * DAY -- until when the index has a name in use, unless the lock is free before
 local SHARED = 1000000000 -- the limit of a shared request: none
--- What stands in the lock when it is held by a group, so that plain clients stay out.
+-- The value of the lock key while a group holds the lock, so that plain clients stay out.
 local SHARED_VALUES = {['redlock:shared'] = true, ['redlock:slots'] = true}
--- The same when it has no holder and may have none.
+-- The same while the lock is frozen and has no holder.
 local FROZEN = 'redlock:frozen'
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local last_fence, freeze, succeeded, notified = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'told'))
+local last_fence, freeze, succeeded, notified = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified'))
 -- Until when no new holder is admitted; 0 when the lock isn't frozen.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
 if frozen <= now_ms then frozen = 0 end

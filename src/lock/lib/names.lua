@@ -1,8 +1,8 @@
--- The index of the names in use. It and the history are no part of the lock, which doesn't depend on what
--- others have put there.
+-- The index of the names in use. The index and the history aren't part of the lock, which doesn't depend on
+-- what others have put there.
 -- @include text
 
--- Says in the index that the name is in use: for days, so that it is rarely written, or for this long.
+-- Notes in the index that the name is in use: for days, so that it is rarely written, or for `ms`.
 local function index_name(ms)
   local until_ms = tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0
   if until_ms >= now_ms + (ms or DAY) then return end
@@ -12,8 +12,8 @@ local function index_name(ms)
   redis.call('PEXPIRE', index, int_text(2 * RETENTION))
 end
 
--- Says in the index that the lock is neither held by redlock nor waited for any more; there it stays
--- for as long as its history. The caller may know that the lock is `free`.
+-- Notes in the index that the lock is neither held by redlock nor waited for any more; its name stays
+-- there for as long as its history. The caller may know that the lock is `free`.
 local function retire_name(free)
   if frozen > 0 or redis.call('EXISTS', queue) == 1 then return end
   local value = not free and redis.call('GET', lock)

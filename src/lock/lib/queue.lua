@@ -1,33 +1,32 @@
--- The queue: its next ones get the lock.
+-- The queue: handing the lock on to the next waiters.
 -- @include admission
 
-local GRANT_TTL = 2000 -- how long a granted waiter has to claim, ms
-local DELIVERED_TTL = 5000 -- the same for one that got the message: its claim may be held up on its way
+local GRANT_TTL = 2000 -- how long a waiter has to confirm its grant, ms
+local DELIVERED_TTL = 5000 -- the same for one that got the message: its confirmation may be delayed
 local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
 local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
-local GRANTS = 100 -- how many are let in by one call; each claim goes on with it
+local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
 local DEAD = 10000 -- how many dead waiters one call clears away, in some 50 ms
-local MOST_NOTIFIED = 100 -- how many hear at most that a grant was made to one before them
+local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waiter before them
 
--- The number of a waiter, by its place in the queue: its priority doesn't matter.
+-- The ticket of a waiter, from its score in the queue, without the priority.
 local function ticket_of(score)
   return math.abs((score + ROUND / 2) % ROUND - ROUND / 2)
 end
 
--- What stands in the entry of one that waits, "<dies at>:<seen>:<knows its ticket> <limit> <since> <priority>
--- <hears> <who>".
+-- The entry of a waiter, "<dies at>:<seen>:<knows its ticket> <limit> <since> <priority> <listens> <who>".
 local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) %S+ ([01]) (.*)$'
 
--- One leaves the queue without the lock. It comes back with its ticket, or by its token alone where the
--- reply that said it may have been lost.
+-- Removes a waiter that leaves without the lock. It may come back with its ticket, or with its token alone if
+-- the reply with the ticket was lost.
 local function dequeue(token, score, knows)
   redis.call('ZREM', queue, token)
   redis.pcall('HDEL', waiters, token)
   if knows ~= '1' then post_notice('left', token, int_text(ticket_of(tonumber(score)))) end
 end
 
--- Has so many of the next waiters look, but for `me`, which does so already: one that doesn't
--- until a grant made now has run out stands still, and isn't waited for.
+-- Notifies the next waiters, at most `most`, so that they send a request; `me` is sending one already. A waiter
+-- that hasn't sent one when a grant made now expires is suspended, and is skipped.
 local function notify_next(most, me)
   local next = most >= 1 and redis.call('ZRANGE', queue, 0, math.min(most, MOST_NOTIFIED) - 1, 'WITHSCORES') or {}
   if #next == 0 then return end
@@ -35,21 +34,21 @@ local function notify_next(most, me)
     if next[n] ~= me then redis.pcall('PUBLISH', channels .. id(next[n]), 'next') end
   end
   notified = int_text(now_ms) .. ' ' .. next[#next]
-  set_state('told', notified)
+  set_state('notified', notified)
 end
 
--- Lets those at the head of the queue in, as long as there is room: each gets the lock for a short
--- time in which it has to claim it, and a message with all it needs to know of its lease; who can't
--- hear it is gone and is passed over, and so is one that was told to look and hasn't. Between one
--- command's end and the next one's start stands little but this, so it does nothing that the claim can
--- do. `value` is what stands in the lock. Returns whether anybody was let in, and whether `me` was, who
--- needs no message. Of those behind, `notify` hear of it (all, where that isn't said).
+-- Grants the lock to the head of the queue, as long as its request is admitted: a waiter gets the lock for a
+-- short time, in which it has to confirm the grant, and a message with all it needs to know of its lease. A
+-- waiter without a subscription is dead and is skipped, and so is one that was notified and hasn't replied.
+-- One command's end and the next one's start are little more than this apart, so it does nothing that the
+-- confirmation can do. `value` is that of the lock key. Returns whether any waiter got the lock, and whether
+-- `me` did, which needs no message. Of the waiters behind, `notify` are notified (nil: as many as may be).
 local function grant_next(value, me, notify)
   local granted, mine, cleared = 0, false, 0
   local notified_at, notified_score = string.match(notified or '', '^(%d+) (%S+)$')
   if notified_at then notified_at, notified_score = tonumber(notified_at), tonumber(notified_score) end
   while cleared < DEAD do
-    -- A queue of another type is none, so that it keeps no holder from releasing the lock.
+    -- A key of another type counts as an empty queue, so that a holder can still release the lock.
     local head, score = unpack(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     if not head then break end
     local entry = redis.pcall('HGET', waiters, head)
@@ -66,7 +65,7 @@ local function grant_next(value, me, notify)
       if not slot then break end
       fence = next_fence()
       if head ~= me and listens == '1' then
-        -- After a grant that was not claimed the next one is shorter.
+        -- After a grant that was not confirmed the next one is shorter.
         if notify or not notified_at then grant_ttl = DELIVERED_TTL end
         local grant = table.concat({'granted', fence, slot, int_text(now_ms), grant_ttl}, ' ')
         -- The first write comes before the message: a server that takes no writes (a replica by now, say) ends
@@ -96,7 +95,7 @@ local function grant_next(value, me, notify)
       cleared = cleared + 1
     end
   end
-  -- The claim of a whole group goes on with it.
+  -- A whole group is admitted further by each confirmation.
   if cleared == DEAD or (granted > 0 and granted < GRANTS and not mine) then notify_next(notify or MOST_NOTIFIED, me) end
   return granted > 0, mine
 end

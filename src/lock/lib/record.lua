@@ -2,23 +2,23 @@
 -- @include notices
 -- @include state
 
--- Where a hold stands in its entry in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>":
--- granted (and not claimed yet), held, or kept (its run is over). The ticket of one that may not know
--- it yet stands with its grant: granted:<ticket>.
+-- The entry of a hold in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>":
+-- granted (and not confirmed yet), held, or kept (its run is over). The ticket of a waiter that may not
+-- know it is added to its grant: granted:<ticket>.
 local PHASE = '^(%d+ %d+ %d+ %d+ %d+) (%l+):?(%d*) '
 
--- A grant was taken away: that it is claimed may be under way, by its token alone.
+-- A grant was taken away: its confirmation, with nothing but the token, may be under way.
 local function keep_ticket(token, entry)
   local _, _, ticket = string.match(entry or '', PHASE)
   if ticket and ticket ~= '' then post_notice('left', token, ticket) end
 end
 
--- Writes the end of a hold into the history. `how` it ended is as in the manual, `by` (JSON or '')
--- the one that ended it. The caller also removes the entry, so it is written once.
+-- Writes the end of a hold into the history. `how` is one of the ends that the manual lists, `by` (JSON
+-- or '') the run that ended it. The caller also removes the entry, so it is written once.
 local function record_end(token, entry, ended, how, by)
   if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ') then return end
   if history_size == 0 then
-    -- The last one is known to a release that is repeated.
+    -- The last end is kept for a release that is repeated.
     redis.call('DEL', history)
     set_state('ended', id(token) .. ' ' .. how)
     return
@@ -31,15 +31,16 @@ local function record_end(token, entry, ended, how, by)
   if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
 end
 
--- A client has taken the lock: what is remembered stays for another while. The state lives for twice
+-- A client has taken the lock: renews the expiry of what is remembered. The state lives for twice
 -- as long, as a success at the end of a hold counts from then.
 local function touch_memory()
   redis.call('PEXPIRE', state, int_text(2 * RETENTION))
   redis.call('PEXPIRE', history, RETENTION)
 end
 
--- The same for a hold that ended without a word, unless it was never claimed or its run is over. Its lease
--- ended at this moment, or would have: then it is unknown when the lock was taken away, but now it is seen.
+-- The same for a hold that ended without a release, unless it was never confirmed or its run is over.
+-- `lease_end` is when its lease ended, or would have: then the lock was taken away at an unknown moment
+-- before now.
 local function record_vanished(token, entry, lease_end)
   local _, phase = string.match(entry or '', PHASE)
   keep_ticket(token, entry)

@@ -1,7 +1,7 @@
 -- Expiries, and the fields of the state.
 -- @include text
 
--- Makes a key live for at least so many milliseconds.
+-- Makes a key live for at least `ms` milliseconds.
 local function extend_expiry(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, int_text(ms)) end
 end

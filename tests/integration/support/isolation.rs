@@ -1,4 +1,4 @@
-//! Tests among processes of their own, and as another user.
+//! Tests in a separate pid namespace, and as another user.
 
 use std::cell::RefCell;
 use std::fs;
@@ -9,8 +9,8 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use super::{REDLOCK, Redis, path, script, without_terminal};
 
 /// For the start of tests that leave processes behind which have lost their parents, or that want to see
-/// that nothing of the kind is there: on one machine nobody can tell whose such a process is. Runs the
-/// test in a pid namespace of its own; where that isn't permitted, one after the other.
+/// that nothing of the kind is there: on one machine it can't be known whose such a process is. Runs the
+/// test in a separate pid namespace; where that isn't permitted, one after the other.
 macro_rules! among_own_processes {
     () => {
         if crate::support::has_run_among_own_processes() {
@@ -78,7 +78,7 @@ impl OtherUser {
         Self::with_id(54321)
     }
 
-    /// One of whom nobody else has a process: neither another test nor another run of the tests.
+    /// A user without any other process: neither another test's nor another run's of the tests.
     pub fn alone() -> Option<Self> {
         Self::with_id(100_000 + std::process::id())
     }

@@ -12,7 +12,7 @@ use super::{Redis, outcome, path, wait_until, without_terminal};
 /// A Perl program that says its label, `ready` and its pid, then its label and the name of each
 /// signal of its arguments when one comes, and ends at RTMAX: as the highest number it is taken
 /// last, so whatever came before it has been said by then. It gives up after a while, in case
-/// nobody ends it.
+/// nothing ends it.
 pub const COUNTER: &str = r#"
     $| = 1;
     my ($label, @names) = @ARGV;

@@ -35,7 +35,7 @@ pub fn path() -> String {
     )
 }
 
-/// Gives a command a session of its own, so that it has no controlling terminal, and the signals
+/// Gives a command a new session, so that it has no controlling terminal, and the signals
 /// back that were ignored where the tests were started in the background.
 pub fn without_terminal(command: &mut Command) {
     // SAFETY: setsid and signal are system calls, allowed between fork and exec.
@@ -68,7 +68,7 @@ impl Outcome {
         seen_by_a_shell(self.status)
     }
 
-    /// It ended with this number of its own accord; no signal killed it.
+    /// It exited with this number; no signal killed it.
     #[track_caller]
     pub fn assert_exited(&self, code: i32) -> &Self {
         assert_eq!(self.status.code(), Some(code), "{self:?}");
@@ -226,7 +226,7 @@ impl Running {
         });
     }
 
-    /// Stops it as Ctrl-Z would, and waits until it stands still.
+    /// Stops it as Ctrl-Z would, and waits until it is suspended.
     pub fn suspend(&self) {
         self.signal(Signal::SIGSTOP);
         let pid = self.pid();
@@ -301,7 +301,7 @@ impl Drop for Running {
     }
 }
 
-/// A run whose COMMAND says `ready` when it starts, and ends when it is told to.
+/// A run whose COMMAND says `ready` when it starts, and ends when it is asked to.
 pub struct Gated {
     pub run: Running,
     gate: fs::File,

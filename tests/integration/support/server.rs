@@ -1,4 +1,4 @@
-//! A private Redis, and a server that answers nobody.
+//! A private Redis, and a server that never answers.
 
 #![allow(unsafe_code)]
 
@@ -92,7 +92,7 @@ impl Redis {
         keys
     }
 
-    /// The pids of those who wait for a lock, in the order of their turns.
+    /// The pids of the waiters for a lock, in the order of their turns.
     pub fn queue(&self, name: &str) -> Vec<i32> {
         let key = format!("{{redlock:{name}}}:queue");
         let tokens = self.cli(&["ZRANGE", &key, "0", "-1"]);

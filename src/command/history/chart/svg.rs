@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{Chart, came};
+use super::{Chart, queued_at};
 use crate::command::history::listing::{ended, failed, ran};
 use crate::lock::HistoryEntry;
 use crate::report::{describe_job, escaped, format_duration, timestamp, truncate, user_at_host};
@@ -49,7 +49,7 @@ impl Chart<'_> {
             moment(self.to_ms)
         );
         text(&mut picture, MARGIN, 52.0, "dim", &line);
-        for (ms, label) in self.marks(8) {
+        for (ms, label) in self.ticks(8) {
             let x = self.x(ms);
             let _ = writeln!(
                 picture,
@@ -116,7 +116,7 @@ impl Chart<'_> {
         let _ = write!(picture, "<g><title>{}</title>", safe(&about));
         let until = entry.ended_ms.unwrap_or(self.to_ms);
         let bars = [
-            ("waiting", came(entry), entry.since_ms),
+            ("waiting", queued_at(entry), entry.since_ms),
             (class, entry.since_ms, until),
         ];
         for (class, from, to) in bars {
@@ -174,7 +174,7 @@ fn write_line(safe: &mut String, line: &str) {
 mod tests {
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::Outcome;
+    use crate::lock::HoldOutcome;
 
     #[test]
     fn a_picture_is_well_formed_whatever_the_names() {
@@ -183,10 +183,10 @@ mod tests {
                 "<h&\">\u{1b}\u{0}\u{202e}",
                 100,
                 Some(110),
-                Outcome::Status(0),
+                HoldOutcome::Status(0),
             ),
-            hold("i", 150, Some(150), Outcome::Forced(None)),
-            hold("j", 199, None, Outcome::Running),
+            hold("i", 150, Some(150), HoldOutcome::Forced(None)),
+            hold("j", 199, None, HoldOutcome::Running),
         ];
         holds[0].who.url = Some("https://ci/1?a=\"<b>&c".into());
         for holds in [&holds[..], &[]] {

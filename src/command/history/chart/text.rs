@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Chart, Row, came};
+use super::{Chart, Row, queued_at};
 use crate::command::history::listing::failed;
 use crate::report::{escaped, truncate};
 
@@ -60,7 +60,7 @@ impl Chart<'_> {
         for entry in &row.holds {
             let to = self.cell(entry.since_ms, length);
             if !entry.waited.is_zero() {
-                bar[self.cell(came(entry), length)..=to].fill(ink.waiting);
+                bar[self.cell(queued_at(entry), length)..=to].fill(ink.waiting);
             }
         }
         for entry in &row.holds {
@@ -86,7 +86,7 @@ impl Chart<'_> {
     /// The times, as many as have room.
     fn axis(&self, length: usize) -> String {
         let mut axis = String::new();
-        for (ms, label) in self.marks((length / 12).try_into().unwrap_or(u64::MAX)) {
+        for (ms, label) in self.ticks((length / 12).try_into().unwrap_or(u64::MAX)) {
             let at = self.cell(ms, length);
             let used = axis.chars().count();
             if (used == 0 || at > used) && at + label.len() <= length {
@@ -102,14 +102,14 @@ impl Chart<'_> {
 mod tests {
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::Outcome;
+    use crate::lock::HoldOutcome;
 
     #[test]
     fn waiting_running_and_bad_ends_are_told_apart() {
         let holds = [
-            hold("alpha", 102, Some(150), Outcome::Status(0)),
-            hold("beta", 160, Some(170), Outcome::Lost),
-            hold("alpha", 198, None, Outcome::Running),
+            hold("alpha", 102, Some(150), HoldOutcome::Status(0)),
+            hold("beta", 160, Some(170), HoldOutcome::Lost),
+            hold("alpha", 198, None, HoldOutcome::Running),
         ];
         let text = Chart::of(&holds, 200_000).timeline(107, false);
         let rows: Vec<&str> = text.lines().collect();
@@ -127,8 +127,8 @@ mod tests {
     fn no_line_is_wider_than_the_terminal() {
         let long = "h".repeat(90);
         let wide = [
-            hold(&long, 100, Some(100), Outcome::Status(1)),
-            hold("\u{1b}[2J", 100, None, Outcome::Running),
+            hold(&long, 100, Some(100), HoldOutcome::Status(1)),
+            hold("\u{1b}[2J", 100, None, HoldOutcome::Running),
         ];
         for holds in [&wide[..], &wide[..1], &[]] {
             for width in [1, 2, 5, 20, 79, 200] {

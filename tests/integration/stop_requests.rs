@@ -1,5 +1,5 @@
-//! One request to end that comes in many ways is one request: what a terminal, a supervisor and a
-//! shell relay of a signal lets COMMAND clean up, and only a second request kills it.
+//! One request to end that arrives in many ways is one request: if a terminal, a supervisor and a shell
+//! relay the same signal, COMMAND may clean up; only a second request kills it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Leaving while Redis stands still, and starting nothing under a lease that is over.
+//! Ending while Redis doesn't respond, and starting nothing under an expired lease.
 
 use std::fs;
 use std::time::Duration;
@@ -23,11 +23,11 @@ fn waits(limit: &'static str) -> [Vec<&'static str>; 3] {
     ]
 }
 
-/// One that waits for the lock "a" of another client, in its queue.
+/// A run that waits for the lock "a" of another client, in its queue.
 fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     let mut waiter = Running::start(&mut with_default_signals(redis.redlock(arguments)));
-    wait_until("it stands in the queue", || {
+    wait_until("it is in the queue", || {
         assert!(!waiter.has_ended(), "it has ended");
         !redis.queue("a").is_empty()
     });
@@ -50,7 +50,7 @@ fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
 }
 
 #[test]
-fn a_second_signal_ends_a_farewell_that_redis_does_not_answer() {
+fn a_second_signal_ends_a_withdrawal_that_redis_does_not_answer() {
     for arguments in waits("1h") {
         for signal in [libc::SIGINT, libc::SIGTERM] {
             let redis = Redis::start();

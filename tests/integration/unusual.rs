@@ -1,4 +1,5 @@
-//! What an adversary has found from outside: each test states a promise that was seen broken.
+//! Unusual jobs and surroundings: a COMMAND that is stopped or ignores signals, work without an
+//! environment or of another user, files of other users, and limits. Each promise here was once broken.
 
 use std::fs;
 
@@ -180,7 +181,7 @@ fn assert_keeps_the_lock(redis: &Redis, run: &mut Running, redlock: i32) {
     let second = outcome(&mut redis.redlock(&second));
     assert!(is_alive(survivor));
     send(survivor, libc::SIGKILL);
-    // It is for one who takes over, and nobody does any more.
+    // It is for a waiter that takes over, and no waiter is left.
     let _ = fs::remove_file(mark);
     assert_eq!(second.code(), Some(75), "it was taken over: {second:?}");
 }
@@ -312,7 +313,7 @@ fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other()
 }
 
 #[test]
-fn a_signal_ends_an_acquire_whose_output_nobody_reads() {
+fn a_signal_ends_an_acquire_whose_output_is_not_read() {
     let redis = Redis::start();
     // A pipe that is full, and stays so.
     let full = r#"mkfifo ~/full; exec 3<>~/full; timeout 1 dd if=/dev/zero bs=4096 count=17 >&3

@@ -1,5 +1,5 @@
 //! Servers, proxies and data that lie: nothing that comes in over the connection, and nothing that
-//! stands in our keys, makes redlock crash, hang, grow, or believe that it holds a lock that it doesn't.
+//! our keys contain, makes redlock crash, hang, grow, or believe that it holds a lock that it doesn't.
 //!
 //! Most of it is put between redlock and a real Redis by a [`Liar`], which lets everything pass but what
 //! a test wants to be otherwise.
@@ -40,7 +40,7 @@ enum Say {
     Changed(fn(&str) -> String),
     /// This, whatever the server would say.
     Lie(Vec<u8>),
-    /// First this, and then that over and over, up to so many bytes.
+    /// First this, and then that over and over, up to this many bytes.
     Stream(Vec<u8>, Vec<u8>, usize),
     /// One byte of this at a time, over and over.
     Drip(Vec<u8>),
@@ -278,7 +278,7 @@ fn forward(
     let _ = client.shutdown(std::net::Shutdown::Both);
 }
 
-/// Writes until nobody reads any more, or it is enough.
+/// Writes until the reader is gone, or it is enough.
 fn stream(client: &mut TcpStream, first: &[u8], again: &[u8], most: usize, count: &AtomicUsize) {
     let many = again.repeat((64 * 1024 / again.len()).max(1));
     let mut written = 0;
@@ -291,7 +291,7 @@ fn stream(client: &mut TcpStream, first: &[u8], again: &[u8], most: usize, count
     }
 }
 
-/// A message that somebody asks with whether we are there, as RESP3 has it.
+/// A RESP3 message by which a server asks whether we are alive.
 const MESSAGE: &[u8] = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n";
 
 fn flood() -> Say {
@@ -340,7 +340,7 @@ fn weighed(command: &mut Command) -> (Outcome, u64) {
 }
 
 #[test]
-fn a_waiter_gets_its_turn_where_nobody_speaks_resp3() {
+fn a_waiter_gets_its_turn_on_a_server_without_resp3() {
     let renamed = Redis::with(&["--rename-command", "HELLO", ""]);
     let forbidden = Redis::start();
     forbidden.cli(&["ACL", "SETUSER", "default", "-hello"]);
@@ -379,7 +379,7 @@ fn a_waiter_gets_its_turn_behind_a_proxy_that_closes_when_it_hears_hello() {
 }
 
 #[test]
-fn a_run_is_renewed_where_nobody_speaks_resp3() {
+fn a_run_is_renewed_on_a_server_without_resp3() {
     let redis = Redis::with(&["--rename-command", "HELLO", ""]);
     let holder = Gated::start(&redis, &["--ttl", "1s", "a"]).ready();
     let renewals = redis.calls("pexpire");
@@ -461,7 +461,7 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
 }
 
 /// A run behind a liar, with a lease of two seconds, that is at its `ready` line; then, after some
-/// renewals, Redis is gone. COMMAND has to be stopped, and nobody may believe in a longer lease.
+/// renewals, Redis is gone. COMMAND has to be stopped, and redlock must not believe in a longer lease.
 #[track_caller]
 fn assert_believes_in_two_seconds(hook: impl FnMut(&str) -> Say + Send + 'static) {
     let mut redis = Redis::start();
@@ -700,7 +700,7 @@ fn a_full_socket_file_does_not_hold_up_the_connect_timeout() {
 fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    // The third question is a heartbeat. It is asked, and nobody hears an answer.
+    // The third question is a heartbeat. It is asked, and no answer arrives.
     let liar = Liar::new(&redis, once("acquire", 3, Say::Silence));
     let arguments = ["--connect-timeout", "300ms", "run", "a", "--", "true"];
     let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
@@ -789,7 +789,7 @@ fn keys_of_another_type_are_left_alone_and_named() {
     }
 }
 
-/// Who somebody is, as it may stand in an entry.
+/// A client, as an entry may describe it.
 fn people(nasty: &str) -> Vec<Vec<u8>> {
     let json = nasty
         .replace('\u{1b}', "\\u001b")
@@ -812,7 +812,7 @@ fn people(nasty: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn whatever_stands_in_our_keys_is_shown_escaped_or_not_at_all() {
+fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
     let redis = Redis::start();
     let nasty = "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}\u{2066}\u{61c}\u{9b}31m\u{2028}";
     let whos = people(nasty);
@@ -961,7 +961,7 @@ fn a_long_listing_takes_little_memory() {
 }
 
 #[test]
-fn a_token_that_is_longer_than_any_is_nobodys() {
+fn a_token_that_is_longer_than_any_of_ours_names_no_process() {
     let redis = Redis::start();
     let token = "x".repeat(100_000);
     redis.cli(&["SET", "redlock:a", "t", "PX", "60000"]);
