@@ -43,7 +43,7 @@ struct Tool {
     words: Vec<String>,
     /// How many wait now.
     waiting: Box<dyn Fn() -> Result<usize>>,
-    /// How often it is measured with so many waiters.
+    /// How often it is measured with this many waiters.
     rounds: fn(usize) -> usize,
     /// Its server, which stands still while others are measured.
     server: Option<Pid>,
@@ -367,7 +367,7 @@ fn work_of_the_server(redis: &Redis) -> Result<()> {
     )?;
     for waiters in [10, 100, 1_000, 10_000_usize] {
         let token = |number: usize| format!("{number:032x}:bench:{number}");
-        // Somebody has to hear the messages.
+        // A client has to receive the messages.
         let mut listener = TcpStream::connect(("127.0.0.1", redis.port))?;
         for number in 0..waiters + HAND_OFFS {
             let id = &Sha1::from(token(number)).digest().to_string()[..12];
@@ -468,7 +468,7 @@ impl Etcd {
         let clients = url().map_err(|error| error.to_string())?;
         let peers = url().map_err(|error| error.to_string())?;
         let data: PathBuf = directory.join("etcd");
-        // In a session of its own, as the Redis.
+        // In a separate session, as the Redis.
         let mut process = Command::new("setsid")
             .args(["etcd", "--data-dir"])
             .arg(&data)

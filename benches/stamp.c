@@ -1,5 +1,5 @@
 /*
- * A command that says when it began and when it ended, in nanoseconds, in a line of its own.
+ * A command that says when it began and when it ended, in nanoseconds, in a separate line.
  *
  *     stamp FILE
  */

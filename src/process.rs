@@ -4,12 +4,12 @@
 //! alive, and its session: a process that has the pid but started later is another one. (Its own start
 //! time would say the same, but /proc/self takes a twentieth of a short run to come into being.) Only
 //! one that the kernel itself declares dead counts as such: the namespace has no such pid, or the
-//! very process has ended. All else may still live.
+//! very process has ended. All others may still live.
 //!
 //! A machine that was cloned while it ran has the same boot and namespaces as its twin, and doesn't
 //! know the twin's processes. So each holder leaves a *mark* on its own host, a file in memory,
 //! as soon as it renews for the first time; without that mark nothing is known of a holder. With each
-//! renewal it notes down there what its tree consists of, so that its work is known when it is dead.
+//! renewal it notes down there the processes of its tree, so that its work can be found when it is dead.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};

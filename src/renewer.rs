@@ -1,7 +1,7 @@
 //! The background thread that keeps leases alive.
 //!
-//! It carries out one task after the other, over the client that it is given with each, and sends both
-//! back: what came of it, and the client, open where its connection is still good. When a task is due,
+//! It carries out one task after the other, with the client that comes with the task, and sends back
+//! the results and the client, which is open if its connection is still good. When a task is due,
 //! and what follows from it, is decided elsewhere. So a connection that hangs delays this thread alone,
 //! never the main thread, which watches the deadline. Between two tasks the main thread has the client, so
 //! that it gets what the server pushes, and can release the lock without waking another thread. The
@@ -29,7 +29,7 @@ pub enum Task {
     Check,
 }
 
-/// What came of it.
+/// A result of a task.
 #[derive(Debug)]
 pub enum Report {
     /// The leases of all that are still ours are extended; the request was sent at this moment.

@@ -16,7 +16,7 @@ use crate::clock::{Moment, now};
 use crate::signal::SIGINT;
 use crate::sys;
 
-/// What descends from a process, but for what was there before.
+/// The descendants of a process, except those that were there before.
 pub struct Tree {
     root: Pid,
     /// What was started before this moment was there before, and may become ours as an orphan.
@@ -99,7 +99,7 @@ impl Tree {
         members.all(|pid| Stat::read(pid).is_none_or(|stat| stat.is_stopped || stat.has_ended))
     }
 
-    /// What was there before, as far as start times don't show it.
+    /// Descendants that were there before, where start times alone don't show it.
     pub fn earlier(&self) -> &[Known] {
         &self.earlier
     }
@@ -263,7 +263,7 @@ pub fn read(path: &str) -> Option<String> {
 /// All processes that we can see.
 ///
 /// # Errors
-/// They can't be listed: nothing is known of any.
+/// The processes can't be listed.
 fn processes() -> io::Result<Vec<Stat>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -295,7 +295,7 @@ pub enum Origin {
 /// All processes but ourselves whose environment `is_marked`, as far as we may see.
 ///
 /// # Errors
-/// There is no descriptor or memory left to look: there may be others.
+/// No descriptor or memory is left to look: there may be others.
 pub fn marked(is_marked: impl Fn(&[u8]) -> bool) -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();
     for stat in processes()? {
@@ -343,13 +343,13 @@ pub struct DeadHolder<'a> {
 
 /// Looks for what is left of the work of a dead holder:
 ///
-/// - what was a part of its tree when it noted that down for the last time, whatever that has become;
-/// - what has the lock's token in its environment;
-/// - what is of its session and has lost its parent. (A program like `env -i` clears the environment.)
+/// - processes that were in its tree when it last noted that down;
+/// - processes that have the lock's token in their environment;
+/// - processes of its session that have lost their parents. (A program like `env -i` clears the environment.)
 ///
-/// Other processes that have lost their parents since that note may be part of it, and so may what we may
-/// not look into: nothing says where they come from, unless it is the tokens of other holds, or a session
-/// of which another process is the leader. What has its parent was not started by the dead holder.
+/// Other processes that have lost their parents since that note may be part of it, and so may processes that
+/// we may not look into, unless tokens of other holds, or a session that another process leads, show where
+/// they come from. A process that still has its parent was not started by the dead holder.
 pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains {
     let Ok(all) = processes() else {
         return Remains::Unknown;

@@ -80,7 +80,7 @@ pub enum Event {
     Holder(HolderState),
     /// Whether the lock was taken from its dead holder.
     TakenOver(bool),
-    /// What became of the hold of the run that we joined, where the history has it.
+    /// The outcome of the run that we joined, where the history has it.
     Run(Option<HoldOutcome>),
 }
 
@@ -113,7 +113,7 @@ pub enum Action {
     StopWatching,
     /// Take the lock from this holder, which is dead.
     TakeOver(Rc<Busy>),
-    /// Look what became of the hold of this run.
+    /// Read the outcome of this run's hold.
     LookAtRun(Rc<Busy>),
     /// Show what we wait for, as it was known this long ago.
     Show { busy: Rc<Busy>, age: Duration },
@@ -154,7 +154,7 @@ pub enum End {
     /// What was held already could not be renewed in time.
     NotRenewed,
     Interrupted(i32),
-    /// The lock came so late, several times, that its lease was as good as over.
+    /// The lock came so late, several times, that its lease was almost over.
     TooSlow,
     Failed(lock::Error),
 }
@@ -174,7 +174,7 @@ struct BusyAnswer {
 enum Question {
     /// For the lock.
     Lock,
-    /// What became of the run that we joined, which was found then. Its process has `died`.
+    /// For the outcome of the run that we joined, which was `found`. Its process has `died`.
     Run { found: BusyAnswer, died: bool },
 }
 
@@ -272,7 +272,7 @@ pub struct Wait<'a> {
     is_known: bool,
     /// The lock was found to be busy.
     was_busy: bool,
-    /// How often the lock came so late that its lease was as good as over.
+    /// How often the lock came so late that its lease was almost over.
     too_late: u32,
     /// The id of a holder on this host whose process is watched.
     watched: Option<String>,

@@ -24,7 +24,7 @@ pub struct Redis {
 impl Redis {
     pub fn start(directory: &Path) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        // In a session of its own, as a service has: the kernel's scheduler looks at that.
+        // In a separate session, as a service has: the kernel's scheduler looks at that.
         let process = Command::new("setsid")
             .args([
                 "redis-server",
@@ -131,7 +131,7 @@ pub fn median(values: &[f64]) -> f64 {
     percentile(values, 50)
 }
 
-/// The value that so many percent are not above.
+/// The value that this many percent are not above.
 pub fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! The variables by which a job knows its locks: a run and an acquire write them, and what works
-//! under the locks reads them.
+//! The variables by which a job knows its locks: a run and an acquire write them, and the commands of
+//! the job read them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -82,7 +82,7 @@ fn pair(name: &Name, token: &Token) -> OsString {
     OsString::from_vec([name.as_str().as_bytes(), b"=", token.as_bytes()].concat())
 }
 
-/// The names of the locks of the run that we are in, as they are there.
+/// The names of the locks of the run that we are in, as the environment has them.
 pub fn names() -> Option<String> {
     std::env::var(NAME).ok()
 }

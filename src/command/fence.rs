@@ -21,7 +21,7 @@ use crate::report;
 
 /// How long to wait for FILE's lock. Each holds it for two writes to the disk, so that only one who
 /// has nothing to do with fences, or whose disk hangs, holds it for this long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often FILE is opened again that others replace or remove, before we say so.
 const ATTEMPTS: u32 = 100;
@@ -64,7 +64,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
             report::error(format_args!(
                 "another process has had {path} locked for {}; see which with lsof {path}, and try \
                  again when it is done",
-                humantime::format_duration(PATIENCE)
+                humantime::format_duration(LOCK_TIMEOUT)
             ));
             return Ok(Exit::Busy(cli::BUSY));
         }
@@ -124,7 +124,7 @@ fn from_environment() -> Result<u64> {
     Err(BadUsage(why).into())
 }
 
-/// What came of opening FILE.
+/// The result of opening FILE.
 enum Opened {
     /// It is the file at its path, and the lock on it is ours.
     Locked(Flock<File>),
@@ -132,13 +132,13 @@ enum Opened {
     NotAFile(&'static str),
     /// Another process keeps the lock.
     Busy,
-    /// Others put another file in its place all the time.
+    /// Other processes replace the file all the time.
     Replaced,
 }
 
 /// Opens the file, makes it where it isn't there, and waits for the lock on it.
 fn open(path: &Path) -> io::Result<Opened> {
-    let until = now() + PATIENCE;
+    let until = now() + LOCK_TIMEOUT;
     for _ in 0..ATTEMPTS {
         // Looked at before it is opened, as opening a device may do something to it.
         let exists = match fs::metadata(path) {
@@ -199,7 +199,7 @@ fn in_words(kind: FileType) -> &'static str {
 }
 
 /// Takes the lock on a file; `None` when another process keeps it for the whole time.
-fn lock(file: File, patience: Duration) -> io::Result<Option<Flock<File>>> {
+fn lock(file: File, timeout: Duration) -> io::Result<Option<Flock<File>>> {
     let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(locked) => return Ok(Some(locked)),
         Err((file, nix::errno::Errno::EWOULDBLOCK)) => file,
@@ -207,11 +207,11 @@ fn lock(file: File, patience: Duration) -> io::Result<Option<Flock<File>>> {
     };
     // The kernel keeps the order of the waiting processes, but has no limit for the time; so a thread waits
     // for it, and ends with us where it has waited in vain.
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
         .name("flock".into())
-        .spawn(move || tell.send(Flock::lock(file, FlockArg::LockExclusive)))?;
-    match told.recv_timeout(patience) {
+        .spawn(move || sender.send(Flock::lock(file, FlockArg::LockExclusive)))?;
+    match receiver.recv_timeout(timeout) {
         Ok(Ok(locked)) => Ok(Some(locked)),
         Ok(Err((_, error))) => Err(error.into()),
         Err(_) => Ok(None),

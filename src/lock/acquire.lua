@@ -15,7 +15,7 @@
 -- @include lock
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
--- lock without waiters, of which nothing is left over. It does just what the rest would do.
+-- lock without waiters and without leftovers. The rest would do just the same.
 if #ARGV == 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
   and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0 then
   local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]

@@ -151,7 +151,7 @@ pub(super) enum Received {
 
 /// What the next reply may weigh.
 #[derive(Clone, Copy)]
-enum Room {
+enum ReplyLimit {
     Usual,
     /// It is one of a listing, which may weigh this much more.
     Listing(usize),
@@ -164,7 +164,7 @@ pub(super) struct Connection {
     replies: Replies,
     /// How much was read since [`Self::receive`] last returned nothing.
     turn: usize,
-    room: Room,
+    reply_limit: ReplyLimit,
     expected: VecDeque<Expected>,
     sent: RequestId,
     /// When something was last written.
@@ -206,7 +206,7 @@ impl Connection {
             stream: server.open(until)?,
             replies: Replies::default(),
             turn: 0,
-            room: Room::Usual,
+            reply_limit: ReplyLimit::Usual,
             expected: VecDeque::new(),
             sent: 0,
             written: Instant::now(),
@@ -376,9 +376,9 @@ impl Connection {
     }
 
     /// Has the server notify us when another client changes one of these keys for the next time (client
-    /// tracking, RESP3). A server without tracking sends no notification. Only keys that are read here are tracked:
-    /// most of a script's keys are written all the time. The key's value isn't requested, as it may
-    /// be anything.
+    /// tracking, RESP3). A server without tracking sends no notification. Only keys that are read here are
+    /// tracked: most of a script's keys are written all the time. The key's value isn't requested, as it
+    /// may be anything.
     pub(super) fn track_keys<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a [u8]>,
@@ -604,11 +604,11 @@ impl Connection {
             Broken::Noise(noise) => {
                 self.gives_up(&format!("it does not speak the Redis protocol: {noise:?}"))
             }
-            Broken::TooLarge => match self.room {
-                Room::Usual => {
+            Broken::TooLarge => match self.reply_limit {
+                ReplyLimit::Usual => {
                     self.gives_up(&format!("an answer was larger than {} MiB", USUAL >> 20))
                 }
-                Room::Listing(_) => self.gives_up(&format!(
+                ReplyLimit::Listing(_) => self.gives_up(&format!(
                     "what it holds for these locks is more than {} MiB; name fewer of them",
                     LISTING >> 20
                 )),
@@ -623,9 +623,9 @@ impl Connection {
             return Err(error.clone());
         }
         loop {
-            let limit = match self.room {
-                Room::Usual => USUAL,
-                Room::Listing(left) => left,
+            let limit = match self.reply_limit {
+                ReplyLimit::Usual => USUAL,
+                ReplyLimit::Listing(left) => left,
             };
             let reply = self.replies.next(limit);
             if let Some(reply) = reply.map_err(|broken| self.broken(&broken))? {
@@ -716,17 +716,17 @@ impl Connection {
     ) -> Result<Vec<T>, Error> {
         let within = self.timeout;
         let mut left = LISTING;
-        self.room = Room::Listing(left);
+        self.reply_limit = ReplyLimit::Listing(left);
         let found = self.call_each(
             calls,
             || Instant::now() + within,
             |connection, value| {
                 left = left.saturating_sub(connection.replies.last_weight());
-                connection.room = Room::Listing(left);
+                connection.reply_limit = ReplyLimit::Listing(left);
                 read(value)
             },
         );
-        self.room = Room::Usual;
+        self.reply_limit = ReplyLimit::Usual;
         found
     }
 
@@ -777,9 +777,9 @@ impl Connection {
 
     /// The same for an answer that may be long.
     pub(super) fn query_list(&mut self, command: &Cmd) -> Result<Value, Error> {
-        self.room = Room::Listing(LISTING);
+        self.reply_limit = ReplyLimit::Listing(LISTING);
         let answer = self.query(command);
-        self.room = Room::Usual;
+        self.reply_limit = ReplyLimit::Usual;
         answer
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A job that holds something and has waited for something else notes that down, under the id of
 //! each of its holds. From the holders of the lock it wants, a waiter follows these notes: what do
-//! *they* wait for, and which holders does that have? If every path leads back to what its own job holds,
+//! *they* wait for, and which jobs hold that? If every path leads back to what its own job holds,
 //! no job on it can go on.
 //!
 //! A note is only a hint; what counts is that the lock's own queue has that waiter. As ids are never
@@ -109,7 +109,7 @@ impl WaitEdge<'_> {
 
 struct Search<'a> {
     locks: &'a Locks,
-    /// What the job that looks holds.
+    /// The holds of the searching job.
     own_holds: &'a [String],
     connection: &'a mut Connection,
     /// The waiters that were met.
@@ -139,7 +139,7 @@ impl Search<'_> {
         Ok(Some((lock, waiting)))
     }
 
-    /// The clients between a waiter and its turn, if all of them wait for the job that looks;
+    /// The clients between a waiter and its turn, if all of them wait for the searching job;
     /// `None` when one of them can go on.
     fn follow_lock(
         &mut self,
@@ -170,7 +170,7 @@ impl Search<'_> {
         Ok((!needs_all && !lock.holds().is_empty()).then_some(members))
     }
 
-    /// The holder and those it waits for, if all of that leads to the job that looks.
+    /// The holder and the jobs that it waits for, if every path leads to the searching job.
     fn follow_holder(
         &mut self,
         holds: &Name,

@@ -1,4 +1,4 @@
-//! The holds of a lock that are over, as the scripts have written them down, and those that aren't.
+//! The holds of a lock that are over, as the scripts have recorded them, and those that aren't.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
     })
 }
 
-/// The longest record that is read: two entries and what stands before them.
+/// The longest record that is read: two entries and the fields before them.
 const LONGEST: usize = 300 * 1024;
 
 /// Reads `"<id> <ended> <how> <bytes of by> <by><entry>"`.

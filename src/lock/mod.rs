@@ -18,8 +18,8 @@
 //! - What was asked once and lost can be asked again with the same outcome; the token alone is enough to
 //!   come back. So the server knows a waiter's ticket by its token, and a release finds in the history
 //!   that it was done.
-//! - The write that frees, extends or hands on comes first, and is one that a server without memory to
-//!   spare accepts (`DEL`, `HDEL`, `ZREM`, `PEXPIRE`); after it, that server accepts all others of the
+//! - The write that frees, extends or hands on comes first, and is one that a server without free
+//!   memory accepts (`DEL`, `HDEL`, `ZREM`, `PEXPIRE`); after it, that server accepts all others of the
 //!   script. Bookkeeping comes last. What is new is refused there.
 //! - Without the lock no holder counts, and no member whose lease is over: each script that changes
 //!   anything begins by removing what is left of them (`lock_value` in `lib/holders.lua`).
@@ -54,7 +54,7 @@
 //! The *fence* that each hold carries is `max(last + 1, server time in µs)`: it grows with every
 //! grant also when the state was flushed or the server restarted empty.
 //!
-//! Types: [`Locks`] is what the settings say; it has each [`Lock`] by its name, and opens a [`Client`],
+//! Types: [`Locks`] comes from the settings; it has each [`Lock`] by its name, and opens a [`Client`],
 //! the way to Redis. A [`Claim`] is one attempt to hold a lock, by its own [`Token`]. What may take long
 //! is sent first, and its answer comes in later, so that a caller may watch signals in between.
 

@@ -7,8 +7,8 @@
 -- @include lock
 
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
--- lock of which nothing is left over, without a waiter, or with one that it can be handed to without
--- looking at those behind. It does just what the rest would do.
+-- lock without leftovers, and with no waiter or one that it can be handed to without looking at those
+-- behind. The rest would do just the same.
 if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence and history_size > 0
   and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots) == 0 then
   local token, how = ARGV[4], ARGV[6]
@@ -83,7 +83,7 @@ if type(entry) ~= 'string' then entry = false end
 local value = lock_value(how ~= '' and token)
 local ours = is_held(token, value)
 
--- What became of a hold: in the history, where a repeated request finds that the first one was done.
+-- Records the end of a hold: in the history, where a repeated request finds that the first one was done.
 local function note_end()
   if not entry or how == '' then return end
   local by = false

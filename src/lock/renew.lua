@@ -9,7 +9,7 @@
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
 -- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
--- was. It does just what the rest would do.
+-- was. The rest would do just the same.
 if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] then
   local lock, state, meta, token, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[4], tonumber(ARGV[5])
   local entry = redis.pcall('HGET', meta, token)

@@ -45,7 +45,7 @@ pub(super) fn prepare() {
     }
 }
 
-/// Where an allocation stands in the block; `None` when it is the system's.
+/// The position of an allocation in the block; `None` when it is the system's.
 fn offset(allocation: *mut u8) -> Option<usize> {
     let offset = (allocation as usize).wrapping_sub(BLOCK.0.get() as usize);
     (offset < SIZE).then_some(offset)

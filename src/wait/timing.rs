@@ -117,7 +117,7 @@ pub fn is_near(round_trip: Duration) -> bool {
 const FLOOR: Duration = Duration::from_millis(50);
 
 /// How many questions may follow each other at once: the first, that for a place in the queue, and
-/// what a message or a holder's death gives rise to.
+/// those that follow a message or a holder's death.
 const BURST: u32 = 4;
 
 /// How often a server may be asked, whatever the reason.

@@ -11,8 +11,8 @@ use crate::support::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The whole lease of the lock "a" is there: its claim has arrived.
-fn is_claimed(redis: &Redis) -> bool {
+/// The whole lease of the lock "a" is there: its confirmation has arrived.
+fn is_confirmed(redis: &Redis) -> bool {
     redis
         .cli(&["PTTL", "redlock:a"])
         .parse::<i64>()
@@ -52,25 +52,25 @@ fn waiting(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Gated {
     waiter
 }
 
-/// Lets COMMAND run until the claim of its lock was answered, and one renewal after it.
+/// Lets COMMAND run until the confirmation of its lock was answered, and one renewal after it.
 #[track_caller]
-fn finish_once_claimed(redis: &Redis, proxy: &Proxy, mut waiter: Gated) -> Outcome {
-    wait_until("the claim was answered, or it has ended", || {
+fn finish_once_confirmed(redis: &Redis, proxy: &Proxy, mut waiter: Gated) -> Outcome {
+    wait_until("the confirmation was answered, or it has ended", || {
         // A renewal ends with a look whether the lock is still there.
-        (is_claimed(redis) && proxy.answered("check") > 0) || waiter.run.has_ended()
+        (is_confirmed(redis) && proxy.answered("check") > 0) || waiter.run.has_ended()
     });
     waiter.open();
     waiter.run.finish()
 }
 
 /// Has a run wait for the lock "a" by way of a proxy, hands it over, and lets COMMAND run until its
-/// claim was answered.
+/// confirmation was answered.
 #[track_caller]
 fn hand_over(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Outcome {
     let holder = Elsewhere::holding(redis);
     let waiter = waiting(redis, proxy, options);
     holder.release();
-    finish_once_claimed(redis, proxy, waiter)
+    finish_once_confirmed(redis, proxy, waiter)
 }
 
 #[test]
@@ -98,28 +98,28 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
         let holder = Elsewhere::holding(&redis);
         let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
         let mut waiter = waiting(&redis, &proxy, &[]);
-        // No claim arrives before COMMAND was seen.
-        let (claims, claimed) = std::sync::mpsc::channel();
+        // No confirmation arrives before COMMAND was seen.
+        let (confirmations, confirmed) = std::sync::mpsc::channel();
         let (release, released) = std::sync::mpsc::channel::<()>();
         proxy.set_hook(move |request: &Request| {
             if ["heartbeat", "renew"].contains(&request.operation.as_str()) {
-                let _ = claims.send(request.operation.clone());
+                let _ = confirmations.send(request.operation.clone());
                 let _ = released.recv_timeout(crate::support::TIMEOUT);
             }
             Action::Pass
         });
         holder.release();
-        // A heartbeat may have come before the grant did: it claims as well.
-        let claim = claimed.recv_timeout(crate::support::TIMEOUT).unwrap();
-        if starts_on_the_grant && claim == "renew" {
+        // A heartbeat may have come before the grant did: it confirms as well.
+        let operation = confirmed.recv_timeout(crate::support::TIMEOUT).unwrap();
+        if starts_on_the_grant && operation == "renew" {
             waiter.run.expect_line("ready");
             drop(release);
         } else {
-            assert!(!starts_on_the_grant || claim == "heartbeat");
-            assert_eq!(claim, "heartbeat", "{round_trip} ms");
+            assert!(!starts_on_the_grant || operation == "heartbeat");
+            assert_eq!(operation, "heartbeat", "{round_trip} ms");
             drop(release);
             waiter.run.expect_line("ready");
-            assert!(is_claimed(&redis), "{}", redis.describe_key("a"));
+            assert!(is_confirmed(&redis), "{}", redis.describe_key("a"));
         }
         waiter.open();
         waiter.run.finish().assert_code(0).assert_silent();
@@ -128,7 +128,7 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
 }
 
 #[test]
-fn a_claim_that_is_lost_is_made_again_and_the_command_does_not_notice() {
+fn a_confirmation_that_is_lost_is_sent_again_and_the_command_does_not_notice() {
     for action in [
         Action::LoseRequest,
         Action::LoseReply,
@@ -194,7 +194,7 @@ fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
                     let what = || format!("{stall:?} of {step}: {proxy:?}");
                     wait_until(&what(), || {
                         let is_over = began.elapsed() > three + MS * 500;
-                        let is_kept = is_claimed(&redis) && proxy.answered("check") > 0;
+                        let is_kept = is_confirmed(&redis) && proxy.answered("check") > 0;
                         (is_over && is_kept) || waiter.run.has_ended()
                     });
                     waiter.open();
@@ -223,7 +223,7 @@ fn a_server_that_stands_still_for_three_seconds_after_a_hand_over_is_survived() 
         Action::Stall(Duration::from_secs(3).saturating_sub(began.elapsed()))
     });
     holder.release();
-    finish_once_claimed(&redis, &proxy, waiter).assert_code(0);
+    finish_once_confirmed(&redis, &proxy, waiter).assert_code(0);
 }
 
 /// How many scripts a server is asked to run within a second.

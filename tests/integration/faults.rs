@@ -47,7 +47,7 @@ enum Step {
     Enqueue,
     Subscribe,
     Heartbeat,
-    /// The claim of a lock that was handed over, with COMMAND started already.
+    /// The confirmation of a lock that was handed on, with COMMAND started already.
     Claim,
     /// The same where the server is so far away that the confirmation comes first.
     FarClaim,

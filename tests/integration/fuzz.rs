@@ -1,6 +1,6 @@
 //! Whatever happens, the protocol keeps its promises: the scripts as they are shipped, on a real server
-//! whose time is simulated, with clients that crash, stand still, repeat themselves and lose their
-//! answers, and with people who force, freeze, delete keys and set clocks.
+//! whose time is simulated, with clients that crash, are suspended, repeat themselves and lose their
+//! answers, and with users that force, freeze, delete keys and set clocks.
 //!
 //! All of a run is drawn from its seed, so each failure can be had again: `make fuzz SEED=…`. The
 //! file `plan` says what is going to happen, `world` lets it happen, `promises` looks at it, `scripts`
@@ -18,7 +18,7 @@ use plan::Plan;
 use server::Server;
 use world::{Done, Failure, World};
 
-/// How many seeds are tried when nobody asks for more.
+/// How many seeds are tried by default.
 const SEEDS: u64 = 60;
 /// How long a failure is made shorter.
 const SHRINKING: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ fn the_protocol_keeps_its_promises_whatever_happens() {
         )
     };
     let (seconds, seed) = (asked("FUZZ_SECONDS"), asked("FUZZ_SEED"));
-    // Those who ask for more want others than the last time.
+    // A longer run takes other seeds than the last one.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let first = seed.unwrap_or(if seconds.is_some() { now.as_secs() } else { 1 });
     let began = Instant::now();
@@ -57,7 +57,7 @@ fn the_protocol_keeps_its_promises_whatever_happens() {
                 steps += more;
                 held += holders;
             }
-            Err(failure) => panic!("{}", told(&mut server, plan, failure)),
+            Err(failure) => panic!("{}", report(&mut server, plan, failure)),
         }
     }
     // A fuzz in which nothing happens finds nothing.
@@ -68,7 +68,7 @@ fn the_protocol_keeps_its_promises_whatever_happens() {
 }
 
 /// A failure in full, after all was taken out of the plan that it doesn't need.
-fn told(server: &mut Server, plan: Plan, failure: Failure) -> String {
+fn report(server: &mut Server, plan: Plan, failure: Failure) -> String {
     let seed = plan.seed;
     let (plan, failure) = shrink(server, plan, failure);
     format!(

@@ -137,7 +137,7 @@ fn what_never_ran_is_no_run() {
     let waiter = queued(&redis, &["run", "a", "--", "true"]);
     waiter.signal(Signal::SIGTERM);
     waiter.finish();
-    // One that is granted the lock and never claims it.
+    // One that is granted the lock and never confirms it.
     let frozen = queued(&redis, &["run", "-q", "a", "--", "true"]);
     frozen.suspend();
     let next = queued(&redis, &["run", "-q", "a", "--", "true"]);

@@ -456,7 +456,7 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
     assert_eq!(call(&redis, "thaw", &[])[0], "1");
     let took = commands(&redis) - before;
     assert!(took < 5_000, "one call of thaw sent {took} commands");
-    // However long this takes, no grant runs out; returns one that isn't claimed.
+    // However long this takes, no grant runs out; returns one that isn't confirmed.
     let granted = "local token = ''
         for _, one in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
             redis.call('ZADD', KEYS[2], ARGV[1], one)
@@ -471,7 +471,7 @@ fn a_thaw_lets_3000_in_by_parts_and_gives_each_a_slot_of_its_own() {
         let before = commands(&redis);
         assert_eq!(renew(&redis, &token)[0], "1");
         let took = commands(&redis) - before;
-        assert!(took < 5_000, "one claim sent {took} commands");
+        assert!(took < 5_000, "one confirmation sent {took} commands");
     }
     let entries = redis.cli(&["HVALS", META]);
     let slot = |entry: &str| entry.split(' ').nth(3)?.parse::<u32>().ok();

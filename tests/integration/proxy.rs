@@ -25,7 +25,7 @@ use crate::support::Redis;
 #[derive(Clone, Debug)]
 pub struct Request {
     /// What it is for: the name of a script, or the command in capitals. An acquire is an `acquire`
-    /// without the wish for a place in the queue, an `enqueue` with it, and a `heartbeat` (or the claim
+    /// without the wish for a place in the queue, an `enqueue` with it, and a `heartbeat` (or the confirmation
     /// of a grant) once it has a place; a release of a waiter is a release.
     pub operation: String,
     /// How many of this operation came before, over all connections.

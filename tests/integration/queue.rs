@@ -19,7 +19,7 @@ use crate::support::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// How long a waiter that was granted the lock has to claim it.
+/// How long a waiter that was granted the lock has to confirm it.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// The heartbeat of the second in the queue.
@@ -127,7 +127,7 @@ fn a_killed_waiter_behind_the_head_does_not_disturb_the_others() {
 }
 
 #[test]
-fn a_stopped_head_costs_the_next_one_a_claim_and_a_heartbeat_and_comes_back_in_its_old_place() {
+fn a_stopped_head_costs_the_next_one_a_grant_and_a_heartbeat_and_comes_back_in_its_old_place() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let stopped = labelled(&redis, &[], "stopped");
@@ -207,7 +207,7 @@ fn each_of_eight_leases_that_are_not_released_is_noticed_by_the_next_in_line_whe
 fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_runs() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    // Longer than a grant lasts that isn't claimed.
+    // Longer than an unconfirmed grant lasts.
     let head = queued(&redis, &["run", "a", "-c", "sleep 2"]);
     let clients = redis.cli(&["CLIENT", "LIST"]);
     let subscribed: Vec<&str> = clients
@@ -244,7 +244,7 @@ fn a_command_that_was_handed_the_lock_may_count_on_the_whole_lease_at_once() {
 }
 
 #[test]
-fn a_command_that_is_over_before_its_grant_is_claimed_is_in_the_history_as_any_other() {
+fn a_command_that_is_over_before_its_grant_is_confirmed_is_in_the_history_as_any_other() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let next: Vec<Running> = (0..3)

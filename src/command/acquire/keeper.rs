@@ -1,4 +1,4 @@
-//! The keeper: what stays behind to renew a lock for as long as another process lives.
+//! The keeper: a process that stays behind to renew a lock for as long as another process lives.
 //!
 //! To the [`Session`] that process is what COMMAND is to a run. It isn't our child, so its end is seen
 //! by its pidfd, and its status stays unknown.
@@ -368,7 +368,7 @@ impl Keeper<'_> {
         session::Event::Lease(event)
     }
 
-    /// Lets the session decide about an event, and does it, and about what follows from that.
+    /// Lets the session decide about an event, carries that out, and goes on with the events that follow from it.
     fn apply(&mut self, event: session::Event) -> Option<HoldOutcome> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {

@@ -1,4 +1,4 @@
-//! The wait for one lock: what happens is put to [`Wait`], and what it decides is done.
+//! The wait for one lock: events go to [`Wait`], and its decisions are carried out here.
 //!
 //! Nothing here decides anything, and nothing in [`Wait`] waits: a request whose answer may take long is
 //! sent, and its answer comes in between signals, reports of the renewer and the clock.
@@ -43,7 +43,7 @@ pub struct Attempt<'a> {
     timer: &'a mut Timer,
 }
 
-/// What came of an event.
+/// The effect of an event.
 enum Applied {
     Nothing,
     Something,
@@ -197,7 +197,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Lets the wait decide about an event, and does it, and about what follows from that.
+    /// Lets the wait decide about an event, carries that out, and goes on with the events that follow from it.
     fn apply(&mut self, event: wait::Event) -> io::Result<Applied> {
         let mut applied = Applied::Nothing;
         let mut events = VecDeque::new();
@@ -215,7 +215,7 @@ impl<'a> Attempt<'a> {
         Ok(applied)
     }
 
-    /// Does what the wait has decided; what has come of it is added to the events.
+    /// Does what the wait has decided; the results are added to the events.
     fn perform(
         &mut self,
         action: wait::Action,
@@ -285,7 +285,7 @@ impl<'a> Attempt<'a> {
             Ok(Some(signal)) => return events.push_back(wait::Event::Signal(signal)),
             Err(error) => return events.push_back(wait::Event::Failed(error)),
         }
-        // Together with the question: the subscription stands before the server looks at it, so no
+        // Together with the question: the subscription exists before the server looks at it, so no
         // message can fall in between.
         if let Some(Place { polls: false, .. }) = place
             && let Err(error) = self.claim.subscribe(&mut self.client)
@@ -348,7 +348,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// What has become of the hold that kept us waiting. From now on the server pushes when the lock
+    /// The outcome of the hold that kept us waiting. From now on the server pushes when the lock
     /// changes, where it can.
     fn look_at_run(&mut self, busy: &Busy) -> Result<Option<lock::HoldOutcome>, lock::Error> {
         let locks = &self.acquisition.settings.locks;
@@ -426,7 +426,7 @@ impl<'a> Attempt<'a> {
         Ok(Outcome::NotAcquired(reason))
     }
 
-    /// Why we give up, when the user has waited long enough.
+    /// The message for a wait that has lasted long enough.
     fn busy_message(&self, busy: &Busy) -> String {
         let line = report::busy_line(self.claim.lock().name(), busy);
         if self.acquisition.wait_options.no_wait {
@@ -436,7 +436,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Why we give up, when something that we held is gone.
+    /// The message for a wait during which something that we held was lost.
     fn lost_meanwhile(&self, trouble: Option<&LockTrouble>) -> String {
         let what = match trouble {
             Some(LockTrouble::Lost(name, loss)) => lost(name, loss),

@@ -1,4 +1,4 @@
-//! The time while COMMAND runs: what happens is put to the session, and what it decides is done.
+//! The time while COMMAND runs: events go to the session, and its decisions are carried out here.
 //!
 //! The only way out is to stop COMMAND, reap it, and release the locks, in this order. What is decided is
 //! done first and reported after that.
@@ -273,7 +273,7 @@ impl Supervision<'_> {
         self.trouble = Some(LockTrouble::Unreachable(error));
     }
 
-    /// Lets the session decide about an event, and does it, and about what follows from that.
+    /// Lets the session decide about an event, carries that out, and goes on with the events that follow from it.
     fn apply(&mut self, event: session::Event) -> Result<Option<Exit>> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -287,7 +287,7 @@ impl Supervision<'_> {
         Ok(None)
     }
 
-    /// Does what the session has decided; what has come of it.
+    /// Does what the session has decided; returns the result.
     fn perform(&mut self, action: session::Action) -> Result<Option<session::Event>> {
         let refused = match action {
             session::Action::Forward(signal) => {

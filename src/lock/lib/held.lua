@@ -1,7 +1,7 @@
 -- Whether a token holds the lock, for how long, and if not, why.
 -- @include notices
 
--- Whether the token holds the lock now. `value` is what stands in the lock.
+-- Whether the token holds the lock now. `value` is that of the lock key.
 local function is_held(token, value)
   if value == token then return true end
   if type(value) ~= 'string' or not SHARED_VALUES[value] then return false end

@@ -1,4 +1,4 @@
-//! What is going to happen in a run, all of it drawn from a seed: who comes when and wants what, how
+//! What is going to happen in a run, all of it drawn from a seed: which client comes when and wants what, how
 //! each behaves, and what befalls the lock.
 
 use super::scripts::{Key, SHARED, Wish};
@@ -28,7 +28,7 @@ impl Dice {
         from + i64::try_from(self.next() % wide).unwrap()
     }
 
-    /// True in so many of a hundred cases.
+    /// True in this many of a hundred cases.
     pub fn chance(&mut self, percent: i64) -> bool {
         self.between(0, 100) < percent
     }
@@ -46,7 +46,7 @@ pub struct Plan {
     pub deeds: Vec<Deed>,
     /// The longest that a request or an answer is under way, in microseconds.
     pub slowest: i64,
-    /// Somebody sets the server's clock.
+    /// The server's clock is set.
     pub sets_clock: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Client {
     /// How long it waits; 0: not at all.
     pub patience: i64,
     pub holds: i64,
-    /// The lock stays its own for so long at least.
+    /// It keeps the lock for at least this long.
     pub keep: i64,
     /// Its job releases the lock before the run ends.
     pub early: bool,
@@ -72,19 +72,19 @@ pub struct Client {
 
 #[derive(Clone, Debug, Default)]
 pub struct Manners {
-    /// Of a hundred requests so many are lost, or their answers are.
+    /// Of a hundred requests this many are lost, or their answers are.
     pub loses: i64,
-    /// Of a hundred requests so many arrive seconds later.
+    /// Of a hundred requests this many arrive seconds later.
     pub late: i64,
-    /// Of a hundred requests so many arrive twice, the first answer being lost.
+    /// Of a hundred requests this many arrive twice, the first answer being lost.
     pub twice: i64,
     /// Looks for its turn; no message can reach it.
     pub polls: bool,
-    /// Its work begins with the message of the grant, before the claim is answered.
+    /// Its work begins with the message of the grant, before the confirmation is answered.
     pub starts_on_grant: bool,
     /// Lengthens its lease beyond what it asked for.
     pub extends: bool,
-    /// Is gone without a word so long after it came.
+    /// Dies this long after it came.
     pub crashes: Option<i64>,
     /// Stands still from then on, and for how long.
     pub stops: Option<(i64, i64)>,
@@ -113,7 +113,7 @@ pub enum What {
     Freeze(i64),
     Thaw,
     Delete(Key),
-    /// The server's clock is set forwards or backwards by so many milliseconds.
+    /// The server's clock is set forwards or backwards by this many milliseconds.
     SetClock(i64),
     Check(usize),
     Inspect,

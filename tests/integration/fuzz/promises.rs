@@ -89,9 +89,9 @@ struct Past {
     /// How long its lease was at first, in milliseconds.
     granted: i64,
     ever_held: bool,
-    /// It released its lock, and was told so.
+    /// It released its lock, and got the answer.
     released: bool,
-    /// It gave its place in the queue back.
+    /// It left the queue.
     cancelled: bool,
     last: Option<(Vec<String>, Answer, u64)>,
 }
@@ -102,7 +102,7 @@ pub struct Promises {
     sets_clock: bool,
     /// The last fence that anybody has seen.
     fence: i64,
-    /// The step at which a run last told the older ones to give up.
+    /// The step at which a run last made the older ones give up.
     superseded: u64,
     /// The highest number in an outside order that has held the lock.
     number: i64,
@@ -116,7 +116,7 @@ pub struct Promises {
     meta_deleted: u64,
     /// The state was deleted at this step.
     state_deleted: u64,
-    /// Since when a live waiter could have the lock and nobody gets it.
+    /// Since when a live waiter could have the lock and no client gets it.
     stalled: Option<i64>,
     granted: bool,
     /// Nobody held the lock when it was frozen.
@@ -182,8 +182,8 @@ impl Promises {
         }
     }
 
-    /// After each event: who believes to hold the lock holds it, nobody holds it together with
-    /// somebody who must not, and what is free is given to those who wait.
+    /// After each event: a client that believes to hold the lock holds it, no two clients hold it together
+    /// that must not, and a free lock is granted to waiters.
     pub fn believed(
         &mut self,
         now: i64,
@@ -248,7 +248,7 @@ impl Promises {
         for token in view.held().keys() {
             let Some(n) = index(token) else { continue };
             let entry = view.meta.get(token).and_then(|entry| scripts::hold(entry));
-            // A grant to one that doesn't answer is nobody's.
+            // A grant to a client that doesn't answer belongs to none.
             let answers = all[n].plan.manners.are_perfect();
             if entry.is_none_or(|entry| entry.phase != "granted") || answers {
                 count += 1;
@@ -273,8 +273,8 @@ impl Promises {
         let since = *self.stalled.get_or_insert(now);
         promise!(
             now - since <= 5 * SECOND + beat + SECOND / 2,
-            "what is free is given to those who wait",
-            "for {} ms nobody got it, with {waiting:?} in the queue",
+            "a free lock is granted to waiters",
+            "for {} ms no client got it, with {waiting:?} in the queue",
             (now - since) / 1_000
         );
         Ok(())
@@ -311,7 +311,7 @@ impl Promises {
         Ok(())
     }
 
-    /// Somebody has deleted a key: what can't be known any more is not asked for.
+    /// A key was deleted: what can't be known any more is not checked.
     fn forget(&mut self, key: Key, step: u64, now: i64, server: i64) {
         match key {
             Key::Queue | Key::Waiters => {
@@ -330,7 +330,7 @@ impl Promises {
             }
             Key::Meta => self.meta_deleted = step,
             Key::History => {
-                // That is where it stands how a hold ended.
+                // That key has how a hold ended.
                 for past in &mut self.pasts {
                     past.released = false;
                 }
@@ -363,7 +363,7 @@ impl Promises {
         } else if matches!(act, Act::Delete(_)) {
             self.frozen_free = false;
         }
-        // A plain client asks nobody but the key; it gets in when another one has left it.
+        // A plain client looks at the key alone; it gets in when another one has removed it.
         let may = matches!(act, Act::PlainAcquire(_)) && !self.frozen_free;
         let frozen = before.is_frozen() && after.is_frozen() && !may;
         let held = before.held();
@@ -373,13 +373,17 @@ impl Promises {
             .find(|token| !held.contains_key(token));
         if let Some(token) = new.filter(|_| frozen) {
             let detail = format!("{token} got in by {act:?}");
-            return Err(Broken::new("nobody gets into a frozen lock", detail));
+            return Err(Broken::new("no client gets a frozen lock", detail));
         }
         if act == Act::Look {
             let same = before.state == after.state
                 && before.history == after.history
                 && before.queue.len() >= after.queue.len();
-            promise!(same, "who only looks changes nothing", "before: {before:?}");
+            promise!(
+                same,
+                "a client that only reads changes nothing",
+                "before: {before:?}"
+            );
         }
         Ok(())
     }
@@ -426,9 +430,9 @@ impl Promises {
                 .meta
                 .get(token)
                 .and_then(|entry| scripts::hold(entry));
-            let claims = entry.is_none_or(|entry| entry.phase == "granted");
+            let confirms = entry.is_none_or(|entry| entry.phase == "granted");
             let keeps = matches!(act, Act::Release { keeps: true, .. });
-            let may_shorten = is_actor && (claims || keeps);
+            let may_shorten = is_actor && (confirms || keeps);
             promise!(
                 until >= end - 1 || may_shorten,
                 "no lease is shortened",
@@ -449,7 +453,7 @@ impl Promises {
             let asks = matches!(act, Act::Acquire { .. } | Act::PlainAcquire(_));
             promise!(
                 asks && actor == Some(token) || before.waits(token),
-                "who has lost a lock gets it back by asking for it only",
+                "a client that has lost a lock gets it again only by a request for it",
                 "{token} holds it by {act:?}"
             );
         }
@@ -462,7 +466,7 @@ impl Promises {
         Ok(())
     }
 
-    /// The queue: tickets grow, nobody falls out of it, those who come back have their old place.
+    /// The queue: tickets grow, no waiter falls out of it, waiters that come back have their old place.
     fn queue(&mut self, step: &Step) -> Result<(), Broken> {
         let &Step {
             number: step,
@@ -528,7 +532,7 @@ impl Promises {
                         .map(|(_, t)| *t)
                         .max();
                     promise!(
-                        // One that got the lock at once has a ticket that nobody saw.
+                        // A client that got the lock at once has a ticket that no other saw.
                         past.ever_held || last.is_none_or(|last| ticket > last),
                         "no ticket is below those in the queue",
                         "{token} got {ticket}, and others have {tickets:?}"
@@ -549,7 +553,7 @@ impl Promises {
                         && self.forgotten < past.seen;
                     promise!(
                         !knows,
-                        "who comes back has its old place",
+                        "a waiter that comes back has its old place",
                         "{token} had ticket {mine} and has {ticket}"
                     );
                     past.ticket = Some(ticket);
@@ -567,7 +571,7 @@ impl Promises {
         Ok(())
     }
 
-    /// Those who get the lock: in the order of their turns, with a growing fence.
+    /// Grants: in the order of the waiters' turns, with a growing fence.
     fn newly_held(&mut self, step: &Step) -> Result<(), Broken> {
         let &Step {
             act,
@@ -603,10 +607,10 @@ impl Promises {
                 self.fence = fence;
             }
             self.may_have_it(n, step)?;
-            // One that has answered since nobody got it stands still since then: nobody can tell it from one
-            // that lives, and the time that it has to claim is its own.
+            // A waiter that was suspended after its last answer can't be distinguished from a live one: it has
+            // its full time to confirm.
             let since = self.stalled.unwrap_or(i64::MAX);
-            // So is that of one that gave its grant up after a while.
+            // Likewise for one that gave its grant up after a while.
             self.granted |= all[n].plan.manners.are_perfect()
                 || self.pasts[n].heard > since
                 || matches!(step.act, Act::Release { .. });
@@ -617,13 +621,13 @@ impl Promises {
             past.granted = held[token] - after.now;
             past.ever_held = true;
             past.released = false;
-            // It came when nobody waited; it tells the older ones all the same.
+            // It came when the queue was empty; it makes the older ones give up all the same.
             tells |= all[n].plan.wish.supersede > 0 && past.queued.is_none();
         }
         if tells {
             self.superseded = step.number;
         }
-        // One that never claimed what it was granted hasn't been there.
+        // One that never confirmed its grant hasn't been there.
         let counts = |view: &View, token: &str| {
             let entry = view.meta.get(token).and_then(|entry| scripts::hold(entry));
             entry.is_some_and(|entry| entry.phase != "granted")
@@ -640,7 +644,7 @@ impl Promises {
         Ok(())
     }
 
-    /// A client has got the lock: nobody was before it, and no newer run has told it to give up.
+    /// A client has got the lock: no other was before it, and no newer run has made it give up.
     fn may_have_it(&self, n: usize, step: &Step) -> Result<(), Broken> {
         let &Step {
             act,
@@ -659,7 +663,7 @@ impl Promises {
             late || past
                 .queued
                 .is_none_or(|queued| queued >= self.superseded || queued < self.state_deleted),
-            "who was told to give up never gets the lock",
+            "a run that was asked to give up never gets the lock",
             "{token} was superseded at step {}",
             self.superseded
         );
@@ -727,18 +731,22 @@ impl Promises {
         }
         match answer {
             Answer::Held { fence, .. } => {
-                promise!(is_held, "who is told so holds the lock", "{token} doesn't");
+                promise!(
+                    is_held,
+                    "a client that gets the answer \"held\" holds the lock",
+                    "{token} doesn't"
+                );
                 let past = &mut self.pasts[n];
                 let known = past.fence.filter(|_| past.held > Some(self.meta_deleted));
                 promise!(
                     known.is_none_or(|known| known == *fence),
                     "a hold has one fence",
-                    "{token} got {known:?} and is told {fence}"
+                    "{token} got {known:?} and the answer {fence}"
                 );
                 promise!(
                     known.is_some() || *fence >= self.fence,
                     "the fence grows with each grant",
-                    "{token} is told {fence}, and {} was there before",
+                    "{token} got {fence}, and {} was there before",
                     self.fence
                 );
                 past.fence = Some(*fence);
@@ -750,11 +758,11 @@ impl Promises {
                 left,
                 ..
             } => {
-                // An old request that comes after a newer one has an answer that nobody reads.
+                // An old request that comes after a newer one has an answer that isn't read.
                 promise!(
                     !is_held || all[n].plan.manners.late > 0,
-                    "who holds the lock is told so",
-                    "{token} is told that it's busy"
+                    "a holder gets the answer \"held\"",
+                    "{token} got the answer \"busy\""
                 );
                 promise!(
                     *left >= -1 || self.sets_clock,
@@ -765,13 +773,13 @@ impl Promises {
                 let mine = self.pasts[n].ticket;
                 promise!(
                     !queues || *ticket == mine,
-                    "who waits knows its ticket",
-                    "{token} has {mine:?} and is told {ticket:?}"
+                    "a waiter knows its ticket",
+                    "{token} has {mine:?} and got {ticket:?}"
                 );
                 promise!(
                     !queues || at.and_then(|at| i64::try_from(at).ok()) == Some(*ahead),
-                    "who waits knows its place",
-                    "{token} is number {at:?} and is told that {ahead} are ahead"
+                    "a waiter knows its place",
+                    "{token} is number {at:?} and the answer is that {ahead} are ahead"
                 );
             }
             Answer::Superseded => {
@@ -782,11 +790,11 @@ impl Promises {
                     counts && all[o].plan.wish.number > number
                 });
                 let first = self.pasts[n].asked;
-                let told = first.is_some_and(|first| first < self.superseded);
+                let superseded = first.is_some_and(|first| first < self.superseded);
                 // An old request that comes after a newer one may be superseded by that.
                 promise!(
-                    number.is_some() && newer || told || all[n].plan.manners.late > 0,
-                    "nobody gives up for nothing",
+                    number.is_some() && newer || superseded || all[n].plan.manners.late > 0,
+                    "no run gives up without a reason",
                     "{token} gave up, and no newer run has been there"
                 );
             }
@@ -794,7 +802,7 @@ impl Promises {
                 let ago = self.success.map(|success| after.now - success);
                 promise!(
                     self.sets_clock || ago.is_some_and(|ago| ago <= all[n].plan.wish.once),
-                    "nobody is skipped without a success",
+                    "no run is skipped without a success",
                     "{token} is, the last success was {ago:?} ms ago"
                 );
             }
@@ -819,13 +827,13 @@ impl Promises {
             promise!(
                 (0..=most).contains(left) || self.sets_clock,
                 "no lease is longer than asked for",
-                "{token} asked for {most} ms and is told {left} ms"
+                "{token} asked for {most} ms and got {left} ms"
             );
         } else {
             promise!(
                 !was_held,
                 "a held lock isn't called lost",
-                "{token} is told {answer:?}"
+                "{token} got {answer:?}"
             );
         }
         Ok(())
@@ -851,7 +859,7 @@ impl Promises {
                 promise!(
                     is_held == matches!(answer, Answer::Kept { .. }),
                     "what is released is free, and what is kept is held",
-                    "{token} is told {answer:?}"
+                    "{token} got {answer:?}"
                 );
                 // Of a hold whose entry was deleted nothing is known when it is over.
                 past.released |= was_held && before.meta.contains_key(token);
@@ -860,12 +868,12 @@ impl Promises {
                 promise!(
                     !was_held,
                     "a held lock isn't called lost",
-                    "{token} is told {answer:?}"
+                    "{token} got {answer:?}"
                 );
                 promise!(
                     *answer == Answer::Returned || !past.released,
                     "what was released wasn't lost",
-                    "{token} has released it itself and is told that it lost it"
+                    "{token} has released it itself and got the answer that it lost it"
                 );
             }
         }

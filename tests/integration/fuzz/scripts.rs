@@ -144,7 +144,7 @@ pub struct Wish {
     pub limit: i64,
     pub priority: i64,
     pub lifo: bool,
-    /// 0: nobody gives up for it, 1: those who wait, 2: and those who hold.
+    /// 0: no run gives up for it, 1: waiters, 2: and holders.
     pub supersede: u8,
     pub number: Option<i64>,
     pub once: i64,
@@ -172,10 +172,10 @@ pub fn acquire(wish: &Wish, place: &str, ticket: Option<i64>) -> Call {
     )
 }
 
-/// `told`: those who watch the lock are to hear of it, as `redlock extend` has it.
-pub fn renew(token: &str, ttl: i64, told: bool) -> Call {
-    let told = if told { "1" } else { "0" };
-    script("renew", &[token, &ttl.to_string(), "", told])
+/// `notify`: the run that tracks the lock is notified, as by `redlock extend`.
+pub fn renew(token: &str, ttl: i64, notify: bool) -> Call {
+    let notify = if notify { "1" } else { "0" };
+    script("renew", &[token, &ttl.to_string(), "", notify])
 }
 
 pub fn check(token: &str, ttl: i64) -> Call {
@@ -236,7 +236,7 @@ pub enum Answer {
     },
     Superseded,
     Enough,
-    /// To a renewal or a check: held for so many more milliseconds.
+    /// To a renewal or a check: held for this many more milliseconds.
     Ours {
         left: i64,
     },
@@ -246,7 +246,7 @@ pub enum Answer {
     Kept {
         left: i64,
     },
-    /// To anything that isn't told apart here.
+    /// To anything that isn't distinguished here.
     Other,
 }
 

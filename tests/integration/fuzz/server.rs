@@ -57,7 +57,7 @@ impl View {
         }
     }
 
-    /// Whether nobody new is let in.
+    /// Whether no new client is admitted.
     pub fn is_frozen(&self) -> bool {
         let until = self.state.get("frozen").and_then(|entry| {
             let first = entry.split(' ').next()?;
@@ -120,7 +120,7 @@ impl Server {
             .arg(&socket)
             .arg("--dir")
             .arg(dir.path())
-            // A key ends when somebody looks at it, and not at a moment of the server's choice.
+            // A key expires when a client looks at it, and not at a moment of the server's choice.
             .args(["--enable-debug-command", "yes"])
             .env("LD_PRELOAD", &shim)
             .env("SIMULATED_CLOCK", &path)
@@ -179,7 +179,7 @@ impl Server {
         assert_eq!(left(1_001), Value::Int(-2));
     }
 
-    /// Forgets everything, and who listens.
+    /// Forgets everything, subscriptions included.
     pub fn clear(&mut self) {
         ask(&mut self.calls, &["FLUSHALL"]).unwrap();
         for channel in std::mem::take(&mut self.listens) {

@@ -150,7 +150,7 @@ pub struct World<'a> {
     trace: Option<Vec<String>>,
 }
 
-/// When a lock that was handed on is claimed.
+/// When a grant is confirmed.
 const FIRST_RENEWAL: i64 = 50 * MS;
 
 /// What two clocks may drift apart within a lease, as `src/lease.rs` has it.
@@ -277,7 +277,7 @@ impl<'a> World<'a> {
         self.agenda.insert((at, self.serial), event);
     }
 
-    /// Writes a line of the trace, if anybody wants one.
+    /// Writes a line of the trace, if it is wanted.
     fn note(&mut self, line: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             trace.push(line());
@@ -285,7 +285,7 @@ impl<'a> World<'a> {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Broken> {
-        // One that stands still takes notice when it goes on; what is dead never does.
+        // A suspended client takes notice when it continues; a dead one never does.
         if let Event::Timer(n, _)
         | Event::Answered(n, ..)
         | Event::Message(n, ..)
@@ -366,7 +366,7 @@ impl<'a> World<'a> {
         self.hang_up(n);
     }
 
-    /// What a client does by itself when its timer runs out.
+    /// What a client does when its timer expires.
     fn wake(&mut self, n: usize) {
         let now = self.now;
         let client = &mut self.clients[n];
@@ -446,7 +446,7 @@ impl<'a> World<'a> {
         self.send(n, Act::Renew(n), &call, within);
     }
 
-    /// Stops counting on the lock, and gives it or the place in the queue back.
+    /// Stops counting on the lock, and releases it or the place in the queue.
     fn leave(&mut self, n: usize, early: bool, how: &str, keep: i64) {
         let client = &mut self.clients[n];
         client.belief = None;
@@ -792,7 +792,7 @@ fn stamp(now: i64) -> String {
     )
 }
 
-/// A view in a line: who holds, who waits.
+/// A view in a line: the holders, the waiters.
 fn shown(view: &View) -> String {
     let held: Vec<String> = view
         .held()
