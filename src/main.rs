@@ -60,6 +60,7 @@ mod session;
 mod signal;
 mod stderr;
 mod sys;
+mod systemd;
 mod tree;
 mod wait;
 

@@ -15,7 +15,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use nix::sys::signal::Signal;
 
-use crate::support::{Outcome, Redis, Running, outcome, path, wait_until};
+use crate::support::{Gated, Outcome, Redis, Running, outcome, path, wait_until};
 
 #[path = "../../src/cli.rs"]
 #[allow(dead_code)]
@@ -527,28 +527,90 @@ fn a_server_that_stalls_is_not_waited_for_at_a_tab() {
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
-/// The rule for an ACL user that the README or the manual prints, as words.
-fn acl_rule(file: &str) -> Vec<String> {
+/// The commands that make ACL users, as the README or the manual prints them.
+fn acl_commands(file: &str) -> [String; 2] {
     let text = fs::read_to_string(root().join(file)).unwrap();
-    let start = text.find("ACL SETUSER").expect("a rule");
-    let end = text[start..].find("```").or(text[start..].find(".fi"));
-    text[start..start + end.expect("the end of the rule")]
-        .replace("\\-", "-")
-        .replace("\\e", " ")
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect()
+    let starts = text
+        .match_indices("printf '>%s'")
+        .chain(text.match_indices("printf \\(aq>%s"));
+    let commands = starts.map(|(start, _)| {
+        let end = text[start..].find("```").or(text[start..].find(".fi"));
+        text[start..start + end.expect("the end of the command")]
+            .replace("\\-", "-")
+            .replace("\\(aq", "'")
+            .replace("\\e", "\\")
+            .replace("\\\n", "")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    commands
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("two commands")
+}
+
+/// Makes the ACL users that the README prints, with the password "secret".
+fn make_acl_users(redis: &Redis) {
+    let commands = acl_commands("README.md");
+    assert_eq!(commands, acl_commands("man/redlock-protocol.7"));
+    let cli = format!(
+        "#!/bin/sh\nexec redis-cli -s {} \"$@\"\n",
+        redis.socket().display()
+    );
+    let cli = crate::support::script(redis.dir.path(), "cli", &cli);
+    fs::write(redis.dir.path().join("password"), "secret\n").unwrap();
+    for command in commands {
+        let command = command
+            .replace("redis-cli", cli.to_str().unwrap())
+            .replace("/etc/redlock.password", "password")
+            .replace("viewer.password", "password");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command]).current_dir(redis.dir.path());
+        assert_eq!(outcome(&mut shell).stdout, "OK\n");
+    }
+}
+
+#[test]
+fn the_printed_acl_rule_for_people_who_may_only_look_permits_that_and_no_more() {
+    let redis = Redis::start();
+    make_acl_users(&redis);
+    let hold = ["run", "a", "-c", "echo ready; exec sleep 60"];
+    let mut holder = Running::start(&mut redis.redlock(&hold));
+    holder.expect_line("ready");
+    let _waiter = Gated::queued(&redis, &["a"]);
+    outcome(&mut redis.redlock(&["run", "b", "--", "true"])).assert_code(0);
+    let url = format!("{}?user=viewer&pass=secret", redis.url());
+    let look =
+        |arguments: &[&str]| outcome(&mut redis.redlock(&[&["-u", &url], arguments].concat()));
+    for command in [
+        &["status"][..],
+        &["status", "--json", "a", "b"],
+        &["history"],
+        &["history", "--json", "b"],
+    ] {
+        look(command).assert_code(0).assert_silent();
+    }
+    look(&["wait", "-n", "a"]).assert_code(75);
+    look(&["wait", "b"]).assert_code(0);
+    let refused = redis.cli(&["ACL", "LOG"]);
+    assert!(!refused.contains("reason"), "{refused}");
+    for command in [
+        &["run", "b", "--", "true"][..],
+        &["acquire", "b"],
+        &["release", "--force", "a"],
+        &["freeze", "a", "--reason", "x"],
+    ] {
+        look(command).assert_code(77);
+    }
+    assert!(!holder.has_ended());
 }
 
 #[test]
 fn the_printed_acl_rule_permits_all_that_redlock_does() {
-    let rule = acl_rule("README.md");
-    assert_eq!(rule, acl_rule("man/redlock-protocol.7"));
     let redis = Redis::start();
-    let acl: Vec<&str> = rule.iter().map(String::as_str).collect();
-    assert_eq!(redis.cli(&acl), "OK");
+    make_acl_users(&redis);
     let password = redis.dir.path().join("password");
-    fs::write(&password, "secret\n").unwrap();
     let password = password.to_str().unwrap();
     for url in [
         format!("redis://jobs@127.0.0.1:{}/2", redis.port),

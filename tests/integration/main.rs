@@ -42,6 +42,8 @@
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | the holders of a lock, how long each held it, and how that ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
+//! | `second_host` | the README's way to a second host, on two hosts |
+//! | `services` | a service under systemd: its manager knows whether it waits or runs |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `config` | settings, passwords, TLS |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
@@ -80,6 +82,8 @@ mod recipes;
 mod release;
 mod repair;
 mod scripts;
+mod second_host;
+mod services;
 mod starting;
 mod status;
 mod stop_requests;

@@ -23,7 +23,7 @@ use crate::support::{
 };
 
 /// The code blocks of a recipe: the language and the text.
-fn blocks(heading: &str) -> Vec<(String, String)> {
+pub fn blocks(heading: &str) -> Vec<(String, String)> {
     let all = recipes();
     let (_, rest) = all
         .split_once(&format!("### {heading}\n"))
@@ -46,12 +46,12 @@ fn block(heading: &str) -> String {
 }
 
 /// A directory with all that recipes call.
-struct Sandbox {
-    redis: Redis,
+pub struct Sandbox {
+    pub redis: Redis,
 }
 
 impl Sandbox {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let sandbox = Self {
             redis: Redis::start(),
         };
@@ -61,12 +61,12 @@ impl Sandbox {
         sandbox
     }
 
-    fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         self.redis.dir.path()
     }
 
     /// Makes a script; its name is logged when it is called, with its arguments.
-    fn with(self, name: &str, body: &str) -> Self {
+    pub fn with(self, name: &str, body: &str) -> Self {
         let dir = self.dir().display();
         let base = name.rsplit('/').next().unwrap();
         let text = format!("#!/bin/sh\necho \"{base}${{*:+ $*}}\" >>{dir}/log\n{body}\n");
@@ -75,7 +75,7 @@ impl Sandbox {
     }
 
     /// The calls so far.
-    fn log(&self) -> Vec<String> {
+    pub fn log(&self) -> Vec<String> {
         let log = fs::read_to_string(self.dir().join("log")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
     }
@@ -95,7 +95,7 @@ impl Sandbox {
     }
 
     /// A command in the sandbox.
-    fn command(&self, words: &[&str], variables: &[(&str, &str)]) -> Command {
+    pub fn command(&self, words: &[&str], variables: &[(&str, &str)]) -> Command {
         let words: Vec<String> = words.iter().map(|word| self.here(word)).collect();
         let mut command = Command::new(&words[0]);
         command
@@ -121,7 +121,7 @@ impl Sandbox {
     }
 
     /// Lets all go on that stand at the `GATE`.
-    fn open_the_gate(&self) {
+    pub fn open_the_gate(&self) {
         fs::write(self.dir().join("go"), "").unwrap();
     }
 
@@ -144,7 +144,7 @@ fn yaml(text: &str) -> Value {
 }
 
 /// A script that says `ready` and goes on until it is asked to end.
-const GATE: &str = "echo ready; until test -e go; do sleep 0.02; done";
+pub const GATE: &str = "echo ready; until test -e go; do sleep 0.02; done";
 
 /// The processes that a process has started.
 fn children(parent: i32) -> Vec<i32> {
@@ -891,6 +891,30 @@ fn something_to_do_when_nobody_deploys() {
 const PYTHON: &[u8] = b"#!/usr/bin/env python3";
 
 #[test]
+fn the_rest_of_a_subshell() {
+    let sandbox = Sandbox::new()
+        .with("build.sh", "redlock status --names-only")
+        .with("switch.sh", GATE);
+    let text = block("The rest of a subshell");
+    let mut job = Running::start(&mut sandbox.sh(&(text.clone() + "echo free\nread -r _")));
+    job.expect_line("deploy");
+    job.expect_line("ready");
+    let holder = &sandbox.status()[0]["holders"][0];
+    assert_eq!(holder["host"], crate::support::host());
+    // As impatient as it can be, another one exits without having run anything.
+    let other = text.replace("10m", "0s") + "echo \"status $?\"";
+    assert_eq!(outcome(&mut sandbox.sh(&other)).stdout, "status 75\n");
+    assert_eq!(sandbox.log(), ["build.sh", "switch.sh"]);
+    sandbox.open_the_gate();
+    // The lock ends with the subshell, not with the script around it.
+    job.expect_line("free");
+    wait_until("the lock is free", || {
+        sandbox.status().as_array().unwrap().is_empty()
+    });
+    job.kill();
+}
+
+#[test]
 fn all_shell_snippets_pass_shellcheck() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
@@ -922,9 +946,10 @@ fn all_shell_snippets_pass_shellcheck() {
             let code = code
                 .replace("\\-", "-")
                 .replace("\\e", "\\")
+                .replace("\\(aq", "'")
                 .replace("\\&", "");
-            // Not the crontab and the rules for an ACL user.
-            if !code.starts_with("PATH=") && !code.starts_with("ACL ") {
+            // Not the crontab.
+            if !code.starts_with("PATH=") {
                 snippets.push((page.display().to_string(), code));
             }
         }

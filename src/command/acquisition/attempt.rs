@@ -24,6 +24,7 @@ use crate::lock::{
 use crate::process::{self, Liveness, ProcessFd};
 use crate::report;
 use crate::signal::Signals;
+use crate::systemd;
 use crate::wait::{self, HolderState, Wait, WaitLimit};
 
 /// One wait for one lock.
@@ -258,6 +259,7 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::Show { busy, age } => {
                 let line = report::waiting_line(self.claim.lock().name(), &busy, age);
+                systemd::status(&line);
                 self.acquisition.verbosity().progress(&line);
             }
             wait::Action::End(_) => {}

@@ -76,6 +76,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         on_terminal: on_terminal(),
     };
     let job = Job {
+        is_service: true,
         words: command,
         prepared,
         environment: Environment::new(),
@@ -93,6 +94,8 @@ struct Run<'a> {
 
 /// What is to be run.
 struct Job {
+    /// Where redlock is a systemd service, it is ready when this has started.
+    is_service: bool,
     words: Vec<OsString>,
     prepared: child::Prepared,
     environment: Environment,
@@ -102,6 +105,7 @@ struct Job {
 impl Job {
     fn new(words: Vec<OsString>) -> io::Result<Self> {
         Ok(Self {
+            is_service: false,
             prepared: child::Prepared::new(&words, &VARIABLES)?,
             words,
             environment: Environment::new(),
@@ -343,6 +347,7 @@ impl Run<'_> {
         words.push(script.clone());
         words.extend(job.words);
         Ok(Job {
+            is_service: true,
             timeout: job.timeout,
             ..Job::new(words)?
         })

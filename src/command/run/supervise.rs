@@ -23,6 +23,7 @@ use crate::report;
 use crate::session::{self, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
 use crate::sys;
+use crate::systemd;
 use crate::tree::Stat;
 
 /// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
@@ -57,6 +58,10 @@ impl Run<'_> {
                 return JobResult { exit, signal: None };
             }
         };
+        if job.is_service {
+            let command = &self.acquisition.request.who.command;
+            systemd::ready(&format!("running {}", report::command_line(command)));
+        }
         let policy = session::Policy {
             on_terminal: self.on_terminal,
             leads_session: nix::unistd::getsid(None) == Ok(nix::unistd::getpid()),
