@@ -26,7 +26,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         None => format!("until `redlock thaw {name}`, at most for 30 days"),
     };
     let held = match found.holders {
-        0 => "nobody holds it".to_owned(),
+        0 => "it has no holder".to_owned(),
         holders => format!(
             "{} may finish",
             report::holder_and_others(found.holder.as_ref(), holders)

@@ -73,7 +73,7 @@ fn status_shows_a_frozen_lock() {
     freeze(&redis, &["--for", "1h"])
         .assert_code(0)
         .assert_says("for 1h")
-        .assert_says("nobody holds it");
+        .assert_says("it has no holder");
     let table = redlock(&redis, &["status"]).stdout;
     assert!(
         table.contains("frozen") && table.contains("(release night)"),

@@ -709,7 +709,7 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
     wait_until("the child is dead", || !is_alive(child));
     redis.resume();
     let end = running.finish();
-    end.assert_code(79).assert_says("stood still");
+    end.assert_code(79).assert_says("was suspended");
     assert_eq!(end.stdout, format!("child ready {child}\n"));
 }
 

@@ -398,7 +398,7 @@ fn a_lease_that_ran_out_while_stopped_is_noticed_at_once_after_fg() {
     wait_until("the child is dead", || !is_alive(child));
     redis.resume();
     terminal
-        .line("redlock: lock \"a\" was not renewed in time: redlock or this machine stood still");
+        .line("redlock: lock \"a\" was not renewed in time: redlock or this machine was suspended");
     terminal.line("status:79");
     assert_eq!(terminal.count("child TERM"), 0, "{}", terminal.shown);
 }

@@ -39,7 +39,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let names = parse_names(std::slice::from_ref(&options.name))?;
     if sys::stream_was_closed(1) {
         return Err(
-            BadUsage("standard output is closed, so nobody would learn the token".into()).into(),
+            BadUsage("standard output is closed, so the token would be lost".into()).into(),
         );
     }
     let target = options
@@ -79,7 +79,9 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let printed = print(&text).context("can't write to standard output");
     let kept = match target {
         _ if printed.is_err() => printed.map(drop),
-        _ if matches!(printed, Ok(false)) => Err(anyhow::anyhow!("nobody reads standard output")),
+        _ if matches!(printed, Ok(false)) => Err(anyhow::anyhow!(
+            "the reader of standard output has gone away"
+        )),
         Some(target) => keeper::leave_behind(target, options, &acquisition, &mut holds),
         None => Ok(()),
     };
@@ -139,7 +141,7 @@ fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<Reason
     loop {
         let left = holds.lease.map(|lease| lease.deadline().since(now()));
         if left.is_some_and(|left| left.is_zero()) {
-            let line = "the lock has expired, as nobody has read its token from standard output";
+            let line = "the lock expired before its token was read from standard output";
             return Ok(Some(Reason::Lost(line.into())));
         }
         let mut fds = [

@@ -405,7 +405,7 @@ impl Supervision<'_> {
             if !left.is_empty() {
                 let left = self.named(&left, "what the command has started");
                 self.run.verbosity().info(format_args!(
-                    "{left} could not be killed, and may still be at work; what it holds is left to end with its lease"
+                    "{left} could not be killed and may still be running; the lock is not released and expires with its lease"
                 ));
                 self.holds.leave();
             }
@@ -413,7 +413,7 @@ impl Supervision<'_> {
         if !self.child.is_reaped() {
             let command = self.named(&[self.child.pid()], "the command");
             self.run.verbosity().info(format_args!(
-                "{command} could not be killed; what it holds is left to end with its lease"
+                "{command} could not be killed; the lock is not released and expires with its lease"
             ));
             self.holds.leave();
         }
@@ -466,7 +466,7 @@ impl Supervision<'_> {
                 format!("{what} not renewed in time: {error}")
             }
             Some(LockTrouble::Released(_)) | None => {
-                format!("{what} not renewed in time: redlock or this machine stood still")
+                format!("{what} not renewed in time: redlock or this machine was suspended")
             }
         }
     }
