@@ -24,6 +24,11 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src -type f)
 MUSL := $(shell uname -m)-unknown-linux-musl
 STATIC := -C relocation-model=static
 
+# The binary doesn't tell where it was built, so that it is the same wherever that was.
+CARGO_DIRECTORY := $(or $(CARGO_HOME),$(HOME)/.cargo)
+REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(TARGET))=/target \
+    --remap-path-prefix=$(CARGO_DIRECTORY)=/cargo --remap-path-prefix=$$(rustc --print sysroot)=/rust
+
 # Most tests wait most of the time.
 TEST_THREADS ?= 3
 
@@ -40,11 +45,11 @@ build:
 
 .PHONY: build-musl build-host
 build-musl:
-	RUSTFLAGS="$(STATIC) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
+	RUSTFLAGS="$(STATIC) $(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
 	@install -m 755 "$(TARGET)/$(MUSL)/release/redlock" "$(REDLOCK)"
 
 build-host:
-	$(CARGO) build --locked --release
+	RUSTFLAGS="$(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release
 	@install -m 755 "$(TARGET)/release/redlock" "$(REDLOCK)"
 
 # After `make build`, `sudo make install` only copies: root needs no toolchain.
