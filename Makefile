@@ -3,6 +3,7 @@
 # make sweep    have each system call of a run fail, one after the other: half an hour
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
+# make dist     packages of the release binary, in dist/: tarball, .deb, image, checksums
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 unless told, or the one run of a SEED
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
@@ -32,7 +33,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 3
 
-.PHONY: build demo test sweep faults fuzz bench install lint generate
+.PHONY: build dist demo test sweep faults fuzz bench install install-files lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -55,6 +56,14 @@ build-host:
 # After `make build`, `sudo make install` only copies: root needs no toolchain.
 $(REDLOCK): $(SOURCES)
 	@$(MAKE) --no-print-directory build
+
+# Of a static binary only: any other depends on the libraries of this host.
+dist:
+	@scripts/setup dist
+	@$(MAKE) --no-print-directory build
+	@"$(REDLOCK)" --version -v | grep -q 'static musl' || { echo "the binary isn't static: it needs Rust's musl target and musl-gcc" >&2; exit 69; }
+	@scripts/dist "$(REDLOCK)" dist
+	@cat dist/SHA256SUMS
 
 demo:
 	@scripts/setup demo
@@ -97,12 +106,16 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo scripts/dist ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those
 
 install: $(REDLOCK)
+	@$(MAKE) --no-print-directory install-files
+
+# The binary may be any.
+install-files:
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DESTDIR)$(PREFIX)/share/man/man7"
 	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 	install -d "$(DESTDIR)$(PREFIX)/share/zsh/site-functions"
