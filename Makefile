@@ -4,6 +4,8 @@
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
 # make dist     packages of the release binary, in dist/: tarball, .deb, image, checksums
+# make dist-test   the tests of packages, of those in dist/
+# make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 unless told, or the one run of a SEED
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
@@ -33,7 +35,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 3
 
-.PHONY: build dist demo test sweep faults fuzz bench install install-files lint generate
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz bench install install-files lint generate
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -64,6 +66,15 @@ dist:
 	@"$(REDLOCK)" --version -v | grep -q 'static musl' || { echo "the binary isn't static: it needs Rust's musl target and musl-gcc" >&2; exit 69; }
 	@scripts/dist "$(REDLOCK)" dist
 	@cat dist/SHA256SUMS
+
+dist-test:
+	@scripts/setup test
+	REDLOCK_DIST=dist $(CARGO) test --locked --test integration -- \
+	    packages:: recipes::git recipes::jenkins
+
+dist-check:
+	@scripts/setup dist
+	@scripts/dist-check dist
 
 demo:
 	@scripts/setup demo
@@ -106,7 +117,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo scripts/dist ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those
