@@ -42,7 +42,7 @@
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | who held a lock, how long, and how it ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
-//! | `packages` | tarball, .deb and image; installing by checksum |
+//! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `config` | settings, passwords, TLS |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |

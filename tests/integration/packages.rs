@@ -1,10 +1,11 @@
-//! What `make dist` makes, and installing it: the tarball, the .deb, the image.
+//! What `make dist` makes, and installing it: the tarball, the .deb, the image, and redlock in CI.
 //!
-//! `REDLOCK_DIST` names the directory that `make dist` has filled. Without it,
+//! `REDLOCK_DIST` names the directory that `make dist` has filled (`make dist-test` sets it). Without it,
 //! what is packaged is the binary under test: it isn't static, so that its .deb depends on the libraries
 //! of this machine, and in the image they are laid beside it. That two builds in two directories give
-//! the same bytes takes minutes, so only their packaging is repeated here. Packages for Debian and images are
-//! made, and tested, on Debian and what comes from it.
+//! the same bytes takes minutes, so `make dist-check` shows that. Packages for Debian and images are
+//! made, and tested, on Debian and what comes from it. What GitHub and GitLab do with a document is not
+//! tested, only the commands in it.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +18,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::generated::{root, zsh_completes_from};
-use crate::support::{Outcome, REDLOCK, Redis, Running, free_port, outcome, wait_until};
+use crate::recipes::yaml;
+use crate::support::{
+    Outcome, REDLOCK, Redis, Running, assert_nothing_left, free_port, outcome, wait_until,
+    without_terminal,
+};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -636,7 +641,307 @@ fn an_installer_that_was_downloaded_in_part_does_nothing() {
 }
 
 #[test]
-fn the_installer_is_of_this_version() {
+fn the_installer_and_its_copy_in_the_gitlab_template_are_of_this_version() {
     let script = fs::read_to_string(root().join("ci/install.sh")).unwrap();
     assert!(script.contains(&format!("${{REDLOCK_VERSION:-{VERSION}}}")));
+    let template = fs::read_to_string(root().join("ci/gitlab.yml")).unwrap();
+    let template = yaml(&template);
+    let before = template[".redlock"]["before_script"][0].as_str().unwrap();
+    let (_, copy) = before.split_once("<<'INSTALL'\n").unwrap();
+    let (copy, _) = copy.split_once("\nINSTALL\n").unwrap();
+    assert_eq!(copy, script.trim_end());
+}
+
+/// A job of GitHub's on a machine that has no redlock.
+pub struct GithubJob {
+    directory: PathBuf,
+    variables: Vec<(String, String)>,
+}
+
+impl GithubJob {
+    /// In this directory, with the variables of the job.
+    pub fn new(directory: &Path, variables: &[(&str, &str)]) -> Self {
+        let temporary = directory.join("runner-temp");
+        fs::create_dir_all(&temporary).unwrap();
+        fs::write(temporary.join("path"), "").unwrap();
+        let variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self {
+            directory: directory.to_owned(),
+            variables: variables.collect(),
+        }
+    }
+
+    pub fn temporary(&self) -> PathBuf {
+        self.directory.join("runner-temp")
+    }
+
+    /// A step, as GitHub runs it with this shell.
+    pub fn step(&self, shell: &str, run: &str, variables: &[(&str, &str)]) -> Command {
+        let temporary = self.temporary();
+        let file = crate::support::script(&temporary, "step.sh", run);
+        let added = fs::read_to_string(temporary.join("path")).unwrap();
+        let system = std::env::var("PATH").unwrap();
+        // What was added last comes first.
+        let path = added
+            .lines()
+            .fold(system, |path, line| format!("{line}:{path}"));
+        let mut command = Command::new(shell);
+        command
+            .arg("-e")
+            .arg(file)
+            .env_clear()
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .envs(variables.iter().copied())
+            .env("PATH", path)
+            .env("HOME", &self.directory)
+            .env("TMPDIR", &temporary)
+            .env("RUNNER_TEMP", &temporary)
+            .env("GITHUB_PATH", temporary.join("path"))
+            .env("GITHUB_ACTION_PATH", root())
+            .current_dir(&self.directory);
+        without_terminal(&mut command);
+        command
+    }
+
+    /// A step that uses this action: it has come to the last of the action's own steps. Values are
+    /// those that GitHub would have put in.
+    pub fn uses(&self, with: &[(&str, &str)]) -> Command {
+        let action = yaml(&fs::read_to_string(root().join("action.yml")).unwrap());
+        let input = |name: &str| {
+            let declared = &action["inputs"][name];
+            assert!(declared.is_object(), "no input {name}");
+            let given = with.iter().find(|(input, _)| *input == name);
+            given.map_or(declared["default"].as_str().unwrap(), |(_, value)| *value)
+        };
+        for (name, _) in with {
+            input(name);
+        }
+        let mut last: Option<Command> = None;
+        for step in action["runs"]["steps"].as_array().unwrap() {
+            match step["if"].as_str() {
+                None => (),
+                Some("inputs.run != ''") if input("run").is_empty() => continue,
+                Some(condition) => assert_eq!(condition, "inputs.run != ''"),
+            }
+            if let Some(mut earlier) = last.take() {
+                outcome(&mut earlier).assert_code(0);
+            }
+            let script = step["run"].as_str().unwrap();
+            // What GitHub puts into a script is run.
+            assert!(!script.contains("${{"), "{script}");
+            let variables = step["env"].as_object().unwrap().iter();
+            let variables: Vec<(&str, &str)> = variables
+                .map(|(name, value)| {
+                    let value = value.as_str().unwrap();
+                    let value = value.strip_prefix("${{ inputs.").unwrap();
+                    (name.as_str(), input(value.strip_suffix(" }}").unwrap()))
+                })
+                .collect();
+            last = Some(self.step(step["shell"].as_str().unwrap(), script, &variables));
+        }
+        last.expect("steps")
+    }
+}
+
+/// A directory in which a job works, with a Redis.
+struct Workspace {
+    redis: Redis,
+    releases: Arc<Releases>,
+}
+
+impl Workspace {
+    fn new() -> Self {
+        Self {
+            redis: Redis::start(),
+            releases: Releases::new(),
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.redis.dir.path()
+    }
+}
+
+#[test]
+fn the_action_installs_redlock_and_runs_a_command_under_the_lock() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
+    let job = GithubJob::new(workspace.dir(), &variables);
+    let held = "command -v redlock; redlock check\n[ \"$REDLOCK_NAME\" = deploy ]\nenv | grep ^INPUT_ || exit 7";
+    let run = outcome(&mut job.uses(&[("name", "deploy"), ("run", held)]));
+    run.assert_code(7);
+    let installed = job.temporary().join("redlock/bin/redlock");
+    assert_eq!(run.stdout.trim(), text(&installed));
+    // As in a step of GitHub's own, nothing is run after what fails.
+    let failing = "false\necho and on";
+    let run = outcome(&mut job.uses(&[("name", "deploy"), ("run", failing)]));
+    run.assert_code(1);
+    assert_eq!(run.stdout, "");
+    let nameless = outcome(&mut job.uses(&[("run", "true")]));
+    nameless.assert_code(64);
+    assert_nothing_left(&workspace.redis);
+}
+
+#[test]
+fn the_action_takes_each_setting_as_an_input() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let sum = checksum(&workspace.releases.tarball());
+    let job = GithubJob::new(workspace.dir(), &[("REDLOCK_URL", "redis://127.0.0.1:1")]);
+    let with = [
+        ("name", "deploy"),
+        (
+            "run",
+            "redlock status --json; tr '\\0' ' ' </proc/$PPID/cmdline",
+        ),
+        ("args", "--slots 3\n--reason  *"),
+        ("redis-url", &*url),
+        ("releases", &releases),
+        ("version", VERSION),
+        ("sha256", &sum),
+    ];
+    let run = outcome(&mut job.uses(&with));
+    run.assert_code(0);
+    let (status, command_line) = run.stdout.split_once("]\n").unwrap();
+    assert!(status.contains(r#""reason":"*""#), "{status}");
+    assert!(
+        command_line.starts_with("redlock run --slots 3 "),
+        "{run:?}"
+    );
+    assert!(!command_line.contains(&url), "{run:?}");
+
+    let job = GithubJob::new(workspace.dir(), &[]);
+    let wrong = sum.replace(|digit: char| digit.is_ascii_digit(), "a");
+    for with in [
+        [("releases", &*releases), ("sha256", &wrong)],
+        [("releases", &releases), ("version", "99.0.0")],
+    ] {
+        let refused = outcome(&mut job.uses(&with));
+        assert!(
+            [Some(65), Some(69)].contains(&refused.code()),
+            "{refused:?}"
+        );
+    }
+    let path = fs::read_to_string(job.temporary().join("path")).unwrap();
+    assert_eq!(path, "", "nothing is installed");
+}
+
+#[test]
+fn inputs_of_the_action_are_never_run() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let job = GithubJob::new(workspace.dir(), &[("REDLOCK_URL", &url)]);
+    let marker = workspace.dir().join("ran");
+    let touch = format!("touch {}", marker.display());
+    let evils = [
+        format!("$({touch})"),
+        format!("`{touch}`"),
+        format!("\"; {touch}; \""),
+        format!("'; {touch}; '"),
+    ];
+    for evil in &evils {
+        for input in ["name", "args", "redis-url"] {
+            let inputs = [
+                ("name", "deploy"),
+                ("args", ""),
+                ("redis-url", ""),
+                ("releases", &releases),
+                ("run", "true"),
+            ];
+            let with = inputs.map(|(name, value)| (name, if name == input { evil } else { value }));
+            outcome(&mut job.uses(&with));
+        }
+        for input in ["version", "sha256"] {
+            let with = [("releases", &*releases), (input, evil)];
+            let refused = outcome(&mut job.uses(&with));
+            assert_ne!(refused.code(), Some(0), "{input}: {evil}");
+        }
+        outcome(&mut job.uses(&[("releases", evil)])).assert_code(69);
+    }
+    assert!(!marker.exists());
+}
+
+/// The script of a GitLab job, with what the template has it run before, and what it runs after it.
+pub fn gitlab_job(job: &Value) -> (String, String) {
+    let template = yaml(&fs::read_to_string(root().join("ci/gitlab.yml")).unwrap());
+    let base = job["extends"].as_str().expect("extends");
+    let part = |name: &str| {
+        let lines = if job[name].is_null() {
+            &template[base][name]
+        } else {
+            &job[name]
+        };
+        let lines = match lines {
+            Value::String(line) => vec![line.clone()],
+            Value::Array(lines) => lines
+                .iter()
+                .map(|line| line.as_str().unwrap().to_owned())
+                .collect(),
+            other => panic!("{name}: {other}"),
+        };
+        lines.join("\n") + "\n"
+    };
+    (
+        part("before_script") + &part("script"),
+        part("after_script"),
+    )
+}
+
+/// A shell that runs such a script as GitLab's runner does.
+pub fn gitlab_shell(shell: &str, script: &str, directory: &Path) -> Command {
+    let pipefail = if shell == "bash" {
+        "-eo pipefail"
+    } else {
+        "-e"
+    };
+    let text = format!("set {pipefail}; set +o noclobber; : | eval \"$0\"; exit 0");
+    let mut command = Command::new(shell);
+    command
+        .args(["-c", &text, script])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", directory)
+        .env("TMPDIR", directory)
+        .env("CI_JOB_ID", "4711")
+        .current_dir(directory);
+    without_terminal(&mut command);
+    command
+}
+
+#[test]
+fn the_gitlab_template_installs_redlock_for_the_job() {
+    let job = yaml(
+        "{extends: .redlock, script: [command -v redlock, exec redlock run deploy -- redlock check]}",
+    );
+    let (script, after) = gitlab_job(&job);
+    for shell in ["bash", "sh"] {
+        let workspace = Workspace::new();
+        let work = workspace.dir().join("work");
+        fs::create_dir(&work).unwrap();
+        let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+        let start = |script: &str, checksum: &str| {
+            let mut job = gitlab_shell(shell, script, &work);
+            job.env("REDLOCK_URL", &url)
+                .env("REDLOCK_RELEASES", &releases)
+                .env("REDLOCK_SHA256", checksum);
+            outcome(&mut job)
+        };
+        // Without the right checksum the script isn't begun.
+        let refused = start(&script, "0000");
+        refused.assert_says("nothing is installed");
+        assert_ne!(refused.code(), Some(0));
+        assert_eq!(refused.stdout, "");
+        start(&after, "").assert_code(0);
+
+        let run = start(&script, "");
+        run.assert_code(0);
+        let installed = work.join("redlock-4711/bin/redlock");
+        assert_eq!(run.stdout.trim(), text(&installed));
+        assert_nothing_left(&workspace.redis);
+        start(&after, "").assert_code(0);
+        assert_empty(&work);
+    }
 }
