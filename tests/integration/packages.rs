@@ -374,7 +374,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
 }
 
 #[test]
-fn the_image_runs_redlock_as_a_user_without_rights_and_has_certificates() {
+fn the_image_runs_redlock_as_a_non_root_user_and_has_certificates() {
     if !is_debian() {
         return;
     }
