@@ -3,6 +3,9 @@
 # make sweep    have each system call of a run fail, one after the other: half an hour
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
+# make dist     packages of the release binary, in dist/: tarball, .deb, image, checksums
+# make dist-test   the tests of packages, of those in dist/
+# make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
@@ -26,10 +29,15 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # The functions that a short run calls stand side by side in it, so that fewer pages are mapped.
 STATIC := -C relocation-model=static -C link-arg=-Wl,-T,build/hot.ld
 
+# The binary doesn't tell where it was built, so that it is the same wherever that was.
+CARGO_DIRECTORY := $(or $(CARGO_HOME),$(HOME)/.cargo)
+REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(TARGET))=/target \
+    --remap-path-prefix=$(CARGO_DIRECTORY)=/cargo --remap-path-prefix=$$(rustc --print sysroot)=/rust
+
 # Most tests wait most of the time.
 TEST_THREADS ?= 3
 
-.PHONY: build demo test sweep faults fuzz bench install lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -42,16 +50,33 @@ build:
 
 .PHONY: build-musl build-host
 build-musl:
-	RUSTFLAGS="$(STATIC) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
+	RUSTFLAGS="$(STATIC) $(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
 	@install -m 755 "$(TARGET)/$(MUSL)/release/redlock" "$(REDLOCK)"
 
 build-host:
-	$(CARGO) build --locked --release
+	RUSTFLAGS="$(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release
 	@install -m 755 "$(TARGET)/release/redlock" "$(REDLOCK)"
 
 # After `make build`, `sudo make install` only copies: root needs no toolchain.
 $(REDLOCK): $(SOURCES)
 	@$(MAKE) --no-print-directory build
+
+# Of a static binary only: any other depends on the libraries of this host.
+dist:
+	@scripts/setup dist
+	@$(MAKE) --no-print-directory build
+	@"$(REDLOCK)" --version -v | grep -q 'static musl' || { echo "the binary isn't static: it needs Rust's musl target and musl-gcc" >&2; exit 69; }
+	@scripts/dist "$(REDLOCK)" dist
+	@cat dist/SHA256SUMS
+
+dist-test:
+	@scripts/setup test
+	REDLOCK_DIST=dist $(CARGO) test --locked --test integration -- \
+	    packages:: recipes::git recipes::jenkins
+
+dist-check:
+	@scripts/setup dist
+	@scripts/dist-check dist
 
 demo:
 	@scripts/setup demo
@@ -94,7 +119,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo scripts/hot .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those
@@ -104,6 +129,10 @@ hot:
 	scripts/hot build/hot.ld
 
 install: $(REDLOCK)
+	@$(MAKE) --no-print-directory install-files
+
+# The binary may be any.
+install-files:
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DESTDIR)$(PREFIX)/share/man/man7"
 	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 	install -d "$(DESTDIR)$(PREFIX)/share/zsh/site-functions"

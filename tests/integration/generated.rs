@@ -21,7 +21,7 @@ use crate::support::{Gated, Outcome, Redis, Running, outcome, path, wait_until};
 #[allow(dead_code)]
 mod cli;
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -324,13 +324,18 @@ fn fish(redis: &Redis, line: &str) -> Vec<String> {
 
 /// What an interactive zsh makes of a line and a tab, once it is what was expected.
 fn zsh_completes(redis: &Redis, line: &str, expected: &str) {
+    zsh_completes_from(Path::new("completions"), redis, line, expected);
+}
+
+/// The same with the completions of a directory.
+pub fn zsh_completes_from(directory: &Path, redis: &Redis, line: &str, expected: &str) {
     let script: PathBuf = crate::support::script(
         redis.dir.path(),
         "complete.zsh",
         r#"
 zmodload zsh/zpty
 zpty shell zsh -f -i
-zpty -w shell "PS1=; unsetopt beep; fpath=(completions \$fpath); autoload -Uz compinit; compinit -u -d $HOME/dump; zstyle ':completion:*' list-colors; echo rea''dy"
+zpty -w shell "PS1=; unsetopt beep; fpath=($3 \$fpath); autoload -Uz compinit; compinit -u -d $HOME/dump; zstyle ':completion:*' list-colors; echo rea''dy"
 zpty -r -m shell line '*ready*'
 zpty -n -w shell "$1"$'\t'
 line=
@@ -342,7 +347,8 @@ done
 print -r -- "$line"
 "#,
     );
-    let arguments = ["-f", script.to_str().unwrap(), line, expected];
+    let directory = directory.to_str().unwrap();
+    let arguments = ["-f", script.to_str().unwrap(), line, expected, directory];
     let seen = shell(redis, "zsh", &arguments).join(" ");
     assert!(seen.contains(expected), "{line} became {seen}");
 }

@@ -44,6 +44,7 @@
 //! | `recipes` | each recipe of the README, run as it stands there |
 //! | `second_host` | the README's way to a second host, on two hosts |
 //! | `services` | a service under systemd: its manager knows whether it waits or runs |
+//! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `config` | settings, passwords, TLS |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
@@ -74,6 +75,7 @@ mod keeper;
 mod loss;
 mod lua;
 mod nesting;
+mod packages;
 mod protocol;
 mod proxy;
 mod pty;

@@ -2,7 +2,8 @@
 //!
 //! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups` and the installed binary. What
 //! GitHub, GitLab, Jenkins and Kubernetes do with a document is not tested, only the commands in it
-//! with the shell, the variables and the signals that they have there. Where the machine has no cron
+//! with the shell, the variables and the signals that they have there. Machines of GitHub, GitLab and
+//! Jenkins have no redlock but the one that the recipe installs, from releases that were made here. Where the machine has no cron
 //! daemon, or doesn't let us hide its own crontabs from it, the crontab is run line by line: cron
 //! changes to the crontab's user, which only root may do, also in a namespace of its own. Where it
 //! has no systemd, the units aren't checked; where it has no namespaces, the pod isn't process 1.
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 use crate::generated::recipes;
 use crate::keeper::keeper;
+use crate::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
 use crate::support::{
     Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, is_alive, moment, outcome, path,
     script, wait_until, without_terminal,
@@ -132,7 +134,7 @@ impl Sandbox {
 }
 
 /// A YAML document.
-fn yaml(text: &str) -> Value {
+pub fn yaml(text: &str) -> Value {
     let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.argv[1])))";
     let parsed: Outcome = Command::new("python3")
         .args(["-c", script, text])
@@ -345,15 +347,46 @@ fn github<'a>(run_number: &'a str, file: &'a str) -> Vec<(&'a str, &'a str)> {
     ]
 }
 
+/// Where the recipes keep releases.
+const RELEASES: &str = "https://releases.example.com/redlock";
+
+/// What GitHub puts in for the expressions of a text.
+fn expanded(text: &str, values: &[(&str, &str)]) -> String {
+    let mut text = text.to_owned();
+    for (name, value) in values {
+        text = text.replace(&format!("${{{{ {name} }}}}"), value);
+    }
+    assert!(!text.contains("${{"), "{text}");
+    text
+}
+
 #[test]
 fn github_actions() {
     let sandbox = Sandbox::new().with("deploy.sh", GATE);
+    let releases = Releases::new();
     let workflow = yaml(&blocks("GitHub Actions")[0].1);
     let job = &workflow["jobs"]["deploy"];
     assert_eq!(job["env"]["REDLOCK_URL"], "${{ secrets.REDLOCK_URL }}");
+    assert_eq!(job["env"]["REDLOCK_RELEASES"], RELEASES);
+    let (url, here) = (sandbox.redis.url(), releases.url());
+    let secrets = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];
     let step = |number: &str| {
-        let run = job["steps"][1]["run"].as_str().unwrap();
-        github_step(&sandbox, run, &github(number, ""))
+        let job_of_this_run = [&github(number, "")[..], &secrets].concat();
+        let machine = GithubJob::new(sandbox.dir(), &job_of_this_run);
+        let step = &job["steps"][1];
+        assert_eq!(step["uses"], "example/redlock@v0.1.0");
+        let values = [("github.run_number", number), ("github.ref_name", "main")];
+        let with: Vec<(&String, String)> = step["with"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| (name, expanded(value.as_str().unwrap(), &values)))
+            .collect();
+        let with: Vec<(&str, &str)> = with
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        machine.uses(&with)
     };
     let mut deploy = Running::start(&mut step("7"));
     deploy.expect_line("ready");
@@ -370,17 +403,16 @@ fn github_actions() {
     assert_nothing_left(&sandbox.redis);
 }
 
-/// A step as GitHub runs it where no shell is chosen.
-fn github_step(sandbox: &Sandbox, run: &str, variables: &[(&str, &str)]) -> Command {
-    let file = script(sandbox.dir(), "step.sh", run);
-    sandbox.command(&["bash", "-e", file.to_str().unwrap()], variables)
-}
-
 /// Runs the steps of a job that share a lock; the statuses of those that were not left out.
 fn github_job(sandbox: &Sandbox, url: &str, mut after: impl FnMut(usize)) -> Vec<Option<i32>> {
     let steps = yaml(&blocks("GitHub Actions")[1].1);
     let file = sandbox.dir().join("github-env");
     fs::write(&file, "").unwrap();
+    let releases = Releases::new();
+    let here = releases.url();
+    let secrets = [("REDLOCK_URL", url), ("REDLOCK_RELEASES", &here)];
+    let variables = [github("8", file.to_str().unwrap()), secrets.to_vec()].concat();
+    let machine = GithubJob::new(sandbox.dir(), &variables);
     let mut statuses = Vec::new();
     for (number, step) in (0..).zip(steps["steps"].as_array().unwrap()) {
         let kept = fs::read_to_string(&file).unwrap();
@@ -397,9 +429,11 @@ fn github_job(sandbox: &Sandbox, url: &str, mut after: impl FnMut(usize)) -> Vec
             holds &= function || kept.iter().any(|(name, _)| Some(*name) == variable);
         }
         if holds {
-            let variables = [github("8", file.to_str().unwrap()), kept].concat();
-            let mut run = github_step(sandbox, step["run"].as_str().unwrap(), &variables);
-            statuses.push(outcome(run.env("REDLOCK_URL", url)).code());
+            let mut run = match step["run"].as_str() {
+                Some(run) => machine.step("bash", run, &kept),
+                None => machine.uses(&[]),
+            };
+            statuses.push(outcome(&mut run).code());
             after(number);
         }
     }
@@ -416,44 +450,44 @@ fn github_actions_with_a_lock_for_several_steps() {
     };
     let statuses = github_job(&sandbox, &url, |step| match step {
         // Longer than a lease lasts by default without a renewal.
-        0 | 1 => assert!(left() > 25 * 60_000, "after step {step}: {}", left()),
+        1 | 2 => assert!(left() > 25 * 60_000, "after step {step}: {}", left()),
         _ => assert_eq!(left(), -2),
     });
-    assert_eq!(statuses, [Some(0); 3]);
+    assert_eq!(statuses, [Some(0); 4]);
 
     fs::write(sandbox.dir().join("broken"), "").unwrap();
     let statuses = github_job(&sandbox, &url, |_| ());
-    assert_eq!(statuses, [Some(0), Some(1), Some(0)]);
+    assert_eq!(statuses, [Some(0), Some(0), Some(1), Some(0)]);
     assert_nothing_left(&sandbox.redis);
 
     // Without a lock nothing is deployed, and nothing has to be released.
     let statuses = github_job(&sandbox, "redis://127.0.0.1:1", |_| ());
-    assert_eq!((statuses, sandbox.log().len()), (vec![Some(69)], 2));
+    let expected = (vec![Some(0), Some(69)], 2);
+    assert_eq!((statuses, sandbox.log().len()), expected);
 }
 
 #[test]
 fn gitlab_ci() {
+    let releases = Releases::new();
     for shell in ["bash", "sh"] {
         let sandbox = Sandbox::new().with("deploy.sh", GATE);
         let document = yaml(&block("GitLab CI"));
         let script = document["deploy"]["script"].as_array().unwrap();
         assert_eq!(script.len(), 1, "nothing is run after exec");
-        let script = script[0].as_str().unwrap().to_owned() + "\n";
-        // What a runner makes of the lines of a script.
-        let pipefail = if shell == "bash" {
-            "-eo pipefail"
-        } else {
-            "-e"
+        assert_eq!(document["include"]["file"], "/ci/gitlab.yml");
+        assert_eq!(document["variables"]["REDLOCK_RELEASES"], RELEASES);
+        let (script, after) = gitlab_job(&document["deploy"]);
+        let start = |number: &str, text: &str| {
+            let mut job = gitlab_shell(shell, text, sandbox.dir());
+            job.env("REDLOCK_URL", sandbox.redis.url())
+                .env("REDLOCK_RELEASES", releases.url())
+                .env("CI_JOB_ID", number)
+                .env("CI_JOB_URL", "https://gitlab/j/1")
+                .env("CI_PIPELINE_ID", number)
+                .env("CI_COMMIT_REF_NAME", "main");
+            job
         };
-        let text = format!("set {pipefail}; set +o noclobber; : | eval \"$0\"; exit 0");
-        let job = |number: &str| {
-            let variables = [
-                ("CI_JOB_URL", "https://gitlab/j/1"),
-                ("CI_PIPELINE_ID", number),
-                ("CI_COMMIT_REF_NAME", "main"),
-            ];
-            sandbox.command(&[shell, "-c", &text, &script], &variables)
-        };
+        let job = |number: &str| start(number, &script);
         let mut deploy = Running::start(&mut job("7"));
         deploy.expect_line("ready");
         let holder = &sandbox.status()[0]["holders"][0];
@@ -469,6 +503,12 @@ fn gitlab_ci() {
         assert_nothing_left(&sandbox.redis);
         sandbox.open_the_gate();
         outcome(&mut job("8")).assert_code(0);
+        for number in ["6", "7", "8"] {
+            let installed = sandbox.dir().join(format!("redlock-{number}"));
+            assert!(installed.exists());
+            outcome(&mut start(number, &after)).assert_code(0);
+            assert!(!installed.exists());
+        }
     }
 }
 
@@ -478,23 +518,47 @@ fn jenkins() {
     let text = block("Jenkins");
     assert!(text.starts_with("pipeline {\n"), "{text}");
     assert_eq!(text.matches('{').count(), text.matches('}').count());
-    let step = text
+    let steps: Vec<&str> = text
         .lines()
-        .find_map(|line| line.trim().strip_prefix("sh '")?.strip_suffix('\''));
+        .filter_map(|line| line.trim().strip_prefix("sh '")?.strip_suffix('\''))
+        .collect();
+    let [install, locked] = steps[..] else {
+        panic!("two steps: {steps:?}");
+    };
+    assert!(text.contains(&format!("REDLOCK_RELEASES = '{RELEASES}'\n")));
+    let path = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("PATH = \"")?.strip_suffix('"'));
+    let workspace = sandbox.dir().display().to_string();
+    let path = path
+        .expect("where the binary is")
+        .replace("${WORKSPACE}", &workspace)
+        .replace("${PATH}", &std::env::var("PATH").unwrap());
+    let releases = Releases::new();
+    let here = releases.url();
     let variables = [
         ("JENKINS_URL", "https://jenkins/"),
         ("BUILD_URL", "https://jenkins/job/1/"),
         ("JOB_NAME", "shop/main"),
+        ("WORKSPACE", &workspace),
+        ("REDLOCK_RELEASES", &here),
     ];
-    let file = script(sandbox.dir(), "script.sh", step.expect("a step"));
-    let words = ["sh", "-xe", file.to_str().unwrap()];
-    let mut deploy = Running::start(&mut sandbox.command(&words, &variables));
+    let start = |step: &str, name: &str| {
+        let file = script(sandbox.dir(), name, step);
+        let mut step = sandbox.command(&["sh", "-xe", file.to_str().unwrap()], &variables);
+        step.env("PATH", &path).env("TMPDIR", sandbox.dir());
+        step
+    };
+    outcome(&mut start(install, "install")).assert_code(0);
+    assert!(path.starts_with(&format!("{workspace}/.redlock/bin:")));
+    assert!(sandbox.dir().join(".redlock/bin/redlock").exists());
+    let mut deploy = Running::start(&mut start(locked, "deploy"));
     deploy.expect_line("ready");
     let holder = &sandbox.status()[0]["holders"][0];
     assert_eq!(holder["url"], "https://jenkins/job/1/");
     assert_eq!(holder["reason"], "shop/main");
     assert_eq!(holder["pid"], deploy.pid());
-    let next = Running::start(&mut sandbox.command(&words, &variables));
+    let next = Running::start(&mut start(locked, "deploy"));
     wait_until("the next waits", || {
         sandbox.redis.queue("deploy") == [next.pid()]
     });
