@@ -647,7 +647,8 @@ impl Connection {
                     self.replies.add(&bytes[..read]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.expected.is_empty() && self.written.elapsed() < SOON {
+                    let is_due = !self.expected.is_empty() && self.turn < TURN;
+                    if is_due && self.written.elapsed() < SOON {
                         thread::yield_now();
                         continue;
                     }
