@@ -76,7 +76,7 @@ _redlock() {
     local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout
         --history-size --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
-    local taking="--ttl $patience --shared --slots --priority --lifo --supersede --order
+    local taking="--ttl $patience --shared --slots --exclusive --priority --lifo --supersede --order
         --cancel-running --repair-ttl --reason --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in

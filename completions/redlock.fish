@@ -116,6 +116,7 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l ttl -x -d 'Lease duration'
     complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Shared (reader) lock'
     complete -c redlock -n "__redlock_is $command" -l slots -x -d 'Semaphore: up to N holders'
+    complete -c redlock -n "__redlock_is $command" -s x -l exclusive -d 'One holder at a time'
     complete -c redlock -n "__redlock_is $command" -l priority -x -d 'Queue priority; higher goes first'
     complete -c redlock -n "__redlock_is $command" -l lifo -d 'Newest waiter first'
     complete -c redlock -n "__redlock_is $command" -l supersede -d 'Make all earlier waiters give up'

@@ -6,11 +6,29 @@
 #![allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::StyledStr;
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+/// The group of the options that name the server, in each command.
+const CONNECTION: &str = "Connection";
+
+/// The groups of options, in the order in which help and man pages show them.
+pub const GROUPS: [&str; 8] = [
+    "Waiting",
+    "Sharing",
+    "Only the newest",
+    "Once",
+    "The command",
+    "When it goes wrong",
+    "For people",
+    CONNECTION,
+];
 
 /// Mutual exclusion for shell scripts over Redis
 #[derive(Debug, Parser)]
@@ -22,10 +40,12 @@ use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
     after_help = "\
 Start here:
   redlock run deploy -- ./deploy.sh        wait for the lock, run, release
-  redlock run -n nightly -- ./backup.sh    skip it (status 75) if it runs elsewhere
+  redlock run -n nightly -- ./backup.sh    skip it if it runs elsewhere
   redlock status                           who holds what
 
-Settings are also read from REDLOCK_… variables, ~/.config/redlock.env and /etc/redlock.env."
+Options that name the Redis server: redlock --help. Settings are also read from
+REDLOCK_… variables, ~/.config/redlock.env and /etc/redlock.env.",
+    max_term_width = 80
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -42,38 +62,37 @@ pub struct Cli {
 // Options of every command, accepted before and after its name. No doc comment: clap would use it as the
 // description of each command that these options are added to.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Common options")]
 pub struct Common {
     /// Redis server: redis://, rediss:// or unix:// [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
-    #[arg(short, long, value_name = "URL")]
+    #[arg(short, long, value_name = "URL", help_heading = CONNECTION, hide_short_help = true)]
     pub url: Option<String>,
 
     /// Key prefix [env: REDLOCK_PREFIX] [default: redlock:]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = CONNECTION, hide_short_help = true)]
     pub prefix: Option<String>,
 
     /// File with the password [env: REDLOCK_PASSWORD_FILE]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
     pub password_file: Option<PathBuf>,
 
     /// Trusted certificates (PEM) for rediss:// [env: REDLOCK_TLS_CA] [default: the system's]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
     pub tls_ca: Option<PathBuf>,
 
     /// Client certificate (PEM) for rediss:// [env: REDLOCK_TLS_CERT]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
     pub tls_cert: Option<PathBuf>,
 
     /// Client key (PEM) [env: REDLOCK_TLS_KEY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
     pub tls_key: Option<PathBuf>,
 
     /// Timeout for connecting and for each reply [env: REDLOCK_CONNECT_TIMEOUT] [default: 2s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, help_heading = CONNECTION, hide_short_help = true)]
     pub connect_timeout: Option<Duration>,
 
-    /// How many past holds of each lock to keep for `redlock history`; 0: none [env: REDLOCK_HISTORY] [default: 200]
-    #[arg(long = "history-size", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    /// How many past holds of each lock to keep for `redlock history`; 0: none [env: REDLOCK_HISTORY_SIZE] [default: 200]
+    #[arg(long = "history-size", value_name = "N", value_parser = history_size, help_heading = CONNECTION, hide_short_help = true)]
     pub history_size: Option<u32>,
 
     /// Print errors only [env: REDLOCK_QUIET]
@@ -120,7 +139,7 @@ pub struct Invocation {
 /// command are defined only when it is used, as defining all of them would take a third of a short run;
 /// so would clap's global options, which it copies into each command.
 macro_rules! commands {
-    ($($command:ident $name:literal $about:literal;)*) => {
+    ($($command:ident $name:literal $(| $alias:literal)* $about:literal;)*) => {
         #[derive(Debug)]
         pub enum Command {
             $($command(Box<$command>),)*
@@ -128,7 +147,7 @@ macro_rules! commands {
 
         impl Subcommand for Invocation {
             fn augment_subcommands(cli: clap::Command) -> clap::Command {
-                cli$(.subcommand(clap::Command::new($name).about($about).defer(|command| {
+                cli$(.subcommand(clap::Command::new($name).about($about)$(.alias($alias))*.defer(|command| {
                     Common::augment_args($command::augment_args(command))
                 })))*
             }
@@ -138,7 +157,7 @@ macro_rules! commands {
             }
 
             fn has_subcommand(name: &str) -> bool {
-                [$($name),*].contains(&name)
+                [$($name, $($alias,)*)*].contains(&name)
             }
         }
 
@@ -166,9 +185,9 @@ commands! {
     Acquire "acquire" "Acquire a lock and return (for scripts)";
     Extend "extend" "Extend a lock held by this job";
     Check "check" "Check that this job still holds a lock";
-    Release "release" "Release a lock, or force it free";
+    Release "release" | "unlock" "Release a lock, or force it free";
     Wait "wait" "Wait until a lock is free, without acquiring it";
-    Status "status" "Show who holds which lock, and who waits";
+    Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
     History "history" "Show who held a lock, for how long, and how it ended";
     Freeze "freeze" "Block new holders; the current one may finish";
     Thaw "thaw" "Undo `redlock freeze`";
@@ -182,63 +201,89 @@ pub const BUSY: u8 = 75;
 #[derive(Debug, Args)]
 pub struct WaitOptions {
     /// Wait at most this long [default: forever]
-    #[arg(short, long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
+    ///
+    /// 0 is the same as --no-wait; `forever` overrides a shorter setting. (--timeout limits COMMAND, not the wait.)
+    #[arg(short, long, value_name = "DURATION", value_parser = wait_duration, conflicts_with = "no_wait", help_heading = "Waiting")]
     pub wait: Option<Duration>,
 
     /// Don't wait: give up at once if the lock is busy
-    #[arg(short, long)]
+    #[arg(short, long, aliases = ["nonblock", "nb"], help_heading = "Waiting")]
     pub no_wait: bool,
 
-    /// Exit status when the lock stays busy [default: 75]
-    #[arg(short = 'E', long, value_name = "STATUS")]
+    /// Status when the lock stays busy [default: 75]
+    #[arg(short = 'E', long, value_name = "N", value_parser = number(0_u8, 255), help_heading = "Waiting")]
     pub conflict_exit_code: Option<u8>,
 }
 
 /// How to acquire a lock.
 #[derive(Debug, Args)]
 pub struct AcquireOptions {
-    /// Lease duration: if the holder dies, its lock expires within this time; at least 1s
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl)]
+    /// Expiry of a dead holder's lock
+    ///
+    /// The lease: it is renewed in the background, and if the holder dies, the lock expires within this time. At least
+    /// 1s.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl, help_heading = "When it goes wrong")]
     pub ttl: Duration,
 
     #[command(flatten)]
     pub wait: WaitOptions,
 
-    /// Shared (reader) lock: any number of shared holders at a time, but no exclusive one
-    #[arg(short, long, conflicts_with = "slots")]
+    /// Shared (reader) lock, one of any number
+    ///
+    /// Any number of shared holders at a time, but no exclusive one.
+    #[arg(short, long, conflicts_with = "slots", help_heading = "Sharing")]
     pub shared: bool,
 
-    /// Semaphore: up to N holders at a time [default: 1, exclusive]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9999))]
+    /// Semaphore: up to N holders at a time
+    ///
+    /// N is a number from 1 to 9999; 1 is an exclusive lock.
+    #[arg(long, value_name = "N", value_parser = number(1_u32, 9999), help_heading = "Sharing")]
     pub slots: Option<u32>,
 
+    /// One holder at a time, which is the default
+    ///
+    /// Overrides a setting of --shared or --slots.
+    #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["shared", "slots"], help_heading = "Sharing", hide_short_help = true)]
+    pub exclusive: bool,
+
     /// Queue priority (-1000 to 1000); higher goes first
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
-        value_parser = clap::value_parser!(i32).range(-1000..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = number(-1000_i32, 1000),
+        help_heading = "Waiting", hide_short_help = true)]
     pub priority: i32,
 
     /// Newest waiter first, within its priority
-    #[arg(long)]
+    #[arg(long, help_heading = "Waiting", hide_short_help = true)]
     pub lifo: bool,
 
-    /// Make all earlier waiters give up: only the newest is worth running
-    #[arg(long)]
+    /// Make all earlier waiters give up
+    ///
+    /// Only the newest is worth running.
+    #[arg(long, help_heading = "Only the newest")]
     pub supersede: bool,
 
-    /// With --supersede: this run's version (such as a build number); a run older than the newest seen gives up
-    #[arg(long, value_name = "N", requires = "supersede", value_parser = clap::value_parser!(u64).range(..=1 << 53))]
+    /// With --supersede: this run's version
+    ///
+    /// N is a number that grows, such as that of the build; a run older than the newest seen gives up.
+    #[arg(long, value_name = "N", requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest")]
     pub order: Option<u64>,
 
-    /// With --supersede: also terminate the run that holds the lock; its status is 79
-    #[arg(long, requires = "supersede")]
+    /// With --supersede: also terminate the run that holds the lock
+    ///
+    /// The status of that run is 79.
+    #[arg(
+        long,
+        requires = "supersede",
+        help_heading = "Only the newest",
+        hide_short_help = true
+    )]
     pub cancel_running: bool,
 
     /// If another client's lock has no expiry, set this TTL on it
-    #[arg(long)]
+    #[arg(long, help_heading = "When it goes wrong", hide_short_help = true)]
     pub repair_ttl: bool,
 
     /// Reason, shown in `redlock status` and to waiters
-    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
+    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people")]
     pub reason: Option<String>,
 }
 
@@ -250,7 +295,18 @@ pub struct AcquireOptions {
 /// of them are held.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT"
+    override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT",
+    after_help = "`redlock run --help` explains these and all other options, with examples.",
+    after_long_help = "\
+NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces.
+DURATION is 500ms, 30s, 5m, 1h 30m or 2d; a number without a unit counts seconds: 10, 0.5.
+
+Examples:
+  redlock run deploy -- ./deploy.sh             wait for the lock, run, release
+  redlock run -w 10m -E 0 nightly -- ./backup   give up in silence after 10 minutes
+  redlock run --slots 3 -t 1h report -c 'make report >report.log'
+
+Each option can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env."
 )]
 pub struct Run {
     /// Lock name; several are acquired in one global order
@@ -265,47 +321,69 @@ pub struct Run {
     pub acquire: AcquireOptions,
 
     /// Terminate COMMAND after this long (status 124)
-    #[arg(short, long, value_name = "DURATION", value_parser = positive_duration)]
+    ///
+    /// 0: never. (flock's --timeout limits the wait for the lock, which is --wait here.)
+    #[arg(short, long, value_name = "DURATION", value_parser = duration, help_heading = "The command")]
     pub timeout: Option<Duration>,
 
-    /// Time between SIGTERM and SIGKILL when COMMAND is terminated (capped at half the TTL)
-    #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    /// Time between SIGTERM and SIGKILL
+    ///
+    /// The grace when COMMAND is terminated, for whatever reason; capped at half the TTL.
+    #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, help_heading = "The command")]
     pub kill_after: Duration,
 
-    /// What to do when the lock is lost while COMMAND runs
-    #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLost::Stop)]
+    /// When the lock is lost
+    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = OnLost::Stop, help_heading = "When it goes wrong")]
     pub on_lost: OnLost,
 
-    /// What to do when Redis is unreachable at the start
-    #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnUnreachable::Fail)]
+    /// If there is no Redis to ask
+    ///
+    /// What to do when Redis is unreachable at the start.
+    #[arg(long, value_name = "fail|run", value_enum, default_value_t = OnUnreachable::Fail, help_heading = "When it goes wrong")]
     pub on_unreachable: OnUnreachable,
 
-    /// Keep the lock at least this long even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration)]
+    /// Keep the lock at least this long
+    ///
+    /// Even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice.
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
     pub hold_at_least: Duration,
 
-    /// Skip COMMAND (status 0, or that of -E) if a run of this lock succeeded within this time; at most 30 days
-    #[arg(long, value_name = "DURATION", value_parser = remembered)]
+    /// Skip if a run succeeded within this time
+    ///
+    /// COMMAND is skipped if a run of this lock succeeded; the status is then 0, or that of -E. At most 30 days.
+    #[arg(long, value_name = "DURATION", value_parser = remembered, help_heading = "Once")]
     pub once_per: Option<Duration>,
 
-    /// Skip COMMAND (status 0) if `sh -c SCRIPT` succeeds; checked before waiting and again after
-    #[arg(long, value_name = "SCRIPT")]
+    /// Skip (status 0) if `sh -c SCRIPT` succeeds
+    ///
+    /// Checked before waiting and again after.
+    #[arg(long, value_name = "SCRIPT", help_heading = "Once")]
     pub unless: Option<OsString>,
 
-    /// Hold the lock until every process that COMMAND started has ended, not only COMMAND itself
-    #[arg(long)]
+    /// Hold the lock until all processes of COMMAND end
+    ///
+    /// Every process that COMMAND started, not only COMMAND itself.
+    #[arg(long, help_heading = "The command")]
     pub wait_tree: bool,
 
-    /// If a run is in progress, wait for it and exit with its status
-    #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"])]
+    /// Await a run in progress, exit with its status
+    ///
+    /// If a run of this lock is in progress, COMMAND is not run a second time.
+    #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"], help_heading = "Once")]
     pub join: bool,
 
     /// Sleep a random time first, up to this long
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
     pub jitter: Duration,
 
     /// Run `sh -c SCRIPT` instead of COMMAND
-    #[arg(short = 'c', long, value_name = "SCRIPT", conflicts_with = "command")]
+    #[arg(
+        short = 'c',
+        long,
+        value_name = "SCRIPT",
+        conflicts_with = "command",
+        help_heading = "The command"
+    )]
     pub shell: Option<OsString>,
 }
 
@@ -379,23 +457,23 @@ pub struct Acquire {
     pub acquire: AcquireOptions,
 
     /// What to print
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env)]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env, help_heading = "The command")]
     pub format: Format,
 
     /// Keep the lock while this process lives (`$$`: this script), then release it
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "PID", value_parser = pid, help_heading = "The command")]
     pub while_pid: Option<i32>,
 
-    /// With --while-pid: what to do when the lock is lost
-    #[arg(long, value_name = "ACTION", value_enum, default_value_t = KeeperOnLost::Stop, requires = "while_pid")]
+    /// With --while-pid: when the lock is lost
+    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = KeeperOnLost::Stop, requires = "while_pid", help_heading = "When it goes wrong")]
     pub on_lost: KeeperOnLost,
 
     /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL)
-    #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, requires = "while_pid")]
+    #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "The command")]
     pub kill_after: Duration,
 
     /// With --while-pid: also keep the lock until every process started by it since then has ended
-    #[arg(long, requires = "while_pid")]
+    #[arg(long, requires = "while_pid", help_heading = "The command")]
     pub wait_tree: bool,
 }
 
@@ -492,7 +570,7 @@ pub struct History {
     pub names: Vec<String>,
 
     /// Only the last N holds of each lock
-    #[arg(short = 'n', long = "last", value_name = "N")]
+    #[arg(short = 'n', long = "last", value_name = "N", value_parser = count::<usize>)]
     pub last: Option<usize>,
 
     /// Only holds that ended within this time or haven't ended
@@ -555,26 +633,175 @@ pub struct Fence {
     pub file: PathBuf,
 
     /// This job's fence [default: $REDLOCK_FENCE]
-    #[arg(value_name = "N")]
+    #[arg(value_name = "N", value_parser = count::<u64>)]
     pub number: Option<u64>,
 }
+
+/// The options that mean something only beside another one, each with that one.
+pub const ONLY_WITH: [(&str, &str); 6] = [
+    ("order", "supersede"),
+    ("cancel-running", "supersede"),
+    ("on-lost", "while-pid"),
+    ("kill-after", "while-pid"),
+    ("wait-tree", "while-pid"),
+    ("id", "force"),
+];
+
+/// The commands whose options can all be set by variables, which are named after them.
+pub const WITH_SETTINGS: [&str; 3] = ["run", "acquire", "wait"];
+
+/// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`.
+pub fn variable(option: &str) -> String {
+    format!("REDLOCK_{}", option.to_uppercase().replace('-', "_"))
+}
+
+/// The command line as help and man pages show it: with all options in each command, in their groups,
+/// with their variables.
+pub fn documented() -> clap::Command {
+    let mut all = Cli::command();
+    all.build();
+    let names: Vec<String> = all
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    names.into_iter().enumerate().fold(all, |all, (at, name)| {
+        all.mut_subcommand(name, |command| in_groups(&command).display_order(at))
+    })
+}
+
+/// A command with its options in groups.
+fn in_groups(command: &clap::Command) -> clap::Command {
+    // clap keeps names as static text, and help is shown once.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let has_settings = WITH_SETTINGS.contains(&name);
+    let has_groups = has_settings && name != "wait";
+    let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
+    for argument in &mut arguments {
+        let option = argument.get_long().map(str::to_owned);
+        let heading = argument.get_help_heading().map(str::to_owned);
+        *argument = match (option.as_deref(), heading.as_deref()) {
+            (Some("help" | "quiet" | "verbose"), _) if has_groups => argument
+                .clone()
+                .help_heading("For people")
+                .display_order(999),
+            (Some("help" | "quiet" | "verbose") | None, _) | (_, Some(CONNECTION)) => continue,
+            (Some(option), _) if has_settings => {
+                let help = argument.get_long_help().or_else(|| argument.get_help());
+                let help = help.map(ToString::to_string).unwrap_or_default();
+                let help = format!("{help} [env: {}]", variable(option));
+                argument.clone().long_help(help)
+            }
+            _ => continue,
+        };
+    }
+    arguments.sort_by_key(|argument| {
+        let heading = argument.get_help_heading();
+        GROUPS.iter().position(|group| Some(*group) == heading)
+    });
+    // The groups stand in the order of their first options, which only a new command can change.
+    let usage = command.clone().render_usage().to_string();
+    let about = |text: Option<&StyledStr>| text.cloned().unwrap_or_default();
+    clap::Command::new(name)
+        .bin_name(format!("redlock {name}"))
+        .about(about(command.get_about()))
+        .long_about(about(command.get_long_about().or(command.get_about())))
+        .override_usage(usage.trim_start_matches("Usage: ").to_owned())
+        .after_help(about(command.get_after_help()))
+        .after_long_help(about(command.get_after_long_help()))
+        .max_term_width(80)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(arguments)
+}
+
+/// Reads a number from one to another.
+fn number<N>(
+    least: N,
+    most: N,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
+where
+    N: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    move |text| {
+        let read = text.parse().ok().filter(|n| (least..=most).contains(n));
+        read.ok_or_else(|| format!("must be a number from {least} to {most}"))
+    }
+}
+
+/// Reads a number that may be as large as it likes.
+fn count<N: FromStr>(text: &str) -> Result<N, String> {
+    let read = text.parse();
+    read.map_err(|_| "must be a whole number, 0 or more".into())
+}
+
+fn pid(text: &str) -> Result<i32, String> {
+    let read = number(1, i32::MAX)(text);
+    read.map_err(|_| "must be the number of a process".into())
+}
+
+/// Reads how many past holds to keep.
+pub fn history_size(text: &str) -> Result<u32, String> {
+    number(0, 10_000)(text)
+}
+
+/// What a duration has to be.
+const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h 30m, or a number of seconds";
 
 /// A longer duration is a mistake, and would overflow the server's arithmetic.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Reads a duration as `30s`, `500ms` or `1h 30m`.
+/// Reads a duration as `30s`, `500ms` or `1h 30m`; a number alone counts seconds, as for flock(1) and
+/// timeout(1).
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| {
-        if text.parse::<f64>().is_ok() {
-            format!("a unit is missing: {text}s? {text}ms?")
-        } else {
-            format!("{error} (durations look like 500ms, 30s or 1h 30m)")
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let duration = if !text.is_empty() && text.chars().all(is_number) {
+        let seconds = text.parse().map_err(|_| DURATIONS)?;
+        Duration::try_from_secs_f64(seconds).map_err(|_| "must be at most 365d")?
+    } else {
+        if let Some(why) = without_length(text) {
+            return Err(why);
         }
-    })?;
+        humantime::parse_duration(text).map_err(|_| DURATIONS)?
+    };
     if duration > LONGEST {
-        return Err("must be at most a year".into());
+        return Err("must be at most 365d".into());
     }
     Ok(duration)
+}
+
+/// Why a duration in months or years isn't taken, and what to write: the `M` of one is easily typed for
+/// the `m` of a minute.
+fn without_length(text: &str) -> Option<String> {
+    let is_number = |c: char| c.is_ascii_digit();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.trim_start_matches(|c: char| !is_number(c));
+        let unit = digits.trim_start_matches(is_number);
+        let count: u64 = digits[..digits.len() - unit.len()].parse().ok()?;
+        let unit = unit.trim_start();
+        rest = unit.trim_start_matches(|c: char| !is_number(c) && !c.is_whitespace());
+        let days = |each: u64| count.saturating_mul(each);
+        match &unit[..unit.len() - rest.len()] {
+            "M" => {
+                let minutes = match count {
+                    1 => "a minute".into(),
+                    _ => format!("{count} minutes"),
+                };
+                return Some(format!(
+                    "M would be a month: write {count}m for {minutes} or {}d",
+                    days(30)
+                ));
+            }
+            "month" | "months" => {
+                return Some(format!("months differ in length: write {}d", days(30)));
+            }
+            "y" | "yr" | "yrs" | "year" | "years" => {
+                return Some(format!("years differ in length: write {}d", days(365)));
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Reads a duration that isn't zero.
@@ -585,13 +812,21 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads how long to wait; what has no end is [`Duration::MAX`].
+fn wait_duration(text: &str) -> Result<Duration, String> {
+    match text {
+        "forever" => Ok(Duration::MAX),
+        _ => duration(text).map_err(|why| why.replace(" or a number", " forever, or a number")),
+    }
+}
+
 /// The longest time for which Redis remembers anything on request.
 pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Reads a duration for which Redis has to remember something.
 fn remembered(text: &str) -> Result<Duration, String> {
     match positive_duration(text)? {
-        duration if duration > REMEMBERED => Err("must be at most 30 days".into()),
+        duration if duration > REMEMBERED => Err("must be at most 30d".into()),
         duration => Ok(duration),
     }
 }

@@ -1,15 +1,20 @@
 //! Settings: option before environment before the user's file before the system's file.
 
-use std::collections::HashMap;
+mod options;
+
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::cli::{Common, duration};
+use crate::cli::{Common, history_size, positive_duration};
+use crate::command::VARIABLES;
 use crate::lock::{Access, Locks, TlsFiles};
 use crate::report::Verbosity;
+
+pub use self::options::{FromSettings, StandIn};
 
 /// What every command needs to know.
 #[derive(Debug)]
@@ -36,8 +41,9 @@ const HISTORY: u32 = 200;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const SYSTEM_FILE: &str = "/etc/redlock.env";
 
-/// The names a file may set.
-const NAMES: [&str; 10] = [
+/// The variables of the options that every command has. All other options of [`cli::WITH_SETTINGS`] have
+/// one, too, which [`options`] makes of the option's name.
+const NAMES: [&str; 11] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
@@ -45,67 +51,65 @@ const NAMES: [&str; 10] = [
     "REDLOCK_TLS_CERT",
     "REDLOCK_TLS_KEY",
     "REDLOCK_CONNECT_TIMEOUT",
-    "REDLOCK_HISTORY",
+    HISTORY_SIZE,
+    OLD_HISTORY_SIZE,
     "REDLOCK_QUIET",
     "REDLOCK_VERBOSE",
 ];
+
+const HISTORY_SIZE: &str = "REDLOCK_HISTORY_SIZE";
+/// What it was called at first.
+const OLD_HISTORY_SIZE: &str = "REDLOCK_HISTORY";
 
 impl Settings {
     /// Puts options, environment and files together.
     ///
     /// # Errors
     /// [`BadConfig`] for a file, variable or URL that can't be used.
-    pub fn read(options: &Common) -> Result<Self> {
-        let sources = Sources::read()?;
+    pub fn read(options: &Common, sources: &Sources) -> Result<Self> {
         let path = |option: &Option<PathBuf>, name| {
-            option
-                .clone()
-                .or_else(|| sources.get(name).map(PathBuf::from))
+            let set = || sources.get(name).map(|setting| (&setting.value).into());
+            option.clone().or_else(set)
         };
         let timeout = match (
             options.connect_timeout,
             sources.get("REDLOCK_CONNECT_TIMEOUT"),
         ) {
             (Some(timeout), _) => timeout,
-            (None, Some(text)) => duration(text)
-                .map_err(|why| BadConfig(format!("REDLOCK_CONNECT_TIMEOUT: {why}")))?,
+            (None, Some(setting)) => {
+                positive_duration(&setting.value).map_err(|why| setting.bad(&why))?
+            }
             (None, None) => CONNECT_TIMEOUT,
         };
-        if timeout.is_zero() {
-            return Err(BadConfig("the connect timeout must be greater than 0".into()).into());
-        }
         let tls = TlsFiles {
             ca: path(&options.tls_ca, "REDLOCK_TLS_CA"),
             cert: path(&options.tls_cert, "REDLOCK_TLS_CERT"),
             key: path(&options.tls_key, "REDLOCK_TLS_KEY"),
         };
-        let url = options
-            .url
-            .as_deref()
-            .or(sources.get("REDLOCK_URL"))
-            .unwrap_or(URL);
+        let text = |name| sources.get(name).map(|setting| setting.value.as_str());
+        let url = options.url.as_deref().or(text("REDLOCK_URL"));
         let password_file = path(&options.password_file, "REDLOCK_PASSWORD_FILE");
         let access = Access {
-            url,
+            url: url.unwrap_or(URL),
             password: password_file.map(|file| password(&file)).transpose()?,
             tls,
             timeout,
         };
-        let history = match (options.history_size, sources.get("REDLOCK_HISTORY")) {
+        let history = sources
+            .get(HISTORY_SIZE)
+            .or_else(|| sources.get(OLD_HISTORY_SIZE));
+        let history = match (options.history_size, history) {
             (Some(size), _) => size,
-            (None, Some(text)) => text
-                .parse()
-                .ok()
-                .filter(|size| *size <= 10_000)
-                .ok_or_else(|| BadConfig("REDLOCK_HISTORY must be between 0 and 10000".into()))?,
+            (None, Some(setting)) => {
+                history_size(&setting.value).map_err(|why| setting.bad(&why))?
+            }
             (None, None) => HISTORY,
         };
-        let prefix = options.prefix.as_deref();
-        let prefix = prefix.or(sources.get("REDLOCK_PREFIX")).unwrap_or(PREFIX);
+        let prefix = options.prefix.as_deref().or(text("REDLOCK_PREFIX"));
         let quiet = sources.switch("REDLOCK_QUIET")?;
         let verbose = sources.switch("REDLOCK_VERBOSE")?;
         Ok(Self {
-            locks: Locks::new(access, prefix, history)?,
+            locks: Locks::new(access, prefix.unwrap_or(PREFIX), history)?,
             verbosity: match (options.quiet, options.verbose) {
                 (true, _) => Verbosity::Quiet,
                 (_, true) => Verbosity::Verbose,
@@ -131,56 +135,92 @@ fn password(path: &Path) -> Result<String> {
     }
 }
 
-/// Environment and files, looked up by the names of the environment.
-struct Sources {
-    files: Vec<HashMap<String, String>>,
-    environment: HashMap<&'static str, String>,
+/// A setting of the environment or a file.
+#[derive(Debug)]
+pub struct Setting {
+    /// The variable.
+    name: String,
+    value: String,
+    /// The file and the line; `None` for the environment.
+    place: Option<(PathBuf, usize)>,
+}
+
+impl Setting {
+    /// Where it stands: `REDLOCK_TTL`, or in a file `/etc/redlock.env:3: REDLOCK_TTL`.
+    fn said(&self) -> String {
+        match &self.place {
+            None => self.name.clone(),
+            Some((file, line)) => format!("{}:{line}: {}", file.display(), self.name),
+        }
+    }
+
+    /// What is wrong with its value. The value isn't repeated: it may be a secret in the wrong line.
+    pub fn bad(&self, why: &str) -> BadConfig {
+        let colon = if why.starts_with("must ") { "" } else { ":" };
+        BadConfig(format!("{}{colon} {why}", self.said()))
+    }
+
+    /// Whether it is 1 or 0.
+    fn is_on(&self) -> Result<bool, BadConfig> {
+        match self.value.as_str() {
+            "0" | "false" | "no" => Ok(false),
+            "1" | "true" | "yes" => Ok(true),
+            _ => Err(self.bad("must be 1 or 0")),
+        }
+    }
+}
+
+/// Environment and files: all that they set, what counts first in front.
+#[derive(Debug, Default)]
+pub struct Sources {
+    settings: Vec<Setting>,
 }
 
 impl Sources {
-    fn read() -> Result<Self> {
-        let mut environment = HashMap::new();
-        for name in NAMES {
-            match std::env::var(name) {
-                // An empty variable counts as unset, as in `REDLOCK_URL= redlock …`.
-                Ok(value) if !value.is_empty() => drop(environment.insert(name, value)),
-                Ok(_) | Err(std::env::VarError::NotPresent) => {}
-                Err(std::env::VarError::NotUnicode(_)) => {
-                    return Err(BadConfig(format!("{name} isn't UTF-8")).into());
-                }
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`BadConfig`] for a variable or a line of a file that can't be read.
+    pub fn read() -> Result<Self> {
+        let mut settings = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            if !name.as_bytes().starts_with(b"REDLOCK_") {
+                continue;
+            }
+            let Ok(name) = name.into_string() else {
+                continue;
+            };
+            // Those that redlock sets for a job are none, and a token may be of any bytes.
+            if VARIABLES.contains(&name.as_str()) {
+                continue;
+            }
+            let Ok(value) = value.into_string() else {
+                return Err(BadConfig(format!("{name} isn't UTF-8")).into());
+            };
+            // An empty variable counts as unset, as in `REDLOCK_URL= redlock …`.
+            if !value.is_empty() {
+                let place = None;
+                settings.push(Setting { name, value, place });
             }
         }
-        let mut files = Vec::new();
         for path in user_file().into_iter().chain([PathBuf::from(SYSTEM_FILE)]) {
             match std::fs::read_to_string(&path) {
-                Ok(text) => files.push(
-                    parse(&text)
-                        .map_err(BadConfig)
-                        .with_context(|| format!("in {}", path.display()))?,
-                ),
+                Ok(text) => settings.extend(parse(&path, &text)?),
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
                     return Err(BadConfig(format!("can't read {}: {error}", path.display())).into());
                 }
             }
         }
-        Ok(Self { files, environment })
+        Ok(Self { settings })
     }
 
-    fn get(&self, name: &str) -> Option<&str> {
-        let in_files = || self.files.iter().find_map(|file| file.get(name));
-        self.environment
-            .get(name)
-            .or_else(in_files)
-            .map(String::as_str)
+    fn get(&self, name: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.name == name)
     }
 
-    fn switch(&self, name: &str) -> Result<bool> {
-        match self.get(name) {
-            None | Some("0" | "false" | "no") => Ok(false),
-            Some("1" | "true" | "yes") => Ok(true),
-            Some(_) => Err(BadConfig(format!("{name} must be 1 or 0")).into()),
-        }
+    fn switch(&self, name: &str) -> Result<bool, BadConfig> {
+        self.get(name).map_or(Ok(false), Setting::is_on)
     }
 }
 
@@ -206,36 +246,33 @@ fn user_file() -> Option<PathBuf> {
 }
 
 /// Reads `NAME=value` lines as systemd's `EnvironmentFile` has them: comments, an optional
-/// `export`, optional quotes.
-fn parse(text: &str) -> Result<HashMap<String, String>, String> {
-    let mut settings = HashMap::new();
-    for (number, line) in text
-        .lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line.trim()))
-    {
+/// `export`, optional quotes. Of several lines with one name the last counts, so it comes first.
+fn parse(path: &Path, text: &str) -> Result<Vec<Setting>, BadConfig> {
+    let mut settings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let (number, line) = (index + 1, line.trim());
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         let line = line.strip_prefix("export ").unwrap_or(line);
         let Some((name, value)) = line.split_once('=') else {
-            return Err(format!("line {number}: expected NAME=value"));
+            return Err(BadConfig(format!(
+                "{}:{number}: expected NAME=value",
+                path.display()
+            )));
         };
         let (name, value) = (name.trim(), value.trim());
-        if !NAMES.contains(&name) {
-            return Err(format!(
-                "line {number}: unknown setting {name}; known are {}",
-                NAMES.join(", ")
-            ));
-        }
         let value = ['"', '\'']
             .iter()
             .find_map(|&quote| value.strip_prefix(quote)?.strip_suffix(quote))
             .unwrap_or(value);
-        if !value.is_empty() {
-            settings.insert(name.to_owned(), value.to_owned());
-        }
+        settings.push(Setting {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            place: Some((path.to_owned(), number)),
+        });
     }
+    settings.reverse();
     Ok(settings)
 }
 
@@ -245,24 +282,22 @@ mod tests {
 
     #[test]
     fn a_file_is_read_as_an_environment_file() {
-        let file = parse("# ours\n\nREDLOCK_URL=redis://h:1/2\nexport REDLOCK_PREFIX='x y:'\nREDLOCK_QUIET = \"1\"\n").unwrap();
-        assert_eq!(file["REDLOCK_URL"], "redis://h:1/2");
-        assert_eq!(file["REDLOCK_PREFIX"], "x y:");
-        assert_eq!(file["REDLOCK_QUIET"], "1");
+        let text = "# ours\n\nREDLOCK_URL=redis://h:1/2\nexport REDLOCK_PREFIX='x y:'\nREDLOCK_QUIET = \"0\"\nREDLOCK_QUIET = \"1\"\n";
+        let settings = parse(Path::new("f"), text).unwrap();
+        let sources = Sources { settings };
+        let value = |name: &str| sources.get(name).unwrap().value.as_str();
+        assert_eq!(value("REDLOCK_URL"), "redis://h:1/2");
+        assert_eq!(value("REDLOCK_PREFIX"), "x y:");
+        assert_eq!(value("REDLOCK_QUIET"), "1");
+        assert_eq!(
+            sources.get("REDLOCK_URL").unwrap().said(),
+            "f:3: REDLOCK_URL"
+        );
     }
 
     #[test]
     fn a_mistake_in_a_file_is_named_with_its_line_but_not_its_value() {
-        assert!(
-            parse("\nREDLOCK_URI=redis://u:hunter2@h")
-                .unwrap_err()
-                .starts_with("line 2: unknown setting REDLOCK_URI")
-        );
-        assert!(
-            !parse("REDLOCK_URI=redis://u:hunter2@h")
-                .unwrap_err()
-                .contains("hunter2")
-        );
-        assert_eq!(parse("hunter2").unwrap_err(), "line 1: expected NAME=value");
+        let said = parse(Path::new("/f"), "\nhunter2").unwrap_err().0;
+        assert_eq!(said, "/f:2: expected NAME=value");
     }
 }

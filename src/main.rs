@@ -16,6 +16,7 @@
 //! renewer → lock                       the background thread that renews
 //! session → lease, exit                decisions about a running command; pure
 //! wait → lease, exit                   decisions about waiting; pure, and uses only the answers of `lock`
+//! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
 //! stderr                               messages, written without waiting for a reader
@@ -62,25 +63,36 @@ mod stderr;
 mod sys;
 mod systemd;
 mod tree;
+mod typed;
 mod wait;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::cli::{Cli, Command, Invocation};
-use crate::config::Settings;
+use crate::config::{FromSettings, Settings, Sources};
 use crate::exit::Exit;
 
 fn main() -> ExitCode {
-    let exit = match Cli::try_parse() {
-        Ok(cli) => dispatch(cli).unwrap_or_else(|error| {
-            report::error(format_args!("{error:#}"));
-            command::exit_for(&error)
-        }),
-        Err(error) => command::usage(&error),
+    let typed: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let sources = Sources::read();
+    // Help, versions and mistakes in the command line come before a mistake in the settings.
+    let (from_settings, sources) = match sources.and_then(|sources| {
+        let from_settings = FromSettings::new(&sources, &typed)?;
+        Ok((from_settings, sources))
+    }) {
+        Ok((from_settings, sources)) => (from_settings, Ok(sources)),
+        Err(error) => (FromSettings::default(), Err(error)),
     };
-    command::fail_eval(exit);
+    let words = from_settings.apply(&typed);
+    let exit = match Cli::try_parse_from(std::iter::once(&"redlock".into()).chain(&words)) {
+        Ok(cli) => dispatch(cli, sources, &from_settings)
+            .unwrap_or_else(|error| command::fail(&error, &typed)),
+        Err(error) => command::usage(&error, &typed, &from_settings.stand_ins),
+    };
+    command::fail_eval(exit, &words);
     stderr::flush(stderr::LINGER);
     if let Exit::Interrupted(signal) = exit {
         sys::die_by(signal);
@@ -88,14 +100,24 @@ fn main() -> ExitCode {
     exit.code().into()
 }
 
-fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+fn dispatch(
+    cli: Cli,
+    sources: anyhow::Result<Sources>,
+    from_settings: &FromSettings,
+) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }
     let Some(Invocation { command, common }) = cli.chosen else {
-        return command::no_command();
+        return Ok(command::no_command());
     };
-    let settings = || Settings::read(&common.or(cli.common));
+    let settings = || {
+        let settings = Settings::read(&common.or(cli.common), &sources?)?;
+        if let Some(line) = &from_settings.unknown {
+            settings.verbosity.info(line);
+        }
+        Ok::<_, anyhow::Error>(settings)
+    };
     match command {
         Command::Run(options) => command::run(&options, &settings()?),
         Command::Acquire(options) => command::acquire(&options, &settings()?),

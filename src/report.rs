@@ -13,8 +13,8 @@ pub use self::text::{
     command_line, escaped, escaped_json, format_duration, table, timestamp, truncate, width,
 };
 pub use self::words::{
-    busy_line, describe_job, holder, holder_and_others, user_at_host, user_at_host_with_reason,
-    waiting_line,
+    busy_line, describe_job, holder, holder_and_others, not_held, user_at_host,
+    user_at_host_with_reason, waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

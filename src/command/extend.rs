@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::acquisition::lost;
 use super::job::{self, Held};
 use super::usage::BadUsage;
 use crate::cli;
@@ -28,8 +27,8 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         [duration] => (None, duration),
         _ => return Err(BadUsage("extend takes a NAME and a DURATION".into()).into()),
     };
-    let more =
-        cli::positive_duration(duration).map_err(|why| BadUsage(format!("{duration}: {why}")))?;
+    let more = cli::positive_duration(duration)
+        .map_err(|why| BadUsage(format!("DURATION {duration:?}: {why}")))?;
     let ours = cli::OwnLock {
         name,
         token_file: options.token_file.clone(),
@@ -98,7 +97,7 @@ fn all_of(
                 too_short(left).map(|why| format!("lock \"{name}\" is {why}"))
             }
             LeaseState::Released => Some(format!("lock \"{name}\" was released")),
-            LeaseState::Lost(loss) => Some(lost(name, &loss)),
+            LeaseState::Lost(loss) => Some(report::not_held(name, &loss)),
         };
         if let Some(line) = wrong {
             report::error(line);

@@ -17,6 +17,7 @@ mod version;
 mod wait;
 
 pub use self::acquire::{acquire, fail_eval};
+pub use self::environment::VARIABLES;
 pub use self::extend::{check, extend};
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};
@@ -24,6 +25,6 @@ pub use self::history::history;
 pub use self::release::release;
 pub use self::run::run;
 pub use self::status::status;
-pub use self::usage::{exit_for, no_command, usage};
+pub use self::usage::{fail, no_command, usage};
 pub use self::version::version;
 pub use self::wait::wait;

@@ -53,16 +53,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         }
         Released::NotOurs(loss) => {
             let name = claim.lock().name();
-            let now = match (loss.forced_by, loss.holder) {
-                (Some(by), _) => format!("{} forced it free", report::user_at_host(&by)),
-                (None, Some(holder)) => {
-                    format!("it is held by {}", report::user_at_host(&holder.who))
-                }
-                (None, None) => format!("see `redlock status {name}`"),
-            };
-            report::error(format_args!(
-                "lock \"{name}\" is not held with this token; {now}"
-            ));
+            report::error(report::not_held(name, &loss));
             Ok(Exit::Lost)
         }
     }

@@ -1,14 +1,23 @@
-//! What was typed wrong, and the status of an error.
+//! What was typed wrong, and the status of an error; help, where it was asked for.
 
+use std::error::Error as _;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use anyhow::Result;
-use clap::error::ErrorKind;
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
-use crate::config::BadConfig;
+use crate::cli::{self, ONLY_WITH};
+use crate::config::{BadConfig, StandIn};
 use crate::exit::Exit;
 use crate::lock::{self, Name};
 use crate::report;
+use crate::typed::{Typed, Word, nearest};
 
 /// Something that was typed wrong, but that clap can't see; status 64.
 #[derive(Debug)]
@@ -40,44 +49,513 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
-pub fn usage(error: &clap::Error) -> Exit {
-    let text = error.to_string();
-    if error.kind() == ErrorKind::DisplayHelp {
-        let _ = report::print(&text);
-        return Exit::Success;
+/// Reports an error that ended a command, of these words.
+pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
+    let exit = exit_for(error);
+    if exit == Exit::Usage {
+        let typed = Typed::new(words.to_vec());
+        report::error(with_help(&format!("{error:#}"), typed.name()));
+    } else {
+        report::error(format_args!("{error:#}"));
     }
-    report::error(mistake(&text, error.kind()));
-    Exit::Usage
+    exit
 }
 
-/// clap's report of a mistake as one line, with where to read on.
-fn mistake(text: &str, kind: ErrorKind) -> String {
-    let (what, usage) = text.split_once("Usage: ").unwrap_or((text, "redlock"));
-    let what: Vec<&str> = what.split_whitespace().collect();
-    let what = what.join(" ");
-    let command: Vec<&str> = usage
-        .split_whitespace()
-        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
-        .collect();
-    let command = command.join(" ");
-    let hint = match (kind, command.as_str()) {
-        (ErrorKind::MissingRequiredArgument, "redlock run") => "COMMAND comes after --; ",
-        _ => "",
+/// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
+pub fn usage(error: &clap::Error, words: &[OsString], stand_ins: &[StandIn]) -> Exit {
+    let typed = Typed::new(words.to_vec());
+    // A wrong setting keeps nobody from reading.
+    let asks_for_help = || {
+        let line = [OsString::from("redlock")]
+            .into_iter()
+            .chain(words.to_vec());
+        let read = cli::Cli::try_parse_from(line);
+        read.is_err_and(|error| error.kind() == ErrorKind::DisplayHelp)
     };
-    let what = what
-        .strip_prefix("error: ")
-        .unwrap_or(&what)
-        .trim_end_matches(" For more information, try '--help'.");
-    format!("{what}; {hint}see {command} --help")
+    if error.kind() == ErrorKind::DisplayHelp || !stand_ins.is_empty() && asks_for_help() {
+        let before_dashes = words.iter().take_while(|word| *word != "--");
+        let at_length = before_dashes.clone().any(|word| word == "--help");
+        return print_help(typed.name(), at_length);
+    }
+    let at = typed.command_at.filter(|_| typed.command.is_none());
+    match at.map(|at| (words[at].to_str(), &words[at + 1..])) {
+        Some((Some("help"), [])) => print_help(None, true),
+        Some((Some("help"), [command])) => {
+            let asked = Typed::new(vec![command.clone()]);
+            match (asked.name(), command.to_str()) {
+                (None, Some("help" | "version")) => print_help(None, true),
+                (None, _) => {
+                    report::error(no_such_command(&asked));
+                    Exit::Usage
+                }
+                (name, _) => print_help(name, true),
+            }
+        }
+        Some((Some("version"), rest)) if rest.iter().all(is_verbose) => {
+            let at_length = words.iter().any(is_verbose);
+            super::version(at_length).unwrap_or(Exit::Internal)
+        }
+        _ => {
+            let (line, exit) = mistake(error, &typed, stand_ins);
+            report::error(line);
+            exit
+        }
+    }
 }
+
+fn is_verbose(word: &OsString) -> bool {
+    word == "-v" || word == "--verbose"
+}
+
+/// Prints the help of a command, or of redlock.
+fn print_help(command: Option<&str>, at_length: bool) -> Exit {
+    let mut all = cli::documented();
+    let shown = match command {
+        Some(name) => all.find_subcommand_mut(name).expect("it was found before"),
+        None => &mut all,
+    };
+    let text = if at_length {
+        shown.render_long_help()
+    } else {
+        // A line each: the names of the values say it.
+        let brief = |argument: clap::Arg| {
+            if argument.get_action().takes_values() {
+                argument.hide_possible_values(true)
+            } else {
+                argument
+            }
+        };
+        shown.clone().mut_args(brief).render_help()
+    };
+    let _ = report::print(&text.to_string());
+    Exit::Success
+}
+
+/// What was typed wrong, and the status: that of a wrong configuration if a setting is wrong.
+fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> (String, Exit) {
+    if let Some(line) = mistake_in_settings(error, stand_ins) {
+        return (line, Exit::Config);
+    }
+    let text = |kind| context(error, kind).into_iter().next();
+    let argument = text(ContextKind::InvalidArg).unwrap_or_default();
+    let name = typed.name();
+    let what = match error.kind() {
+        ErrorKind::InvalidSubcommand => return (no_such_command(typed), Exit::Usage),
+        ErrorKind::UnknownArgument => {
+            if let Some(line) = dashes_missing(typed) {
+                return (line, Exit::Usage);
+            }
+            return (no_such_argument(&argument, typed), Exit::Usage);
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let (option, value) = (plain(&argument), text(ContextKind::InvalidValue));
+            match value.filter(|value| !value.is_empty() || error.source().is_some()) {
+                Some(value) => {
+                    let value = shown_word(OsStr::new(&value));
+                    format!("{option} {value}: {}", allowed(error))
+                }
+                None => format!("{option} needs a value: {}", shown(&argument)),
+            }
+        }
+        ErrorKind::TooManyValues if argument.starts_with('-') => {
+            format!("{} takes no value", plain(&argument))
+        }
+        ErrorKind::TooManyValues => "too many arguments".into(),
+        ErrorKind::ArgumentConflict => {
+            let others = context(error, ContextKind::PriorArg);
+            let others: Vec<String> = others.iter().map(|other| plain(other)).collect();
+            let option = plain(&argument);
+            if others.is_empty() || others.contains(&option) {
+                format!("{option} is given twice")
+            } else {
+                format!("{option} can't be combined with {}", others.join(" or "))
+            }
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let missing = context(error, ContextKind::InvalidArg);
+            match missing_in_run(typed) {
+                Some(line) if missing.iter().any(|what| what.starts_with('<')) => {
+                    return (line, Exit::Usage);
+                }
+                _ => missing_words(&missing, typed),
+            }
+        }
+        ErrorKind::MissingSubcommand => return (NO_COMMAND.into(), Exit::Usage),
+        ErrorKind::InvalidUtf8 => not_text(typed),
+        _ => {
+            let text = error.to_string();
+            let what = text
+                .split_once("\n\n")
+                .map_or(text.as_str(), |(what, _)| what);
+            let what = what.trim_start_matches("error: ").trim();
+            what.split_whitespace().collect::<Vec<_>>().join(" ")
+        }
+    };
+    // What is wrong in front of the command's name isn't explained by the command's help.
+    let in_front =
+        error.kind() != ErrorKind::MissingRequiredArgument && is_in_front(&argument, typed);
+    let name = name.filter(|_| !in_front);
+    (with_help(&what, name), Exit::Usage)
+}
+
+/// A mistake, with where to read on.
+fn with_help(what: &str, command: Option<&str>) -> String {
+    let command = command.map_or(String::new(), |name| format!(" {name}"));
+    let end = if what.ends_with('?') { "" } else { ";" };
+    format!("{what}{end} see redlock{command} --help")
+}
+
+/// What clap says of an error, as texts.
+fn context(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(Context::String(text)) => vec![text.clone()],
+        Some(Context::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// `--wait` of clap's `--wait <DURATION>`, `COMMAND` of `<COMMAND>...`.
+fn plain(argument: &str) -> String {
+    let first = argument.split_whitespace().next().unwrap_or(argument);
+    let name = first.trim_end_matches("...");
+    name.trim_matches(['<', '>', '[', ']']).to_owned()
+}
+
+/// `--wait DURATION` of clap's `--wait <DURATION>`.
+fn shown(argument: &str) -> String {
+    argument.replace(['<', '>'], "")
+}
+
+/// What a value has to be.
+fn allowed(error: &clap::Error) -> String {
+    if let Some(why) = error.source() {
+        return why.to_string();
+    }
+    let values = context(error, ContextKind::ValidValue);
+    match values.split_last() {
+        Some((last, [])) => format!("must be {last}"),
+        Some((last, others)) => format!("must be {} or {last}", others.join(", ")),
+        None => "is not a value that it takes".into(),
+    }
+}
+
+/// A mistake in what stands in for options.
+fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<String> {
+    let standing = |argument: &String| {
+        let option = plain(argument);
+        let mut all = stand_ins.iter();
+        all.find(|stand_in| option.strip_prefix("--") == Some(&stand_in.option))
+    };
+    let one = context(error, ContextKind::InvalidArg)
+        .iter()
+        .find_map(standing)?;
+    match error.kind() {
+        ErrorKind::ArgumentConflict => {
+            let others = context(error, ContextKind::PriorArg);
+            let other = others.iter().find_map(standing)?;
+            Some(format!(
+                "{} can't be combined with {}",
+                one.said, other.said
+            ))
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let why = allowed(error);
+            let colon = if why.starts_with("must ") { "" } else { ":" };
+            Some(format!("{}{colon} {why}", one.said))
+        }
+        _ => None,
+    }
+}
+
+/// Whether what is wrong stands before the command's name.
+fn is_in_front(argument: &str, typed: &Typed) -> bool {
+    let option = plain(argument);
+    let until = typed.command_at.unwrap_or(typed.words.len());
+    let short = typed
+        .root
+        .get_arguments()
+        .find(|known| known.get_long() == option.strip_prefix("--"))
+        .and_then(clap::Arg::get_short);
+    typed.words[..until].iter().any(|word| {
+        let word = word.to_string_lossy();
+        let is_short = short.is_some_and(|short| word.starts_with(&format!("-{short}")));
+        word == option || word.starts_with(&format!("{option}=")) || is_short
+    })
+}
+
+/// What people type for a command of another name.
+const OTHER_NAMES: [(&[&str], &str); 7] = [
+    (&["list", "show", "who", "info"], "redlock status"),
+    (&["force-unlock", "break", "free"], "redlock release"),
+    (&["lock"], "redlock run or redlock acquire"),
+    (&["exec"], "redlock run"),
+    (&["log", "logs"], "redlock history"),
+    (&["renew", "refresh"], "redlock extend"),
+    (&["resume", "unfreeze"], "redlock thaw"),
+];
+
+fn no_such_command(typed: &Typed) -> String {
+    let at = typed.command_at.unwrap_or_default();
+    let Some(word) = typed.words.get(at) else {
+        return NO_COMMAND.into();
+    };
+    let text = word.to_string_lossy();
+    let other = OTHER_NAMES
+        .iter()
+        .find(|(names, _)| names.contains(&text.as_ref()));
+    let what = format!("no command {}", shown_word(word));
+    if text == "version" {
+        return with_help("redlock version takes no argument", None);
+    }
+    if text == "help" {
+        return with_help("redlock help takes one command", None);
+    }
+    if let Some((_, meant)) = other {
+        return with_help(&format!("{what}; did you mean {meant}?"), None);
+    }
+    let names = typed.root.get_subcommands().flat_map(|command| {
+        let aliases = command.get_all_aliases();
+        aliases.chain([command.get_name()])
+    });
+    if let Some(near) = nearest(&text, names)
+        && let Some(command) = typed.root.find_subcommand(near)
+    {
+        let name = command.get_name();
+        return with_help(&format!("{what}; did you mean redlock {name}?"), None);
+    }
+    if typed.words[at..].iter().any(|word| word == "--") {
+        let line = [
+            words_before(typed, at),
+            vec!["run".into()],
+            vec![shown_word(word)],
+            shell_words(&typed.words[at + 1..]),
+        ];
+        let line = line.concat().join(" ");
+        return format!("{what}; put run before the lock's name: redlock {line}");
+    }
+    with_help(&what, None)
+}
+
+fn no_such_argument(argument: &str, typed: &Typed) -> String {
+    let (mut options, command) = (Vec::new(), typed.command.as_ref());
+    // A word that isn't known to the command may stand in front of it.
+    let command = command.filter(|_| !is_in_front(argument, typed));
+    for option in command.unwrap_or(&typed.root).get_arguments() {
+        options.extend(option.get_long().map(|long| format!("--{long}")));
+    }
+    let name = command.map(clap::Command::get_name);
+    if !argument.starts_with('-') {
+        let what = format!("unexpected argument {}", shown_word(OsStr::new(argument)));
+        let has_dashes = typed.words.iter().any(|word| word == "--");
+        return match name {
+            Some("acquire") if has_dashes => with_help(
+                "acquire runs no command: put redlock run NAME -- COMMAND",
+                name,
+            ),
+            _ => with_help(&what, name),
+        };
+    }
+    let meant = match nearest(argument, options.iter().map(String::as_str)) {
+        Some(near) if argument.starts_with("--") => format!("; did you mean {near}?"),
+        _ => String::new(),
+    };
+    with_help(
+        &format!("no option {}{meant}", shell_word(OsStr::new(argument))),
+        name,
+    )
+}
+
+/// The words of a `run` that lack the `--`, as they were probably meant.
+fn dashes_missing(typed: &Typed) -> Option<String> {
+    if typed.name() != Some("run") {
+        return None;
+    }
+    let arguments = typed.arguments();
+    if arguments.iter().any(|(_, kind)| *kind == Word::Dashes) {
+        return None;
+    }
+    let plain: Vec<usize> = (0..arguments.len())
+        .filter(|&at| arguments[at].1 == Word::Plain)
+        .collect();
+    let unknown = arguments
+        .iter()
+        .position(|(_, kind)| *kind == Word::UnknownOption);
+    // The first word is a name. So may those be that follow it, up to one that can be executed.
+    let program = plain[1.min(plain.len())..]
+        .iter()
+        .copied()
+        .find(|&at| is_program(arguments[at].0))
+        .or(plain.get(1).copied())?;
+    if unknown.is_some_and(|at| at < program) {
+        return None;
+    }
+    let begins = typed.command_at? + 1 + program;
+    let words = [
+        &words_before(typed, begins),
+        &shell_words(&typed.words[begins..])[..],
+    ]
+    .concat();
+    Some(format!(
+        "put -- before the command: redlock {}",
+        [&words[..begins], &["--".into()], &words[begins..]]
+            .concat()
+            .join(" ")
+    ))
+}
+
+/// What was typed up to a word. A URL may contain a password, and isn't repeated.
+fn words_before(typed: &Typed, until: usize) -> Vec<String> {
+    let words = typed.words[..until].iter().zip(typed.kinds());
+    let shown = words.map(|(word, kind)| match kind {
+        Word::Value(option) if option.get_long() == Some("url") => "URL".into(),
+        Word::Option(option) if option.get_long() == Some("url") => {
+            let text = word.to_string_lossy();
+            let name = if text.starts_with("--") {
+                text.find('=').map(|at| &text[..=at])
+            } else {
+                text.find('u').map(|at| &text[..=at])
+            };
+            match name {
+                Some(name) if name.len() < text.len() => format!("{name}URL"),
+                _ => text.into_owned(),
+            }
+        }
+        _ => shown_word(word),
+    });
+    shown.collect()
+}
+
+/// A word as a shell takes it in, unless it is a URL, which may contain a password.
+fn shown_word(word: &OsStr) -> String {
+    if word.to_string_lossy().contains("://") {
+        return "URL".into();
+    }
+    shell_word(word)
+}
+
+fn shell_words(words: &[OsString]) -> Vec<String> {
+    words.iter().map(|word| shell_word(word)).collect()
+}
+
+/// Whether this is a path, or can be executed.
+fn is_program(word: &OsStr) -> bool {
+    if word.as_bytes().contains(&b'/') {
+        return true;
+    }
+    let is_executable = |path: &Path| {
+        let found = path.metadata();
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&directories).any(|directory| is_executable(&directory.join(word)))
+}
+
+/// What a `run` lacks: its name or its command.
+fn missing_in_run(typed: &Typed) -> Option<String> {
+    if typed.name() != Some("run") {
+        return None;
+    }
+    if let Some(line) = dashes_missing(typed) {
+        return Some(line);
+    }
+    let arguments = typed.arguments();
+    let has = |wanted: Word| arguments.iter().any(|(_, kind)| *kind == wanted);
+    let (named, runs) = (has(Word::Plain), has(Word::AfterDashes));
+    let what = match (named, runs) {
+        (false, true) => "no lock NAME given: put it before the --",
+        (true, _) => "no COMMAND given: put it after the lock's name and --",
+        (false, false) => "no lock NAME and no COMMAND given: redlock run NAME -- COMMAND",
+    };
+    Some(with_help(what, Some("run")))
+}
+
+/// What is missing, of another command, or beside an option.
+fn missing_words(missing: &[String], typed: &Typed) -> String {
+    let arguments = typed.arguments();
+    let typed_options: Vec<&str> = arguments
+        .iter()
+        .filter_map(|(_, kind)| match kind {
+            Word::Option(option) => option.get_long(),
+            _ => None,
+        })
+        .collect();
+    if typed.name() == Some("extend") {
+        return "no DURATION given".into();
+    }
+    for what in missing {
+        let needed = plain(what);
+        let with = ONLY_WITH.iter().find(|(with, beside)| {
+            needed.strip_prefix("--") == Some(*beside) && typed_options.contains(with)
+        });
+        if let Some((with, _)) = with {
+            return format!("--{with} is only for use with {needed}");
+        }
+    }
+    let names = missing.iter().map(|what| {
+        if what.starts_with("--") {
+            shown(what)
+        } else {
+            plain(what)
+        }
+    });
+    let names: Vec<String> = names.collect();
+    format!("no {} given", names.join(" and no "))
+}
+
+/// What isn't UTF-8, and has to be.
+fn not_text(typed: &Typed) -> String {
+    let before_dashes = typed.words.iter().take_while(|word| *word != "--");
+    let wrong = before_dashes
+        .map(OsString::as_os_str)
+        .find(|word| word.to_str().is_none());
+    let wrong = wrong.map_or("an argument".into(), shown_word);
+    format!("{wrong} isn't UTF-8")
+}
+
+/// A word as a shell takes it in.
+fn shell_word(word: &OsStr) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:,+@%=".contains(c);
+    match word.to_str() {
+        Some(text) if text.chars().any(char::is_control) => ansi_quoted(word.as_bytes()),
+        None => ansi_quoted(word.as_bytes()),
+        // zsh expands =word.
+        Some(text) if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('=') => {
+            text.to_owned()
+        }
+        Some(text) if text.contains('\'') && !text.contains(['"', '$', '`', '\\', '!']) => {
+            format!("\"{text}\"")
+        }
+        Some(text) => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// A word with bytes that only `$'…'` can name.
+fn ansi_quoted(word: &[u8]) -> String {
+    let mut text = String::from("$'");
+    for chunk in word.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' => text.push_str("\\n"),
+                '\t' => text.push_str("\\t"),
+                '\'' | '\\' => text.extend(['\\', c]),
+                c if c.is_ascii_control() => drop(write!(text, "\\{:03o}", u32::from(c))),
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\{byte:03o}");
+        }
+    }
+    text + "'"
+}
+
+const NO_COMMAND: &str =
+    "no command given; try `redlock run NAME -- COMMAND` or see redlock --help";
 
 /// The mistake of giving no command at all.
-pub fn no_command() -> Result<Exit> {
-    Err(BadUsage(
-        "no command given; try `redlock run NAME -- COMMAND` or see redlock --help".into(),
-    )
-    .into())
+pub fn no_command() -> Exit {
+    report::error(NO_COMMAND);
+    Exit::Usage
 }
 
 /// A name as it was typed.
@@ -101,29 +579,144 @@ pub(super) fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
     use crate::cli::Cli;
 
+    fn said(line: &[&str]) -> String {
+        let error = Cli::try_parse_from([&["redlock"], line].concat()).unwrap_err();
+        let typed = Typed::new(line.iter().map(Into::into).collect());
+        mistake(&error, &typed, &[]).0
+    }
+
     #[test]
     fn a_mistake_is_one_line_that_says_where_to_read_on() {
-        for (line, said) in [
+        for (line, expected) in [
             (
-                &["run", "a", "true"][..],
-                "the following required arguments were not provided: <COMMAND>...; COMMAND comes after --; see redlock run --help",
+                "run a",
+                "no COMMAND given: put it after the lock's name and --; see redlock run --help",
             ),
             (
-                &["run", "--ttl", "9", "a", "--", "b"],
-                "invalid value '9' for '--ttl <DURATION>': a unit is missing: 9s? 9ms?; see redlock --help",
+                "run",
+                "no lock NAME and no COMMAND given: redlock run NAME -- COMMAND; see redlock run --help",
             ),
             (
-                &["rum"],
-                "unrecognized subcommand 'rum' tip: a similar subcommand exists: 'run'; see redlock --help",
+                "run -- true",
+                "no lock NAME given: put it before the --; see redlock run --help",
+            ),
+            (
+                "run --ttl",
+                "--ttl needs a value: --ttl DURATION; see redlock run --help",
+            ),
+            (
+                "run --ttl 1M a -- b",
+                "--ttl 1M: M would be a month: write 1m for a minute or 30d; see redlock run --help",
+            ),
+            (
+                "run --slots 0 a -- b",
+                "--slots 0: must be a number from 1 to 9999; see redlock run --help",
+            ),
+            (
+                "run --on-lost x a -- b",
+                "--on-lost x: must be stop or warn; see redlock run --help",
+            ),
+            (
+                "run -w 1 -n a -- b",
+                "--wait can't be combined with --no-wait; see redlock run --help",
+            ),
+            (
+                "run -n -n a -- b",
+                "--no-wait is given twice; see redlock run --help",
+            ),
+            (
+                "run --shared=yes a -- b",
+                "--shared takes no value; see redlock run --help",
+            ),
+            (
+                "run --order 1 a -- b",
+                "--order is only for use with --supersede; see redlock run --help",
+            ),
+            (
+                "run --no-wiat a -- b",
+                "no option --no-wiat; did you mean --no-wait? see redlock run --help",
+            ),
+            ("run -z a -- b", "no option -z; see redlock run --help"),
+            (
+                "--bogus run a -- b",
+                "no option --bogus; see redlock --help",
+            ),
+            (
+                "--connect-timeout x run a -- b",
+                "--connect-timeout x: must be a duration such as 500ms, 30s, 1h 30m, or a number of seconds; see redlock --help",
+            ),
+            (
+                "rum",
+                "no command rum; did you mean redlock run? see redlock --help",
+            ),
+            (
+                "list",
+                "no command list; did you mean redlock status? see redlock --help",
+            ),
+            (
+                "unlok a",
+                "no command unlok; did you mean redlock release? see redlock --help",
+            ),
+            ("frobnicate", "no command frobnicate; see redlock --help"),
+            (
+                "version x",
+                "redlock version takes no argument; see redlock --help",
+            ),
+            (
+                "-q deploy -- ./x",
+                "no command deploy; put run before the lock's name: redlock -q run deploy -- ./x",
+            ),
+            ("extend", "no DURATION given; see redlock extend --help"),
+            (
+                "extend a b c",
+                "too many arguments; see redlock extend --help",
+            ),
+            ("thaw a b", "unexpected argument b; see redlock thaw --help"),
+            (
+                "freeze a",
+                "no --reason TEXT given; see redlock freeze --help",
+            ),
+            ("acquire", "no NAME given; see redlock acquire --help"),
+            (
+                "acquire a -- b",
+                "acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire --help",
             ),
         ] {
-            let error = Cli::try_parse_from([&["redlock"], line].concat()).unwrap_err();
-            assert_eq!(mistake(&error.to_string(), error.kind()), said);
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(said(&words), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_shown_with_them_as_it_was_typed() {
+        for (line, put) in [
+            (
+                &["run", "deploy", "./deploy.sh", "arg"][..],
+                "run deploy -- ./deploy.sh arg",
+            ),
+            (
+                &["run", "-w", "5", "a", "./x", "--flag"],
+                "run -w 5 a -- ./x --flag",
+            ),
+            (
+                &["-q", "run", "a", "-n", "sh", "-x", "a && b"],
+                "-q run a -n -- sh -x 'a && b'",
+            ),
+            (&["run", "a", "b", "sh", "it's"], "run a b -- sh \"it's\""),
+            (
+                &["run", "a", "./x", "", "$HOME", "l\nm"],
+                "run a -- ./x '' '$HOME' $'l\\nm'",
+            ),
+            (
+                &["-u", "redis://u:hunter2@h", "run", "a", "./x"],
+                "-u URL run a -- ./x",
+            ),
+        ] {
+            let expected = format!("put -- before the command: redlock {put}");
+            assert_eq!(said(line), expected, "{line:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
-use crate::lock::{Busy, Frozen, Holder, Name, Who};
+use crate::lock::{Busy, Frozen, Holder, Loss, Name, Who};
 
 /// The command, its reason in parentheses, and the link to the job.
 pub fn describe_job(who: &Who) -> String {
@@ -30,6 +30,16 @@ pub fn user_at_host(who: &Who) -> String {
 /// A holder in a sentence; one that isn't known is another client.
 pub fn holder(holder: Option<&Holder>) -> String {
     holder.map_or("another client".into(), |holder| user_at_host(&holder.who))
+}
+
+/// That a token doesn't hold a lock, and what is known of why. The token may never have held it.
+pub fn not_held(name: &Name, loss: &Loss) -> String {
+    let now = match (&loss.forced_by, &loss.holder) {
+        (Some(by), _) => format!("it was forced free by {}", user_at_host(by)),
+        (None, Some(holder)) => format!("{} holds it now", user_at_host(&holder.who)),
+        (None, None) => "it is free or another client's".into(),
+    };
+    format!("lock \"{name}\" is not held with this token; {now}")
 }
 
 /// A user and the reason: `ann@desk (pid 7): release night`.

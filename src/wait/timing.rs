@@ -21,8 +21,8 @@ impl WaitLimit {
     pub fn since(began: Moment, no_wait: bool, wait: Option<Duration>) -> Self {
         match (no_wait, wait) {
             (true, _) => Self::Until(began),
+            (false, None | Some(Duration::MAX)) => Self::Forever,
             (false, Some(wait)) => Self::Until(began + wait),
-            (false, None) => Self::Forever,
         }
     }
 

@@ -19,7 +19,7 @@ use crate::support::{Gated, Outcome, Redis, Running, outcome, path, wait_until};
 
 #[path = "../../src/cli.rs"]
 #[allow(dead_code)]
-mod cli;
+pub mod cli;
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -27,9 +27,7 @@ pub fn root() -> &'static Path {
 
 /// The command line, with the options of every command in each of them.
 fn command_line() -> clap::Command {
-    let mut command = cli::Cli::command();
-    command.build();
-    command
+    cli::documented()
 }
 
 /// All pages: their file names and texts.
@@ -125,7 +123,14 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
     man.render_synopsis_section(&mut parts).unwrap();
     man.render_description_section(&mut parts).unwrap();
     man.render_options_section(&mut parts).unwrap();
-    let parts = String::from_utf8(parts).unwrap().replace(PREAMBLE, "");
+    let mut parts = String::from_utf8(parts).unwrap().replace(PREAMBLE, "");
+    // The groups of options are parts of one section.
+    for group in cli::GROUPS {
+        let heading = format!(".SH \"{}\"\n", group.to_uppercase());
+        parts = parts.replace(&heading, &format!(".SS {group}\n"));
+        let heading = format!(".SH {}\n", group.to_uppercase());
+        parts = parts.replace(&heading, &format!(".SS {group}\n"));
+    }
     // The title has no date: it would have to be kept up to date by hand. clap_mangen would leave
     // the empty argument out.
     let title = name.to_uppercase();

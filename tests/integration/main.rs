@@ -46,6 +46,7 @@
 //! | `services` | a service under systemd: its manager knows whether it waits or runs |
 //! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
+//! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
 //! | `config` | settings, passwords, TLS |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
 //! | `tidy` | the invariants of the code that can be seen in its text |
@@ -102,4 +103,5 @@ mod tree;
 mod unresponsive;
 mod untrusted;
 mod unusual;
+mod usage;
 mod waiting;

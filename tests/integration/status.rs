@@ -272,9 +272,9 @@ fn watching_shows_it_again_until_interrupted() {
         Running::start(&mut redis.redlock(&["status", "--names-only", "--watch", "deploy"]));
     watch.expect_line("deploy");
     watch.signal(Signal::SIGTERM);
-    outcome(&mut redis.redlock(&["status", "--watch", "5"]))
+    outcome(&mut redis.redlock(&["status", "--watch", "1M"]))
         .assert_code(64)
-        .assert_says("a unit is missing");
+        .assert_says("--watch 1M: M would be a month: write 1m for a minute or 30d");
 }
 
 #[test]

@@ -212,11 +212,11 @@ fn quoted(text: &OsString) -> String {
 const READER_WITHIN: u16 = 1000;
 
 /// Where our output is evaluated by a shell and we have failed: has it end the script with our
-/// status. An interactive shell only gets the status.
-pub fn fail_eval(exit: Exit) {
+/// status. An interactive shell only gets the status. `words` are the command line after `redlock`, with
+/// what settings add to it.
+pub fn fail_eval(exit: Exit, words: &[OsString]) {
     let status = exit.code();
-    let words = || -> Vec<OsString> { std::env::args_os().skip(1).collect() };
-    if status == 0 || !is_evaluated(&words()) || std::io::stdout().is_terminal() {
+    if status == 0 || !is_evaluated(words) || std::io::stdout().is_terminal() {
         return;
     }
     let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");

@@ -80,7 +80,8 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         words: command,
         prepared,
         environment: Environment::new(),
-        timeout: options.timeout,
+        // 0 is none, as for timeout(1).
+        timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
     };
     run.acquire_and_run(job)
 }
@@ -124,7 +125,14 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
             Exit::Internal
         }
         SpawnError::CannotExecute(error) => {
-            report::error(format_args!("can't run {program}: {error}"));
+            let is_line = program.to_string().contains(char::is_whitespace);
+            if error.kind() == io::ErrorKind::NotFound && is_line {
+                report::error(format_args!(
+                    "command not found: \"{program}\" is one word; to run a shell line use -c"
+                ));
+            } else {
+                report::error(format_args!("can't run {program}: {error}"));
+            }
             match error.kind() {
                 io::ErrorKind::NotFound => Exit::NotFound,
                 _ => Exit::CannotExecute,

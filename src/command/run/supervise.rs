@@ -438,8 +438,15 @@ impl Supervision<'_> {
             }
             StopReason::Timeout => {
                 let timeout = self.job.timeout.unwrap_or_default();
+                let limits = &self.run.options.acquire.wait;
+                // A user of flock may have meant the wait.
+                let hint = if limits.wait.is_none() && !limits.no_wait {
+                    " (--wait limits the wait for the lock)"
+                } else {
+                    ""
+                };
                 self.run.verbosity().info(format_args!(
-                    "timed out after {}; {what}",
+                    "ran longer than --timeout {}{hint}; {what}",
                     humantime::format_duration(timeout)
                 ));
             }
