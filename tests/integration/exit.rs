@@ -298,11 +298,13 @@ fn bad_configuration_is_78_and_says_where() {
     }
     fs::create_dir(dir.join(".config")).unwrap();
     let file = dir.join(".config/redlock.env");
-    fs::write(&file, "# ours\nREDLOCK_TTL=30s\n").unwrap();
+    fs::write(&file, "# ours\nREDLOCK_TLT=30s\n").unwrap();
     outcome(&mut redis.redlock(&["run", "a", "--", "true"]))
         .assert_code(78)
-        .assert_says(text(&file))
-        .assert_says("line 2: unknown setting REDLOCK_TTL");
+        .assert_says(&format!(
+            "{}:2: unknown setting REDLOCK_TLT; did you mean REDLOCK_TTL?",
+            text(&file)
+        ));
 }
 
 #[test]
