@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     };
     let words = from_settings.apply(&typed);
     let exit = match Cli::try_parse_from(std::iter::once(&"redlock".into()).chain(&words)) {
-        Ok(cli) => dispatch(cli, sources, &from_settings)
+        Ok(cli) => dispatch(cli, &typed, sources, &from_settings)
             .unwrap_or_else(|error| command::fail(&error, &typed)),
         Err(error) => command::usage(&error, &typed, &from_settings.stand_ins),
     };
@@ -102,6 +102,7 @@ fn main() -> ExitCode {
 
 fn dispatch(
     cli: Cli,
+    typed: &[OsString],
     sources: anyhow::Result<Sources>,
     from_settings: &FromSettings,
 ) -> anyhow::Result<Exit> {
@@ -119,7 +120,10 @@ fn dispatch(
         Ok::<_, anyhow::Error>(settings)
     };
     match command {
-        Command::Run(options) => command::run(&options, &settings()?),
+        Command::Run(options) => {
+            command::expect_dashes(&options, typed)?;
+            command::run(&options, &settings()?)
+        }
         Command::Acquire(options) => command::acquire(&options, &settings()?),
         Command::Extend(options) => command::extend(&options, &settings()?),
         Command::Check(options) => command::check(&options, &settings()?),

@@ -25,6 +25,6 @@ pub use self::history::history;
 pub use self::release::release;
 pub use self::run::run;
 pub use self::status::status;
-pub use self::usage::{fail, no_command, usage};
+pub use self::usage::{expect_dashes, fail, no_command, usage};
 pub use self::version::version;
 pub use self::wait::wait;

@@ -198,8 +198,43 @@ fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> (String
     (with_help(&what, name), Exit::Usage)
 }
 
+/// The shells that `-c` is an option of, too.
+const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
+
+/// Refuses a `redlock run NAME sh -c SCRIPT`, which without a `--` would take a lock "sh" as well.
+pub fn expect_dashes(options: &cli::Run, words: &[OsString]) -> Result<()> {
+    if options.shell.is_none() || options.names.len() < 2 {
+        return Ok(());
+    }
+    let typed = Typed::new(words.to_vec());
+    let is_shell = |word: &OsStr| {
+        let program = Path::new(word).file_name().and_then(OsStr::to_str);
+        program.is_some_and(|program| SHELLS.contains(&program))
+    };
+    let arguments = typed.arguments();
+    // The first word is a name, whatever it is.
+    let first = arguments.iter().position(|(_, kind)| *kind == Word::Plain);
+    let others = &arguments[first.map_or(0, |at| at + 1)..];
+    let is_meant = others.windows(2).any(|two| match two {
+        [(word, Word::Plain), (_, Word::Option(option))] => {
+            option.get_long() == Some("shell") && is_shell(word)
+        }
+        _ => false,
+    });
+    match dashes_missing(&typed) {
+        Some(line) if is_meant => Err(BadUsage(line).into()),
+        _ => Ok(()),
+    }
+}
+
+/// What the advice begins with that ends in the line to type.
+const PUT_DASHES: &str = "put -- before the command: ";
+
 /// A mistake, with where to read on.
 fn with_help(what: &str, command: Option<&str>) -> String {
+    if what.starts_with(PUT_DASHES) {
+        return what.into();
+    }
     let command = command.map_or(String::new(), |name| format!(" {name}"));
     let end = if what.ends_with('?') { "" } else { ";" };
     format!("{what}{end} see redlock{command} --help")
@@ -396,7 +431,7 @@ fn dashes_missing(typed: &Typed) -> Option<String> {
     ]
     .concat();
     Some(format!(
-        "put -- before the command: redlock {}",
+        "{PUT_DASHES}redlock {}",
         [&words[..begins], &["--".into()], &words[begins..]]
             .concat()
             .join(" ")
@@ -437,15 +472,15 @@ fn shell_words(words: &[OsString]) -> Vec<String> {
     words.iter().map(|word| shell_word(word)).collect()
 }
 
-/// Whether this is a path, or can be executed.
+/// Whether this can be executed.
 fn is_program(word: &OsStr) -> bool {
-    if word.as_bytes().contains(&b'/') {
-        return true;
-    }
     let is_executable = |path: &Path| {
         let found = path.metadata();
         found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
+    if word.as_bytes().contains(&b'/') {
+        return is_executable(Path::new(word));
+    }
     let directories = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&directories).any(|directory| is_executable(&directory.join(word)))
 }

@@ -30,6 +30,10 @@ fn the_dashes_that_are_missing_are_put_into_what_was_typed() {
             "run deploy -- ./deploy.sh arg",
         ),
         (
+            &["run", "deploy", "sh", "-ec", "a && b"],
+            "run deploy -- sh -ec 'a && b'",
+        ),
+        (
             &["run", "-n", "deploy", "./x", "--flag"],
             "run -n deploy -- ./x --flag",
         ),
