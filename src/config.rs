@@ -57,6 +57,9 @@ const NAMES: [&str; 11] = [
     "REDLOCK_VERBOSE",
 ];
 
+/// What `ci/install.sh` reads, which stands in the environment of CI jobs, too.
+const INSTALLATION: [&str; 3] = ["REDLOCK_RELEASES", "REDLOCK_VERSION", "REDLOCK_SHA256"];
+
 const HISTORY_SIZE: &str = "REDLOCK_HISTORY_SIZE";
 /// What it was called at first.
 const OLD_HISTORY_SIZE: &str = "REDLOCK_HISTORY";
@@ -191,7 +194,8 @@ impl Sources {
                 continue;
             };
             // Those that redlock sets for a job are none, and a token may be of any bytes.
-            if VARIABLES.contains(&name.as_str()) {
+            let is_other = |others: &[&str]| others.contains(&name.as_str());
+            if is_other(&VARIABLES) || is_other(&INSTALLATION) {
                 continue;
             }
             let Ok(value) = value.into_string() else {

@@ -215,3 +215,96 @@ fn unknown(settings: &[&Setting]) -> Result<Option<String>, BadConfig> {
         several => Some(format!("unknown variables {}", several.join(", "))),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// What clap makes of a command line, with these settings of the environment.
+    fn read(words: &[&str], settings: &[(&str, &str)]) -> String {
+        let settings = settings.iter().map(|(name, value)| Setting {
+            name: (*name).into(),
+            value: (*value).into(),
+            place: None,
+        });
+        let settings = settings.collect();
+        let words: Vec<OsString> = words.iter().map(Into::into).collect();
+        let from_settings = FromSettings::new(&Sources { settings }, &words).unwrap();
+        let words = from_settings.apply(&words);
+        let all = std::iter::once("redlock".into()).chain(words.clone());
+        let cli = Cli::try_parse_from(all).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        format!("{cli:?}")
+    }
+
+    #[test]
+    fn a_variable_means_what_its_option_means() {
+        let mut seen = 0;
+        for name in WITH_SETTINGS {
+            let mut all = Cli::command();
+            let command = all.find_subcommand_mut(name).unwrap();
+            command.build();
+            for option in command.get_arguments() {
+                let Some(long) = option.get_long().filter(|long| *long != "help") else {
+                    continue;
+                };
+                if NAMES.contains(&variable(long).as_str()) {
+                    continue;
+                }
+                let possible = option.get_possible_values();
+                let value = match option.get_value_names().map(|names| names[0].as_str()) {
+                    _ if !option.get_action().takes_values() => None,
+                    _ if !possible.is_empty() => Some(possible.last().unwrap().get_name()),
+                    Some("DURATION") => Some("7.5"),
+                    Some("N" | "PID") => Some("7"),
+                    _ => Some("some text"),
+                };
+                let typed = match value {
+                    Some(value) => format!("--{long}={value}"),
+                    None => format!("--{long}"),
+                };
+                let mut line = vec![name];
+                let has = |long: &str| {
+                    let mut all = command.get_arguments();
+                    all.any(|option| option.get_long() == Some(long))
+                };
+                let beside = ONLY_WITH
+                    .iter()
+                    .find(|(with, needed)| *with == long && has(needed));
+                match beside {
+                    Some((_, "while-pid")) => line.push("--while-pid=7"),
+                    Some((_, "supersede")) => line.push("--supersede"),
+                    _ => {}
+                }
+                let mut with_option = line.clone();
+                with_option.push(&typed);
+                for line in [&mut line, &mut with_option] {
+                    line.push("a");
+                    if name == "run" && long != "shell" {
+                        line.extend(["--", "true"]);
+                    }
+                }
+                let by_variable = read(&line, &[(&variable(long), value.unwrap_or("1"))]);
+                assert_eq!(by_variable, read(&with_option, &[]), "{line:?} {typed}");
+                if long != "shell" {
+                    assert_ne!(by_variable, read(&line, &[]), "{line:?} {typed}");
+                }
+                seen += 1;
+            }
+        }
+        assert!(seen > 40, "{seen}");
+    }
+
+    #[test]
+    fn the_variables_of_a_job_set_no_option() {
+        for name in WITH_SETTINGS {
+            let mut all = Cli::command();
+            let command = all.find_subcommand_mut(name).unwrap();
+            command.build();
+            for variable in VARIABLES {
+                assert!(option_of(command, variable).is_none(), "{variable}");
+            }
+        }
+    }
+}

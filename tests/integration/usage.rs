@@ -515,6 +515,8 @@ fn an_unknown_variable_is_a_warning_in_one_line_that_quiet_silences() {
         ("REDLOCK_NAME", "x"),
         ("REDLOCK_SLOT", "1"),
         ("REDLOCK_FORMAT", "json"),
+        // Of ci/install.sh.
+        ("REDLOCK_VERSION", "0.1.0"),
     ];
     with(&redis, &own, &["run", "a", "--", "true"])
         .assert_code(0)
