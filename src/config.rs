@@ -3,7 +3,6 @@
 mod options;
 
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::cli::{Common, history_size, positive_duration};
 use crate::command::VARIABLES;
 use crate::lock::{Access, Locks, TlsFiles};
 use crate::report::Verbosity;
+use crate::sys;
 
 pub use self::options::{FromSettings, StandIn};
 
@@ -186,10 +186,7 @@ impl Sources {
     /// [`BadConfig`] for a variable or a line of a file that can't be read.
     pub fn read() -> Result<Self> {
         let mut settings = Vec::new();
-        for (name, value) in std::env::vars_os() {
-            if !name.as_bytes().starts_with(b"REDLOCK_") {
-                continue;
-            }
+        for (name, value) in sys::variables("REDLOCK_") {
             let Ok(name) = name.into_string() else {
                 continue;
             };

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod arena;
+mod environment;
 mod spawn;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -24,6 +25,7 @@ use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGTERM};
 
+pub use self::environment::variables;
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
