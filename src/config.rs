@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::cli::{Common, duration};
-use crate::lock::{Access, Locks, TlsFiles};
+use crate::lock::{Access, Client, Locks, TlsFiles, UrlOrigin};
+use crate::reason::reason;
 use crate::report::Verbosity;
 
 /// What every command needs to know.
@@ -79,14 +80,14 @@ impl Settings {
             cert: path(&options.tls_cert, "REDLOCK_TLS_CERT"),
             key: path(&options.tls_key, "REDLOCK_TLS_KEY"),
         };
-        let url = options
-            .url
-            .as_deref()
-            .or(sources.get("REDLOCK_URL"))
-            .unwrap_or(URL);
+        let (url, origin) = match &options.url {
+            Some(url) => (url.as_str(), UrlOrigin::Option),
+            None => sources.url(),
+        };
         let password_file = path(&options.password_file, "REDLOCK_PASSWORD_FILE");
         let access = Access {
             url,
+            origin,
             password: password_file.map(|file| password(&file)).transpose()?,
             tls,
             timeout,
@@ -117,12 +118,25 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// Says where what was read may be old.
+    pub fn warn_of_replica(&self, client: &Client) {
+        if client.is_replica() {
+            self.verbosity.info(format_args!(
+                "Redis at {} is a replica, and may be behind its primary",
+                self.locks
+            ));
+        }
+    }
+}
+
 /// The password that a file holds: its first line.
 fn password(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         BadConfig(format!(
-            "can't read the password file {}: {error}",
-            path.display()
+            "can't read the password file {}: {}",
+            path.display(),
+            reason(&error)
         ))
     })?;
     match text.lines().next() {
@@ -131,9 +145,12 @@ fn password(path: &Path) -> Result<String> {
     }
 }
 
+/// The settings of a file, each with the number of its line.
+type Settled = HashMap<String, (String, usize)>;
+
 /// Environment and files, looked up by the names of the environment.
 struct Sources {
-    files: Vec<HashMap<String, String>>,
+    files: Vec<(PathBuf, Settled)>,
     environment: HashMap<&'static str, String>,
 }
 
@@ -153,14 +170,16 @@ impl Sources {
         let mut files = Vec::new();
         for path in user_file().into_iter().chain([PathBuf::from(SYSTEM_FILE)]) {
             match std::fs::read_to_string(&path) {
-                Ok(text) => files.push(
-                    parse(&text)
+                Ok(text) => {
+                    let settings = parse(&text)
                         .map_err(BadConfig)
-                        .with_context(|| format!("in {}", path.display()))?,
-                ),
+                        .with_context(|| format!("in {}", path.display()))?;
+                    files.push((path, settings));
+                }
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
-                    return Err(BadConfig(format!("can't read {}: {error}", path.display())).into());
+                    let why = reason(&error);
+                    return Err(BadConfig(format!("can't read {}: {why}", path.display())).into());
                 }
             }
         }
@@ -168,11 +187,24 @@ impl Sources {
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        let in_files = || self.files.iter().find_map(|file| file.get(name));
+        let in_files = || self.files.iter().find_map(|(_, file)| file.get(name));
         self.environment
             .get(name)
-            .or_else(in_files)
+            .or_else(|| in_files().map(|(value, _)| value))
             .map(String::as_str)
+    }
+
+    /// The URL, and where it is set.
+    fn url(&self) -> (&str, UrlOrigin) {
+        if let Some(url) = self.environment.get("REDLOCK_URL") {
+            return (url, UrlOrigin::Environment);
+        }
+        for (path, file) in &self.files {
+            if let Some((url, line)) = file.get("REDLOCK_URL") {
+                return (url, UrlOrigin::File(path.clone(), *line));
+            }
+        }
+        (URL, UrlOrigin::Default)
     }
 
     fn switch(&self, name: &str) -> Result<bool> {
@@ -207,7 +239,7 @@ fn user_file() -> Option<PathBuf> {
 
 /// Reads `NAME=value` lines as systemd's `EnvironmentFile` has them: comments, an optional
 /// `export`, optional quotes.
-fn parse(text: &str) -> Result<HashMap<String, String>, String> {
+fn parse(text: &str) -> Result<Settled, String> {
     let mut settings = HashMap::new();
     for (number, line) in text
         .lines()
@@ -233,7 +265,7 @@ fn parse(text: &str) -> Result<HashMap<String, String>, String> {
             .find_map(|&quote| value.strip_prefix(quote)?.strip_suffix(quote))
             .unwrap_or(value);
         if !value.is_empty() {
-            settings.insert(name.to_owned(), value.to_owned());
+            settings.insert(name.to_owned(), (value.to_owned(), number));
         }
     }
     Ok(settings)
@@ -246,9 +278,9 @@ mod tests {
     #[test]
     fn a_file_is_read_as_an_environment_file() {
         let file = parse("# ours\n\nREDLOCK_URL=redis://h:1/2\nexport REDLOCK_PREFIX='x y:'\nREDLOCK_QUIET = \"1\"\n").unwrap();
-        assert_eq!(file["REDLOCK_URL"], "redis://h:1/2");
-        assert_eq!(file["REDLOCK_PREFIX"], "x y:");
-        assert_eq!(file["REDLOCK_QUIET"], "1");
+        assert_eq!(file["REDLOCK_URL"], ("redis://h:1/2".into(), 3));
+        assert_eq!(file["REDLOCK_PREFIX"].0, "x y:");
+        assert_eq!(file["REDLOCK_QUIET"].0, "1");
     }
 
     #[test]
