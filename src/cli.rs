@@ -75,7 +75,7 @@ pub struct Common {
     #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
     pub password_file: Option<PathBuf>,
 
-    /// Trusted certificates (PEM) for rediss:// [env: REDLOCK_TLS_CA] [default: the system's]
+    /// Trusted certificates (PEM), of CAs or of the server itself, for rediss:// [env: REDLOCK_TLS_CA] [default: the system's]
     #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
     pub tls_ca: Option<PathBuf>,
 

@@ -10,7 +10,8 @@ use anyhow::Result;
 
 use crate::cli::{Common, history_size, positive_duration};
 use crate::command::VARIABLES;
-use crate::lock::{Access, Locks, TlsFiles};
+use crate::lock::{Access, Client, Locks, TlsFiles, UrlOrigin};
+use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
 
@@ -89,11 +90,14 @@ impl Settings {
             cert: path(&options.tls_cert, "REDLOCK_TLS_CERT"),
             key: path(&options.tls_key, "REDLOCK_TLS_KEY"),
         };
-        let text = |name| sources.get(name).map(|setting| setting.value.as_str());
-        let url = options.url.as_deref().or(text("REDLOCK_URL"));
+        let (url, origin) = match &options.url {
+            Some(url) => (url.as_str(), UrlOrigin::Option),
+            None => sources.url(),
+        };
         let password_file = path(&options.password_file, "REDLOCK_PASSWORD_FILE");
         let access = Access {
-            url: url.unwrap_or(URL),
+            url,
+            origin,
             password: password_file.map(|file| password(&file)).transpose()?,
             tls,
             timeout,
@@ -108,7 +112,9 @@ impl Settings {
             }
             (None, None) => HISTORY,
         };
-        let prefix = options.prefix.as_deref().or(text("REDLOCK_PREFIX"));
+        let prefix = sources.get("REDLOCK_PREFIX");
+        let prefix = prefix.map(|setting| setting.value.as_str());
+        let prefix = options.prefix.as_deref().or(prefix);
         let quiet = sources.switch("REDLOCK_QUIET")?;
         let verbose = sources.switch("REDLOCK_VERBOSE")?;
         Ok(Self {
@@ -124,12 +130,25 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// Says where what was read may be old.
+    pub fn warn_of_replica(&self, client: &Client) {
+        if client.is_replica() {
+            self.verbosity.info(format_args!(
+                "Redis at {} is a replica, and may be behind its primary",
+                self.locks
+            ));
+        }
+    }
+}
+
 /// The password that a file holds: its first line.
 fn password(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         BadConfig(format!(
-            "can't read the password file {}: {error}",
-            path.display()
+            "can't read the password file {}: {}",
+            path.display(),
+            reason(&error)
         ))
     })?;
     match text.lines().next() {
@@ -209,7 +228,8 @@ impl Sources {
                 Ok(text) => settings.extend(parse(&path, &text)?),
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
-                    return Err(BadConfig(format!("can't read {}: {error}", path.display())).into());
+                    let why = reason(&error);
+                    return Err(BadConfig(format!("can't read {}: {why}", path.display())).into());
                 }
             }
         }
@@ -218,6 +238,19 @@ impl Sources {
 
     fn get(&self, name: &str) -> Option<&Setting> {
         self.settings.iter().find(|setting| setting.name == name)
+    }
+
+    /// The URL, and where it is set.
+    fn url(&self) -> (&str, UrlOrigin) {
+        let Some(Setting { value, place, .. }) = self.get("REDLOCK_URL") else {
+            return (URL, UrlOrigin::Default);
+        };
+        let origin = place
+            .as_ref()
+            .map_or(UrlOrigin::Environment, |(path, line)| {
+                UrlOrigin::File(path.clone(), *line)
+            });
+        (value, origin)
     }
 
     fn switch(&self, name: &str) -> Result<bool, BadConfig> {

@@ -19,6 +19,7 @@
 //! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
+//! reason                               why the system refused something, in words; pure
 //! stderr                               messages, written without waiting for a reader
 //! lock                                 the lock protocol; one Lua script an operation
 //! ```
@@ -55,6 +56,7 @@ mod exit;
 mod lease;
 mod lock;
 mod process;
+mod reason;
 mod renewer;
 mod report;
 mod session;

@@ -7,13 +7,14 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::reason::without_number;
 use crate::stderr;
 
 pub use self::text::{
     command_line, escaped, escaped_json, format_duration, table, timestamp, truncate, width,
 };
 pub use self::words::{
-    busy_line, describe_job, holder, holder_and_others, not_held, user_at_host,
+    busy_line, describe_job, holder, holder_and_others, not_held, outage_line, user_at_host,
     user_at_host_with_reason, waiting_line,
 };
 
@@ -49,6 +50,15 @@ impl Verbosity {
         }
     }
 
+    /// Prints that an outage is over, of which the user was shown a line: on a terminal that is taken away.
+    pub fn answers_again(self) {
+        if has_terminal() {
+            status_line(None);
+        } else {
+            self.info("Redis answers again");
+        }
+    }
+
     /// Says a change of state, where all are wanted.
     pub fn verbose(self, line: impl fmt::Display) {
         if self >= Self::Verbose {
@@ -61,7 +71,8 @@ impl Verbosity {
 /// changes nothing.
 pub fn error(line: impl fmt::Display) {
     status_line(None);
-    let line = format!("{PREFIX}{}\n", escaped(&line.to_string()));
+    let line = without_number(&line.to_string());
+    let line = format!("{PREFIX}{}\n", escaped(&line));
     stderr::write(line.into_bytes());
 }
 

@@ -14,11 +14,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use self::timing::{Next, WakeBy, heartbeat, is_near, next, reconnect};
-pub use self::timing::{Pace, ProgressSchedule, WaitLimit, end_of};
+pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent};
-use crate::lock::{self, Acquired, Busy, CycleMember, Grant, HoldOutcome, Place, Who};
+use crate::lock::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who};
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// What a wait knows from its start.
@@ -117,6 +117,10 @@ pub enum Action {
     LookAtRun(Rc<Busy>),
     /// Show what we wait for, as it was known this long ago.
     Show { busy: Rc<Busy>, age: Duration },
+    /// Show that the server is tried again: what is wrong with it, and for how long.
+    ShowOutage { kind: ErrorKind, lasting: Duration },
+    /// Show that this is over.
+    ShowAnswer,
     /// The wait is over.
     End(End),
 }
@@ -233,10 +237,12 @@ enum Contact {
     /// It has never answered.
     Unreached,
     Answers,
-    /// It has answered before, and then failed this often in a row, since this moment.
+    /// It has answered before, and then failed this often in a row, since this moment. `silent` is since
+    /// when it doesn't even say that it will be ready.
     Fails {
         since: Moment,
         times: u32,
+        silent: Option<Moment>,
     },
 }
 
@@ -281,6 +287,8 @@ pub struct Wait<'a> {
     /// For how long others may believe that we wait.
     waiting_for: Duration,
     progress: ProgressSchedule,
+    /// The server is being tried again.
+    outage: Option<Outage>,
 }
 
 impl<'a> Wait<'a> {
@@ -305,6 +313,7 @@ impl<'a> Wait<'a> {
             searches: 0,
             waiting_for: heartbeat(0) * HEARTBEATS,
             progress: ProgressSchedule::new(began, policy.single_line),
+            outage: None,
         }
     }
 
@@ -340,7 +349,8 @@ impl<'a> Wait<'a> {
             | Phase::Over => None,
         };
         let renewal = self.lease.and_then(|lease| lease.renew_at());
-        phase.into_iter().chain(renewal).min()
+        let outage = self.outage.as_ref().and_then(Outage::due);
+        phase.into_iter().chain(renewal).chain(outage).min()
     }
 
     /// Takes an event in, and says what to do.
@@ -430,6 +440,7 @@ impl<'a> Wait<'a> {
                 actions.push(Action::Renew);
             }
         }
+        self.show_outage(now, actions);
         match &self.phase {
             Phase::Pausing { until, .. } if now >= *until => {
                 if let Phase::Pausing { then, .. } = std::mem::replace(&mut self.phase, Phase::Over)
@@ -573,8 +584,9 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The server was asked and didn't answer. One that has never answered isn't waited for; one that
-    /// has is, for a TTL.
+    /// The server was asked and didn't answer, or can't do it now. One that has never answered isn't
+    /// waited for; one that has is, for a TTL; and one that says that it will be ready is, for as long as
+    /// a busy lock.
     fn retry_or_fail(
         &mut self,
         error: lock::Error,
@@ -582,20 +594,41 @@ impl<'a> Wait<'a> {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let (since, times) = match self.contact {
-            Contact::Unreached => return self.end(End::Failed(error), actions),
-            Contact::Answers => (asked, 1),
-            Contact::Fails { since, times } => (since, times.saturating_add(1)),
+        let kind = error.kind;
+        let (since, times, silent) = match self.contact {
+            Contact::Unreached if !kind.will_pass() => {
+                return self.end(End::Failed(error), actions);
+            }
+            Contact::Unreached | Contact::Answers => (asked, 1, None),
+            Contact::Fails {
+                since,
+                times,
+                silent,
+            } => (since, times.saturating_add(1), silent),
         };
-        let too_long = asked.since(since) > self.policy.ttl;
-        if too_long || !error.kind.may_pass() || self.policy.limit.is_over(now) {
+        let silent = (!kind.will_pass()).then(|| silent.unwrap_or(asked));
+        let too_long = silent.is_some_and(|silent| asked.since(silent) > self.policy.ttl);
+        if too_long || !kind.may_pass() || self.policy.limit.is_over(now) {
             return self.end(End::Failed(error), actions);
         }
-        self.contact = Contact::Fails { since, times };
+        self.contact = Contact::Fails {
+            since,
+            times,
+            silent,
+        };
         actions.push(Action::Disconnect(error));
+        let single_line = self.policy.single_line;
+        let new = || Outage::new(kind, since, single_line);
+        self.outage.get_or_insert_with(new).becomes(kind, now);
+        self.show_outage(now, actions);
         self.phase = Phase::Reconnecting {
             until: asked + reconnect(times, (self.policy.jitter)()),
         };
+    }
+
+    fn show_outage(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let shown = self.outage.as_mut().and_then(|outage| outage.shown(now));
+        actions.extend(shown.map(|(kind, lasting)| Action::ShowOutage { kind, lasting }));
     }
 
     fn on_answer(
@@ -609,6 +642,12 @@ impl<'a> Wait<'a> {
         };
         if let Contact::Unreached = self.contact {
             self.contact = Contact::Answers;
+        }
+        if answer.is_ok()
+            && let Some(outage) = self.outage.take()
+            && outage.was_shown()
+        {
+            actions.push(Action::ShowAnswer);
         }
         match answer {
             Ok(Acquired::Held {

@@ -48,8 +48,11 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
 pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let lock = settings.locks.lock(name(&options.name)?);
     let mut client = settings.locks.open()?;
+    client.ask_role()?;
     let name = lock.name();
-    match lock.thaw(&mut client)? {
+    let thawed = lock.thaw(&mut client)?;
+    client.refuse_replica()?;
+    match thawed {
         Some(by) => settings.verbosity.info(format_args!(
             "lock \"{name}\" is thawed; it was frozen by {}",
             report::user_at_host_with_reason(&by)

@@ -61,8 +61,9 @@ fn token_from(path: &Path) -> Result<Token> {
     } else {
         text = std::fs::read(path).map_err(|error| {
             BadUsage(format!(
-                "can't read the token file {}: {error}",
-                path.display()
+                "can't read the token file {}: {}",
+                path.display(),
+                crate::reason::reason(&error)
             ))
         })?;
     }

@@ -26,6 +26,8 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
         Held::Unknown(name) => refuse(&name, settings),
         Held::Claims(claims) => {
             let mut client = settings.locks.open()?;
+            // A replica refuses a release only where there is something to release.
+            client.ask_role()?;
             let mut exit = Exit::Success;
             for claim in claims {
                 if give_back(&claim, &mut client, settings)? != Exit::Success {
@@ -38,7 +40,9 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
 }
 
 fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<Exit> {
-    match claim.release(client, &ReleaseMode::ByJob, || {})? {
+    let released = claim.release(client, &ReleaseMode::ByJob, || {})?;
+    client.refuse_replica()?;
+    match released {
         Released::Kept(_) => Ok(Exit::Success),
         Released::Now => {
             settings
@@ -90,11 +94,13 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
 
 fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
+    client.ask_role()?;
     let name = lock.name();
     let by = own_identity();
     let before = settings
         .locks
         .inspect(&mut client, std::slice::from_ref(name))?;
+    client.refuse_replica()?;
     let freed = lock.force(&mut client, id, Some(&by))?;
     if let Forced::Freed { .. } = freed {
         // A holder that is dead can't do that any more.

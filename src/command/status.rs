@@ -27,14 +27,21 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         .chain(name_after_it);
     let asked = texts.map(name).collect::<Result<Vec<_>>>()?;
     let mut client = settings.locks.open()?;
+    client.ask_role()?;
     let Some(interval) = watch else {
-        print(&view(&mut client, &asked, options, settings)?)?;
+        let text = view(&mut client, &asked, options, settings)?;
+        settings.warn_of_replica(&client);
+        print(&text)?;
         return Ok(Exit::Success);
     };
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
     let on_terminal = std::io::stdout().is_terminal();
+    let mut first = true;
     loop {
         let text = view(&mut client, &asked, options, settings)?;
+        if std::mem::take(&mut first) {
+            settings.warn_of_replica(&client);
+        }
         // Home, the new picture, and what is left of the old one erased: nothing flickers.
         let picture = if on_terminal && !options.json {
             format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))

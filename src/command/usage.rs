@@ -39,9 +39,12 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
         Exit::Config
     } else if let Some(error) = error.downcast_ref::<lock::Error>() {
         match error.kind {
-            lock::ErrorKind::Unreachable | lock::ErrorKind::NotNow => Exit::Unreachable,
+            lock::ErrorKind::Unreachable
+            | lock::ErrorKind::Loading
+            | lock::ErrorKind::Busy
+            | lock::ErrorKind::NotNow => Exit::Unreachable,
             lock::ErrorKind::Refused => Exit::Refused,
-            lock::ErrorKind::Config => Exit::Config,
+            lock::ErrorKind::Config | lock::ErrorKind::Replica => Exit::Config,
             lock::ErrorKind::Internal => Exit::Internal,
         }
     } else {

@@ -13,7 +13,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Busy, Client, Error, Name};
 use crate::report;
-use crate::wait::{Pace, ProgressSchedule, WaitLimit, end_of};
+use crate::wait::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 
 /// How often to look where the server doesn't say when something changes, or said it over a
 /// connection that broke.
@@ -25,8 +25,10 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let began = now();
     let limit = WaitLimit::since(began, options.wait.no_wait, options.wait.wait);
     let mut progress = ProgressSchedule::new(began, report::has_terminal());
-    let mut client = settings.locks.open()?;
+    let mut client = settings.locks.client();
     let mut pace = Pace::default();
+    let mut outage: Option<Outage> = None;
+    let mut is_first = true;
     loop {
         let asked = now();
         let look_at = pace.ask_at(asked);
@@ -36,14 +38,35 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         let looked = now();
         let found = match look(&mut client, settings, &names) {
             Ok(found) => found,
-            // It was reached before: it may come back.
-            Err(error) if error.kind.may_pass() && !limit.is_over(looked) => {
+            // One that was reached before may come back, and one that says so will be ready.
+            Err(error)
+                if error.kind.may_pass()
+                    && (client.was_reached() || error.kind.will_pass())
+                    && !limit.is_over(looked) =>
+            {
+                let (kind, at) = (error.kind, now());
                 settings.verbosity.verbose(error);
+                let new = || Outage::new(kind, looked, report::has_terminal());
+                let outage = outage.get_or_insert_with(new);
+                outage.becomes(kind, at);
+                if let Some((kind, lasting)) = outage.shown(at) {
+                    let line = report::outage_line(kind, lasting);
+                    settings.verbosity.progress(&line);
+                }
                 sleep(None, looked + LOOK / 4)?;
                 continue;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                report::status_line(None);
+                return Err(error.into());
+            }
         };
+        if outage.take().is_some_and(|outage| outage.was_shown()) {
+            settings.verbosity.answers_again();
+        }
+        if std::mem::take(&mut is_first) {
+            settings.warn_of_replica(&client);
+        }
         let Some((held, busy)) = found else {
             report::status_line(None);
             return Ok(Exit::Success);
@@ -85,6 +108,9 @@ fn look(
 ) -> Result<Option<(Name, Busy)>, Error> {
     // What was said before this look is answered by it.
     client.skip_incoming()?;
+    if !client.is_open() {
+        client.ask_role()?;
+    }
     settings.locks.track(client, names)?;
     let found = settings.locks.inspect(client, names)?;
     Ok(found

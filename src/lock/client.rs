@@ -136,6 +136,30 @@ impl Client {
         self.engine.is_some()
     }
 
+    /// Whether the server has answered this process, if not over this connection.
+    pub fn was_reached(&self) -> bool {
+        self.server.was_reached()
+    }
+
+    /// Asks the server whether it is a replica, together with the next request; with its answer
+    /// [`Self::is_replica`] is known, where the server lets us know.
+    pub fn ask_role(&mut self) -> Result<(), Error> {
+        self.with_connection(|connection, _| connection.ask_role())
+    }
+
+    /// Whether the server said that it is a replica.
+    pub fn is_replica(&self) -> bool {
+        self.server.is_replica()
+    }
+
+    /// The error for a replica, where something was to be changed.
+    pub fn refuse_replica(&self) -> Result<(), Error> {
+        if self.is_replica() {
+            return Err(self.server.replica_error());
+        }
+        Ok(())
+    }
+
     /// Gives the connection up; the next request makes a fresh one.
     pub fn disconnect(&mut self) {
         self.engine = None;

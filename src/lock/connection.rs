@@ -47,6 +47,9 @@ const TURN: usize = 64 * 1024;
 /// answers within that time, and to sleep and be woken takes as long once more.
 const SOON: Duration = Duration::from_micros(100);
 
+/// How long a server that closes the connection at once is asked whether it expects TLS.
+const PROBE: Duration = Duration::from_millis(500);
+
 /// One call of a script.
 pub(super) struct Call {
     pub(super) script: &'static Script,
@@ -78,14 +81,16 @@ type RequestId = u64;
 enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
     Call(RequestId, Call),
-    /// A call that is not sent again.
-    Sent(RequestId, &'static Script),
+    /// A call that is not sent again, about the lock with this key.
+    Sent(RequestId, &'static Script, Vec<u8>),
     /// A command whose answer is wanted as it is.
     Plain(RequestId),
     /// The change to RESP3.
     Hello,
     /// What we can do without: tracking.
     Optional,
+    /// Whether the server is a replica, if we may know it.
+    Role,
     /// The beginning of a lock's key, which should contain this token, or stand for several holders.
     Value(Vec<u8>),
     /// A subscription.
@@ -230,12 +235,13 @@ impl Connection {
     fn authenticate(&mut self, until: Instant) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let mut answers = 0;
-        if let Some(password) = &self.server.password {
+        let (username, password) = (&self.server.username, &self.server.password);
+        // There are users without a password.
+        if username.is_some() || password.is_some() {
             let mut auth = cmd("AUTH");
-            if let Some(username) = &self.server.username {
-                auth.arg(username);
-            }
-            auth.arg(password).write_packed_command(&mut bytes);
+            auth.arg(username.as_slice());
+            auth.arg(password.as_deref().unwrap_or_default());
+            auth.write_packed_command(&mut bytes);
             answers += 1;
         }
         if self.server.database != 0 {
@@ -516,12 +522,14 @@ impl Connection {
                         // What is tracked was asked for before that.
                         self.tracking = false;
                         let bytes = call.command(false).get_packed_command();
-                        self.expected.push_back(Expected::Sent(number, call.script));
+                        let key = call.keys.into_iter().next().unwrap_or_default();
+                        let sent = Expected::Sent(number, call.script, key);
+                        self.expected.push_back(sent);
                         let until = self.until();
                         self.write(&bytes, until)?;
                     }
                 }
-                (Some(Expected::Optional), _) => {}
+                (Some(Expected::Role), Value::ServerError(_)) | (Some(Expected::Optional), _) => {}
                 // Another client has changed it between the renewal and this.
                 (Some(Expected::Value(token)), value) => {
                     let ours = |value: &[u8]| value == token || SHARED_VALUES.contains(&value);
@@ -542,13 +550,20 @@ impl Connection {
                     return Err(self.out_of_step("did not answer a subscription"));
                 }
                 // Also unasked, such as "max number of clients reached".
-                (_, Value::ServerError(error)) => {
-                    return Err(Error::from_server(&error, &self.server));
+                (expected, Value::ServerError(error)) => {
+                    let key = match &expected {
+                        Some(Expected::Call(_, call)) => call.keys.first(),
+                        Some(Expected::Sent(_, _, key)) => Some(key),
+                        _ => None,
+                    };
+                    let key = key.map(Vec::as_slice);
+                    return Err(Error::from_server(&error, &self.server, key));
                 }
+                (Some(Expected::Role), answer) => self.role(&answer),
                 (
                     Some(
                         Expected::Call(number, Call { script, .. })
-                        | Expected::Sent(number, script),
+                        | Expected::Sent(number, script, _),
                     ),
                     value,
                 ) => {
@@ -594,13 +609,12 @@ impl Connection {
     fn broken(&self, broken: &Broken) -> Error {
         match broken {
             // If it has never said anything else, it isn't a Redis server.
-            Broken::Noise(noise) if self.replies.last_weight() == 0 => Error::new(
-                ErrorKind::Internal,
-                format!(
-                    "{} does not speak the Redis protocol: it said {noise:?}",
-                    self.server
-                ),
-            ),
+            Broken::Noise(_) if !self.server.was_reached() && self.begins_as_tls() => {
+                self.server.speaks_tls()
+            }
+            Broken::Noise(noise) if self.replies.last_weight() == 0 => {
+                self.server.is_no_redis(noise)
+            }
             Broken::Noise(noise) => {
                 self.gives_up(&format!("it does not speak the Redis protocol: {noise:?}"))
             }
@@ -629,6 +643,7 @@ impl Connection {
             };
             let reply = self.replies.next(limit);
             if let Some(reply) = reply.map_err(|broken| self.broken(&broken))? {
+                self.server.note_answer();
                 return Ok(Some(reply));
             }
             let mut bytes = [0; 4096];
@@ -667,7 +682,31 @@ impl Connection {
         if self.resp3 == Resp3::Asked && self.has_answered {
             self.server.note_that_it_closes_on_hello();
         }
-        self.server.unreachable_error(error)
+        if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls(PROBE)) {
+            return self.server.speaks_tls();
+        }
+        self.server.closed_error(error)
+    }
+
+    /// Whether what came first is an alert of TLS: it doesn't understand us.
+    fn begins_as_tls(&self) -> bool {
+        matches!(self.replies.unread(), [0x15, 3, ..])
+    }
+
+    /// Asks the server whether it is a replica, with what is sent next.
+    pub(super) fn ask_role(&mut self) -> Result<(), Error> {
+        let until = self.until();
+        self.nothing_is_left()?;
+        self.expected.push_back(Expected::Role);
+        self.write(&cmd("ROLE").get_packed_command(), until)
+    }
+
+    fn role(&self, answer: &Value) {
+        if let Value::Array(fields) = answer
+            && let Some(role) = fields.first()
+        {
+            self.server.note_replica(lossy_text(role) == "slave");
+        }
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
@@ -755,8 +794,9 @@ impl Connection {
                 call.command(true).write_packed_command(&mut bytes);
                 self.sent += 1;
                 numbers.push(self.sent);
+                let key = call.keys.first().cloned().unwrap_or_default();
                 self.expected
-                    .push_back(Expected::Sent(self.sent, call.script));
+                    .push_back(Expected::Sent(self.sent, call.script, key));
             }
             self.write(&bytes, until())?;
             for number in numbers {
@@ -837,7 +877,21 @@ impl Connection {
         }
         let sent = self.stream.send(bytes, until);
         self.written = Instant::now();
-        sent.map_err(|error| self.server.unreachable_error(&error))
+        sent.map_err(|error| self.last_word().unwrap_or_else(|| self.closed(&error)))
+    }
+
+    /// What a server said before it closed the connection, that has let in nothing of ours: that it is
+    /// in protected mode, say.
+    fn last_word(&mut self) -> Option<Error> {
+        if self.has_answered {
+            return None;
+        }
+        match self.next_reply() {
+            Ok(Some(Value::ServerError(error))) => {
+                Some(Error::from_server(&error, &self.server, None))
+            }
+            _ => None,
+        }
     }
 
     /// Whether something was asked that has no answer yet, and that must not come late.
@@ -845,10 +899,11 @@ impl Connection {
         let last = self.expected.iter().rev().find_map(|expected| {
             let script = match expected {
                 Expected::Call(_, call) => Some(call.script),
-                Expected::Sent(_, script) => Some(*script),
+                Expected::Sent(_, script, _) => Some(*script),
                 Expected::Plain(_) => None,
                 Expected::Hello
                 | Expected::Optional
+                | Expected::Role
                 | Expected::Value(_)
                 | Expected::Subscribed => return None,
             };

@@ -7,13 +7,19 @@ use redis::{ServerError, ServerErrorKind};
 
 use super::server::Server;
 
-/// What went wrong with Redis, as far as the exit status needs to know.
+/// What went wrong with Redis, as far as the exit status and another try need to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// No answer.
     Unreachable,
-    /// It was reached, and can't do it now: loading its data, failing over, full, not to be written.
+    /// It loads its data, and says so.
+    Loading,
+    /// Another client's script keeps it busy, and it says so.
+    Busy,
+    /// It was reached, and can't do it now: failing over, full, not to be written.
     NotNow,
+    /// It is a replica, or became one in a failover: not to be written.
+    Replica,
     /// Authentication or permissions.
     Refused,
     /// Our configuration: URL, certificates, or a key that belongs to another program.
@@ -26,9 +32,14 @@ impl ErrorKind {
     /// Whether the same request may succeed a little later.
     pub fn may_pass(self) -> bool {
         match self {
-            Self::Unreachable | Self::NotNow => true,
+            Self::Unreachable | Self::Loading | Self::Busy | Self::NotNow | Self::Replica => true,
             Self::Refused | Self::Config | Self::Internal => false,
         }
+    }
+
+    /// Whether the server answers that it is there and will be ready, if not how soon.
+    pub fn will_pass(self) -> bool {
+        matches!(self, Self::Loading | Self::Busy)
     }
 }
 
@@ -55,67 +66,211 @@ impl Error {
         Self { kind, message }
     }
 
-    pub(super) fn from_server(error: &ServerError, server: &Server) -> Self {
+    /// What an error that a server answers with means to a user; `key` is the lock's, if it was asked
+    /// about one.
+    pub(super) fn from_server(error: &ServerError, server: &Server, key: Option<&[u8]>) -> Self {
         let details = error.details().unwrap_or_default();
         let all = format!("{} {details}", error.code());
-        let said = quoted(&all);
-        let quoted = quoted(details);
-        let (kind, message) = match (error.kind(), error.code()) {
-            _ if all.contains("WRONGTYPE") => (
-                ErrorKind::Config,
-                "the key isn't a string, so it belongs to another program; choose another name or --prefix".to_owned(),
-            ),
-            _ if error.kind() == Some(ServerErrorKind::NoPerm)
-                || details.contains("user executing the script can't") =>
-            (
-                ErrorKind::Refused,
-                format!("Redis at {server} doesn't permit it: {quoted}; see \"permissions\" in redlock-protocol(7)"),
-            ),
-            // It answers so to a request with more than ten parts.
-            _ if details.contains("unauthenticated") || error.code() == "NOAUTH" => (
-                ErrorKind::Refused,
-                format!("Redis at {server} requires a password; use --password-file or the URL"),
-            ),
-            (_, "WRONGPASS") => (
-                ErrorKind::Refused,
-                format!("Redis at {server} refused the user name or password"),
-            ),
-            _ if details.contains("AUTH") && details.contains("without any password") => (
-                ErrorKind::Refused,
-                format!("Redis at {server} has no password set, but one was given"),
-            ),
-            (Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly | ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown), _)
-            | (_, "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS") => (
-                ErrorKind::NotNow,
-                not_ready(error.code(), &all, server),
-            ),
-            _ if details.contains("max number of clients") => (
-                ErrorKind::NotNow,
-                format!("Redis at {server} has too many clients"),
-            ),
-            _ if details.contains("DB index") => (
-                ErrorKind::Config,
-                format!("Redis at {server} has no such database: {quoted}"),
-            ),
-            _ => (ErrorKind::Internal, format!("Redis at {server} answered: {said}")),
-        };
-        Self { kind, message }
+        // What a script adds is of use to its authors alone.
+        let said = all.split(" script: ").next().unwrap_or(&all);
+        if all.contains("WRONGTYPE") {
+            return Self::new(ErrorKind::Config, wrong_type(key, said.len() < all.len()));
+        }
+        let found = refused(error, &all, server)
+            .map(|message| Self::new(ErrorKind::Refused, message))
+            .or_else(|| wrong_server(error, details, server))
+            .or_else(|| not_ready(error, &all, server));
+        found.unwrap_or_else(|| {
+            let said = without_hashes(said);
+            let message = format!("Redis at {server} answered: {}", quoted(&said));
+            Self::new(ErrorKind::Internal, message)
+        })
     }
 }
 
-/// Why a server can't do it now, and what to do.
-fn not_ready(code: &str, said: &str, server: &Server) -> String {
-    // What a script adds of itself is of no use to a reader.
-    let said = said.split(" script: ").next().unwrap_or(said);
-    match code {
-        "READONLY" => format!(
-            "Redis at {server} is not ready: it is a read-only replica; use the URL of its primary"
+/// Authentication and permissions.
+fn refused(error: &ServerError, said: &str, server: &Server) -> Option<String> {
+    Some(match error.code() {
+        _ if error.kind() == Some(ServerErrorKind::NoPerm) || is_refused_in_script(said) => {
+            let (what, rule) = missing_permission(said, server.prefix());
+            let user = server.user();
+            format!(
+                "Redis at {server} doesn't permit {user} {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
+            )
+        }
+        "NOAUTH" => needs_password(server),
+        // It answers so to a request with more than ten parts.
+        _ if said.contains("unauthenticated") => needs_password(server),
+        "WRONGPASS" => server.wrong_password(),
+        _ if said.contains("AUTH") && said.contains("without any password") => format!(
+            "Redis at {server} has no password set, but one was given {}; leave it out",
+            server.password_origin()
         ),
-        "OOM" => format!(
-            "Redis at {server} is not ready: it has no memory left (maxmemory); locks that are held are not affected"
+        "DENIED" => format!(
+            "Redis at {server} is in protected mode, which admits only clients on its own host; set a password there (requirepass) and use it here (--password-file)"
         ),
-        _ => format!("Redis at {server} is not ready: {}", quoted(said)),
+        _ => return None,
+    })
+}
+
+fn needs_password(server: &Server) -> String {
+    format!("Redis at {server} requires a password; use --password-file or the URL")
+}
+
+/// A server, or a database, that can't hold our locks as it is used.
+fn wrong_server(error: &ServerError, details: &str, server: &Server) -> Option<Error> {
+    let message = match error.code() {
+        "READONLY" => return Some(server.replica_error()),
+        "MASTERDOWN" => {
+            let message = format!(
+                "Redis at {server} is a replica without a connection to its primary; use the URL of the primary"
+            );
+            return Some(Error::new(ErrorKind::Replica, message));
+        }
+        "CROSSSLOT" => format!(
+            "Redis at {server} is a Redis Cluster, where all keys of redlock have to be in one hash slot; {HASH_TAG}"
+        ),
+        "MOVED" => moved(details, server),
+        "CLUSTERDOWN" if details.contains("not served") => format!(
+            "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its slots (redis-cli --cluster fix), or use a server that isn't a cluster"
+        ),
+        _ if details.contains("SELECT is not allowed in cluster mode") => format!(
+            "Redis at {server} is a Redis Cluster, which has database 0 only; leave the database out of the URL"
+        ),
+        _ if details.contains("DB index") => format!(
+            "Redis at {server} has no such database as the URL's; its databases are 0 to 15 unless its configuration has more"
+        ),
+        _ => return None,
+    };
+    Some(Error::new(ErrorKind::Config, message))
+}
+
+/// What may pass.
+fn not_ready(error: &ServerError, said: &str, server: &Server) -> Option<Error> {
+    let (kind, why) = match error.code() {
+        "LOADING" => (
+            ErrorKind::Loading,
+            "it is loading its data; try again when it has",
+        ),
+        "BUSY" => (
+            ErrorKind::Busy,
+            "it is busy with another client's script; `redis-cli SCRIPT KILL` ends that",
+        ),
+        "CLUSTERDOWN" => (
+            ErrorKind::NotNow,
+            "it is a Redis Cluster, and the cluster is down; `redis-cli CLUSTER INFO` shows why",
+        ),
+        "TRYAGAIN" | "ASK" => (
+            ErrorKind::NotNow,
+            "its cluster is moving these keys to another node; try again when it has",
+        ),
+        _ if said.contains("OOM ") => (
+            ErrorKind::NotNow,
+            "it has no memory left (maxmemory), so it admits no new lock; free some or raise its limit (locks that are held are not affected)",
+        ),
+        _ if said.contains("MISCONF ") => (
+            ErrorKind::NotNow,
+            "it can't save its data to disk and so refuses to change it; its log says why (stop-writes-on-bgsave-error)",
+        ),
+        _ if said.contains("NOREPLICAS ") => (
+            ErrorKind::NotNow,
+            "too few of its replicas are connected (min-replicas-to-write); start them, or lower that number",
+        ),
+        _ if said.contains("max number of clients") => (
+            ErrorKind::NotNow,
+            "it has too many clients (maxclients); close some, or raise that number",
+        ),
+        _ => return None,
+    };
+    let message = format!("Redis at {server} is not ready: {why}");
+    Some(Error::new(kind, message))
+}
+
+/// What to do about a cluster.
+const HASH_TAG: &str = "use a prefix with a hash tag, such as --prefix '{redlock}:', and the URL of the node that serves it";
+
+/// A key of another type: that of the lock itself, or (a script stumbled over it) one beside it.
+fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
+    let Some(key) = key else {
+        return "a key of redlock has another type, so it belongs to another program; choose another --prefix".into();
+    };
+    let key = quoted(&String::from_utf8_lossy(key)).into_owned();
+    let what = if beside {
+        format!(
+            "a key beside \"{key}\" (in the same hash slot, with a name such as :state or :queue behind it) has another type, so it"
+        )
+    } else {
+        format!("key \"{key}\" isn't a string, so it is not a lock and")
+    };
+    format!("{what} belongs to another program; choose another name or --prefix")
+}
+
+/// The answer of one node of a cluster for what another one serves: `<slot> <host>:<port>`.
+fn moved(details: &str, server: &Server) -> String {
+    let node = details.split(' ').nth(1).unwrap_or_default();
+    let is_known = !node.starts_with([':', '?']) && !node.is_empty();
+    let node = if is_known { node } else { "another node" };
+    format!(
+        "Redis at {server} is a Redis Cluster, and {} serves these keys; {HASH_TAG}",
+        quoted(node)
+    )
+}
+
+/// Whether the user of a script may not do what is in it.
+fn is_refused_in_script(said: &str) -> bool {
+    said.contains("user executing the script can't") || said.contains("ACL failure in script")
+}
+
+/// What a user isn't permitted, and the rule that is missing, by what servers of different ages say.
+fn missing_permission(said: &str, prefix: &str) -> (String, String) {
+    // Where the prefix has a hash tag, all keys begin with that, too.
+    let tag = match prefix.find('{') {
+        None => format!("{{{prefix}"),
+        Some(at) => {
+            let tag = &prefix[at..];
+            tag.split_inclusive('}').next().unwrap_or(tag).to_owned()
+        }
+    };
+    let (keys, channels) = (format!("~{prefix}* ~{tag}*"), format!("&{tag}*"));
+    if said.contains("channel") {
+        return ("the channels of redlock".into(), channels);
     }
+    if said.contains(" key") && !said.contains("keys *") {
+        return (format!("the keys of redlock (prefix \"{prefix}\")"), keys);
+    }
+    let named = said
+        .split("the '")
+        .nth(1)
+        .and_then(|rest| rest.split('\'').next())
+        .filter(|name| {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '|' | '-' | '_' | '.');
+            !name.is_empty() && name.len() < 50 && name.chars().all(is_part)
+        });
+    match named {
+        Some(name) => (
+            format!("the command {}", name.to_uppercase()),
+            format!("+{}", name.to_lowercase()),
+        ),
+        None => (
+            "a command that redlock's scripts use".into(),
+            "it (ACL LOG there names it)".into(),
+        ),
+    }
+}
+
+/// Text without the names of scripts, which say nothing to a reader: `f_` and 40 digits, or these alone.
+fn without_hashes(said: &str) -> String {
+    let is_hash = |word: &str| {
+        let digits = word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let digits = digits.strip_prefix("f_").unwrap_or(digits);
+        digits.len() == 40 && digits.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    let is_place = |word: &str| word.starts_with("@user_script");
+    let words = said.split(' ');
+    let kept: Vec<&str> = words
+        .filter(|word| !is_hash(word) && !is_place(word))
+        .collect();
+    kept.join(" ").replace(" (call to", ":")
 }
 
 impl fmt::Display for Error {
@@ -125,3 +280,73 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_user_may_not_do_is_named_with_the_rule_that_is_missing() {
+        for (said, what, rule) in [
+            (
+                "NOPERM this user has no permissions to run the 'eval' command",
+                "the command EVAL",
+                "+eval",
+            ),
+            (
+                "NOPERM User jobs has no permissions to run the 'client|tracking' command",
+                "the command CLIENT|TRACKING",
+                "+client|tracking",
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                "the keys of redlock (prefix \"p:\")",
+                "~p:* ~{p:*",
+            ),
+            (
+                "NOPERM No permissions to access a key",
+                "the keys of redlock (prefix \"p:\")",
+                "~p:* ~{p:*",
+            ),
+            (
+                "NOPERM No permissions to access a channel",
+                "the channels of redlock",
+                "&{p:*",
+            ),
+            (
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments script: 4ff, on @user_script:1.",
+                "the keys of redlock (prefix \"p:\")",
+                "~p:* ~{p:*",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 4ff, on @user_script:1.",
+                "a command that redlock's scripts use",
+                "it (ACL LOG there names it)",
+            ),
+            (
+                "ERR ACL failure in script: User jobs has no permissions to run the 'set' command script: 4ff",
+                "the command SET",
+                "+set",
+            ),
+        ] {
+            assert_eq!(
+                missing_permission(said, "p:"),
+                (what.into(), rule.into()),
+                "{said}"
+            );
+        }
+        let tagged = missing_permission("NOPERM No permissions to access a key", "{p}:").1;
+        assert_eq!(tagged, "~{p}:* ~{p}*");
+    }
+
+    #[test]
+    fn no_message_has_a_scripts_hash() {
+        let hash = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(
+            without_hashes(&format!(
+                "ERR Error running script (call to f_{hash}): @user_script:12: oops"
+            )),
+            "ERR Error running script: oops"
+        );
+    }
+}

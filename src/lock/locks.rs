@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::name::Keys;
-use super::server::Server;
+use super::server::{Server, UrlOrigin};
 use super::{Client, Error, Lock, Name, TlsFiles};
 
 /// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]
 pub struct Access<'a> {
     pub url: &'a str,
+    pub origin: UrlOrigin,
     /// In place of the URL's.
     pub password: Option<String>,
     pub tls: TlsFiles,
@@ -37,8 +38,15 @@ impl Locks {
     /// [`super::ErrorKind::Config`] when the URL can't be used; the message never repeats it, as it
     /// may hold a password.
     pub fn new(access: Access, prefix: &str, history: u32) -> Result<Self, Error> {
-        let mut server = Server::parse(access.url, access.tls, access.timeout)?;
-        if let Some(password) = access.password {
+        let Access {
+            url,
+            origin,
+            password,
+            tls,
+            timeout,
+        } = access;
+        let mut server = Server::parse(url, origin, tls, timeout, prefix)?;
+        if let Some(password) = password {
             server.set_password(password);
         }
         Ok(Self {

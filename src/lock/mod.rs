@@ -74,6 +74,7 @@ mod server;
 mod stream;
 mod tls;
 mod token;
+mod url;
 mod who;
 
 use std::time::Duration;
@@ -95,6 +96,7 @@ pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
 use self::scripts::{FORCE, FREEZE, Script, THAW, count, holder, lossy_text, unexpected_reply};
+pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
 pub use self::token::Token;
 pub use self::who::{Frozen, Holder, Limit, Waiter, Who};

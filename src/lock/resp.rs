@@ -80,6 +80,11 @@ impl Replies {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// What has come and isn't part of a reply.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.bytes[self.at.min(self.bytes.len())..]
+    }
+
     /// What the last reply weighed, in bytes.
     pub(super) fn last_weight(&self) -> usize {
         self.last

@@ -4,26 +4,44 @@
 //! no descriptor to poll), so the stream is ours; URLs, commands, replies and errors are the crate's.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use redis::{ConnectionAddr, IntoConnectionInfo};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
 use super::stream::{Stream, left, open_unix};
-use super::tls::{TlsFiles, shake_hands};
+use super::tls::{self, TlsFiles};
+use super::url::{Address, Url};
 use super::{Error, ErrorKind};
+use crate::reason::reason;
 
-/// Where a server is.
-#[derive(Clone, PartialEq, Eq)]
-enum Address {
-    Tcp { host: String, port: u16, tls: bool },
-    Unix(PathBuf),
+/// Where a URL was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum UrlOrigin {
+    #[default]
+    Option,
+    Environment,
+    /// In this file, at this line.
+    File(PathBuf, usize),
+    /// Nowhere.
+    Default,
+}
+
+impl fmt::Display for UrlOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option => f.write_str("--url"),
+            Self::Environment => f.write_str("$REDLOCK_URL"),
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Default => f.write_str("the default"),
+        }
+    }
 }
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
@@ -35,6 +53,15 @@ pub(super) struct Server {
     tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
     pub(super) timeout: Duration,
+    origin: UrlOrigin,
+    /// The password is that of a file.
+    password_from_file: bool,
+    /// What all keys begin with, for messages about permissions.
+    prefix: String,
+    /// It has answered this process.
+    reached: AtomicBool,
+    /// It said that it is a replica.
+    is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
     closes_on_hello: AtomicBool,
 }
@@ -45,49 +72,95 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Config`] when the URL is none of these; the message never repeats the URL, which
     /// may hold a password.
-    pub(super) fn parse(url: &str, tls: TlsFiles, timeout: Duration) -> Result<Self, Error> {
-        let bad = |why: &str| Error::new(ErrorKind::Config, format!("bad Redis URL: {why}"));
-        let (url, encrypted) = match url.split_once("://") {
-            Some(("rediss", rest)) => (format!("redis://{rest}"), true),
-            Some(("redis" | "unix", _)) => (url.to_owned(), false),
-            Some((scheme, _))
-                if scheme
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || c == '-') =>
-            {
-                return Err(bad(&format!(
-                    "scheme {scheme}:// is unknown; use redis://, rediss:// or unix://"
-                )));
-            }
-            _ => return Err(bad("it must begin with redis://, rediss:// or unix://")),
-        };
-        if url.contains('#') {
-            return Err(bad(
-                "a # must be written %23 (certificate checks can't be switched off)",
-            ));
-        }
-        let info = url
-            .into_connection_info()
-            .map_err(|error| bad(error.category()))?;
-        let address = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => Address::Tcp {
-                host: host.clone(),
-                port: *port,
-                tls: encrypted,
-            },
-            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
-            _ => return Err(bad("unknown kind of address")),
-        };
-        let redis = info.redis_settings();
+    pub(super) fn parse(
+        url: &str,
+        origin: UrlOrigin,
+        tls: TlsFiles,
+        timeout: Duration,
+        prefix: &str,
+    ) -> Result<Self, Error> {
+        let url = Url::parse(url).map_err(|why| {
+            let message = format!("bad Redis URL in {origin}: {why}");
+            Error::new(ErrorKind::Config, message)
+        })?;
         Ok(Self {
-            address,
-            database: redis.db(),
-            username: redis.username().map(str::to_owned),
-            password: redis.password().map(str::to_owned),
+            address: url.address,
+            database: url.database,
+            username: url.username,
+            password: url.password,
             tls,
             timeout,
+            origin,
+            password_from_file: false,
+            prefix: prefix.to_owned(),
+            reached: AtomicBool::new(false),
+            is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
         })
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Who we are there, in a sentence.
+    pub(super) fn user(&self) -> String {
+        match &self.username {
+            Some(user) => format!("user \"{user}\""),
+            None => "the default user".into(),
+        }
+    }
+
+    /// Where the password was given, in a sentence.
+    pub(super) fn password_origin(&self) -> String {
+        if self.password_from_file {
+            "in the password file".into()
+        } else {
+            format!("in the URL ({})", self.origin)
+        }
+    }
+
+    /// What is said of a password that the server doesn't take.
+    pub(super) fn wrong_password(&self) -> String {
+        let user = self.user();
+        let next = match (&self.password, &self.username) {
+            (None, _) => "no password was given; use --password-file or the URL".to_owned(),
+            (Some(_), Some(_)) => format!(
+                "the password {} is wrong, or there is no such user",
+                self.password_origin()
+            ),
+            (Some(_), None) => format!("the password {} is wrong", self.password_origin()),
+        };
+        format!("Redis at {self} refused {user}: {next}")
+    }
+
+    /// It has answered a question of ours.
+    pub(super) fn note_answer(&self) {
+        // Read first: it is written once.
+        if !self.was_reached() {
+            self.reached.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has answered this process.
+    pub(super) fn was_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_replica(&self, is_replica: bool) {
+        self.is_replica.store(is_replica, Ordering::Relaxed);
+    }
+
+    pub(super) fn replica_error(&self) -> Error {
+        Error::new(
+            ErrorKind::Replica,
+            format!("Redis at {self} is a read-only replica; use the URL of its primary"),
+        )
+    }
+
+    /// Whether it said that it is a replica.
+    pub(super) fn is_replica(&self) -> bool {
+        self.is_replica.load(Ordering::Relaxed)
     }
 
     /// Some proxies close the connection when they are asked for RESP3, so they are asked once.
@@ -103,14 +176,15 @@ impl Server {
     /// Uses the password that a file holds, in place of the URL's.
     pub(super) fn set_password(&mut self, password: String) {
         self.password = Some(password);
+        self.password_from_file = true;
     }
 
     /// Connects until this moment at the latest; no command has been sent yet.
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         let stream = match &self.address {
-            Address::Unix(path) => Stream::Unix(
-                open_unix(path, until).map_err(|error| self.unreachable_error(&error))?,
-            ),
+            Address::Unix(path) => {
+                Stream::Unix(open_unix(path, until).map_err(|error| self.no_socket(path, &error))?)
+            }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
                 if *tls {
@@ -128,11 +202,15 @@ impl Server {
 
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
         let addresses =
-            Self::resolve(host, port, until).map_err(|error| self.unreachable_error(&error))?;
-        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            Self::resolve(host, port, until).map_err(|error| self.unknown_host(host, &error))?;
+        let mut failure = io::Error::other("the name has no address");
+        let mut more = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses {
+            // Each gets its share of what is left, so that one that is silent leaves time for the others.
             let left = left(until).map_err(|error| self.unreachable_error(&error))?;
-            match TcpStream::connect_timeout(&address, left) {
+            let share = left / more;
+            more -= 1;
+            match TcpStream::connect_timeout(&address, share) {
                 Ok(tcp) => {
                     // Our messages are small and each waits for its answer.
                     tcp.set_nodelay(true)
@@ -178,16 +256,143 @@ impl Server {
             .map_err(|error| Error::new(ErrorKind::Config, format!("TLS: {error}")))?;
         tcp.set_nonblocking(true)
             .map_err(|error| self.unreachable_error(&error))?;
-        while tls.is_handshaking() || tls.wants_write() {
-            shake_hands(&mut tls, &mut tcp, until).map_err(|error| {
-                if error.kind() == io::ErrorKind::InvalidData {
-                    Error::new(ErrorKind::Config, format!("TLS with {self} failed: {error}; check --tls-ca, --tls-cert and --tls-key"))
-                } else {
-                    self.unreachable_error(&error)
-                }
+        tls::send_hello(&mut tls, &mut tcp, until)
+            .and_then(|()| self.first_bytes(&tcp, host, until))
+            .map_err(|error| self.unreachable_error(&error))
+            .and_then(|first| match first.first() {
+                Some(b'-' | b'+') => Err(self.speaks_plainly()),
+                Some(&first) if !tls::is_tls(first) => Err(self.is_no_redis(&first_line(&tcp))),
+                // An end is seen in what follows.
+                _ => Ok(()),
             })?;
+        while tls.is_handshaking() || tls.wants_write() {
+            tls::shake_hands(&mut tls, &mut tcp, until)
+                .map_err(|error| self.closed_error(&error))?;
         }
         Ok(StreamOwned::new(tls, tcp))
+    }
+
+    /// What the other side says to the first message of TLS. A Redis that doesn't use TLS waits for more of
+    /// it; so one that is silent is asked plainly, over another connection.
+    fn first_bytes(&self, tcp: &TcpStream, host: &str, until: Instant) -> io::Result<Vec<u8>> {
+        let (began, all) = (Instant::now(), left(until)?);
+        match tls::first_bytes(tcp, began + all / 4) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            other => return other,
+        }
+        let asked_until = began + all / 2;
+        let port = tcp.peer_addr()?.port();
+        let plain = self.open_tcp(host, port, asked_until).ok();
+        let plain = plain.and_then(|mut plain| {
+            plain.write_all(b"PING\r\n").ok()?;
+            plain.set_nonblocking(true).ok()?;
+            tls::first_bytes(&plain, asked_until).ok()
+        });
+        match plain {
+            Some(first) if matches!(first.first(), Some(b'-' | b'+')) => Ok(first),
+            _ => tls::first_bytes(tcp, until),
+        }
+    }
+
+    /// The URL without credentials, by another scheme.
+    fn url_with(&self, scheme: &str) -> String {
+        match self.database {
+            0 => format!("{scheme}://{self}"),
+            database => format!("{scheme}://{self}/{database}"),
+        }
+    }
+
+    fn speaks_plainly(&self) -> Error {
+        let plain = self.url_with("redis");
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "Redis at {self} doesn't use TLS on this port; use {plain}, or the port that does"
+            ),
+        )
+    }
+
+    /// The error for a port that expects TLS.
+    pub(super) fn speaks_tls(&self) -> Error {
+        let encrypted = self.url_with("rediss");
+        Error::new(
+            ErrorKind::Config,
+            format!("{self} uses TLS; use {encrypted}"),
+        )
+    }
+
+    /// The error for what isn't a Redis server: what it said.
+    pub(super) fn is_no_redis(&self, said: &str) -> Error {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "{self} does not speak the Redis protocol: it said {said:?}{}",
+                self.from()
+            ),
+        )
+    }
+
+    /// Whether a server that has closed the connection at the first word expects TLS. Another connection,
+    /// where nothing else is left to find out.
+    pub(super) fn expects_tls(&self, within: Duration) -> bool {
+        let Address::Tcp {
+            host,
+            port,
+            tls: false,
+        } = &self.address
+        else {
+            return false;
+        };
+        let until = Instant::now() + within;
+        let Ok(mut tcp) = self.open_tcp(host, *port, until) else {
+            return false;
+        };
+        tls::answers(&mut tcp, until)
+    }
+
+    /// The error for a name whose address isn't known.
+    fn unknown_host(&self, host: &str, error: &io::Error) -> Error {
+        if error.kind() == io::ErrorKind::TimedOut {
+            return self
+                .unreachable_because(&format!("no address of host \"{host}\" was found in time"));
+        }
+        self.unreachable_because(&no_address(host, &error.to_string()))
+    }
+
+    /// The error for a socket file that can't be connected to.
+    fn no_socket(&self, path: &Path, error: &io::Error) -> Error {
+        let bad = |why: &str| {
+            let why = format!("can't reach Redis at {self}: {why}{}", self.from());
+            Error::new(ErrorKind::Config, why)
+        };
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => match std::fs::metadata(path) {
+                Ok(file) if !file.file_type().is_socket() => bad("that is not a socket"),
+                _ => self.unreachable_because("no server listens at this socket any more"),
+            },
+            io::ErrorKind::NotFound => self.unreachable_because("there is no such socket"),
+            io::ErrorKind::InvalidInput => bad("the path of a socket has at most 107 bytes"),
+            io::ErrorKind::NotADirectory => bad("a part of its path is not a directory"),
+            io::ErrorKind::PermissionDenied => Error::new(
+                ErrorKind::Refused,
+                format!(
+                    "can't open {self}: permission denied; this user needs write access to the socket, and search access to its directories"
+                ),
+            ),
+            _ => self.unreachable_error(error),
+        }
+    }
+
+    /// The error for a connection that the other side has ended, or that TLS can't go on with.
+    pub(super) fn closed_error(&self, error: &io::Error) -> Error {
+        if error.kind() == io::ErrorKind::InvalidData {
+            let (why, next) = tls::why(error);
+            return Error::new(
+                ErrorKind::Config,
+                format!("TLS with {self} failed: {why}; {next}"),
+            );
+        }
+        self.unreachable_error(error)
     }
 
     /// The error for a server that doesn't answer, with what to do next.
@@ -195,23 +400,63 @@ impl Server {
         let what = match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".into(),
             io::ErrorKind::ConnectionRefused => "connection refused".into(),
-            io::ErrorKind::NotFound if matches!(self.address, Address::Unix(_)) => {
-                "there is no such socket".into()
-            }
-            io::ErrorKind::UnexpectedEof => "the connection was closed".into(),
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset => "the connection was closed".into(),
             io::ErrorKind::PermissionDenied => {
                 return Error::new(
                     ErrorKind::Refused,
                     format!("can't open {self}: permission denied"),
                 );
             }
-            _ => error.to_string(),
+            _ => reason(error),
         };
+        self.unreachable_because(&what)
+    }
+
+    fn unreachable_because(&self, what: &str) -> Error {
         Error::new(
             ErrorKind::Unreachable,
-            format!("can't reach Redis at {self}: {what}; is it running, and is --url right?"),
+            format!("can't reach Redis at {self}: {what}{}", self.from()),
         )
     }
+
+    /// Where the address is from, as the end of a sentence. Once it has answered, it is known to be right.
+    fn from(&self) -> String {
+        match &self.origin {
+            _ if self.was_reached() => String::new(),
+            UrlOrigin::Option => String::new(),
+            UrlOrigin::Default => {
+                format!("; no --url or REDLOCK_URL was given, so the default {self} was tried")
+            }
+            origin => format!("; the URL is from {origin}"),
+        }
+    }
+}
+
+/// Why a name has no address, by what the C library says: it has no better word for programs.
+fn no_address(host: &str, said: &str) -> String {
+    let says = |parts: &[&str]| parts.iter().any(|part| said.contains(part));
+    if says(&[
+        "not known",
+        "does not resolve",
+        "No address",
+        "no usable address",
+    ]) {
+        format!("no such host \"{host}\"")
+    } else if says(&["Temporary failure", "Try again"]) {
+        format!("host \"{host}\" can't be looked up now, as the name server doesn't answer")
+    } else {
+        format!("host \"{host}\" can't be looked up")
+    }
+}
+
+/// What a server said that speaks something else, as far as it has come.
+fn first_line(tcp: &TcpStream) -> String {
+    let mut bytes = [0; 80];
+    let read = tcp.peek(&mut bytes).unwrap_or(0);
+    let text = String::from_utf8_lossy(&bytes[..read]);
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 impl fmt::Display for Server {
@@ -235,41 +480,52 @@ mod tests {
     use super::*;
 
     fn parse(url: &str) -> Result<Server, Error> {
-        Server::parse(url, TlsFiles::default(), Duration::from_secs(2))
-    }
-
-    #[test]
-    fn urls_of_the_manual_are_understood() {
-        let server = parse("redis://me:s%20cret@host:7000/3").unwrap();
-        assert_eq!(server.to_string(), "host:7000");
-        assert_eq!(server.database, 3);
-        assert_eq!(server.username.as_deref(), Some("me"));
-        assert_eq!(server.password.as_deref(), Some("s cret"));
-        assert_eq!(parse("redis://[::1]").unwrap().to_string(), "[::1]:6379");
-        assert_eq!(parse("unix:///run/r.sock?db=2").unwrap().database, 2);
-        assert!(matches!(
-            parse("rediss://h").unwrap().address,
-            Address::Tcp { tls: true, .. }
-        ));
+        let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
+        Server::parse(url, UrlOrigin::Option, tls, timeout, "p:")
     }
 
     #[test]
     fn no_error_repeats_a_password() {
-        for url in [
-            "hunter2",
-            "redis://u:hunter2@h:99999",
-            "redis://u:hunter2@h/x",
-            "rediss://u:hunter2@h#insecure",
-            "hunter2://x",
-            "u:hunter2@h://",
-        ] {
-            let error = parse(url).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Config);
-            if url != "hunter2://x" {
-                assert!(!error.to_string().contains("hunter2"), "{error}");
-            }
-        }
+        let error = parse("redis://u:hunter2").map(drop).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Config);
+        assert!(!error.to_string().contains("hunter2"), "{error}");
         let server = parse("redis://u:hunter2@h").unwrap();
         assert!(!format!("{server} {server:?}").contains("hunter2"));
+        let said = [server.wrong_password(), server.password_origin()];
+        assert!(!said.concat().contains("hunter2"), "{said:?}");
+    }
+
+    #[test]
+    fn an_unknown_host_and_a_name_server_that_is_silent_are_two_things() {
+        for (said, says) in [
+            (
+                "failed to lookup address information: Name or service not known",
+                "no such host \"h\"",
+            ),
+            (
+                "failed to lookup address information: No address associated with hostname",
+                "no such host \"h\"",
+            ),
+            (
+                "failed to lookup address information: Name does not resolve",
+                "no such host \"h\"",
+            ),
+            (
+                "failed to lookup address information: Name has no usable address",
+                "no such host \"h\"",
+            ),
+            (
+                "failed to lookup address information: Temporary failure in name resolution",
+                "can't be looked up now",
+            ),
+            (
+                "failed to lookup address information: Try again",
+                "can't be looked up now",
+            ),
+            ("something else", "host \"h\" can't be looked up"),
+        ] {
+            let why = no_address("h", said);
+            assert!(why.contains(says) && !why.contains("failed to"), "{why}");
+        }
     }
 }

@@ -1,18 +1,26 @@
 //! TLS: the files of certificates, and the handshake.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct,
+    RootCertStore, SignatureScheme,
+};
 
 use super::stream::left;
 use super::{Error, ErrorKind, ready};
+use crate::reason::reason;
 
 /// Files for `rediss://`; without a CA file the system's roots are trusted.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +33,10 @@ pub struct TlsFiles {
 impl TlsFiles {
     pub(super) fn client_config(&self) -> Result<ClientConfig, Error> {
         let mut roots = RootCertStore::empty();
+        let mut given = Vec::new();
         if let Some(path) = &self.ca {
-            for certificate in certificates(path)? {
+            given = certificates(path)?;
+            for certificate in given.iter().cloned() {
                 roots
                     .add(certificate)
                     .map_err(|error| unusable(path, &error))?;
@@ -41,16 +51,30 @@ impl TlsFiles {
                 "no trusted certificates found; name the server's CA with --tls-ca".into(),
             ));
         }
-        let config = ClientConfig::builder().with_root_certificates(roots);
+        let chains = WebPkiServerVerifier::builder(Arc::new(roots)).build();
+        let chains = chains.map_err(|error| {
+            Error::new(
+                ErrorKind::Config,
+                format!("can't check certificates: {error}"),
+            )
+        })?;
+        let config = ClientConfig::builder()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Verifier { chains, given }));
         match (&self.cert, &self.key) {
             (None, None) => Ok(config.with_no_client_auth()),
             (Some(cert), Some(key)) => {
                 let chain = certificates(cert)?;
                 let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
-                    .map_err(|error| unusable(key, &error))?;
+                    .map_err(|_| unusable(key, &"it holds no PEM private key"))?;
                 config
                     .with_client_auth_cert(chain, secret)
-                    .map_err(|error| unusable(cert, &error))
+                    .map_err(|error| match error {
+                        rustls::Error::InconsistentKeys(_) => {
+                            unusable(key, &format!("it is not the key of {}", cert.display()))
+                        }
+                        error => unusable(cert, &error),
+                    })
             }
             _ => Err(Error::new(
                 ErrorKind::Config,
@@ -61,13 +85,13 @@ impl TlsFiles {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| unusable(path, &error))
+    std::fs::read(path).map_err(|error| unusable(path, &reason(&error)))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found = CertificateDer::pem_slice_iter(&read(path)?)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| unusable(path, &error))?;
+        .map_err(|_| unusable(path, &"it holds no PEM certificate"))?;
     if found.is_empty() {
         return Err(unusable(path, &"it holds no PEM certificate"));
     }
@@ -79,6 +103,213 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
         ErrorKind::Config,
         format!("can't use {}: {why}", path.display()),
     )
+}
+
+/// Trusts what a trusted CA has signed, and the certificate of the server itself where that was given:
+/// a self-signed one that says that it is a CA, or isn't one, or one without its CA. Its name and its
+/// time are checked as those of any other.
+#[derive(Debug)]
+struct Verifier {
+    chains: Arc<WebPkiServerVerifier>,
+    /// The certificates of --tls-ca.
+    given: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.chains.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        match verified {
+            // Both are found after the certificate's time was checked.
+            Err(rustls::Error::InvalidCertificate(error))
+                if is_about_its_issuer(&error)
+                    && self.given.iter().any(|own| own == end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate is refused for what issued it, and for nothing else.
+fn is_about_its_issuer(error: &CertificateError) -> bool {
+    match error {
+        CertificateError::UnknownIssuer => true,
+        CertificateError::Other(other) => is_ca(other),
+        _ => false,
+    }
+}
+
+/// Whether a certificate is refused as it may sign others.
+fn is_ca(error: &rustls::OtherError) -> bool {
+    error.to_string() == "CaUsedAsEndEntity"
+}
+
+/// Why TLS failed, and what to do.
+pub(super) fn why(error: &io::Error) -> (String, &'static str) {
+    const CA: &str = "name the CA that signed it, or the certificate itself, with --tls-ca";
+    const CLIENT: &str = "check --tls-cert and --tls-key";
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let Some(error) = inner else {
+        return (
+            error.to_string(),
+            "check --tls-ca, --tls-cert and --tls-key",
+        );
+    };
+    match error {
+        rustls::Error::InvalidCertificate(error) => match error {
+            CertificateError::UnknownIssuer => {
+                ("its certificate isn't signed by a trusted CA".into(), CA)
+            }
+            CertificateError::Other(other) if is_ca(other) => {
+                ("its certificate is that of a CA".into(), CA)
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
+                "its certificate has expired".into(),
+                "renew it, or check this machine's clock",
+            ),
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
+                "its certificate is not valid yet".into(),
+                "check this machine's clock",
+            ),
+            CertificateError::NotValidForName => (
+                "its certificate is for another name".into(),
+                "use the name that it is for in the URL",
+            ),
+            CertificateError::NotValidForNameContext {
+                expected,
+                presented,
+            } => (
+                format!(
+                    "its certificate is not for {}, but for {}",
+                    expected.to_str(),
+                    names(presented)
+                ),
+                "use a name that it is for in the URL",
+            ),
+            other => (format!("its certificate can't be used ({other})"), CA),
+        },
+        rustls::Error::AlertReceived(
+            AlertDescription::CertificateRequired
+            | AlertDescription::HandshakeFailure
+            | AlertDescription::AccessDenied,
+        ) => (
+            "the server wants a certificate of ours".into(),
+            "use --tls-cert and --tls-key",
+        ),
+        rustls::Error::AlertReceived(alert) => {
+            (format!("the server refused it ({alert:?})"), CLIENT)
+        }
+        other => (
+            other.to_string(),
+            "check --tls-ca, --tls-cert and --tls-key",
+        ),
+    }
+}
+
+/// The names of a certificate, as many as a message has room for.
+fn names(presented: &[String]) -> String {
+    // `DnsName("localhost")`, `IpAddress(127.0.0.1)`
+    let bare = |name: &String| {
+        let inner = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);
+        inner.trim_matches(['(', ')', '"']).to_owned()
+    };
+    let shown: Vec<String> = presented.iter().take(3).map(bare).collect();
+    match presented.len() {
+        0 => "no name at all (it has no subjectAltName)".into(),
+        1..=3 => shown.join(", "),
+        many => format!("{} and {} more", shown.join(", "), many - 3),
+    }
+}
+
+/// Sends the first message of a handshake.
+pub(super) fn send_hello(
+    tls: &mut ClientConnection,
+    tcp: &mut TcpStream,
+    until: Instant,
+) -> io::Result<()> {
+    while tls.wants_write() {
+        shake_hands(tls, tcp, until)?;
+    }
+    Ok(())
+}
+
+/// The first bytes of the other side, which stay to be read; none when it has closed the connection.
+pub(super) fn first_bytes(tcp: &TcpStream, until: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = [0; 3];
+    loop {
+        match tcp.peek(&mut bytes) {
+            Ok(read) => return Ok(bytes[..read].to_vec()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !ready::to_read(tcp.as_fd(), left(until)?)? {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether a TLS record begins with this byte: an alert, or a handshake.
+pub(super) fn is_tls(first: u8) -> bool {
+    matches!(first, 0x15 | 0x16)
+}
+
+/// Whether the other side answers to the first message of a handshake as TLS does.
+pub(super) fn answers(tcp: &mut TcpStream, until: Instant) -> bool {
+    let config = ClientConfig::builder()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let Ok(name) = ServerName::try_from("redis") else {
+        return false;
+    };
+    let asked = ClientConnection::new(Arc::new(config), name)
+        .map_err(io::Error::other)
+        .and_then(|mut tls| {
+            let mut hello = Vec::new();
+            tls.write_tls(&mut hello)?;
+            tcp.write_all(&hello)?;
+            tcp.set_nonblocking(true)
+        });
+    let first = asked.and_then(|()| first_bytes(tcp, until));
+    first.is_ok_and(|first| first.len() == 3 && is_tls(first[0]) && first[1] == 3)
 }
 
 /// One step of a handshake. What the other side has to say is limited, but not how slowly it says it.

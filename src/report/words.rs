@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
-use crate::lock::{Busy, Frozen, Holder, Loss, Name, Who};
+use crate::lock::{Busy, ErrorKind, Frozen, Holder, Loss, Name, Who};
 
 /// The command, its reason in parentheses, and the link to the job.
 pub fn describe_job(who: &Who) -> String {
@@ -150,6 +150,25 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
     let rest = [PREFIX, &start, &whom, &end].map(|part| part.chars().count());
     let room = line_width().saturating_sub(rest.iter().sum());
     start + &whom + &truncate(&what, room) + &end
+}
+
+/// `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
+pub fn outage_line(kind: ErrorKind, lasting: Duration) -> String {
+    let (what, short) = match kind {
+        ErrorKind::Loading => ("is loading its data", "is loading"),
+        ErrorKind::Busy => ("is busy with a script", "is busy"),
+        ErrorKind::NotNow => ("is not ready", "is not ready"),
+        ErrorKind::Replica => ("is a read-only replica", "is a replica"),
+        ErrorKind::Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
+            ("doesn't answer", "doesn't answer")
+        }
+    };
+    let lasting = format_duration(Duration::from_secs(lasting.as_secs()));
+    let line = format!("Redis {what}; still trying ({lasting})");
+    if PREFIX.len() + line.len() > line_width() {
+        return format!("Redis {short} ({lasting})");
+    }
+    line
 }
 
 /// The most that is said of another client's COMMAND, reason or name at once, in characters.

@@ -111,6 +111,10 @@ fn words(actions: &[Action]) -> String {
         Action::TakeOver(_) => "take over".into(),
         Action::LookAtRun(_) => "look at run".into(),
         Action::Show { busy, age } => format!("show {}, {}ms old", busy.id, age.as_millis()),
+        Action::ShowOutage { kind, lasting } => {
+            format!("show {kind:?} for {}ms", lasting.as_millis())
+        }
+        Action::ShowAnswer => "show answer".into(),
         Action::End(end) => match end {
             End::Acquired { .. } => "end: acquired".into(),
             End::Granted { .. } => "end: granted".into(),
@@ -370,7 +374,7 @@ fn a_server_that_was_reached_and_fails_is_asked_again_after_growing_pauses() {
     let mut waiter = Waiter::new(policy());
     let mut asked = 0;
     assert_eq!(waiter.on(asked, Event::Start), "ask");
-    for pause in [75, 150, 300, 375, 375] {
+    for pause in [75, 150, 300, 375] {
         waiter.sent(asked);
         assert_eq!(waiter.on(asked, Event::Failed(unreachable())), "disconnect");
         asked += pause;
@@ -441,13 +445,71 @@ fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a
     let mut waiter = Waiter::new(policy());
     waiter.on(0, Event::Start);
     let mut asked = 0;
-    while waiter.on(asked, Event::Failed(unreachable())) == "disconnect" {
-        asked = u64::try_from(waiter.due()).unwrap();
+    while waiter
+        .on(asked, Event::Failed(unreachable()))
+        .starts_with("disconnect")
+    {
+        while !waiter.tick(asked).contains("ask") {
+            asked = u64::try_from(waiter.due()).unwrap();
+        }
         assert!(asked < 60_000, "it is still asked");
-        assert_eq!(waiter.tick(asked), "ask");
     }
     assert!(matches!(waiter.0.phase, Phase::Over));
     assert!((30_001..30_400).contains(&asked), "{asked}");
+}
+
+#[test]
+fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
+    let loading = || Event::Failed(lock::Error::new(ErrorKind::Loading, String::new()));
+    let first = Policy {
+        reached: false,
+        ..policy()
+    };
+    // For longer than a TTL.
+    let mut waiter = Waiter::asking(first);
+    let mut asked = 0;
+    while asked < 100_000 {
+        let tried = waiter.on(asked, loading());
+        assert!(tried.starts_with("disconnect"), "{tried}");
+        while !waiter.tick(asked).contains("ask") {
+            asked = u64::try_from(waiter.due()).unwrap();
+        }
+        waiter.sent(asked);
+    }
+    // A moment without any answer is no TTL without one.
+    let tried = waiter.on(asked, Event::Failed(unreachable()));
+    assert!(tried.starts_with("disconnect"), "{tried}");
+
+    let no_wait = Policy {
+        limit: WaitLimit::Until(START),
+        ..first
+    };
+    let mut waiter = Waiter::asking(no_wait);
+    assert_eq!(waiter.on(1, loading()), "end: failed");
+}
+
+#[test]
+fn that_a_server_is_tried_again_is_shown_after_a_second_and_that_it_answers_when_it_does() {
+    let mut waiter = Waiter::settled(policy(), &busy());
+    assert_eq!(waiter.on(2_000, Event::Message), "ask, listening");
+    waiter.sent(2_000);
+    assert_eq!(waiter.tick(4_000), "time out");
+    let tried = waiter.on(4_000, Event::Failed(unreachable()));
+    assert_eq!(tried, "disconnect; show Unreachable for 2000ms");
+    assert_eq!(waiter.tick(4_100), "ask, listening");
+    waiter.sent(4_100);
+    let back = waiter.answered(4_200, Acquired::Busy(busy()));
+    assert!(back.starts_with("show answer"), "{back}");
+
+    // What was over sooner is nobody's business.
+    let mut waiter = Waiter::settled(policy(), &busy());
+    waiter.on(1_500, Event::Failed(unreachable()));
+    waiter.sent(1_500);
+    assert_eq!(waiter.on(1_600, Event::Failed(unreachable())), "disconnect");
+    assert_eq!(waiter.tick(1_700), "ask, listening");
+    waiter.sent(1_700);
+    let back = waiter.answered(1_800, Acquired::Busy(busy()));
+    assert!(!back.contains("answer"), "{back}");
 }
 
 #[test]
@@ -455,7 +517,8 @@ fn a_question_without_an_answer_times_out_and_one_that_was_not_sent_leaves_nothi
     let mut waiter = Waiter::asking(policy());
     assert_eq!(waiter.tick(1_999), "");
     assert_eq!(waiter.tick(2_000), "time out");
-    assert_eq!(waiter.on(2_000, Event::Failed(unreachable())), "disconnect");
+    let failed = waiter.on(2_000, Event::Failed(unreachable()));
+    assert_eq!(failed, "disconnect; show Unreachable for 2000ms");
     assert!(waiter.0.is_known());
 
     let mut waiter = Waiter::new(policy());
@@ -985,7 +1048,7 @@ fn reply(action: &Action, now: Moment) -> Vec<Event> {
             vec![Event::Sent(now, MS * 2_000), Event::Answered(Ok(answer))]
         }
         Action::LookAtRun(_) => vec![Event::Run(Some(HoldOutcome::Running))],
-        Action::Show { .. } => Vec::new(),
+        Action::Show { .. } | Action::ShowOutage { .. } | Action::ShowAnswer => Vec::new(),
         other => panic!("{other:?}"),
     }
 }

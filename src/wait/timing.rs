@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
+use crate::lock::ErrorKind;
 
 /// How long a user wants to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,58 @@ impl Pace {
         let spent = self.spent.map_or(now, |spent| spent.max(now));
         self.spent = Some(spent + FLOOR);
         now.max(spent.before(FLOOR * (BURST - 1)))
+    }
+}
+
+/// The time without the server, and when to show a user that it is tried again.
+#[derive(Debug)]
+pub struct Outage {
+    /// What is wrong.
+    kind: ErrorKind,
+    since: Moment,
+    /// There is a line that can be rewritten.
+    single_line: bool,
+    /// When there is something to show, if ever.
+    due: Option<Moment>,
+    was_shown: bool,
+}
+
+impl Outage {
+    pub fn new(kind: ErrorKind, since: Moment, single_line: bool) -> Self {
+        Self {
+            kind,
+            since,
+            single_line,
+            due: Some(since + FIRST),
+            was_shown: false,
+        }
+    }
+
+    /// What is wrong now: in a log, too, a change of that is news.
+    pub fn becomes(&mut self, kind: ErrorKind, now: Moment) {
+        if self.kind != kind {
+            self.kind = kind;
+            if self.was_shown {
+                self.due = Some(now);
+            }
+        }
+    }
+
+    pub fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// What is wrong, and for how long that lasts, if that is to be shown now.
+    pub fn shown(&mut self, now: Moment) -> Option<(ErrorKind, Duration)> {
+        self.due.filter(|due| now >= *due)?;
+        self.was_shown = true;
+        self.due = self.single_line.then(|| now + Duration::from_secs(1));
+        Some((self.kind, now.since(self.since)))
+    }
+
+    /// Whether the user knows of it.
+    pub fn was_shown(&self) -> bool {
+        self.was_shown
     }
 }
 
@@ -319,6 +372,29 @@ mod tests {
         assert!(schedule.is_due_for("", Some(7), START + MS * 63_300));
         assert!(!schedule.is_due_for("", Some(7), START + MS * 63_400));
         assert!(schedule.is_due_for("", None, START + MS * 63_500));
+    }
+
+    #[test]
+    fn an_outage_is_shown_once_in_a_log_and_each_second_on_a_terminal() {
+        use ErrorKind::{Loading, Unreachable};
+        let mut log = Outage::new(Unreachable, START, false);
+        assert_eq!(log.shown(START + MS * 999), None);
+        assert!(!log.was_shown());
+        assert_eq!(log.due(), Some(START + MS * 1_000));
+        assert_eq!(
+            log.shown(START + MS * 2_000),
+            Some((Unreachable, MS * 2_000))
+        );
+        log.becomes(Unreachable, START + MS * 9_000);
+        assert_eq!(log.due(), None);
+        log.becomes(Loading, START + MS * 9_000);
+        assert_eq!(log.shown(START + MS * 9_000), Some((Loading, MS * 9_000)));
+        assert_eq!(log.shown(START + MS * 99_000), None);
+
+        let mut terminal = Outage::new(Loading, START, true);
+        assert!(terminal.shown(START + MS * 1_000).is_some());
+        assert!(terminal.shown(START + MS * 1_999).is_none());
+        assert!(terminal.shown(START + MS * 2_000).is_some());
     }
 
     #[test]

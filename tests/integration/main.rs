@@ -15,6 +15,7 @@
 //! | `faults` | any one request or answer gets lost, late or cut, at any step |
 //! | `survival` | failures that are over within the lease change nothing |
 //! | `unresponsive` | ending while Redis doesn't respond, and starting nothing under an expired lease |
+//! | `trouble` | each way in which Redis or its URL can be wrong: one clear line, the status, what to do |
 //! | `distance` | servers that are far away, suspended or not ready |
 //! | `exclusion` | two holders never run at once, whichever clients they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
@@ -100,6 +101,7 @@ mod terminal;
 mod tidy;
 mod tmux;
 mod tree;
+mod trouble;
 mod unresponsive;
 mod untrusted;
 mod unusual;

@@ -119,8 +119,12 @@ fn acquire_lock(
 ) -> Result<Result<(), Reason>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
-    if let Some(signal) = acquisition::open(&mut holds.client, signals)? {
-        return Ok(Err(Reason::Interrupted(signal)));
+    match acquisition::open(&mut holds.client, signals) {
+        Ok(None) => {}
+        Ok(Some(signal)) => return Ok(Err(Reason::Interrupted(signal))),
+        // It is waited for as for a busy lock.
+        Err(error) if error.kind.will_pass() => {}
+        Err(error) => return Err(error.into()),
     }
     let outcome = acquisition.acquire_all(started, holds, signals, &mut timer);
     if let Outcome::NotAcquired(why) = outcome

@@ -40,6 +40,8 @@ pub struct Attempt<'a> {
     edge: Option<WaitEdge<'a>>,
     /// What went wrong last with what is held already.
     trouble: Option<LockTrouble>,
+    /// The last question had no answer in time.
+    timed_out: bool,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
@@ -83,6 +85,7 @@ impl<'a> Attempt<'a> {
             holder: None,
             edge: None,
             trouble: None,
+            timed_out: false,
             signals,
             timer,
         }
@@ -107,7 +110,13 @@ impl<'a> Attempt<'a> {
         if self.wait.is_known() && !matches!(outcome, Ok(Outcome::Acquired)) {
             let signals = Some(self.signals);
             let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
-            let released = self.acquisition.release(&self.claim, mode, client, signals);
+            let released = if self.timed_out && !client.was_reached() {
+                // It would have to be waited for once more.
+                self.claim.release_unheard(client)
+            } else {
+                let released = self.acquisition.release(&self.claim, mode, client, signals);
+                released.map(drop)
+            };
             if let Err(error) = released {
                 self.acquisition.verbosity().verbose(error);
             }
@@ -237,6 +246,7 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::Ask(place) => self.ask(place, events),
             wait::Action::TimeOut => {
+                self.timed_out = true;
                 let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
                 events.push_back(wait::Event::Failed(error));
             }
@@ -262,6 +272,11 @@ impl<'a> Attempt<'a> {
                 systemd::status(&line);
                 self.acquisition.verbosity().progress(&line);
             }
+            wait::Action::ShowOutage { kind, lasting } => {
+                let line = report::outage_line(kind, lasting);
+                self.acquisition.verbosity().progress(&line);
+            }
+            wait::Action::ShowAnswer => self.acquisition.verbosity().answers_again(),
             wait::Action::End(_) => {}
         }
         Ok(())

@@ -29,7 +29,9 @@ const LOOK: Duration = Duration::from_secs(1);
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     let asked = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
+    client.ask_role()?;
     let found = find(&mut client, &asked, options, settings)?;
+    settings.warn_of_replica(&client);
     if options.follow {
         return follow(found, &asked, options, settings, client);
     }

@@ -27,6 +27,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{self, ErrorKind, ReleaseMode, Who};
 use crate::process;
+use crate::reason::reason;
 use crate::report::{self, Verbosity};
 use crate::signal::on_terminal;
 use crate::signal::{SIGTSTP, Signals, ends_waiting};
@@ -131,7 +132,8 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
                     "command not found: \"{program}\" is one word; to run a shell line use -c"
                 ));
             } else {
-                report::error(format_args!("can't run {program}: {error}"));
+                let why = reason(error);
+                report::error(format_args!("can't run {program}: {why}"));
             }
             match error.kind() {
                 io::ErrorKind::NotFound => Exit::NotFound,
@@ -194,12 +196,13 @@ impl Run<'_> {
         };
         let guard = stderr::Guard::new();
         let outcome = match opened {
-            Ok(()) => {
+            // A server that says that it will be ready is waited for as for a busy lock.
+            Err(error) if !error.kind.will_pass() => Err(error.into()),
+            Ok(()) | Err(_) => {
                 let EventSources { signals, timer } = &mut senses;
                 self.acquisition
                     .acquire_all(started, &mut holds, signals, timer)
             }
-            Err(error) => Err(error.into()),
         };
         match outcome {
             Ok(Outcome::Acquired) => self.run_locked(&mut holds, began, job, &mut senses),

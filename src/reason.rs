@@ -1,0 +1,68 @@
+//! Why the system refused something, in words for people: without the system's own numbers. Pure.
+
+use std::io;
+
+/// What an error of the system means, as the end of a sentence: `no such file`.
+pub fn reason(error: &io::Error) -> String {
+    let text = match error.kind() {
+        io::ErrorKind::NotFound => "no such file",
+        io::ErrorKind::PermissionDenied => "permission denied",
+        io::ErrorKind::IsADirectory => "it is a directory",
+        io::ErrorKind::NotADirectory => "a part of its path is not a directory",
+        io::ErrorKind::InvalidData => "it isn't UTF-8 text",
+        _ => return lower_case(without_number(&error.to_string())),
+    };
+    text.to_owned()
+}
+
+/// Text without the number that the standard library puts behind an error: ` (os error 2)`.
+pub fn without_number(text: &str) -> String {
+    let mut rest = text;
+    let mut kept = String::with_capacity(text.len());
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        let digits = after.trim_start_matches(|c: char| c.is_ascii_digit());
+        kept += before;
+        if let Some(after) = digits.strip_prefix(')') {
+            rest = after;
+        } else {
+            kept += " (os error ";
+            rest = after;
+        }
+    }
+    kept + rest
+}
+
+fn lower_case(text: String) -> String {
+    let mut letters = text.chars();
+    match (letters.next(), letters.clone().next()) {
+        // Not the first letter of a name in capitals.
+        (Some(first), Some(second)) if !second.is_uppercase() => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_numbers_are_left_out() {
+        let reason = |number| reason(&io::Error::from_raw_os_error(number));
+        assert_eq!(reason(libc::ENOENT), "no such file");
+        assert_eq!(reason(libc::EACCES), "permission denied");
+        assert!(!reason(libc::EIO).contains("error 5"));
+        for (text, kept) in [
+            (
+                "can't: No such file (os error 2); more",
+                "can't: No such file; more",
+            ),
+            ("x (os error 2) y (os error 13)", "x y"),
+            ("x (os error two)", "x (os error two)"),
+            ("x (os error ", "x (os error "),
+        ] {
+            assert_eq!(without_number(text), kept);
+        }
+    }
+}
