@@ -202,7 +202,7 @@ pub const BUSY: u8 = 75;
 pub struct WaitOptions {
     /// Wait at most this long [default: forever]
     ///
-    /// 0 is the same as --no-wait; `forever` overrides a shorter setting. (--timeout limits COMMAND, not the wait.)
+    /// 0 is the same as --no-wait; `forever` overrides a shorter setting.
     #[arg(short, long, value_name = "DURATION", value_parser = wait_duration, conflicts_with = "no_wait", help_heading = "Waiting")]
     pub wait: Option<Duration>,
 
@@ -303,7 +303,7 @@ DURATION is 500ms, 30s, 5m, 1h 30m or 2d; a number without a unit counts seconds
 
 Examples:
   redlock run deploy -- ./deploy.sh             wait for the lock, run, release
-  redlock run -w 10m -E 0 nightly -- ./backup   give up in silence after 10 minutes
+  redlock run -w 10m -E 0 nightly -- ./backup   skip it after 10 minutes
   redlock run --slots 3 -t 1h report -c 'make report >report.log'
 
 Each option can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env."
