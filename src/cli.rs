@@ -421,11 +421,12 @@ pub struct Wait {
 
 /// Show who holds which lock, and who waits
 ///
-/// Without a NAME: all locks with the prefix that a redlock holds or waits for. With names: these locks,
-/// including free ones and those that other clients hold.
+/// Without a NAME: a table of all locks with the prefix that a redlock holds or waits for. With names: all
+/// that is known of these locks, including free ones and those that other clients hold. With a pattern
+/// ('deploy-*', in quotes): a table of the locks in use that match.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Lock names [default: all that are held or waited for]
+    /// Lock names, or patterns in quotes: * is any text, ? one character [default: all that are held or waited for]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
@@ -437,7 +438,7 @@ pub struct Status {
     #[arg(long, conflicts_with = "json")]
     pub names_only: bool,
 
-    /// Refresh every DURATION until interrupted [default: 1s]
+    /// Refresh every DURATION until q or Ctrl-C [default: 1s]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "1s")]
     pub watch: Option<String>,
 }

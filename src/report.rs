@@ -1,5 +1,6 @@
 //! What we say: one line on stderr, prefixed `redlock: `, safe for a terminal; and products on stdout.
 
+mod style;
 mod text;
 mod words;
 
@@ -10,12 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::reason::without_number;
 use crate::stderr;
 
+pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::text::{
-    command_line, escaped, escaped_json, format_duration, table, timestamp, truncate, width,
+    columns, command_line, escaped, escaped_json, format_duration, format_wait, padded, shorten,
+    size, table, timestamp, truncate, width,
 };
 pub use self::words::{
-    busy_line, describe_job, holder, holder_and_others, not_held, outage_line, user_at_host,
-    user_at_host_with_reason, waiting_line,
+    Outlook, busy_line, command_and_reason, describe_job, expectation, holder, holder_and_others,
+    not_held, outage_line, user_at_host, user_at_host_with_reason, waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

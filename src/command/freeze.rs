@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::identity::own_identity;
-use super::usage::name;
+use super::usage::{name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -12,6 +12,7 @@ use crate::report;
 
 /// Admits no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
+    refuse_pattern(&options.name, "freeze")?;
     let lock = settings.locks.lock(name(&options.name)?);
     let who = Who {
         reason: Some(options.reason.clone()),
@@ -46,6 +47,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
 
 /// Lets others in again.
 pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
+    refuse_pattern(&options.name, "thaw")?;
     let lock = settings.locks.lock(name(&options.name)?);
     let mut client = settings.locks.open()?;
     client.ask_role()?;

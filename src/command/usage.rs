@@ -615,6 +615,18 @@ pub(super) fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
     Ok(names)
 }
 
+/// Refuses a pattern where one lock is meant, and it matters which.
+pub(super) fn refuse_pattern(text: &str, command: &str) -> Result<()> {
+    if !text.contains(['*', '?']) {
+        return Ok(());
+    }
+    let status = report::command_line(&["redlock", "status", text].map(str::to_owned));
+    Err(BadUsage(format!(
+        "{command} takes one name and not a pattern like \"{text}\"; `{status}` lists what matches"
+    ))
+    .into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -67,7 +67,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         if std::mem::take(&mut is_first) {
             settings.warn_of_replica(&client);
         }
-        let Some((held, busy)) = found else {
+        let Some((held, busy, usual)) = found else {
             report::status_line(None);
             return Ok(Exit::Success);
         };
@@ -90,7 +90,11 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             }
             let frozen = busy.frozen.as_ref().map(|frozen| frozen.since_ms);
             if progress.is_due_for(&busy.id, frozen, at) {
-                let view = report::waiting_line(&held, &busy, at.since(looked));
+                let outlook = report::Outlook {
+                    usual,
+                    queues: false,
+                };
+                let view = report::waiting_line(&held, &busy, at.since(looked), outlook);
                 settings.verbosity.progress(&view);
             }
             if sleep(Some(&client), look_at.min(progress.due()))? {
@@ -100,22 +104,23 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     }
 }
 
-/// The first of the locks that is held, with its holder; `None` when all are free.
+/// The first of the locks that is held, with its holder, and how long a hold usually lasts; `None` when
+/// all are free.
 fn look(
     client: &mut Client,
     settings: &Settings,
     names: &[Name],
-) -> Result<Option<(Name, Busy)>, Error> {
+) -> Result<Option<(Name, Busy, Option<Duration>)>, Error> {
     // What was said before this look is answered by it.
     client.skip_incoming()?;
     if !client.is_open() {
         client.ask_role()?;
     }
     settings.locks.track(client, names)?;
-    let found = settings.locks.inspect(client, names)?;
+    let found = settings.locks.inspect_with_usual(client, names)?;
     Ok(found
         .into_iter()
-        .find_map(|lock| Some((lock.name.clone(), lock.busy()?))))
+        .find_map(|lock| Some((lock.name.clone(), lock.busy()?, lock.usual))))
 }
 
 /// Sleeps until a moment; true when the server has said something before.

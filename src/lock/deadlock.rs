@@ -121,7 +121,7 @@ impl Search<'_> {
     fn waiting(&mut self, name: &Name, id: &str) -> Result<Option<(Inspected, Waiting)>, Error> {
         let found = self
             .locks
-            .inspect_over(self.connection, std::slice::from_ref(name))?;
+            .inspect_over(self.connection, std::slice::from_ref(name), 0)?;
         let Some(lock) = found.into_iter().next() else {
             return Ok(None);
         };

@@ -107,7 +107,46 @@ impl HoldOutcome {
     }
 }
 
+/// Of how many of the newest holds the usual length is taken.
+pub(super) const NEWEST: usize = 20;
+
+/// How many of them say what is usual.
+const ENOUGH: usize = 3;
+
+/// How long a hold usually lasts, by those that succeeded: their median.
+pub(super) fn usual_of(mut lasted: Vec<Duration>) -> Option<Duration> {
+    lasted.sort_unstable();
+    let middle = lasted.len().saturating_sub(1) / 2;
+    lasted
+        .get(middle)
+        .copied()
+        .filter(|_| lasted.len() >= ENOUGH)
+}
+
 impl Locks {
+    /// How long a hold of this lock usually lasts, if the history knows that. One short question.
+    pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
+        let key = self.lock(name.clone()).keys.history;
+        let mut command = redis::cmd("LRANGE");
+        command.arg(key).arg(0).arg(NEWEST - 1);
+        let found =
+            client.with_connection(|connection, _| match connection.query_list(&command) {
+                // Where we may not read the history, nothing is usual: that is no reason to end a wait.
+                Err(error) if !error.kind.may_pass() => Ok(Value::Array(Vec::new())),
+                other => other,
+            })?;
+        let lasted = |record: &Value| {
+            let entry = over(name, record)?;
+            let succeeded = matches!(
+                entry.outcome,
+                HoldOutcome::Status(0) | HoldOutcome::Released
+            );
+            let lasted = entry.ended_ms?.saturating_sub(entry.since_ms);
+            succeeded.then_some(Duration::from_millis(lasted))
+        };
+        Ok(usual_of(array(found)?.iter().filter_map(lasted).collect()))
+    }
+
     /// What is known of the holds of some locks, in their order; those that can't be read are left
     /// out.
     pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<LockHistory>, Error> {
@@ -208,6 +247,18 @@ fn entry_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn three_holds_say_what_is_usual_and_two_do_not() {
+        let usual = |lasted: &[u64]| {
+            usual_of(lasted.iter().map(|ms| Duration::from_millis(*ms)).collect())
+                .map(|usual| usual.as_millis())
+        };
+        assert_eq!(usual(&[]), None);
+        assert_eq!(usual(&[3, 4]), None);
+        assert_eq!(usual(&[9, 1, 4]), Some(4));
+        assert_eq!(usual(&[9000, 1, 4, 5]), Some(4));
+    }
 
     #[test]
     fn a_record_is_read_as_it_is_written() {

@@ -5,9 +5,11 @@
 -- KEYS[4] holders
 -- KEYS[5] queue
 -- KEYS[6] waiters
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil}
+-- KEYS[7] history
+-- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil, ms that a hold lasted…}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local queue, waiters = KEYS[5], KEYS[6]
+local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
 
 local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
 
@@ -42,4 +44,16 @@ for _, token in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
 end
 local fence, freeze = unpack(redis.call('HMGET', state, 'fence', 'frozen'))
 local until_ms = tonumber(string.match(freeze or '', '^%d+') or 0)
-return {kind, fence, string.format('%.0f', now_ms), held, waiting, until_ms > now_ms and freeze}
+
+local lasted = {}
+if newest > 0 and (#held > 0 or #waiting > 0) then
+  local records = redis.pcall('LRANGE', history, 0, newest - 1)
+  -- A key of another type has no records.
+  for _, record in ipairs(records) do
+    local ended, how, since = string.match(record, '^%x+ (%d+) (%l+:?%d*) 0 %d+ (%d+) ')
+    if how == 'status:0' or how == 'released' then
+      lasted[#lasted + 1] = string.format('%.0f', math.max(0, ended - since))
+    end
+  end
+end
+return {kind, fence, string.format('%.0f', now_ms), held, waiting, until_ms > now_ms and freeze, lasted}

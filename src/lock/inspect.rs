@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::connection::{Call, Connection};
 use super::error::quoted;
+use super::history::{NEWEST, usual_of};
 use super::name::index_key;
 use super::scripts::{
     INSPECT, array, frozen, holder, lossy_text, milliseconds, number, some_text, unexpected_reply,
@@ -26,6 +27,8 @@ pub struct Inspected {
     pub frozen: Option<Frozen>,
     /// The waiters, in the order of their turns.
     pub waiters: Vec<Waiting>,
+    /// How long a hold usually lasts, where that was asked and the history knows it.
+    pub usual: Option<Duration>,
 }
 
 /// The content of a lock's key.
@@ -55,6 +58,42 @@ pub struct Hold {
 pub struct Waiting {
     pub id: String,
     pub waiter: Waiter,
+}
+
+/// What is known of the renewal of a hold's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Another client's lock, one that is being handed over or kept after its run, or one that its job
+    /// has extended.
+    Unknown,
+    /// No process renews it: a script has acquired it.
+    None,
+    /// It was acquired, or renewed for the last time, this long ago.
+    Ago(Duration),
+    /// The same, and it should have been renewed again by now.
+    Overdue(Duration),
+}
+
+impl Hold {
+    /// When its lease was renewed. A run renews after each third of the TTL: after a half of it
+    /// something is wrong.
+    pub fn renewal(&self) -> Renewal {
+        let Some(holder) = self.holder.as_ref().filter(|it| !it.kept && !it.granted) else {
+            return Renewal::Unknown;
+        };
+        if holder.who.instance.is_none() {
+            return Renewal::None;
+        }
+        let ttl = holder.who.ttl.map(Duration::from_millis);
+        match ttl
+            .zip(self.left)
+            .and_then(|(ttl, left)| ttl.checked_sub(left).zip(Some(ttl)))
+        {
+            Some((ago, ttl)) if ago > ttl / 2 => Renewal::Overdue(ago),
+            Some((ago, _)) => Renewal::Ago(ago),
+            None => Renewal::Unknown,
+        }
+    }
 }
 
 impl Inspected {
@@ -103,20 +142,30 @@ impl Inspected {
 impl Locks {
     /// Looks at locks. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-        client.with_connection(|connection, _| self.inspect_over(connection, names))
+        client.with_connection(|connection, _| self.inspect_over(connection, names, 0))
+    }
+
+    /// The same, and how long a hold of each usually lasts.
+    pub fn inspect_with_usual(
+        &self,
+        client: &mut Client,
+        names: &[Name],
+    ) -> Result<Vec<Inspected>, Error> {
+        client.with_connection(|connection, _| self.inspect_over(connection, names, NEWEST))
     }
 
     pub(super) fn inspect_over(
         &self,
         connection: &mut Connection,
         names: &[Name],
+        newest: usize,
     ) -> Result<Vec<Inspected>, Error> {
         let calls: Vec<Call> = names
             .iter()
             .map(|name| {
                 let mut call = self.lock(name.clone()).call(&INSPECT, Vec::new());
-                call.keys.truncate(6);
-                call.args.clear();
+                call.keys.truncate(7);
+                call.args = vec![newest.to_string().into()];
                 call
             })
             .collect();
@@ -160,10 +209,10 @@ impl Locks {
 }
 
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
-    let fields: [Value; 6] = array(answer)?
+    let fields: [Value; 7] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
-    let [kind, fence, now_ms, held, waiting, freeze] = fields;
+    let [kind, fence, now_ms, held, waiting, freeze, lasted] = fields;
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
@@ -191,6 +240,12 @@ fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
         key,
         frozen: frozen(&freeze)?,
         waiters,
+        usual: usual_of(
+            array(lasted)?
+                .iter()
+                .map(|ms| number(ms).map(Duration::from_millis))
+                .collect::<Result<_, _>>()?,
+        ),
     })
 }
 

@@ -91,7 +91,7 @@ pub use self::connection::Grant;
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::error::{Error, ErrorKind};
 pub use self::history::{HistoryEntry, HoldOutcome};
-pub use self::inspect::{Hold, Inspected, Key, Waiting, Which};
+pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;

@@ -31,6 +31,10 @@ pub struct Who {
     pub reason: Option<String>,
     /// A link to the job.
     pub url: Option<String>,
+    /// The TTL that it asks for, in milliseconds: with what is left of its lease it says when that was
+    /// renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
     /// Which process of which boot it is, or which several, as far as others can find out whether they
     /// still live. That there is one also says that a process watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,6 +180,8 @@ pub struct Holder {
     pub waited: Duration,
     /// Its run is over; the lock is only kept for a while.
     pub kept: bool,
+    /// It was granted, and isn't confirmed yet: its lease is a short one.
+    pub granted: bool,
     pub who: Who,
 }
 
@@ -184,13 +190,19 @@ impl Holder {
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
         let mut parts = within_bounds(entry)?.splitn(7, ' ');
+        let (fence, since_ms) = (number(parts.next()?)?, number(parts.next()?)?);
+        let limit = Limit::parse(parts.next()?)?;
+        let slot = parts.next()?.parse().ok().filter(|slot| *slot <= SLOTS)?;
+        let waited = Duration::from_millis(number(parts.next()?)?);
+        let phase = parts.next()?;
         Some(Self {
-            fence: number(parts.next()?)?,
-            since_ms: number(parts.next()?)?,
-            limit: Limit::parse(parts.next()?)?,
-            slot: parts.next()?.parse().ok().filter(|slot| *slot <= SLOTS)?,
-            waited: Duration::from_millis(number(parts.next()?)?),
-            kept: parts.next()? == "kept",
+            fence,
+            since_ms,
+            limit,
+            slot,
+            waited,
+            kept: phase == "kept",
+            granted: phase.starts_with("granted"),
             who: Who::parse(parts.next()?.as_bytes())?,
         })
     }
@@ -287,6 +299,7 @@ mod tests {
             command: vec![String::new(); 100_000],
             reason: Some(long(5000)),
             url: Some(long(5000)),
+            ttl: Some(30_000),
             instance: Some(long(5000)),
         };
         let written = who.to_json();

@@ -5,15 +5,61 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The text, cut to a width in characters.
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// How many columns of a terminal the text takes: two for a wide character, none for a combining one.
+pub fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// The text, cut to this many columns.
 pub fn truncate(text: &str, width: usize) -> Cow<'_, str> {
-    if text.chars().count() <= width {
+    if text.len() <= width || columns(text) <= width {
         return text.into();
     }
-    text.chars()
-        .take(width.saturating_sub(1))
-        .chain(['…'])
-        .collect()
+    let mut cut = start_of(text, width.saturating_sub(1)).to_owned();
+    cut.push('…');
+    cut.into()
+}
+
+/// The text, cut to this many columns in its middle: of a user and a host both ends say something.
+pub fn shorten(text: &str, width: usize) -> Cow<'_, str> {
+    if columns(text) <= width {
+        return text.into();
+    }
+    let room = width.saturating_sub(1);
+    let end = end_of(text, room / 4);
+    let start = start_of(text, room - columns(end));
+    format!("{start}…{end}").into()
+}
+
+/// As much of its start as fits into this many columns.
+fn start_of(text: &str, width: usize) -> &str {
+    let mut taken = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        taken += c.width().unwrap_or(0);
+        taken > width
+    });
+    // What joins a character to the next one joins nothing here.
+    text[..end.map_or(text.len(), |(at, _)| at)].trim_end_matches('\u{200d}')
+}
+
+/// As much of its end as fits into this many columns.
+fn end_of(text: &str, width: usize) -> &str {
+    let mut taken = 0;
+    let start = text.char_indices().rev().find(|(_, c)| {
+        taken += c.width().unwrap_or(0);
+        taken > width
+    });
+    let end = &text[start.map_or(0, |(at, c)| at + c.len_utf8())..];
+    // A combining character belongs to the one that was cut off.
+    end.trim_start_matches(|c: char| c.width() == Some(0))
+}
+
+/// The text, and spaces up to this many columns.
+pub fn padded(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(columns(text));
+    format!("{text}{:missing$}", "")
 }
 
 /// The text with control characters, direction marks and line separators written out: what comes from
@@ -69,7 +115,33 @@ pub fn timestamp(ms: u64) -> Option<String> {
 
 /// How many columns a terminal at standard output has; `None` without one.
 pub fn width() -> Option<usize> {
-    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
+    size().map(|(width, _)| width)
+}
+
+/// How many columns and rows a terminal at standard output has; `None` without one.
+pub fn size() -> Option<(usize, usize)> {
+    let (width, height) = terminal_size::terminal_size_of(io::stdout())?;
+    Some((width.0.into(), height.0.into()))
+}
+
+/// How long a wait was: `350ms`, `3.8s`, `2m 5s`.
+pub fn format_wait(waited: Duration) -> String {
+    match waited.as_secs() {
+        1..60 => format!("{:.1}s", (waited.as_secs_f64() * 10.0).floor() / 10.0),
+        _ => format_duration(waited),
+    }
+}
+
+/// A place: `2nd`.
+pub fn ordinal(number: u32) -> String {
+    let ending = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
 }
 
 /// A table: columns as wide as they need to be, but for the last; what doesn't fit is cut off. What
@@ -81,14 +153,14 @@ pub fn table<R: AsRef<[String]>>(rows: &[R], width: Option<usize>) -> String {
             if column == widths.len() {
                 widths.push(0);
             }
-            widths[column] = escaped(cell).chars().count().max(widths[column]);
+            widths[column] = columns(&escaped(cell)).max(widths[column]);
         }
     }
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
-        for (cell, width) in row.as_ref().iter().zip(&widths) {
-            let _ = write!(line, "{:<width$}  ", escaped(cell));
+        for (cell, width) in row.as_ref().iter().zip(widths.iter().copied()) {
+            line += &padded(&escaped(cell), width + 2);
         }
         text += &truncate(line.trim_end(), width.unwrap_or(usize::MAX));
         text.push('\n');
@@ -126,6 +198,49 @@ mod tests {
             "\\u{202e}a  b\n"
         );
         assert!(matches!(escaped("plain é"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_and_combining_ones_none() {
+        let rows = ["東京", "e\u{301}", "🚀", "ab"].map(|name| [name.into(), "x".into()]);
+        assert_eq!(
+            table(&rows, None),
+            "東京  x\ne\u{301}     x\n🚀    x\nab    x\n"
+        );
+        assert_eq!(truncate("東京都", 6), "東京都");
+        assert_eq!(truncate("東京都", 5), "東京…");
+        assert_eq!(truncate("東京都", 4), "東…");
+        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩…");
+        assert_eq!(truncate("e\u{301}e\u{301}e\u{301}", 2), "e\u{301}…");
+        assert_eq!(truncate("ab", 0), "…");
+    }
+
+    #[test]
+    fn a_user_and_a_host_are_cut_in_the_middle() {
+        let long = "runner@fv-az1234-567.internal.cloudapp.net";
+        assert_eq!(shorten(long, 24), "runner@fv-az1234-5…p.net");
+        assert_eq!(shorten("ci@ci-7", 7), "ci@ci-7");
+        for width in 1..40 {
+            assert_eq!(columns(&shorten(long, width)), width);
+            assert!(columns(&shorten("東京東京東京東京@東京東京e\u{301}e\u{301}", width)) <= width);
+        }
+    }
+
+    #[test]
+    fn a_wait_has_tenths_while_they_matter() {
+        for (ms, text) in [
+            (350, "350ms"),
+            (3_890, "3.8s"),
+            (59_999, "59.9s"),
+            (61_000, "1m 1s"),
+        ] {
+            assert_eq!(format_wait(Duration::from_millis(ms)), text);
+        }
+        let places = [1, 2, 3, 4, 11, 12, 13, 21, 22, 101, 111].map(ordinal);
+        assert_eq!(
+            places.join(" "),
+            "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 101st 111th"
+        );
     }
 
     #[test]

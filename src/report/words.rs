@@ -4,15 +4,22 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::text::{columns, ordinal, shorten};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::lock::{Busy, ErrorKind, Frozen, Holder, Loss, Name, Who};
 
-/// The command, its reason in parentheses, and the link to the job.
-pub fn describe_job(who: &Who) -> String {
+/// The command, and its reason in parentheses.
+pub fn command_and_reason(who: &Who) -> String {
     let mut what = escaped(&quoted(&command_line(&who.command))).into_owned();
     if let Some(reason) = &who.reason {
         let _ = write!(what, "  ({})", escaped(&quoted(reason)));
     }
+    what.trim_start().to_owned()
+}
+
+/// The command, its reason in parentheses, and the link to the job.
+pub fn describe_job(who: &Who) -> String {
+    let mut what = command_and_reason(who);
     if let Some(url) = &who.url {
         let _ = write!(what, "  {}", escaped(&quoted(url)));
     }
@@ -104,11 +111,48 @@ fn expiry(left: Option<Duration>) -> String {
     )
 }
 
-/// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); 2 ahead`.
-/// What is known is `old`. On a terminal what doesn't fit is taken off the command.
-pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
+/// What a waiter may expect.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outlook {
+    /// How long a hold of the lock usually lasts.
+    pub usual: Option<Duration>,
+    /// It has a place in the queue, and doesn't only look on.
+    pub queues: bool,
+}
+
+/// `usually done in 2m 40s, about 1m 20s left`.
+pub fn expectation(usual: Duration, running: Duration) -> String {
+    let left = about_left(usual, running).map(|left| format!(", {left}"));
+    let usual = format_duration(usual);
+    format!("usually done in {usual}{}", left.unwrap_or_default())
+}
+
+/// `about 1m 20s left`; `None` when it takes longer than usual.
+fn about_left(usual: Duration, running: Duration) -> Option<String> {
+    let left = usual.checked_sub(running).filter(|left| !left.is_zero())?;
+    // To the second, also where the usual has milliseconds.
+    let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_millis() > 0));
+    Some(format!("about {} left", format_duration(left)))
+}
+
+/// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); usually done
+/// in 4m, about 40s left; 2nd in line`. What is known is `old`. On a terminal what doesn't fit is taken off
+/// the command, then off the holder.
+pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: Outlook) -> String {
+    waiting_line_within(line_width(), name, busy, old, outlook)
+}
+
+/// The same in a line of this many columns.
+fn waiting_line_within(
+    width: usize,
+    name: &Name,
+    busy: &Busy,
+    old: Duration,
+    outlook: Outlook,
+) -> String {
     let start = format!("waiting for \"{name}\"");
-    let end = ahead(busy);
+    // What to expect, in full and shortened; the holder, shortened.
+    let (mut full, mut brief, mut short) = (String::new(), String::new(), None);
     let (whom, what) = match (&busy.frozen, &busy.holder) {
         (Some(frozen), _) => {
             let still = match busy.holders {
@@ -139,7 +183,16 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
         }
         (None, Some(Holder { since_ms, who, .. })) => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
+            if let Some(usual) = outlook.usual {
+                // Of several holders any may be the next to end.
+                let running = if busy.holders == 1 { held } else { usual };
+                full = format!("; {}", expectation(usual, running));
+                let left = about_left(usual, running);
+                brief = left.map_or(String::new(), |left| format!("; {left}"));
+            }
             let held = format_duration(Duration::from_secs(held.as_secs()));
+            let host = escaped(&format!("{}@{}", who.user, who.host)).into_owned();
+            short = Some(format!(", held by {} for {held}", shorten(&host, 20)));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
                 escaped(&(quoted(&command_line(&who.command)).into_owned() + &why(who)))
@@ -147,9 +200,34 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
             )
         }
     };
-    let rest = [PREFIX, &start, &whom, &end].map(|part| part.chars().count());
-    let room = line_width().saturating_sub(rest.iter().sum());
-    start + &whom + &truncate(&what, room) + &end
+    let place = match busy.ahead {
+        0 => String::new(),
+        ahead if outlook.queues => format!("; {} in line", ordinal(ahead.saturating_add(1))),
+        ahead => format!("; {ahead} ahead"),
+    };
+    let (full, brief) = (full + &place, brief + &place);
+    let room = |whom: &str, end: &str| {
+        let rest = [PREFIX, &start, whom, end].map(columns);
+        width.checked_sub(rest.iter().sum())
+    };
+    let left = room(&whom, &full);
+    let fits = left.is_some_and(|left| left >= columns(&what).min(LEAST));
+    let short = match short {
+        Some(short) if !fits => short,
+        _ => return start + &whom + &truncate(&what, left.unwrap_or(0)) + &full,
+    };
+    let shorter = [
+        (whom.trim_end_matches(": "), &full),
+        (&short, &full),
+        (&short, &brief),
+        ("", &full),
+        ("", &brief),
+    ];
+    let fitting = shorter
+        .into_iter()
+        .find(|(whom, end)| room(whom, end).is_some());
+    let (whom, end) = fitting.unwrap_or(("", &place));
+    start + whom + end
 }
 
 /// `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
@@ -170,6 +248,9 @@ pub fn outage_line(kind: ErrorKind, lasting: Duration) -> String {
     }
     line
 }
+
+/// The least of a command that says anything, in columns.
+const LEAST: usize = 10;
 
 /// The most that is said of another client's COMMAND, reason or name at once, in characters.
 const QUOTED: usize = 300;
@@ -231,6 +312,7 @@ mod tests {
                 slot: 1,
                 waited: Duration::ZERO,
                 kept: false,
+                granted: false,
                 who: who.clone(),
             }),
             frozen,
@@ -246,10 +328,68 @@ mod tests {
         for busy in [busy(None), busy(Some(frozen))] {
             for said in [
                 busy_line(&name, &busy),
-                waiting_line(&name, &busy, Duration::ZERO),
+                waiting_line(&name, &busy, Duration::ZERO, Outlook::default()),
             ] {
                 assert!(said.contains("x…") && said.len() < 2000, "{said}");
             }
         }
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_what_to_expect_rather_than_the_command() {
+        let who = Who {
+            host: "fv-az1234-567.internal.cloudapp.net".into(),
+            user: "runner".into(),
+            pid: 4121,
+            command: vec!["./deploy.sh".into(), "--region".into(), "eu-west-1".into()],
+            ..Who::default()
+        };
+        let busy = Busy {
+            now_ms: 80_000,
+            ahead: 1,
+            ticket: None,
+            polls: false,
+            left: None,
+            holders: 1,
+            id: String::new(),
+            holder: Some(Holder {
+                fence: 1,
+                since_ms: 0,
+                limit: crate::lock::Limit::EXCLUSIVE,
+                slot: 1,
+                waited: Duration::ZERO,
+                kept: false,
+                granted: false,
+                who,
+            }),
+            frozen: None,
+            repaired: false,
+            granted: false,
+        };
+        let line = |width: usize, usual: Option<u64>| {
+            let outlook = Outlook {
+                usual: usual.map(Duration::from_secs),
+                queues: true,
+            };
+            let name = "deploy".parse().unwrap();
+            let line = waiting_line_within(width, &name, &busy, Duration::ZERO, outlook);
+            assert!(columns(PREFIX) + columns(&line) <= width.max(44), "{line}");
+            line
+        };
+        let all = "waiting for \"deploy\", held by runner@fv-az1234-567.internal.cloudapp.net (pid 4121) for \
+                   1m 20s: ./deploy.sh --region eu-west-1; usually done in 2m 40s, about 1m 20s left; 2nd in line";
+        assert_eq!(line(usize::MAX, Some(160)), all);
+        assert_eq!(
+            line(119, Some(160)),
+            "waiting for \"deploy\", held by runner@fv-az123….net for 1m 20s; about 1m 20s left; 2nd in line"
+        );
+        assert_eq!(
+            line(79, Some(160)),
+            "waiting for \"deploy\"; about 1m 20s left; 2nd in line"
+        );
+        assert_eq!(line(39, Some(160)), "waiting for \"deploy\"; 2nd in line");
+        // It takes longer than usual.
+        assert!(line(usize::MAX, Some(60)).ends_with("; usually done in 1m; 2nd in line"));
+        assert!(line(usize::MAX, None).ends_with("eu-west-1; 2nd in line"));
     }
 }

@@ -230,6 +230,19 @@ pub fn start_thread(
     started
 }
 
+/// The time of day where the user is: hours, minutes, seconds.
+pub fn local_time() -> (u8, u8, u8) {
+    let mut parts = MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: both functions write only to what they are given; all bits zero are a `tm`.
+    let parts = unsafe {
+        let now = libc::time(ptr::null_mut());
+        libc::localtime_r(&raw const now, parts.as_mut_ptr());
+        parts.assume_init()
+    };
+    let part = |number: c_int| u8::try_from(number).unwrap_or(0);
+    (part(parts.tm_hour), part(parts.tm_min), part(parts.tm_sec))
+}
+
 /// The result of a system call.
 fn checked(result: c_long) -> io::Result<c_long> {
     match result {

@@ -54,6 +54,7 @@ fn holder(host: &str) -> Holder {
         slot: 1,
         waited: Duration::ZERO,
         kept: false,
+        granted: false,
         who: Who {
             host: host.into(),
             instance: Some("process".into()),

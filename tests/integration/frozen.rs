@@ -195,7 +195,7 @@ fn status_shows_the_holder_and_the_waiters_of_a_frozen_lock_and_who_froze_it() {
         assert_eq!(lock["holders"][0]["pid"], holder.run.pid());
         assert_eq!(lock["waiters"][0]["pid"], waiter.pid());
         assert_eq!(lock["frozen"]["reason"], "release night");
-        let table = redlock(&redis, &["status", "a"]).stdout;
+        let table = redlock(&redis, &["status"]).stdout;
         for text in ["frozen", "(release night)", "waiting #1"] {
             assert!(table.contains(text), "{text}: {table}");
         }

@@ -31,6 +31,7 @@
 //! | `sweep` | each system call fails once, or is the last one, and the promises hold |
 //! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
+//! | `screen` | what people see of locks on terminals of 40, 80 and 120 columns |
 //! | `release` | releasing by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
 //! | `fencing` | a fence file rejects every stale writer |
@@ -85,6 +86,7 @@ mod queue;
 mod recipes;
 mod release;
 mod repair;
+mod screen;
 mod scripts;
 mod second_host;
 mod services;

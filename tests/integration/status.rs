@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Redis, Running, assert_nothing_left, outcome, wait_until};
+use crate::support::{Gated, Redis, Running, assert_nothing_left, outcome, queued, wait_until};
 
 fn held(redis: &Redis, options: &[&str], name: &str) -> Running {
     let arguments = [
@@ -78,7 +78,14 @@ fn the_json_is_that_of_the_manual() {
     assert!(fence > 1_700_000_000_000_000);
     let holder = &mut lock["holders"][0];
     assert_eq!(holder["id"].take().as_str().unwrap().len(), 12);
-    let since = holder["since"].take();
+    let (since, renewed) = (holder["since"].take(), holder["renewed_at"].take());
+    assert!(
+        renewed.as_str() >= since.as_str()
+            && renewed
+                .as_str()
+                .is_some_and(|at| at.len() == "2026-11-20T14:02:11.000Z".len()),
+        "{renewed}"
+    );
     assert!(
         since
             .as_str()
@@ -89,10 +96,11 @@ fn the_json_is_that_of_the_manual() {
         locks,
         json!([{
             "name": "deploy", "frozen": null, "mode": "exclusive", "held": true, "ttl_ms": null,
-            "fence": null, "slots": null,
+            "fence": null, "slots": null, "usual_ms": null,
             "holders": [{
                 "id": null, "host": host(), "user": "ci", "pid": run.pid(),
-                "command": ["sh", "-c", "echo ready; exec sleep 60"], "since": null, "ttl_ms": null,
+                "command": ["sh", "-c", "echo ready; exec sleep 60"], "since": null,
+                "renewed_at": null, "ttl_ms": null,
                 "reason": "release 7", "url": null, "kept": false, "foreign": false,
             }],
             "waiters": [],
@@ -282,4 +290,216 @@ fn a_reader_that_goes_away_is_no_error() {
     let redis = Redis::start();
     let end = outcome(&mut redis.run("a", "redlock status --watch=1ms | head -n 2"));
     end.assert_code(0).assert_silent();
+}
+
+/// Holds of this lock that succeed, one after the other.
+fn history_of(redis: &Redis, name: &str, count: usize) {
+    for _ in 0..count {
+        outcome(&mut redis.redlock(&["run", name, "--", "sleep", "0.2"])).assert_code(0);
+    }
+}
+
+#[test]
+fn names_are_sorted_as_people_count() {
+    let redis = Redis::start();
+    let runs = ["lock-10", "lock-2", "a"].map(|name| held(&redis, &[], name));
+    assert_eq!(status(&redis, &["--names-only"]), "a\nlock-2\nlock-10\n");
+    let table = status(&redis, &[]);
+    let names: Vec<&str> = table
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(names, ["NAME", "a", "lock-2", "lock-10"]);
+    drop(runs);
+}
+
+#[test]
+fn a_pattern_shows_the_locks_in_use_that_match() {
+    let redis = Redis::start();
+    let runs = ["deploy-a", "deploy-b", "nightly"].map(|name| held(&redis, &[], name));
+    outcome(&mut redis.redlock(&["run", "deploy-over", "--", "true"])).assert_code(0);
+    let names = |arguments: &[&str]| status(&redis, &[&["--names-only"], arguments].concat());
+    assert_eq!(names(&["deploy-*"]), "deploy-a\ndeploy-b\n");
+    assert_eq!(names(&["*-?"]), "deploy-a\ndeploy-b\n");
+    assert_eq!(names(&["*-a", "free"]), "deploy-a\nfree\n");
+    assert!(status(&redis, &["deploy-*"]).starts_with("NAME"));
+    assert_eq!(as_json(&redis, &["n*y"])[0]["name"], "nightly");
+    assert_eq!(
+        status(&redis, &["x*", "y?"]),
+        "no lock in use matches \"x*\" or \"y?\"\n"
+    );
+    assert_eq!(as_json(&redis, &["x*"]), json!([]));
+    drop(runs);
+}
+
+#[test]
+fn what_changes_one_lock_takes_no_pattern() {
+    let redis = Redis::start();
+    for arguments in [
+        &["freeze", "--reason", "x", "deploy-*"][..],
+        &["thaw", "deploy-*"],
+        &["release", "deploy-*"],
+        &["release", "--force", "deploy-?"],
+    ] {
+        let end = outcome(&mut redis.redlock(arguments));
+        end.assert_code(64)
+            .assert_says("takes one name and not a pattern");
+    }
+    assert!(redis.keys().is_empty());
+}
+
+#[test]
+fn a_lock_by_its_name_is_shown_in_detail_and_nothing_is_cut() {
+    let redis = Redis::start();
+    let long = "x".repeat(300);
+    let mut command = redis.redlock(&["run", "--reason", &long, "--ttl", "1m", "a", "--"]);
+    command.args(["sh", "-c", "echo ready; exec sleep 60", &long]);
+    let link = "https://ci.example.com/jobs/4711";
+    let mut run = Running::start(
+        command
+            .env("USER", "ci")
+            .env("BUILD_URL", link)
+            .env("JENKINS_URL", "x"),
+    );
+    run.expect_line("ready");
+    let waiter = queued(&redis, &["run", "a", "--", "true"]);
+    let text = status(&redis, &["a", "free"]);
+    let id = as_json(&redis, &["a"])[0]["holders"][0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    for line in [
+        "lock:          a",
+        "state:         held, exclusive",
+        "holder:        ci",
+        &format!("host:          {}", host()),
+        &format!("pid:           {}", run.pid()),
+        &format!("id:            {id}"),
+        &format!("command:       sh -c 'echo ready; exec sleep 60' {long}"),
+        &format!("reason:        {long}"),
+        &format!("to free it:    redlock release --force --id {id} a"),
+        "to freeze it:  redlock freeze --reason TEXT a",
+        "waiters:       1",
+        "lock:          free",
+        "state:         free",
+    ] {
+        assert!(
+            text.lines().any(|shown| shown == line),
+            "no {line:?} in {text}"
+        );
+    }
+    for part in [
+        "running for:   ",
+        "last renewed:  ",
+        "s left of 1m",
+        "waiter:        #1 ",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    // What it says can be typed.
+    let free = text
+        .lines()
+        .find_map(|line| line.strip_prefix("to free it:    redlock "));
+    let words: Vec<&str> = free.unwrap().split(' ').collect();
+    outcome(&mut redis.redlock(&words)).assert_code(0);
+    drop((run, waiter));
+}
+
+#[test]
+fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_alarm() {
+    let redis = Redis::start();
+    let run = held(&redis, &["--ttl", "6s"], "stuck");
+    outcome(&mut redis.redlock(&["acquire", "script"])).assert_code(0);
+    assert!(!status(&redis, &[]).contains("not renewed"));
+    run.suspend();
+    wait_until("it is seen", || {
+        status(&redis, &["s*"]).contains("s, not renewed")
+    });
+    let detail = status(&redis, &["stuck", "script"]);
+    let lines: Vec<&str> = detail.lines().collect();
+    let seen = |start: &str, end: &str| {
+        let is_it = |line: &&str| line.starts_with(start) && line.contains(end);
+        assert!(
+            lines.iter().any(is_it),
+            "no {start:?} {end:?} in {detail}"
+        );
+    };
+    seen("last renewed:  ", "s ago; not renewed in time");
+    seen("lease:         not renewed, expires in 2", "s");
+    let row = status(&redis, &["scr*"]);
+    assert!(
+        row.contains("expires in ") && !row.contains("not renewed"),
+        "{row}"
+    );
+    let json = as_json(&redis, &["stuck", "script"]);
+    assert!(json[0]["holders"][0]["renewed_at"].is_string(), "{json}");
+    assert_eq!(json[1]["holders"][0]["renewed_at"], Value::Null);
+    run.resume();
+}
+
+#[test]
+fn a_grant_that_is_not_confirmed_and_a_lock_that_is_kept_raise_no_alarm() {
+    let redis = Redis::start();
+    let keeping = ["run", "--hold-at-least", "1m", "kept", "--", "true"];
+    outcome(&mut redis.redlock(&keeping)).assert_code(0);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiter = queued(&redis, &["run", "--ttl", "1m", "a", "--", "sleep", "60"]);
+    waiter.suspend();
+    holder.end();
+    let rows = status(&redis, &["*"]);
+    assert!(
+        rows.lines().count() == 3 && !rows.contains("not renewed"),
+        "{rows}"
+    );
+    let json = as_json(&redis, &["a", "kept"]);
+    for lock in [&json[0], &json[1]] {
+        assert_eq!(lock["holders"][0]["renewed_at"], Value::Null, "{json}");
+    }
+    waiter.resume();
+}
+
+#[test]
+fn how_long_a_hold_usually_lasts_is_shown_from_three_successes_on() {
+    let redis = Redis::start();
+    history_of(&redis, "a", 2);
+    outcome(&mut redis.redlock(&["run", "a", "--", "false"])).assert_code(1);
+    let usual = |name: &str| as_json(&redis, &[name])[0]["usual_ms"].clone();
+    {
+        let run = held(&redis, &[], "a");
+        assert_eq!(usual("a"), Value::Null);
+        assert!(!status(&redis, &[]).contains("usually"));
+        run.signal(Signal::SIGTERM);
+        run.finish().assert_code(143);
+    }
+    history_of(&redis, "a", 1);
+    let _run = held(&redis, &[], "a");
+    let usually = usual("a").as_u64().unwrap();
+    assert!((200..5_000).contains(&usually), "{usually}");
+    assert!(status(&redis, &[]).contains(" (usually "));
+    let detail = status(&redis, &["a"]);
+    assert!(detail.contains("; usually done in "), "{detail}");
+    // A history of another type is no reason for an error.
+    redis.cli(&["DEL", "{redlock:a}:history"]);
+    redis.cli(&["SET", "{redlock:a}:history", "x"]);
+    assert_eq!(usual("a"), Value::Null);
+}
+
+#[test]
+fn wide_and_combining_characters_stand_in_columns() {
+    let redis = Redis::start();
+    let runs = ["東京", "e\u{301}e\u{301}", "🚀", "plain"].map(|name| held(&redis, &[], name));
+    let table = status(&redis, &[]);
+    for (name, spaces) in [
+        ("東京", 3),
+        ("e\u{301}e\u{301}", 5),
+        ("🚀", 5),
+        ("plain", 2),
+    ] {
+        let row = format!("{name}{:spaces$}exclusive", "");
+        assert!(
+            table.lines().any(|line| line.starts_with(&row)),
+            "no {row:?} in {table}"
+        );
+    }
+    drop(runs);
 }

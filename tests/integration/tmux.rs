@@ -13,10 +13,16 @@ pub struct Tmux<'a> {
 
 impl<'a> Tmux<'a> {
     pub fn start(redis: &'a Redis) -> Self {
+        Self::with_size(redis, 120, 50)
+    }
+
+    /// The same in a window of this many columns and rows.
+    pub fn with_size(redis: &'a Redis, columns: u16, rows: u16) -> Self {
         let mut tmux = Self { redis, pid: 0 };
         let shell = "PS1='$ ' exec bash --norc --noprofile --noediting -i";
         let home = redis.dir.path().to_str().unwrap();
-        let options = ["-d", "-x", "120", "-y", "50", "-c", home];
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        let options = ["-d", "-x", &columns, "-y", &rows, "-c", home];
         tmux.tmux(&[&["new-session"], &options[..], &[shell]].concat());
         let pid = tmux.tmux(&["display-message", "-p", "#{pid}"]);
         tmux.pid = pid.trim().parse().unwrap();
@@ -53,6 +59,32 @@ impl<'a> Tmux<'a> {
     /// Presses a key by its name: `C-c`, `Enter`.
     pub fn press(&self, key: &str) {
         self.tmux(&["send-keys", key]);
+    }
+
+    /// Gives the window another size.
+    pub fn resize(&self, columns: u16, rows: u16) {
+        let (columns, rows) = (columns.to_string(), rows.to_string());
+        self.tmux(&["resize-window", "-x", &columns, "-y", &rows]);
+    }
+
+    /// What is on the screen, with the sequences that colour it.
+    pub fn colored(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-e"])
+    }
+
+    /// The only process that the shell has started.
+    pub fn child(&self) -> i32 {
+        let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        let shell = shell.trim();
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
+        children.unwrap().trim().parse().unwrap()
+    }
+
+    /// What tmux says of the terminal: `cursor_flag`, `alternate_on`.
+    pub fn flag(&self, name: &str) -> bool {
+        self.tmux(&["display-message", "-p", &format!("#{{{name}}}")])
+            .trim()
+            == "1"
     }
 
     /// What is on the screen.

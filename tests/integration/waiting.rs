@@ -56,7 +56,7 @@ fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
         holder.pid()
     );
     let rest = "s: sh -c 'echo ready; exec sleep 60' deploy.sh (release 7)";
-    for (line, end) in [(line, ""), (second.line(), "; 1 ahead")] {
+    for (line, end) in [(line, ""), (second.line(), "; 2nd in line")] {
         let since = line.strip_prefix(&start);
         let since = since.and_then(|line| line.strip_suffix(&format!("{rest}{end}")));
         let seconds: u32 = since.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
@@ -93,12 +93,12 @@ fn each_change_of_holder_is_a_line_and_nothing_else_is() {
     let line = waiter.line();
     let is_of = |line: &str, run: &Running| line.contains(&format!("(pid {})", run.pid()));
     assert!(is_of(&line, &first.run), "{line}");
-    assert!(line.ends_with("; 1 ahead"), "{line}");
+    assert!(line.ends_with("; 2nd in line"), "{line}");
     first.end();
     let second = second.ready();
     let line = waiter.line();
     assert!(is_of(&line, &second.run), "{line}");
-    assert!(!line.contains("ahead"), "{line}");
+    assert!(!line.contains("in line"), "{line}");
     second.end();
     waiter.expect_line("ran");
     let end = waiter.finish();
@@ -188,7 +188,7 @@ fn screen(shown: &str) -> String {
 }
 
 #[test]
-fn on_a_terminal_it_is_one_line_that_is_rewritten_and_erased_at_the_end() {
+fn on_a_terminal_it_is_one_line_that_is_rewritten_and_at_the_end_says_how_long_it_took() {
     let redis = Redis::start();
     let command = ["sh", "-c", "echo ready; exec sleep 60"];
     let holder = held(&redis, &["--reason", "a rather long reason"], &command);
@@ -205,7 +205,13 @@ fn on_a_terminal_it_is_one_line_that_is_rewritten_and_erased_at_the_end() {
     assert!(line.chars().count() < 60, "{line:?}");
     end(holder).assert_code(143);
     assert_eq!(terminal.finish().code(), Some(0));
-    assert_eq!(screen(&terminal.shown), "ran\n", "{:?}", terminal.shown);
+    let screen = screen(&terminal.shown);
+    let lines: Vec<&str> = screen.lines().collect();
+    assert!(
+        lines[0].starts_with("redlock: got \"a\" after "),
+        "{screen:?}"
+    );
+    assert_eq!(lines[1..], ["ran"], "{screen:?}");
     assert_nothing_left(&redis);
 }
 
@@ -415,4 +421,73 @@ fn the_table_shows_the_waiters() {
     holder.end();
     waiter.ready().end();
     assert_nothing_left(&redis);
+}
+
+/// Holds of the lock "a" that succeed, one after the other.
+fn three_short_holds(redis: &Redis) {
+    for _ in 0..3 {
+        outcome(&mut redis.redlock(&["run", "a", "--", "sleep", "0.2"])).assert_code(0);
+    }
+}
+
+#[test]
+fn a_waiter_says_what_to_expect_and_how_long_it_took() {
+    let redis = Redis::start();
+    three_short_holds(&redis);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let questions = redis.calls("lrange");
+    let mut first = heard(&redis, &["run", "-v", "a", "--", "true"]);
+    first.wait_until_queued(&redis);
+    let mut second = heard(&redis, &["run", "a", "--", "true"]);
+    let mut silent = heard(&redis, &["run", "-q", "a", "--", "true"]);
+    silent.wait_until_queued(&redis);
+    let line = first.line();
+    assert!(
+        line.contains("; usually done in ") && !line.contains("in line"),
+        "{line}"
+    );
+    let line = second.line();
+    assert!(
+        line.contains("; usually done in ") && line.ends_with("; 2nd in line"),
+        "{line}"
+    );
+    assert_eq!(
+        redis.calls("lrange"),
+        questions + 2,
+        "each waiter that says it asks once"
+    );
+    holder.end();
+    let line = first.line();
+    let waited = line.strip_prefix("redlock: got \"a\" after ");
+    let seconds = waited.and_then(|waited| waited.strip_suffix('s'));
+    assert!(
+        seconds.is_some_and(|it| it.parse::<f64>().unwrap() >= 1.0),
+        "{line}"
+    );
+    first.finish().assert_code(0);
+    // In a log it isn't news.
+    for waiter in [second, silent] {
+        let end = waiter.finish();
+        end.assert_code(0);
+        assert!(!end.stdout.contains("got "), "{end:?}");
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_waiter_that_may_not_read_the_history_waits_as_well() {
+    let redis = Redis::start();
+    three_short_holds(&redis);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    redis.cli(&["ACL", "SETUSER", "default", "-lrange"]);
+    let mut waiter = heard(&redis, &["run", "a", "--", "echo", "ran"]);
+    let line = waiter.line();
+    assert!(
+        line.starts_with("redlock: waiting for \"a\"") && !line.contains("usually"),
+        "{line}"
+    );
+    redis.cli(&["ACL", "SETUSER", "default", "+lrange"]);
+    holder.end();
+    waiter.expect_line("ran");
+    waiter.finish().assert_code(0);
 }

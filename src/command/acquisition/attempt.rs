@@ -22,7 +22,7 @@ use crate::lock::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, WaitEdge,
 };
 use crate::process::{self, Liveness, ProcessFd};
-use crate::report;
+use crate::report::{self, Outlook, Verbosity};
 use crate::signal::Signals;
 use crate::systemd;
 use crate::wait::{self, HolderState, Wait, WaitLimit};
@@ -42,6 +42,11 @@ pub struct Attempt<'a> {
     trouble: Option<LockTrouble>,
     /// The last question had no answer in time.
     timed_out: bool,
+    /// How long a hold of this lock usually lasts, where the history has said so; and whether it was asked.
+    usual: Option<Duration>,
+    asked_usual: bool,
+    /// What we wait for was shown on a terminal.
+    was_shown: bool,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
@@ -86,6 +91,9 @@ impl<'a> Attempt<'a> {
             edge: None,
             trouble: None,
             timed_out: false,
+            usual: None,
+            asked_usual: false,
+            was_shown: false,
             signals,
             timer,
         }
@@ -267,19 +275,55 @@ impl<'a> Attempt<'a> {
                     Err(error) => wait::Event::Failed(error),
                 });
             }
-            wait::Action::Show { busy, age } => {
-                let line = report::waiting_line(self.claim.lock().name(), &busy, age);
-                systemd::status(&line);
-                self.acquisition.verbosity().progress(&line);
-            }
             wait::Action::ShowOutage { kind, lasting } => {
                 let line = report::outage_line(kind, lasting);
                 self.acquisition.verbosity().progress(&line);
             }
             wait::Action::ShowAnswer => self.acquisition.verbosity().answers_again(),
+            wait::Action::Show { busy, age } => self.show(&busy, age, events),
             wait::Action::End(_) => {}
         }
         Ok(())
+    }
+
+    /// Shows what we wait for, and what to expect to a user who sees that.
+    fn show(&mut self, busy: &Busy, age: Duration, events: &mut VecDeque<wait::Event>) {
+        let is_silent = self.acquisition.verbosity() < Verbosity::Normal;
+        self.was_shown = !is_silent && report::has_terminal();
+        if !is_silent && !self.asked_usual && self.client.is_open() {
+            self.asked_usual = true;
+            // A log gets a line a minute, which is to say all; a terminal need not wait for the rest.
+            if self.was_shown {
+                self.show_line(busy, age);
+            }
+            let (locks, name) = (&self.acquisition.settings.locks, self.claim.lock().name());
+            match locks.usual(&mut self.client, name) {
+                Ok(usual) => self.usual = usual,
+                Err(error) => events.push_back(wait::Event::Failed(error)),
+            }
+        }
+        self.show_line(busy, age);
+    }
+
+    fn show_line(&self, busy: &Busy, age: Duration) {
+        let outlook = Outlook {
+            usual: self.usual,
+            queues: !self.acquisition.joins,
+        };
+        let line = report::waiting_line(self.claim.lock().name(), busy, age, outlook);
+        systemd::status(&line);
+        self.acquisition.verbosity().progress(&line);
+    }
+
+    /// After a wait that was shown, or that is to be reported: how long it was.
+    fn report_wait(&self, waited: Duration) {
+        let (name, verbosity) = (self.claim.lock().name(), self.acquisition.verbosity());
+        let line = || format!("got \"{name}\" after {}", report::format_wait(waited));
+        if self.was_shown {
+            verbosity.info(line());
+        } else if !waited.is_zero() && verbosity >= Verbosity::Verbose {
+            verbosity.verbose(line());
+        }
     }
 
     fn search_deadlock(&mut self, lasting: Duration) -> wait::Event {
@@ -391,6 +435,7 @@ impl<'a> Attempt<'a> {
                 waited,
                 success,
             } => {
+                self.report_wait(waited);
                 verbosity.verbose(format_args!("lock \"{name}\" acquired, fence {fence}"));
                 let hold = HeldLock {
                     claim: self.claim.clone(),
@@ -409,6 +454,7 @@ impl<'a> Attempt<'a> {
                 waited,
             } => {
                 let fence = grant.fence;
+                self.report_wait(waited);
                 verbosity.verbose(format_args!("lock \"{name}\" handed over, fence {fence}"));
                 let hold = HeldLock {
                     claim: self.claim.clone(),

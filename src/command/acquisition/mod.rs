@@ -81,8 +81,9 @@ impl<'a> Acquisition<'a> {
         options: &'a cli::AcquireOptions,
         kill_after: Duration,
     ) -> Self {
+        let ttl = u64::try_from(options.ttl.as_millis()).ok();
         let request = Request {
-            who,
+            who: Who { ttl, ..who },
             ttl: options.ttl,
             limit: match (options.shared, options.slots) {
                 (true, _) => Limit::SHARED,

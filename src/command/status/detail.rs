@@ -1,0 +1,367 @@
+//! All that is known of a lock, a line for each field: nothing is cut. Pure.
+
+use std::time::Duration;
+
+use super::picture::{Kind, Picture};
+use super::table::NOT_RENEWED;
+use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Name, Renewal, Waiting, Who};
+use crate::report::{
+    Line, Style, columns, command_line, escaped, expectation, format_duration, padded, user_at_host,
+};
+
+/// How many columns the names of the fields take.
+const KEYS: usize = 15;
+
+/// The shortest line that is broken between its words.
+const NARROWEST: usize = 24;
+
+/// A block for each lock. `width`: that of the terminal, if there is one.
+pub fn picture(locks: &[Inspected], width: Option<usize>) -> Picture {
+    let mut block = Block {
+        picture: Picture::default(),
+        width: width.map(|width| width.max(NARROWEST)),
+    };
+    for (number, lock) in locks.iter().enumerate() {
+        if number > 0 {
+            block.space();
+        }
+        block.lock(lock);
+    }
+    block.picture
+}
+
+/// The lines so far.
+struct Block {
+    picture: Picture,
+    width: Option<usize>,
+}
+
+impl Block {
+    fn space(&mut self) {
+        self.picture.add(Kind::Text, vec![Line::default()]);
+    }
+
+    /// A field that changes with time.
+    fn field(&mut self, key: &str, value: &str) {
+        self.add(Kind::Text, key, Style::Plain, value);
+    }
+
+    /// A field that stays as it is, for the hold or waiter with this id.
+    fn fact(&mut self, id: &str, key: &str, style: Style, value: &str) {
+        self.add(Kind::Row(format!("{id} {key} {value}")), key, style, value);
+    }
+
+    fn add(&mut self, kind: Kind, key: &str, style: Style, value: &str) {
+        let value = escaped(value);
+        let room = self.width.map(|width| width - KEYS);
+        let mut lines = Vec::new();
+        for (number, part) in wrapped(&value, room).into_iter().enumerate() {
+            let key = if number == 0 {
+                format!("{key}:")
+            } else {
+                String::new()
+            };
+            // A link is copied whole only where it is broken by the terminal itself.
+            if room.is_some_and(|room| columns(part) > room) {
+                if number == 0 {
+                    lines.push(Line::of(Style::Dim, key));
+                }
+                lines.push(Line::of(style, part));
+            } else {
+                lines.push(Line::of(Style::Dim, padded(&key, KEYS)).and(style, part));
+            }
+        }
+        self.picture.add(kind, lines);
+    }
+
+    fn lock(&mut self, lock: &Inspected) {
+        let name = lock.name.as_str();
+        self.fact(name, "lock", Style::Bold, name);
+        self.fact(name, "state", Style::Plain, &state(lock));
+        if let Some(fence) = lock.fence {
+            self.fact(name, "last fence", Style::Plain, &fence.to_string());
+        }
+        if let Some(usual) = lock.usual {
+            self.field("usually takes", &format_duration(usual));
+        }
+        if let Some(frozen) = &lock.frozen {
+            self.frozen(lock, frozen);
+        }
+        for hold in lock.holds() {
+            self.space();
+            self.hold(lock, hold);
+        }
+        if let Key::NotALock(_) = lock.key {
+            return;
+        }
+        let used = !matches!(lock.key, Key::Free) || !lock.waiters.is_empty();
+        if used {
+            self.space();
+            self.waiters(lock);
+        }
+        if lock.frozen.is_some() {
+            self.fact(
+                name,
+                "to thaw it",
+                Style::Plain,
+                &typed(&["thaw"], &lock.name),
+            );
+        } else if used {
+            let freeze = typed(&["freeze", "--reason", "TEXT"], &lock.name);
+            self.fact(name, "to freeze it", Style::Plain, &freeze);
+        }
+    }
+
+    fn frozen(&mut self, lock: &Inspected, frozen: &Frozen) {
+        let (id, who) = (lock.name.as_str(), &frozen.who);
+        let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
+        self.fact(id, "frozen by", Style::Yellow, &user_at_host(who));
+        self.field("frozen for", &format!("{} more", format_duration(left)));
+        self.reason_and_link(id, who);
+    }
+
+    fn hold(&mut self, lock: &Inspected, hold: &Hold) {
+        let id = hold.id.as_str();
+        if let Some(holder) = &hold.holder {
+            self.holder(lock, id, holder);
+        } else {
+            self.fact(id, "holder", Style::Plain, "another client");
+        }
+        let ttl = hold.holder.as_ref().and_then(|holder| holder.who.ttl);
+        let ttl = ttl.map(|ttl| format_duration(Duration::from_millis(ttl)));
+        let of = ttl
+            .as_ref()
+            .map_or(String::new(), |ttl| format!(" of {ttl}"));
+        match hold.renewal() {
+            Renewal::Ago(ago) => {
+                self.field("last renewed", &format!("{} ago", format_duration(ago)));
+            }
+            Renewal::Overdue(ago) => {
+                let ago = format_duration(ago);
+                let value =
+                    format!("{ago} ago; {NOT_RENEWED} in time: its host may be down or cut off");
+                self.add(Kind::Text, "last renewed", Style::Red, &value);
+            }
+            Renewal::None | Renewal::Unknown => {}
+        }
+        let lease = match (hold.renewal(), hold.left.map(format_duration)) {
+            (_, None) => "no expiry; `redlock run --repair-ttl` gives it one".into(),
+            (Renewal::None, Some(left)) => format!("{NOT_RENEWED}, expires in {left}"),
+            (Renewal::Ago(_) | Renewal::Overdue(_), Some(left)) => format!("{left} left{of}"),
+            (Renewal::Unknown, Some(left)) => format!("{left} left"),
+        };
+        self.field("lease", &lease);
+        self.fact(id, "id", Style::Plain, id);
+        if let Some(holder) = &hold.holder {
+            self.job(id, &holder.who);
+        }
+        let free = typed(&["release", "--force", "--id", id], &lock.name);
+        self.fact(id, "to free it", Style::Plain, &free);
+    }
+
+    fn holder(&mut self, lock: &Inspected, id: &str, holder: &Holder) {
+        let who = &holder.who;
+        self.fact(id, "holder", Style::Plain, &who.user);
+        self.fact(id, "host", Style::Plain, &who.host);
+        self.fact(id, "pid", Style::Plain, &who.pid.to_string());
+        if let Some(slots) = holder.limit.as_slots() {
+            let slot = format!("{} of {slots}", holder.slot);
+            self.fact(id, "slot", Style::Plain, &slot);
+        }
+        let running = age(lock, holder.since_ms);
+        let text = format_duration(running);
+        match lock.usual {
+            _ if holder.kept => {
+                self.field(
+                    "acquired",
+                    &format!("{text} ago; its run is over (--hold-at-least)"),
+                );
+            }
+            Some(usual) => {
+                self.field(
+                    "running for",
+                    &format!("{text}; {}", expectation(usual, running)),
+                );
+            }
+            None if who.instance.is_none() => self.field("held for", &text),
+            None => self.field("running for", &text),
+        }
+    }
+
+    fn job(&mut self, id: &str, who: &Who) {
+        if !who.command.is_empty() {
+            self.fact(id, "command", Style::Plain, &command_line(&who.command));
+        }
+        self.reason_and_link(id, who);
+    }
+
+    fn reason_and_link(&mut self, id: &str, who: &Who) {
+        for (key, value) in [("reason", &who.reason), ("link", &who.url)] {
+            if let Some(value) = value {
+                self.fact(id, key, Style::Plain, value);
+            }
+        }
+    }
+
+    fn waiters(&mut self, lock: &Inspected) {
+        let count = lock.waiters.len();
+        let text = if count == 0 {
+            "none".into()
+        } else {
+            count.to_string()
+        };
+        self.fact(lock.name.as_str(), "waiters", Style::Plain, &text);
+        for (position, waiting) in (1..).zip(&lock.waiters) {
+            let Waiting { id, waiter } = waiting;
+            self.space();
+            let text = format!("#{position} {}", user_at_host(&waiter.who));
+            self.fact(id, "waiter", Style::Yellow, &text);
+            let waited = format_duration(age(lock, waiter.since_ms));
+            let turn = turn(lock, position);
+            self.field("waiting for", &(waited + &turn));
+            let mode = match waiter.limit.as_slots() {
+                Some(slots) => format!("one of {slots} slots"),
+                None => waiter.limit.mode().into(),
+            };
+            self.fact(id, "wants", Style::Plain, &mode);
+            if waiter.priority != 0 {
+                self.fact(id, "priority", Style::Plain, &waiter.priority.to_string());
+            }
+            self.fact(id, "id", Style::Plain, id);
+            self.job(id, &waiter.who);
+        }
+        if count > 0 {
+            self.space();
+        }
+    }
+}
+
+/// When the turn of a waiter is to be expected: where one holder follows the other, and the history
+/// knows how long each takes.
+fn turn(lock: &Inspected, position: u32) -> String {
+    let [hold] = lock.holds() else {
+        return String::new();
+    };
+    let until = usize::try_from(position).unwrap_or(usize::MAX);
+    let mut until_then = lock.waiters.iter().take(until);
+    let (Some(usual), Some(holder)) = (lock.usual, &hold.holder) else {
+        return String::new();
+    };
+    if holder.kept
+        || lock.frozen.is_some()
+        || !until_then.all(|it| it.waiter.limit == Limit::EXCLUSIVE)
+    {
+        return String::new();
+    }
+    let left = usual.saturating_sub(age(lock, holder.since_ms));
+    let left = left + usual.saturating_mul(position - 1);
+    match left.as_secs() {
+        0 => "; its turn may come any moment".into(),
+        seconds => {
+            let left = format_duration(Duration::from_secs(seconds));
+            format!("; its turn comes in about {left}")
+        }
+    }
+}
+
+/// What the lock is.
+fn state(lock: &Inspected) -> String {
+    let held = match (&lock.key, lock.limit()) {
+        (Key::NotALock(kind), _) => return format!("not a lock: a {kind}"),
+        (Key::Free | Key::Held(_), None) => "free".into(),
+        (_, Some(limit)) => match (limit.as_slots(), lock.holds().len()) {
+            (Some(slots), count) => format!("held, {count} of {slots} slots"),
+            (None, 1) => format!("held, {}", limit.mode()),
+            (None, count) => format!("held, {} by {count}", limit.mode()),
+        },
+    };
+    if lock.frozen.is_some() {
+        format!("frozen, {held}")
+    } else {
+        held
+    }
+}
+
+/// How long it is since a moment of the server's clock.
+fn age(lock: &Inspected, since_ms: u64) -> Duration {
+    Duration::from_millis(lock.now_ms.saturating_sub(since_ms))
+}
+
+/// What to type, so that a shell takes it as it stands.
+fn typed(words: &[&str], name: &Name) -> String {
+    let dashes = name.as_str().starts_with('-').then_some("--");
+    let words = ["redlock"].iter().chain(words).copied();
+    let words: Vec<String> = words
+        .chain(dashes)
+        .chain([name.as_str()])
+        .map(str::to_owned)
+        .collect();
+    command_line(&words)
+}
+
+/// The text in parts that fit into a width, broken between words; a word that is too long is a part of
+/// its own.
+fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
+    let Some(room) = room else {
+        return vec![text];
+    };
+    let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
+    for (at, word) in words(text) {
+        let next = at + word.len();
+        if end > start && columns(&text[start..next]) > room {
+            parts.push(text[start..end].trim_end());
+            start = at;
+        }
+        end = next;
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// The words of a text, and where they begin.
+fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = 0;
+    text.split(' ').map(move |word| {
+        let start = at;
+        at += word.len() + 1;
+        (start, word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_broken_between_its_words_and_nothing_is_lost() {
+        let text = "./deploy.sh --target production 東京 https://ci.example.com/jobs/4711 end";
+        for room in 1..80 {
+            let parts = wrapped(text, Some(room));
+            for part in &parts {
+                assert!(
+                    columns(part) <= room || !part.contains(' '),
+                    "{room}: {parts:?}"
+                );
+            }
+            let joined: Vec<&str> = parts
+                .iter()
+                .flat_map(|part| part.split_whitespace())
+                .collect();
+            assert_eq!(
+                joined,
+                text.split_whitespace().collect::<Vec<_>>(),
+                "{room}"
+            );
+        }
+        assert_eq!(wrapped(text, None), [text]);
+        assert_eq!(wrapped("", Some(9)), [""]);
+    }
+
+    #[test]
+    fn what_to_type_can_be_typed() {
+        let typed = |name: &str| typed(&["thaw"], &name.parse().unwrap());
+        assert_eq!(typed("deploy"), "redlock thaw deploy");
+        assert_eq!(typed("a;b"), "redlock thaw 'a;b'");
+        assert_eq!(typed("-a"), "redlock thaw -- -a");
+    }
+}

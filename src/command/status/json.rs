@@ -1,0 +1,175 @@
+//! Locks as JSON, for programs. Pure.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::lock::{Frozen, Hold, Inspected, Key, Limit, Renewal, Waiting, Who};
+use crate::report::timestamp;
+
+/// A lock as JSON; the shape is part of the contract.
+#[derive(Serialize)]
+pub struct LockJson<'a> {
+    name: &'a str,
+    frozen: Option<FrozenEntry<'a>>,
+    mode: Option<&'static str>,
+    held: bool,
+    ttl_ms: Option<u64>,
+    fence: Option<u64>,
+    slots: Option<u32>,
+    /// How long a hold usually lasts.
+    usual_ms: Option<u64>,
+    /// The type of a key that isn't a lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_a_lock: Option<&'a str>,
+    holders: Vec<HolderEntry<'a>>,
+    waiters: Vec<WaiterEntry<'a>>,
+}
+
+#[derive(Serialize)]
+struct FrozenEntry<'a> {
+    host: &'a str,
+    user: &'a str,
+    pid: u32,
+    reason: Option<&'a str>,
+    url: Option<&'a str>,
+    since: Option<String>,
+    until: Option<String>,
+}
+
+impl<'a> FrozenEntry<'a> {
+    fn new(frozen: &'a Frozen) -> Self {
+        let who = &frozen.who;
+        Self {
+            host: &who.host,
+            user: &who.user,
+            pid: who.pid,
+            reason: who.reason.as_deref(),
+            url: who.url.as_deref(),
+            since: timestamp(frozen.since_ms),
+            until: timestamp(frozen.until_ms),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct HolderEntry<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    who: WhoEntry<'a>,
+    since: Option<String>,
+    /// When its lease was last renewed, as far as it is renewed and that is known.
+    renewed_at: Option<String>,
+    ttl_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<u32>,
+    /// Its run is over (`--hold-at-least`).
+    kept: bool,
+    foreign: bool,
+}
+
+#[derive(Serialize)]
+struct WaiterEntry<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    who: WhoEntry<'a>,
+    since: Option<String>,
+    position: usize,
+    priority: i32,
+    mode: &'static str,
+    slots: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct WhoEntry<'a> {
+    host: Option<&'a str>,
+    user: Option<&'a str>,
+    pid: Option<u32>,
+    command: Option<&'a [String]>,
+    reason: Option<&'a str>,
+    url: Option<&'a str>,
+}
+
+impl<'a> WhoEntry<'a> {
+    fn new(who: Option<&'a Who>) -> Self {
+        Self {
+            host: who.map(|who| who.host.as_str()),
+            user: who.map(|who| who.user.as_str()),
+            pid: who.map(|who| who.pid),
+            command: who.map(|who| who.command.as_slice()),
+            reason: who.and_then(|who| who.reason.as_deref()),
+            url: who.and_then(|who| who.url.as_deref()),
+        }
+    }
+}
+
+impl<'a> LockJson<'a> {
+    pub fn new(lock: &'a Inspected) -> Self {
+        let limit = lock.limit();
+        let last = lock.holds().iter().filter_map(|hold| hold.left).max();
+        Self {
+            name: lock.name.as_str(),
+            frozen: lock.frozen.as_ref().map(FrozenEntry::new),
+            mode: limit.map(Limit::mode),
+            held: limit.is_some(),
+            ttl_ms: last.map(milliseconds),
+            fence: lock.fence,
+            slots: limit.and_then(Limit::as_slots),
+            usual_ms: lock.usual.map(milliseconds),
+            not_a_lock: match &lock.key {
+                Key::NotALock(kind) => Some(kind),
+                Key::Free | Key::Held(_) => None,
+            },
+            holders: lock
+                .holds()
+                .iter()
+                .map(|hold| HolderEntry::new(hold, lock.now_ms))
+                .collect(),
+            waiters: (1..)
+                .zip(&lock.waiters)
+                .map(|(position, waiting)| WaiterEntry::new(position, waiting))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> HolderEntry<'a> {
+    fn new(hold: &'a Hold, now_ms: u64) -> Self {
+        let holder = hold.holder.as_ref();
+        let renewed = match hold.renewal() {
+            Renewal::Ago(ago) | Renewal::Overdue(ago) => Some(milliseconds(ago)),
+            Renewal::Unknown | Renewal::None => None,
+        };
+        Self {
+            id: &hold.id,
+            who: WhoEntry::new(holder.map(|holder| &holder.who)),
+            since: holder.and_then(|holder| timestamp(holder.since_ms)),
+            renewed_at: renewed.and_then(|ago| timestamp(now_ms.saturating_sub(ago))),
+            ttl_ms: hold.left.map(milliseconds),
+            slot: holder
+                .filter(|holder| holder.limit.as_slots().is_some())
+                .map(|holder| holder.slot),
+            kept: holder.is_some_and(|holder| holder.kept),
+            foreign: holder.is_none(),
+        }
+    }
+}
+
+impl<'a> WaiterEntry<'a> {
+    fn new(position: usize, waiting: &'a Waiting) -> Self {
+        let waiter = &waiting.waiter;
+        Self {
+            id: &waiting.id,
+            who: WhoEntry::new(Some(&waiter.who)),
+            since: timestamp(waiter.since_ms),
+            position,
+            priority: waiter.priority,
+            mode: waiter.limit.mode(),
+            slots: waiter.limit.as_slots(),
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,166 @@
+//! `redlock status`: who holds which lock and who waits, for people and (as JSON) for programs.
+//!
+//! `table` and `detail` draw for people, `json` for programs; `watch` keeps the picture on a terminal.
+
+mod detail;
+mod json;
+mod pattern;
+mod picture;
+mod table;
+mod watch;
+
+use std::io::IsTerminal;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use self::json::LockJson;
+use self::pattern::{Pattern, natural_order};
+use self::picture::Picture;
+use super::usage::{BadUsage, name};
+use crate::cli;
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::lock::{Client, Error, Inspected, Locks, Name, Which};
+use crate::report::{self, escaped, escaped_json, print};
+use crate::signal;
+
+/// Shows locks, once or again and again.
+pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
+    let (watch, name_after_it) = interval(options)?;
+    let texts = options
+        .names
+        .iter()
+        .map(String::as_str)
+        .chain(name_after_it);
+    let asked = Asked::read(texts)?;
+    let mut client = settings.locks.open()?;
+    client.ask_role()?;
+    let Some(interval) = watch else {
+        print(&text(&mut client, &asked, options, settings)?)?;
+        return Ok(Exit::Success);
+    };
+    let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
+    if on_screen && !options.json && !options.names_only {
+        return watch::watch(client, asked, interval, settings.locks.clone());
+    }
+    let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
+    loop {
+        let read = print(&text(&mut client, &asked, options, settings)?)?;
+        if !read || interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
+            return Ok(Exit::Success);
+        }
+    }
+}
+
+/// How often to show it, and the name that stands where the duration might: `--watch deploy`.
+fn interval(options: &cli::Status) -> Result<(Option<Duration>, Option<&str>)> {
+    let Some(text) = options.watch.as_deref() else {
+        return Ok((None, None));
+    };
+    match cli::positive_duration(text) {
+        Ok(interval) => Ok((Some(interval), None)),
+        Err(why) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+            Err(BadUsage(format!("--watch {text}: {why}")).into())
+        }
+        Err(_) => Ok((Some(Duration::from_secs(1)), Some(text))),
+    }
+}
+
+/// Which locks are to be shown.
+enum Asked {
+    /// All that are in use.
+    All,
+    /// These, in detail.
+    Names(Vec<Name>),
+    /// Those in use that match a pattern, and these.
+    Matching(Vec<Pattern>, Vec<Name>),
+}
+
+impl Asked {
+    fn read<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Self> {
+        let (mut patterns, mut names) = (Vec::new(), Vec::new());
+        for text in texts {
+            match Pattern::of(name(text)?) {
+                Ok(pattern) => patterns.push(pattern),
+                Err(name) => names.push(name),
+            }
+        }
+        Ok(match (patterns.is_empty(), names.is_empty()) {
+            (true, true) => Self::All,
+            (true, false) => Self::Names(names),
+            (false, _) => Self::Matching(patterns, names),
+        })
+    }
+
+    /// Looks at them.
+    fn find(&self, client: &mut Client, locks: &Locks) -> Result<Vec<Inspected>, Error> {
+        let (patterns, exact) = match self {
+            Self::All => (&[][..], &[][..]),
+            Self::Names(names) => return locks.inspect_with_usual(client, names),
+            Self::Matching(patterns, names) => (&patterns[..], &names[..]),
+        };
+        let mut names = locks.names(client, Which::InUse)?;
+        names.retain(|name| {
+            let matches = patterns.is_empty() || patterns.iter().any(|it| it.matches(name));
+            matches || exact.contains(name)
+        });
+        names.extend(
+            exact
+                .iter()
+                .filter(|name| !names.contains(name))
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
+        names.sort_by(|one, other| natural_order(one.as_str(), other.as_str()));
+        let mut found = locks.inspect_with_usual(client, &names)?;
+        // The index also has names of locks that have ended meanwhile.
+        found.retain(|lock| exact.contains(&lock.name) || !lock.is_idle());
+        Ok(found)
+    }
+
+    /// What to say when nothing was found.
+    fn nothing(&self) -> String {
+        match self {
+            Self::Matching(patterns, _) => {
+                let patterns: Vec<String> = patterns
+                    .iter()
+                    .map(|pattern| format!("\"{}\"", escaped(pattern.as_str())))
+                    .collect();
+                format!("no lock in use matches {}", patterns.join(" or "))
+            }
+            Self::All | Self::Names(_) => "no lock is held".into(),
+        }
+    }
+
+    /// How people see them. `width`: that of the terminal, if there is one.
+    fn picture(&self, found: &[Inspected], width: Option<usize>) -> Picture {
+        match (self, found) {
+            (Self::Names(_), _) => detail::picture(found, width),
+            (_, []) => Picture::of(&self.nothing()),
+            _ => table::picture(found, width),
+        }
+    }
+}
+
+fn text(
+    client: &mut Client,
+    asked: &Asked,
+    options: &cli::Status,
+    settings: &Settings,
+) -> Result<String> {
+    let found = asked.find(client, &settings.locks)?;
+    if options.names_only {
+        return Ok(found
+            .iter()
+            .fold(String::new(), |text, lock| text + lock.name.as_str() + "\n"));
+    }
+    if options.json {
+        let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
+        let json = serde_json::to_string(&entries)?;
+        return Ok(escaped_json(&json).into_owned() + "\n");
+    }
+    let picture = asked.picture(&found, report::width());
+    Ok(picture.text(report::has_colors()))
+}

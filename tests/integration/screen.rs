@@ -1,0 +1,301 @@
+//! What people see of locks on a terminal: at 40, 80 and 120 columns, once and with `--watch`.
+
+use crate::pty::Terminal;
+use crate::support::{
+    Gated, Redis, Running, outcome, queued, seen_by_a_shell, send, with_default_signals,
+};
+use crate::tmux::Tmux;
+
+/// A user as CI runners have it: with the host at least 40 columns.
+const RUNNER: &str = "runner@fv-az1234-567.internal.cloudapp.net";
+const LINK: &str = "https://ci.example.com/acme/shop/actions/runs/15912345678/job/4711";
+
+/// A run by a CI runner that says it is ready.
+fn by_runner(redis: &Redis, name: &str) -> Running {
+    let script = "echo ready; exec sleep 60; : --region eu-west-1 --with-migrations";
+    let mut command = redis.redlock(&["run", name, "-c", script]);
+    command
+        .env("USER", RUNNER)
+        .env("JENKINS_URL", "x")
+        .env("BUILD_URL", LINK);
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    run
+}
+
+/// What `redlock ARGUMENTS` shows in a window of this many columns.
+fn shown(redis: &Redis, columns: u16, arguments: &str) -> Vec<String> {
+    let tmux = Tmux::with_size(redis, columns, 50);
+    tmux.type_line(&format!("clear; redlock {arguments}; echo 'en''d'"));
+    tmux.line("end");
+    let screen = tmux.screen();
+    screen
+        .lines()
+        .take_while(|line| *line != "end")
+        .map(str::to_owned)
+        .collect()
+}
+
+/// As many columns as ASCII and the sign for a cut take.
+fn width(line: &str) -> usize {
+    line.chars().count()
+}
+
+#[test]
+fn at_80_columns_the_table_shows_who_for_how_long_and_twenty_columns_of_the_command() {
+    let redis = Redis::start();
+    let _runs = ["deploy", "nightly"].map(|name| by_runner(&redis, name));
+    let lines = shown(&redis, 80, "status");
+    let heading: Vec<&str> = lines[0].split_whitespace().collect();
+    assert!(
+        heading.starts_with(&["NAME", "MODE", "WHO", "FOR"]),
+        "{lines:?}"
+    );
+    assert_eq!(heading.last(), Some(&"COMMAND"), "{lines:?}");
+    let command = lines[0].find("COMMAND").unwrap();
+    let row: Vec<char> = lines[1].chars().collect();
+    assert!((command + 20..=80).contains(&row.len()), "{lines:?}");
+    assert!(
+        lines[1].contains("runner@fv-az123") && lines[1].contains("…"),
+        "{lines:?}"
+    );
+    assert!(
+        row[command..]
+            .iter()
+            .collect::<String>()
+            .starts_with("sh -c 'echo ready; "),
+        "{lines:?}"
+    );
+    // The link is whole, on a line of its own.
+    assert_eq!(lines[2], format!("  {LINK}"));
+    assert_eq!(lines.len(), 5, "{lines:?}");
+}
+
+#[test]
+fn at_40_columns_each_row_is_a_few_short_lines() {
+    let redis = Redis::start();
+    let _run = by_runner(&redis, "deploy");
+    let lines = shown(&redis, 40, "status");
+    assert!(lines[0].starts_with("deploy  exclusive  "), "{lines:?}");
+    assert!(lines[1].starts_with("  runner@fv-az1234-567"), "{lines:?}");
+    assert!(lines[2].starts_with("  sh -c 'echo ready; "), "{lines:?}");
+    // The terminal breaks it, so that it can be copied.
+    assert_eq!(lines[3..].concat(), format!("  {LINK}"));
+    assert!(lines.iter().all(|line| width(line) <= 40), "{lines:?}");
+}
+
+#[test]
+fn the_id_is_the_first_column_to_go_and_the_pid_the_next() {
+    let redis = Redis::start();
+    let _run = Gated::start(&redis, &["a"]).ready();
+    let all = [
+        "NAME", "MODE", "WHO", "PID", "FOR", "TTL", "LEFT", "ID", "COMMAND",
+    ];
+    let mut missing = Vec::new();
+    for columns in [120, 105, 90, 80, 70, 60, 50] {
+        let lines = shown(&redis, columns, "status");
+        assert!(
+            lines.iter().all(|line| width(line) <= columns.into()),
+            "{lines:?}"
+        );
+        let heading: Vec<&str> = lines[0].split_whitespace().collect();
+        if heading[0] != "NAME" {
+            break;
+        }
+        missing = all
+            .into_iter()
+            .filter(|name| !heading.contains(name))
+            .collect();
+        let allowed: [&[&str]; 4] = [&[], &["ID"], &["PID", "ID"], &["PID", "TTL", "LEFT", "ID"]];
+        assert!(allowed.contains(&&missing[..]), "{columns}: {missing:?}");
+    }
+    assert!(!missing.is_empty());
+}
+
+#[test]
+fn in_detail_nothing_is_cut_at_any_width() {
+    let redis = Redis::start();
+    let run = by_runner(&redis, "deploy");
+    for columns in [40, 80, 120] {
+        let text = shown(&redis, columns, "status deploy")
+            .concat()
+            .replace(' ', "");
+        for part in [
+            RUNNER,
+            LINK,
+            "--with-migrations'",
+            &run.pid().to_string(),
+            "redlockrelease--force--id",
+        ] {
+            assert!(text.contains(part), "no {part:?} at {columns}: {text}");
+        }
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_whose_user_wants_them() {
+    let redis = Redis::start();
+    let _holder = Gated::start(&redis, &["a"]).ready();
+    let _waiter = queued(&redis, &["run", "a", "--", "true"]);
+    let show = |variables: &[(&str, &str)]| {
+        let mut command = redis.redlock(&["status"]);
+        command.env("TERM", "xterm").envs(variables.iter().copied());
+        let mut terminal = Terminal::start(with_default_signals(command));
+        assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+        terminal.shown.clone()
+    };
+    let text = show(&[]);
+    assert!(text.contains("\x1b[0;2mNAME\x1b[0m"), "{text:?}");
+    assert!(text.contains("\x1b[0;33mwaiting #1\x1b[0m"), "{text:?}");
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "")] {
+        let text = show(&[variable]);
+        assert!(
+            text.contains("waiting #1") && !text.contains('\x1b'),
+            "{text:?}"
+        );
+    }
+    let piped = outcome(redis.redlock(&["status"]).env("TERM", "xterm"));
+    assert!(!piped.stdout.contains('\x1b'), "{piped:?}");
+}
+
+#[test]
+fn watching_leaves_the_screen_as_it_was_however_it_ends() {
+    let redis = Redis::start();
+    let _holder = Gated::start(&redis, &["deploy"]).ready();
+    let tmux = Tmux::with_size(&redis, 80, 12);
+    for (number, (key, status)) in [("q", 0), ("C-c", 0), ("TERM", 143)]
+        .into_iter()
+        .enumerate()
+    {
+        tmux.type_line("clear");
+        tmux.type_line(&format!(
+            "echo before{number}; redlock status --watch; echo status:$?"
+        ));
+        tmux.wait_until("the table", |screen| screen.contains("\ndeploy  exclusive"));
+        assert!(tmux.flag("alternate_on") && !tmux.flag("cursor_flag"));
+        if key == "TERM" {
+            send(tmux.child(), libc::SIGTERM);
+        } else {
+            tmux.press(key);
+        }
+        tmux.line(&format!("status:{status}"));
+        assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
+        tmux.line(&format!("before{number}"));
+        // What is typed is seen again, and comes as a line.
+        tmux.type_line("echo typed");
+        tmux.line("typed");
+    }
+}
+
+#[test]
+fn watching_shows_what_fits_and_how_many_more_there_are() {
+    let redis = Redis::start();
+    let names: Vec<String> = (1..=12).map(|number| format!("lock-{number}")).collect();
+    let _holders: Vec<Gated> = names
+        .iter()
+        .map(|name| Gated::start(&redis, &[name.as_str()]).ready())
+        .collect();
+    let tmux = Tmux::with_size(&redis, 80, 8);
+    tmux.type_line("redlock status --watch");
+    tmux.wait_until("the rows that fit", |screen| {
+        let lines: Vec<&str> = screen.lines().collect();
+        lines.len() == 8 && lines[6].starts_with("lock-5 ") && lines[7] == "… 7 more"
+    });
+    let clock = |screen: &str| {
+        let clock = screen.lines().next().unwrap_or_default().split(' ').next();
+        clock.unwrap_or_default().to_owned()
+    };
+    let before = clock(&tmux.screen());
+    assert!(
+        before.len() == 8 && before.matches(':').count() == 2,
+        "{before}"
+    );
+    tmux.wait_until("the clock goes on", |screen| clock(screen) != before);
+    tmux.resize(40, 20);
+    tmux.wait_until("fewer columns and more rows", |screen| {
+        let lines: Vec<&str> = screen.lines().collect();
+        lines.len() == 20
+            && lines[1].starts_with("lock-1  exclusive  ")
+            && lines[19].ends_with(" more")
+    });
+    tmux.resize(120, 20);
+    tmux.wait_until("all of it", |screen| {
+        screen.contains("\nlock-12 ") && !screen.contains(" more") && screen.contains(" ID ")
+    });
+    tmux.press("q");
+}
+
+#[test]
+fn a_row_that_changes_stands_out_until_the_next_picture() {
+    let redis = Redis::start();
+    let _first = Gated::start(&redis, &["first"]).ready();
+    let tmux = Tmux::with_size(&redis, 80, 12);
+    tmux.type_line("redlock status --watch");
+    tmux.wait_until("the first row", |screen| screen.contains("\nfirst "));
+    assert!(!tmux.colored().contains("\x1b[7m"));
+    let _second = Gated::start(&redis, &["second"]).ready();
+    tmux.wait_until("the second row stands out", |_| {
+        tmux.colored()
+            .lines()
+            .any(|line| line.contains("[7m") && line.contains("second"))
+    });
+    tmux.wait_until("it does no more", |screen| {
+        screen.contains("\nsecond ") && !tmux.colored().contains("[7m")
+    });
+    tmux.press("q");
+}
+
+#[test]
+fn watching_keeps_the_picture_while_redis_does_not_answer() {
+    let redis = Redis::start();
+    let _holder = Gated::start(&redis, &["--ttl", "2m", "deploy"]).ready();
+    let tmux = Tmux::with_size(&redis, 80, 12);
+    tmux.type_line("redlock status --watch 100ms --connect-timeout 300ms");
+    tmux.wait_until("the table", |screen| screen.contains("\ndeploy  exclusive"));
+    redis.stall();
+    tmux.wait_until("it says so", |screen| {
+        screen.contains("Redis has not answered for ")
+    });
+    assert!(tmux.screen().contains("\ndeploy  exclusive"));
+    redis.resume();
+    tmux.wait_until("it goes on", |screen| screen.contains("1 held, 0 waiting"));
+    redis.stall();
+    tmux.wait_until("it says so", |screen| {
+        screen.contains("Redis has not answered for ")
+    });
+    tmux.press("q");
+    tmux.wait_until("the prompt", |screen| screen.trim_end().ends_with('$'));
+    redis.resume();
+}
+
+#[test]
+fn a_waiter_on_a_terminal_says_what_to_expect_and_then_that_it_got_the_lock() {
+    let redis = Redis::start();
+    for _ in 0..3 {
+        outcome(&mut redis.redlock(&["run", "a", "--", "sleep", "0.2"])).assert_code(0);
+    }
+    for columns in [40, 80, 120] {
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+        let tmux = Tmux::with_size(&redis, columns, 12);
+        tmux.type_line("clear; redlock run a -- echo ran");
+        tmux.wait_until("what to expect", |screen| {
+            let expected = match columns {
+                120 => "; usually done in ",
+                _ => "; 2nd in line",
+            };
+            let is_it =
+                |line: &str| line.starts_with("redlock: waiting") && line.contains(expected);
+            screen.lines().next().is_some_and(is_it)
+        });
+        holder.end();
+        waiter.finish().assert_code(0);
+        tmux.line("ran");
+        let screen = tmux.screen();
+        let line = screen.lines().next().unwrap_or_default();
+        assert!(
+            line.starts_with("redlock: got \"a\" after ") && line.ends_with('s'),
+            "{screen}"
+        );
+    }
+}
