@@ -419,10 +419,7 @@ fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_
     let lines: Vec<&str> = detail.lines().collect();
     let seen = |start: &str, end: &str| {
         let is_it = |line: &&str| line.starts_with(start) && line.contains(end);
-        assert!(
-            lines.iter().any(is_it),
-            "no {start:?} {end:?} in {detail}"
-        );
+        assert!(lines.iter().any(is_it), "no {start:?} {end:?} in {detail}");
     };
     seen("last renewed:  ", "s ago; not renewed in time");
     seen("lease:         not renewed, expires in 2", "s");

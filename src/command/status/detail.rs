@@ -48,7 +48,7 @@ impl Block {
 
     /// A field that stays as it is, for the hold or waiter with this id.
     fn fact(&mut self, id: &str, key: &str, style: Style, value: &str) {
-        self.add(Kind::Row(format!("{id} {key} {value}")), key, style, value);
+        self.add(Kind::row(&[id, key, value]), key, style, value);
     }
 
     fn add(&mut self, kind: Kind, key: &str, style: Style, value: &str) {

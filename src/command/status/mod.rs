@@ -38,7 +38,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let Some(interval) = watch else {
-        print(&text(&mut client, &asked, options, settings)?)?;
+        show(&mut client, &asked, options, settings)?;
         return Ok(Exit::Success);
     };
     let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
@@ -47,7 +47,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     }
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
     loop {
-        let read = print(&text(&mut client, &asked, options, settings)?)?;
+        let read = show(&mut client, &asked, options, settings)?;
         if !read || interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
@@ -144,23 +144,30 @@ impl Asked {
     }
 }
 
-fn text(
+/// Prints them once; false if the reader has gone away.
+fn show(
     client: &mut Client,
     asked: &Asked,
     options: &cli::Status,
     settings: &Settings,
-) -> Result<String> {
+) -> Result<bool> {
     let found = asked.find(client, &settings.locks)?;
     if options.names_only {
-        return Ok(found
-            .iter()
-            .fold(String::new(), |text, lock| text + lock.name.as_str() + "\n"));
+        let names = found.iter();
+        let text = names.fold(String::new(), |text, lock| text + lock.name.as_str() + "\n");
+        return Ok(print(&text)?);
     }
     if options.json {
         let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
         let json = serde_json::to_string(&entries)?;
-        return Ok(escaped_json(&json).into_owned() + "\n");
+        return Ok(print(&(escaped_json(&json).into_owned() + "\n"))?);
     }
     let picture = asked.picture(&found, report::width());
-    Ok(picture.text(report::has_colors()))
+    drop(found);
+    for text in picture.texts(report::has_colors()) {
+        if !print(&text)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

@@ -1,6 +1,7 @@
 //! What is shown at a time: lines, of which those that belong together stay together. Pure.
 
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::report::{Line, Style};
 
@@ -24,8 +25,17 @@ pub enum Kind {
     Heading,
     /// What changes with time alone.
     Text,
-    /// A row, with what of it doesn't change with time alone.
-    Row(String),
+    /// A row, with what of it doesn't change with time alone: a hash of that, as it may be long.
+    Row(u64),
+}
+
+impl Kind {
+    /// A row of which this doesn't change with time alone.
+    pub fn row(what: &[&str]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        what.hash(&mut hasher);
+        Self::Row(hasher.finish())
+    }
 }
 
 impl Picture {
@@ -40,18 +50,20 @@ impl Picture {
         self.entries.push(Entry { lines, kind });
     }
 
-    /// All of it as text.
-    pub fn text(&self, colors: bool) -> String {
-        let lines = self.entries.iter().flat_map(|entry| &entry.lines);
-        lines.fold(String::new(), |text, line| {
-            text + &line.painted(colors, false) + "\n"
+    /// All of it as text, in parts: together they may be long.
+    pub fn texts(&self, colors: bool) -> impl Iterator<Item = String> {
+        self.entries.chunks(100).map(move |entries| {
+            let lines = entries.iter().flat_map(|entry| &entry.lines);
+            lines.fold(String::new(), |text, line| {
+                text + &line.painted(colors, false) + "\n"
+            })
         })
     }
 
     /// What its rows are.
-    pub fn rows(&self) -> HashSet<&str> {
+    pub fn rows(&self) -> HashSet<u64> {
         let rows = self.entries.iter().filter_map(|entry| match &entry.kind {
-            Kind::Row(what) => Some(what.as_str()),
+            Kind::Row(what) => Some(*what),
             Kind::Heading | Kind::Text => None,
         });
         rows.collect()
@@ -87,7 +99,7 @@ impl Picture {
             }
             used += rows(entry);
             let is_new = match (&before, &entry.kind) {
-                (Some(before), Kind::Row(what)) => !before.contains(what.as_str()),
+                (Some(before), Kind::Row(what)) => !before.contains(what),
                 _ => false,
             };
             let lines = entry.lines.iter();
@@ -113,7 +125,7 @@ mod tests {
                 Line::of(Style::Plain, *text),
                 Line::of(Style::Plain, "  link"),
             ];
-            picture.add(Kind::Row((*text).into()), lines);
+            picture.add(Kind::row(&[text]), lines);
         }
         picture
     }

@@ -102,18 +102,16 @@ fn stacked(rows: &[Row], width: usize) -> Picture {
         if let Some(link) = &row.link {
             add(Style::Plain, link);
         }
-        picture.add(Kind::Row(row.identity()), lines);
+        picture.add(row.kind(), lines);
     }
     picture
 }
 
 impl Row {
-    /// What of it doesn't change with time alone.
-    fn identity(&self) -> String {
-        [NAME, MODE, WHO, PID, ID, COMMAND]
-            .map(|column| self.cells[column].as_str())
-            .join(" ")
-            + self.mode_alone.unwrap_or_default()
+    /// A row, by what of it doesn't change with time alone.
+    fn kind(&self) -> Kind {
+        let cells = [NAME, MODE, WHO, PID, ID, COMMAND].map(|column| self.cells[column].as_str());
+        Kind::row(&[&cells[..], &[self.mode_alone.unwrap_or_default()]].concat())
     }
 
     /// The text of a column.
@@ -224,7 +222,7 @@ impl Layout {
             if let Some(link) = &row.link {
                 lines.push(Line::of(Style::Plain, format!("{:GAP$}{link}", "")));
             }
-            picture.add(Kind::Row(row.identity()), lines);
+            picture.add(row.kind(), lines);
         }
         picture
     }
