@@ -108,7 +108,7 @@ impl HoldOutcome {
 }
 
 /// Of how many of the newest holds the usual length is taken.
-pub(super) const NEWEST: usize = 20;
+pub(super) const NEWEST: usize = 10;
 
 /// How many of them say what is usual.
 const ENOUGH: usize = 3;

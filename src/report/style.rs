@@ -42,8 +42,11 @@ impl Line {
     }
 
     /// The same line with more at its end.
-    pub fn and(mut self, style: Style, text: impl Into<String>) -> Self {
-        self.0.push((style, text.into()));
+    pub fn and(mut self, style: Style, text: &str) -> Self {
+        match self.0.last_mut() {
+            Some((last, so_far)) if *last == style => *so_far += text,
+            _ => self.0.push((style, text.to_owned())),
+        }
         self
     }
 

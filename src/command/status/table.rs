@@ -1,5 +1,6 @@
 //! The table of locks: a row for each holder and each waiter, with the columns that fit. Pure.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::picture::{Kind, Picture};
@@ -85,8 +86,8 @@ fn stacked(rows: &[Row], width: usize) -> Picture {
         let rest = columns(mode) + columns(&row.short_for) + 2 * GAP;
         let name = shorten(name, width.saturating_sub(rest).max(8));
         let head = Line::of(Style::Bold, padded(&name, columns(&name) + GAP))
-            .and(row.styles[MODE], padded(mode, columns(mode) + GAP))
-            .and(Style::Plain, row.short_for.as_str());
+            .and(row.styles[MODE], &padded(mode, columns(mode) + GAP))
+            .and(Style::Plain, &row.short_for);
         let mut lines = vec![head];
         let room = width.saturating_sub(GAP);
         let mut add = |style, text: &str| {
@@ -115,14 +116,14 @@ impl Row {
     }
 
     /// The text of a column.
-    fn cell(&self, column: usize, layout: &Layout) -> String {
-        let cell = &self.cells[column];
+    fn cell(&self, column: usize, layout: &Layout) -> Cow<'_, str> {
+        let cell = self.cells[column].as_str();
         match column {
-            NAME => shorten(cell, layout.name).into_owned(),
-            WHO => shorten(cell, layout.who).into_owned(),
-            MODE if !layout.shown[LEFT] => self.mode_alone.unwrap_or(cell).to_owned(),
-            FOR if !layout.usual => self.short_for.clone(),
-            _ => cell.clone(),
+            NAME => shorten(cell, layout.name),
+            WHO => shorten(cell, layout.who),
+            MODE if !layout.shown[LEFT] => self.mode_alone.unwrap_or(cell).into(),
+            FOR if !layout.usual => self.short_for.as_str().into(),
+            _ => cell.into(),
         }
     }
 
@@ -201,24 +202,25 @@ impl Layout {
             .map(|column| widths[column] + GAP)
             .sum();
         let room = width.saturating_sub(before);
-        let line = |cell: &dyn Fn(usize) -> (Style, String)| {
-            shown().fold(Line::default(), |line, column| {
-                let (style, text) = cell(column);
-                if column == COMMAND {
-                    line.and(style, truncate(&text, room))
-                } else {
-                    // The gap isn't coloured.
-                    let gap = " ".repeat(widths[column] - columns(&text) + GAP);
-                    line.and(style, text).and(Style::Plain, gap)
-                }
-            })
+        let add = |line: Line, column: usize, style, text: &str| {
+            if column == COMMAND {
+                return line.and(style, &truncate(text, room));
+            }
+            // The gap isn't coloured.
+            let gap = widths[column].saturating_sub(columns(text)) + GAP;
+            line.and(style, text)
+                .and(Style::Plain, &format!("{:gap$}", ""))
         };
         let mut picture = Picture::default();
-        let heading = line(&|column| (Style::Dim, COLUMNS[column].to_owned()));
+        let heading = shown().fold(Line::default(), |line, column| {
+            add(line, column, Style::Dim, COLUMNS[column])
+        });
         picture.add(Kind::Heading, vec![heading]);
         for row in rows {
-            let cells = |column| (row.style(column, self), row.cell(column, self));
-            let mut lines = vec![line(&cells)];
+            let mut lines = vec![shown().fold(Line::default(), |line, column| {
+                let style = row.style(column, self);
+                add(line, column, style, &row.cell(column, self))
+            })];
             if let Some(link) = &row.link {
                 lines.push(Line::of(Style::Plain, format!("{:GAP$}{link}", "")));
             }

@@ -173,7 +173,7 @@ impl View {
         let what = report::escaped(&what).into_owned();
         let room = width.saturating_sub(clock.len() + 2);
         let line = Line::of(Style::Bold, clock).and(Style::Plain, "  ");
-        line.and(style, report::truncate(&what, room))
+        line.and(style, &report::truncate(&what, room))
             .painted(self.colors, false)
     }
 }
