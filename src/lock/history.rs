@@ -110,6 +110,9 @@ impl HoldOutcome {
 /// Of how many of the newest holds the usual length is taken.
 pub(super) const NEWEST: usize = 10;
 
+/// The same where many locks are looked at: a server with a thousand shall answer at once.
+pub(super) const NEWEST_OF_MANY: usize = 5;
+
 /// How many of them say what is usual.
 const ENOUGH: usize = 3;
 

@@ -50,10 +50,9 @@ if newest > 0 and (#held > 0 or #waiting > 0) then
   local records = redis.pcall('LRANGE', history, 0, newest - 1)
   -- A key of another type has no records.
   for _, record in ipairs(records) do
-    local ended, how, since = string.match(record, '^%x+ (%d+) (%l+:?%d*) 0 %d+ (%d+) ')
-    if how == 'status:0' or how == 'released' then
-      lasted[#lasted + 1] = string.format('%.0f', math.max(0, ended - since))
-    end
+    local ended, since = string.match(record, '^%x+ (%d+) status:0 0 %d+ (%d+) ')
+    if not ended then ended, since = string.match(record, '^%x+ (%d+) released 0 %d+ (%d+) ') end
+    if ended then lasted[#lasted + 1] = math.min(2 ^ 53, math.max(0, ended - since)) end
   end
 end
 return {kind, fence, string.format('%.0f', now_ms), held, waiting, until_ms > now_ms and freeze, lasted}

@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::connection::{Call, Connection};
 use super::error::quoted;
-use super::history::{NEWEST, usual_of};
+use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::name::index_key;
 use super::scripts::{
     INSPECT, array, frozen, holder, lossy_text, milliseconds, number, some_text, unexpected_reply,
@@ -139,6 +139,9 @@ impl Inspected {
     }
 }
 
+/// How many locks are many.
+const MANY: usize = 100;
+
 impl Locks {
     /// Looks at locks. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
@@ -151,7 +154,12 @@ impl Locks {
         client: &mut Client,
         names: &[Name],
     ) -> Result<Vec<Inspected>, Error> {
-        client.with_connection(|connection, _| self.inspect_over(connection, names, NEWEST))
+        let newest = if names.len() > MANY {
+            NEWEST_OF_MANY
+        } else {
+            NEWEST
+        };
+        client.with_connection(|connection, _| self.inspect_over(connection, names, newest))
     }
 
     pub(super) fn inspect_over(

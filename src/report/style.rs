@@ -45,9 +45,25 @@ impl Line {
     pub fn and(mut self, style: Style, text: &str) -> Self {
         match self.0.last_mut() {
             Some((last, so_far)) if *last == style => *so_far += text,
-            _ => self.0.push((style, text.to_owned())),
+            _ => {
+                let mut part = String::with_capacity(text.len().max(80));
+                part.push_str(text);
+                self.0.push((style, part));
+            }
         }
         self
+    }
+
+    /// The same line with spaces at its end.
+    pub fn and_spaces(self, count: usize) -> Self {
+        const SPACES: &str = "                                ";
+        let some = count.min(SPACES.len());
+        let line = self.and(Style::Plain, &SPACES[..some]);
+        if some < count {
+            line.and_spaces(count - some)
+        } else {
+            line
+        }
     }
 
     /// How many columns it takes.
@@ -61,7 +77,7 @@ impl Line {
             .0
             .iter()
             .rposition(|(_, text)| !text.trim_end().is_empty());
-        let mut painted = String::new();
+        let mut painted = String::with_capacity(160);
         for (at, (style, text)) in self.0.iter().enumerate() {
             let text = match last {
                 Some(last) if at < last => text.as_str(),

@@ -208,8 +208,7 @@ impl Layout {
             }
             // The gap isn't coloured.
             let gap = widths[column].saturating_sub(columns(text)) + GAP;
-            line.and(style, text)
-                .and(Style::Plain, &format!("{:gap$}", ""))
+            line.and(style, text).and_spaces(gap)
         };
         let mut picture = Picture::default();
         let heading = shown().fold(Line::default(), |line, column| {
@@ -271,24 +270,35 @@ impl Row {
     }
 
     /// A row about a client, since a moment of the server's clock.
-    fn about(lock: &Inspected, mode: &str, who: &Who, since_ms: u64, on_terminal: bool) -> Self {
-        let mut row = Self::single(lock, mode, &user_at_host(who));
-        row.short_for = ago(lock, since_ms);
-        row.cells[PID] = who.pid.to_string();
-        row.cells[FOR].clone_from(&row.short_for);
-        if on_terminal {
-            row.cells[COMMAND] = command_and_reason(who);
-            row.link = who.url.as_deref().map(|link| escaped(link).into_owned());
+    fn about(lock: &Inspected, mode: String, who: &Who, since_ms: u64, on_terminal: bool) -> Self {
+        let short_for = ago(lock, since_ms);
+        let (command, link) = if on_terminal {
+            (command_and_reason(who), who.url.as_deref())
         } else {
-            row.cells[COMMAND] = describe_job(who);
+            (describe_job(who), None)
+        };
+        Self {
+            cells: [
+                escaped(lock.name.as_str()).into_owned(),
+                mode,
+                user_at_host(who),
+                who.pid.to_string(),
+                short_for.clone(),
+                "-".into(),
+                "-".into(),
+                command,
+            ],
+            styles: [Style::Plain; 8],
+            mode_alone: None,
+            short_for,
+            link: link.map(|link| escaped(link).into_owned()),
         }
-        row
     }
 }
 
 /// The client that froze the lock, until when, and why.
 fn frozen(lock: &Inspected, by: &Frozen, on_terminal: bool) -> Row {
-    let mut row = Row::about(lock, "frozen", &by.who, by.since_ms, on_terminal);
+    let mut row = Row::about(lock, "frozen".into(), &by.who, by.since_ms, on_terminal);
     let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
     row.cells[LEFT] = format_duration(left);
     row.styles[MODE] = Style::Yellow;
@@ -307,11 +317,11 @@ fn holding(lock: &Inspected, hold: &Hold, on_terminal: bool) -> Row {
         return row;
     };
     let mode = match holder.limit.as_slots() {
-        _ if holder.kept => "kept".into(),
+        _ if holder.kept => "kept".to_owned(),
         Some(slots) => format!("slot {}/{slots}", holder.slot),
-        None => holder.limit.mode().into(),
+        None => holder.limit.mode().to_owned(),
     };
-    let mut row = Row::about(lock, &mode, &holder.who, holder.since_ms, on_terminal);
+    let mut row = Row::about(lock, mode, &holder.who, holder.since_ms, on_terminal);
     row.cells[ID].clone_from(&hold.id);
     if let Some(usual) = lock.usual.filter(|_| !holder.kept) {
         row.cells[FOR] = format!("{} (usually {})", row.short_for, format_duration(usual));
@@ -331,7 +341,7 @@ fn holding(lock: &Inspected, hold: &Hold, on_terminal: bool) -> Row {
 fn waiting(lock: &Inspected, position: usize, waiting: &Waiting, on_terminal: bool) -> Row {
     let waiter = &waiting.waiter;
     let mode = format!("waiting #{position}");
-    let mut row = Row::about(lock, &mode, &waiter.who, waiter.since_ms, on_terminal);
+    let mut row = Row::about(lock, mode, &waiter.who, waiter.since_ms, on_terminal);
     row.cells[ID].clone_from(&waiting.id);
     row.styles[MODE] = Style::Yellow;
     row
