@@ -9,6 +9,10 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How many columns of a terminal the text takes: two for a wide character, none for a combining one.
 pub fn columns(text: &str) -> usize {
+    // Most text, and a table measures all of it.
+    if text.is_ascii() {
+        return text.len();
+    }
     text.width()
 }
 
