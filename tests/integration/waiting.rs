@@ -439,6 +439,7 @@ fn a_waiter_says_what_to_expect_and_how_long_it_took() {
     let mut first = heard(&redis, &["run", "-v", "a", "--", "true"]);
     first.wait_until_queued(&redis);
     let mut second = heard(&redis, &["run", "a", "--", "true"]);
+    second.wait_until_queued(&redis);
     let mut silent = heard(&redis, &["run", "-q", "a", "--", "true"]);
     silent.wait_until_queued(&redis);
     let line = first.line();
