@@ -38,16 +38,18 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let Some(interval) = watch else {
-        show(&mut client, &asked, options, settings)?;
+        show(&mut client, &asked, options, settings, true)?;
         return Ok(Exit::Success);
     };
     let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
     if on_screen && !options.json && !options.names_only {
-        return watch::watch(client, asked, interval, settings.locks.clone());
+        return watch::watch(client, asked, interval, settings);
     }
     let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
+    let mut first = true;
     loop {
-        let read = show(&mut client, &asked, options, settings)?;
+        let is_first = std::mem::take(&mut first);
+        let read = show(&mut client, &asked, options, settings, is_first)?;
         if !read || interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
@@ -150,8 +152,12 @@ fn show(
     asked: &Asked,
     options: &cli::Status,
     settings: &Settings,
+    is_first: bool,
 ) -> Result<bool> {
     let found = asked.find(client, &settings.locks)?;
+    if is_first {
+        settings.warn_of_replica(client);
+    }
     if options.names_only {
         let names = found.iter();
         let text = names.fold(String::new(), |text, lock| text + lock.name.as_str() + "\n");

@@ -19,6 +19,7 @@ use nix::sys::termios::{
 use super::Asked;
 use super::picture::Picture;
 use crate::clock::{Moment, Timer, now};
+use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Client, Error, Inspected, Locks};
 use crate::report::{self, Line, Style, format_duration, print};
@@ -32,11 +33,18 @@ const CLOCK: Duration = Duration::from_secs(1);
 const STACK: usize = 512 * 1024;
 
 /// Shows locks until a key or a signal ends that.
-pub fn watch(mut client: Client, asked: Asked, interval: Duration, locks: Locks) -> Result<Exit> {
+pub fn watch(
+    mut client: Client,
+    asked: Asked,
+    interval: Duration,
+    settings: &Settings,
+) -> Result<Exit> {
     let signals = Signals::take(true).context("can't watch for signals")?;
     let asked = Arc::new(asked);
     // If Redis can't be reached at the start, there is no picture to keep.
+    let locks = settings.locks.clone();
     let found = asked.find(&mut client, &locks)?;
+    settings.warn_of_replica(&client);
     let questioner =
         Questioner::start(client, Arc::clone(&asked), locks).context("can't start a thread")?;
     let mut view = View {
