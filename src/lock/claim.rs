@@ -360,29 +360,6 @@ impl Claim {
         mode: &ReleaseMode,
         is_slow: impl FnOnce(),
     ) -> Result<Released, Error> {
-        let call = self.release_call(mode);
-        client.with_connection(|connection, within| {
-            let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
-            match array(answer)?.as_slice() {
-                [Value::Int(1)] => Ok(Released::Now),
-                [Value::Int(3), rest] => Ok(Released::Kept(left(rest)?)),
-                [Value::Int(2)] => Ok(Released::Before),
-                [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
-                other => Err(unexpected_reply(other)),
-            }
-        })
-    }
-
-    /// Sends the release over the connection that there is and doesn't wait for its answer: for a server
-    /// that has never given any.
-    pub fn release_unheard(&self, client: &mut Client) -> Result<(), Error> {
-        if client.is_open() {
-            client.send(self.release_call(&ReleaseMode::Unused))?;
-        }
-        Ok(())
-    }
-
-    fn release_call(&self, mode: &ReleaseMode) -> Call {
         let (by_job, outcome, keep_for) = match mode {
             ReleaseMode::Unused => ("0", String::new(), Duration::ZERO),
             ReleaseMode::ByJob => ("1", HoldOutcome::Released.to_text(), Duration::ZERO),
@@ -394,7 +371,17 @@ impl Claim {
             outcome.into(),
             keep_for.as_millis().to_string().into(),
         ];
-        self.lock.call(&RELEASE, args)
+        let call = self.lock.call(&RELEASE, args);
+        client.with_connection(|connection, within| {
+            let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
+            match array(answer)?.as_slice() {
+                [Value::Int(1)] => Ok(Released::Now),
+                [Value::Int(3), rest] => Ok(Released::Kept(left(rest)?)),
+                [Value::Int(2)] => Ok(Released::Before),
+                [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
+                other => Err(unexpected_reply(other)),
+            }
+        })
     }
 
     /// The same, and once more over a fresh connection where that fails over the one that there was,

@@ -577,8 +577,10 @@ impl<'a> Play<'a> {
         said: &str,
     ) -> Result<(), (&'static str, bool)> {
         let Case { step, gone, .. } = self.case;
-        // That it waits is said after a second.
-        let lines = said.lines().filter(|line| !line.contains(": waiting for "));
+        // That it waits, or tries again, is said after a second.
+        let progress = [": waiting for ", "; still trying (", "Redis answers again"];
+        let is_progress = |line: &&str| progress.iter().any(|text| line.contains(text));
+        let lines = said.lines().filter(|line| !is_progress(line));
         let lines: Vec<&str> = lines.collect();
         let says = |text: &str| lines.iter().any(|line| line.contains(text));
         let is_told = says("Redis at");

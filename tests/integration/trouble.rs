@@ -13,7 +13,7 @@ use crate::config::openssl;
 use crate::pty::Terminal;
 use crate::support::{
     Gated, OtherUser, Outcome, REDLOCK, Redis, Running, UnresponsiveServer, directly, free_port,
-    is_permitted, outcome, queued, redlock, wait_until, with_default_signals,
+    is_permitted, outcome, redlock, script, wait_until, with_default_signals,
 };
 
 /// A run of `echo ran`, which must not run, with these options.
@@ -620,6 +620,10 @@ fn what_the_system_refuses_is_said_without_its_numbers() {
     let dir = redis.dir.path();
     let here = dir.to_str().unwrap();
     let missing = format!("{here}/missing");
+    let plain = format!("{here}/plain");
+    fs::write(&plain, "not to be executed").unwrap();
+    let orphan = script(dir, "orphan", "#!/no/such/interpreter\n");
+    let orphan = orphan.to_str().unwrap();
     let encrypted = format!("rediss://127.0.0.1:{}", redis.port);
     let no_file = |what: &str| format!("can't {what} {missing}: no such file");
     for (arguments, status, says) in [
@@ -649,7 +653,13 @@ fn what_the_system_refuses_is_said_without_its_numbers() {
             127,
             "can't run no-such-command: no such file".into(),
         ),
-        (&["run", "a", "--", here], 126, "permission denied".into()),
+        (&["run", "a", "--", &plain], 126, "permission denied".into()),
+        (
+            &["run", "a", "--", orphan],
+            127,
+            "the interpreter that its first line names".into(),
+        ),
+        (&["run", "a", "--", here], 126, "it is a directory".into()),
     ] {
         let end = outcome(&mut redis.redlock(arguments));
         assert_line(&end, status, &[&says]);
@@ -810,21 +820,4 @@ fn a_socket_of_another_user_is_77_and_says_what_is_needed() {
         77,
         &["permission denied", "write access to the socket"],
     );
-}
-
-#[test]
-fn a_release_that_is_not_answered_at_the_first_word_is_done_all_the_same() {
-    let redis = Redis::start();
-    // The server knows the scripts.
-    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
-    let other = Gated::start(&redis, &["a"]).ready();
-    let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    redis.stall();
-    outcome(&mut run(&redis.url(), &["--connect-timeout", "200ms"])).assert_code(69);
-    redis.resume();
-    other.end();
-    waiter.finish().assert_code(0);
-    wait_until("the lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
 }

@@ -27,6 +27,9 @@ use crate::signal::Signals;
 use crate::systemd;
 use crate::wait::{self, HolderState, Wait, WaitLimit};
 
+/// How long a server that has never answered is waited for once more, to take back what it was asked.
+const UNHEARD: Duration = Duration::from_millis(250);
+
 /// One wait for one lock.
 pub struct Attempt<'a> {
     acquisition: &'a Acquisition<'a>,
@@ -119,8 +122,16 @@ impl<'a> Attempt<'a> {
             let signals = Some(self.signals);
             let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
             let released = if self.timed_out && !client.was_reached() {
-                // It would have to be waited for once more.
-                self.claim.release_unheard(client)
+                // What it was asked is taken back: over the same connection, whether it answers or not, and
+                // where that is dead and the server is not, over another one.
+                client.limit_to(Duration::from_millis(1));
+                let mut released = self.claim.release(client, mode, || {});
+                if released.is_err() {
+                    client.limit_to(UNHEARD);
+                    released = self.claim.release(client, mode, || {});
+                }
+                client.lift_limit();
+                released.map(drop)
             } else {
                 let released = self.acquisition.release(&self.claim, mode, client, signals);
                 released.map(drop)

@@ -5,9 +5,11 @@
 
 mod supervise;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -126,13 +128,14 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
             Exit::Internal
         }
         SpawnError::CannotExecute(error) => {
-            let is_line = program.to_string().contains(char::is_whitespace);
+            let path = Path::new(command.first().map_or(OsStr::new(""), OsString::as_os_str));
+            let is_line = program.to_string().contains(char::is_whitespace) && !path.exists();
             if error.kind() == io::ErrorKind::NotFound && is_line {
                 report::error(format_args!(
                     "command not found: \"{program}\" is one word; to run a shell line use -c"
                 ));
             } else {
-                let why = reason(error);
+                let why = why_not(path, error);
                 report::error(format_args!("can't run {program}: {why}"));
             }
             match error.kind() {
@@ -140,6 +143,20 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
                 _ => Exit::CannotExecute,
             }
         }
+    }
+}
+
+/// Why a program can't be executed: the system has one word for several reasons.
+fn why_not(program: &Path, error: &io::Error) -> String {
+    let is_path = program.as_os_str().as_bytes().contains(&b'/');
+    match error.kind() {
+        io::ErrorKind::NotFound if is_path && program.exists() => {
+            "the interpreter that its first line names does not exist".into()
+        }
+        io::ErrorKind::PermissionDenied if is_path && program.is_dir() => {
+            "it is a directory".into()
+        }
+        _ => reason(error),
     }
 }
 
