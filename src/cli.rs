@@ -565,7 +565,7 @@ pub struct Release {
 /// line.
 #[derive(Debug, Args)]
 pub struct History {
-    /// Lock names [default: all]
+    /// Lock names, or patterns: * is any text, ? any character [default: all]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 

@@ -328,3 +328,35 @@ fn with_a_history_of_none_nothing_is_kept_and_a_release_may_be_repeated() {
     let sent = proxy.seen().into_iter().filter(|name| name == "release");
     assert_eq!(sent.count(), 2);
 }
+
+#[test]
+fn patterns_pick_locks_and_numbers_in_names_are_ordered_by_value() {
+    let redis = Redis::start();
+    for name in ["deploy-10", "deploy-2", "deploy-2b", "nightly"] {
+        redlock(&redis, &["run", name, "--", "true"]).assert_code(0);
+    }
+    let summed = |names: &[&str]| {
+        let text = redlock(&redis, &[&["history"], names].concat()).stdout;
+        let known = ["deploy-10", "deploy-2", "deploy-2b", "nightly"];
+        let lines = text.lines().rev().take_while(|line| !line.is_empty());
+        let first = lines.map(|line| line.split([' ', ':']).next().unwrap().to_owned());
+        let mut names: Vec<String> = first
+            .filter(|name| known.contains(&name.as_str()))
+            .collect();
+        names.reverse();
+        names
+    };
+    assert_eq!(
+        summed(&[]),
+        ["deploy-2", "deploy-2b", "deploy-10", "nightly"]
+    );
+    assert_eq!(summed(&["deploy-?"]), ["deploy-2"]);
+    assert_eq!(
+        summed(&["*-10", "deploy-2*"]),
+        ["deploy-2", "deploy-2b", "deploy-10"]
+    );
+    assert_eq!(
+        summed(&["night*", "deploy-10", "*1?"]),
+        ["deploy-10", "nightly"]
+    );
+}

@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::lock::{HistoryEntry, HoldOutcome, Limit, Name, Who};
+use crate::pattern::natural_cmp;
 use crate::report::{self, describe_job, escaped, escaped_json, format_duration, timestamp};
 
 /// How long a hold lasted; one that still does, until now.
@@ -125,6 +126,8 @@ pub fn summary(holds: &[HistoryEntry], now_ms: u64) -> String {
     for entry in holds {
         locks.entry(&entry.name).or_default().push(entry);
     }
+    let mut locks: Vec<_> = locks.into_iter().collect();
+    locks.sort_by(|(a, _), (b, _)| natural_cmp(a.as_str(), b.as_str()));
     let mut text = String::new();
     for (name, holds) in locks {
         let runs = match holds.len() {

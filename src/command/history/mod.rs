@@ -18,7 +18,8 @@ use super::usage::parse_names;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Client, HistoryEntry, Name, Which};
+use crate::lock::{self, Client, HistoryEntry, Locks, Name, Which};
+use crate::pattern::{is_pattern, matches, natural_cmp};
 use crate::report::{print, width};
 use crate::signal;
 
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
-    let asked = parse_names(&options.names)?;
+    let asked = Asked::parse(&options.names)?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let found = find(&mut client, &asked, options, settings)?;
@@ -60,6 +61,42 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Which locks were asked for; none of either: all.
+struct Asked {
+    names: Vec<Name>,
+    patterns: Vec<String>,
+}
+
+impl Asked {
+    fn parse(texts: &[String]) -> Result<Self> {
+        let (patterns, names): (Vec<String>, Vec<String>) =
+            texts.iter().cloned().partition(|text| is_pattern(text));
+        let names = parse_names(&names)?;
+        Ok(Self { names, patterns })
+    }
+
+    /// Whether it is one lock.
+    fn is_one(&self) -> bool {
+        self.names.len() == 1 && self.patterns.is_empty()
+    }
+
+    /// The names, looked up where they have to be.
+    fn look_up(&self, client: &mut Client, locks: &Locks) -> Result<Vec<Name>, lock::Error> {
+        let mut names = self.names.clone();
+        if names.is_empty() || !self.patterns.is_empty() {
+            let known = locks.names(client, Which::All)?.into_iter();
+            names.extend(known.filter(|name| {
+                let text = name.as_str();
+                let any = self.patterns.iter().any(|pattern| matches(pattern, text));
+                any || self.names.is_empty() && self.patterns.is_empty()
+            }));
+        }
+        names.sort_by(|a, b| natural_cmp(a.as_str(), b.as_str()));
+        names.dedup();
+        Ok(names)
+    }
+}
+
 /// What is remembered, as far as it was asked for.
 struct Found {
     /// The server's clock, in milliseconds since 1970.
@@ -70,20 +107,14 @@ struct Found {
 
 fn find(
     client: &mut Client,
-    asked: &[Name],
+    asked: &Asked,
     options: &cli::History,
     settings: &Settings,
 ) -> Result<Found> {
-    let all;
-    let names = if asked.is_empty() {
-        all = settings.locks.names(client, Which::All)?;
-        &all
-    } else {
-        asked
-    };
+    let names = asked.look_up(client, &settings.locks)?;
     let mut now_ms = 0;
     let mut holds = Vec::new();
-    for history in settings.locks.history(client, names)? {
+    for history in settings.locks.history(client, &names)? {
         now_ms = now_ms.max(history.now_ms);
         let first = options.since.map_or(0, |since| {
             let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -103,7 +134,7 @@ fn find(
 /// Shows those that are over, and then each that ends, until interrupted.
 fn follow(
     first: Found,
-    asked: &[Name],
+    asked: &Asked,
     options: &cli::History,
     settings: &Settings,
     mut client: Client,
@@ -117,7 +148,7 @@ fn follow(
         (found.now_ms, ended.collect())
     };
     let mut shown = HashSet::new();
-    let mut lines = listing::Lines::new(options.json, asked.len() == 1);
+    let mut lines = listing::Lines::new(options.json, asked.is_one());
     let (mut now_ms, mut holds) = over(first);
     loop {
         holds.retain(|entry| shown.insert(entry.id.clone()));
