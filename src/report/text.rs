@@ -55,8 +55,14 @@ pub fn format_duration(duration: Duration) -> String {
         3600..86400 => Duration::from_secs(seconds / 60 * 60),
         _ => Duration::from_secs(seconds / 3600 * 3600),
     };
-    let text = humantime::format_duration(rounded).to_string();
-    text.replace("days", "d").replace("day", "d")
+    match rounded.as_secs() {
+        0..86400 => humantime::format_duration(rounded).to_string(),
+        // Months would differ in length.
+        seconds => match (seconds / 86400, seconds % 86400 / 3600) {
+            (days, 0) => format!("{days}d"),
+            (days, hours) => format!("{days}d {hours}h"),
+        },
+    }
 }
 
 /// RFC 3339 with milliseconds; `None` for a time that no calendar has.
@@ -136,6 +142,8 @@ mod tests {
         assert_eq!(format_duration(ms(200_900)), "3m 20s");
         assert_eq!(format_duration(ms(7_509_000)), "2h 5m");
         assert_eq!(format_duration(ms(0)), "0s");
+        assert_eq!(format_duration(ms(86_400_000)), "1d");
+        assert_eq!(format_duration(ms(5_142_999_000)), "59d 12h");
     }
 
     #[test]
