@@ -7,6 +7,7 @@
 
 mod arena;
 mod environment;
+mod local;
 mod spawn;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -26,6 +27,7 @@ use nix::unistd::Pid;
 pub use libc::{SIGCONT, SIGKILL, SIGTERM};
 
 pub use self::environment::variables;
+pub use self::local::{LocalTime, local_time};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
