@@ -1,13 +1,14 @@
 # bash completion for redlock(1)                            -*- shell-script -*-
 
-# Offers the names of the locks that are held or waited for now, on the server that the command line
-# names; one that doesn't answer within 300 ms offers none. Names come from Redis, so they are data and never expanded
+# Offers the names of the locks that are held or waited for now (`redlock history`: also of those that have a
+# history), on the server that the command line names; one that doesn't answer within 300 ms offers none. Names come from Redis, so they are data and never expanded
 # (compgen -W would run a $(command) in one).
 _redlock_names() {
-    local name
+    local name listing=status
+    [[ $command == history ]] && listing=history
     while IFS= read -r name; do
         [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
-    done < <(redlock "$@" status --names-only --quiet --connect-timeout 300ms 2>/dev/null)
+    done < <(redlock "$@" $listing --names-only --quiet --connect-timeout 300ms 2>/dev/null)
 }
 
 _redlock_words() {
@@ -102,7 +103,10 @@ _redlock() {
         check:-*) _redlock_words "--token-file --for $common" ;;
         wait:-*) _redlock_words "$patience $common" ;;
         status:-*) _redlock_words "--json --names-only --watch $common" ;;
-        history:-*) _redlock_words "--last --since --json --follow --timeline --svg $common" ;;
+        history:-*)
+            _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
+                --svg --names-only $common"
+            ;;
         release:-*) _redlock_words "--token-file --force --id $common" ;;
         freeze:-*) _redlock_words "--reason --for $common" ;;
         thaw:-* | fence:-*) _redlock_words "$common" ;;

@@ -1,8 +1,10 @@
 # fish completion for redlock(1)
 
-# The names of the locks that are held or waited for now, on the server that the command line names. A server
-# that doesn't answer within 300 ms offers none.
+# The names of the locks that are held or waited for now (with the argument history: also of those that have a
+# history), on the server that the command line names. A server that doesn't answer within 300 ms offers none.
 function __redlock_names
+    set -l listing status
+    set -q argv[1]; and set listing $argv[1]
     set -l words (commandline -opc)
     set -l server
     for i in (seq (count $words))
@@ -13,7 +15,7 @@ function __redlock_names
                 set -a server $words[$i]
         end
     end
-    redlock $server status --names-only --quiet --connect-timeout 300ms 2>/dev/null
+    redlock $server $listing --names-only --quiet --connect-timeout 300ms 2>/dev/null
 end
 
 # After -- comes a separate command line.
@@ -68,8 +70,8 @@ complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
 set -g __redlock_commands run acquire extend check release wait status history freeze thaw fence
-# Of these, the commands that take any number of names, and those that take one.
-set -g __redlock_many_names run wait status history
+# Of these, the commands that take any number of names of live locks, and those that take one.
+set -g __redlock_many_names run wait status
 set -g __redlock_one_name acquire extend check release freeze thaw
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout \
@@ -151,17 +153,23 @@ complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is status' -l names-only -d 'Print names only'
 complete -c redlock -n '__redlock_is status' -l watch -d 'Refresh until interrupted'
 
-complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Only the last N holds of each lock'
+complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Only the last N, or all'
 complete -c redlock -n '__redlock_is history' -l since -x -d 'Only holds within this time'
+complete -c redlock -n '__redlock_is history' -l skipped -d 'Also runs that ended without the lock'
+complete -c redlock -n '__redlock_is history' -l summary -d 'A line for each lock'
+complete -c redlock -n '__redlock_is history' -l by-host -d 'With --summary: a line for each host'
+complete -c redlock -n '__redlock_is history' -l utc -d 'Times in UTC'
 complete -c redlock -n '__redlock_is history' -l json -d 'Print JSON'
-complete -c redlock -n '__redlock_is history' -s f -l follow -d 'Follow: print each hold as it ends'
+complete -c redlock -n '__redlock_is history' -s f -l follow -d 'Follow: print the last ten, and each hold as it ends'
 complete -c redlock -n '__redlock_is history' -l timeline -d 'Draw a chart'
 complete -c redlock -n '__redlock_is history' -l svg -r -F -d 'Write the chart to an SVG file'
+complete -c redlock -n '__redlock_is history' -l names-only -d 'Print names only'
 
 complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Reason, shown to every run that wants the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freeze'
 
 complete -c redlock -n '__redlock_is $__redlock_many_names' -a '(__redlock_names)' -d lock
+complete -c redlock -n '__redlock_is history' -a '(__redlock_names history)' -d lock
 complete -c redlock -n '__redlock_is $__redlock_one_name; and __redlock_has 0' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is extend; and __redlock_has 1' -a '1m 10m 1h' -d duration
 complete -c redlock -n '__redlock_is fence; and __redlock_has 0' -F

@@ -562,27 +562,42 @@ pub struct Release {
 
 /// Show who held a lock, for how long, and how it ended
 ///
-/// Without a NAME: all locks with the prefix. The oldest hold comes first; each lock ends with a summary
-/// line.
+/// Without a NAME: all locks with the prefix. The oldest hold comes first. Times are local, with the zone.
 #[derive(Debug, Args)]
 pub struct History {
-    /// Lock names [default: all]
+    /// Lock names, or patterns: * is any text, ? any character [default: all]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Only the last N holds of each lock
-    #[arg(short = 'n', long = "last", value_name = "N", value_parser = count::<usize>)]
+    /// Only the last N, or all [default: 20; with --follow 10; all for --json, --summary and charts]
+    #[arg(short = 'n', long = "last", value_name = "N", value_parser = last)]
     pub last: Option<usize>,
 
     /// Only holds that ended within this time or haven't ended
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub since: Option<Duration>,
 
+    /// Also runs that ended without the lock: skipped, gave up, superseded
+    #[arg(long)]
+    pub skipped: bool,
+
+    /// Sum up: a line for each lock, with runs, results and durations
+    #[arg(long, conflicts_with_all = ["follow", "timeline", "svg"])]
+    pub summary: bool,
+
+    /// With --summary: a line for each host
+    #[arg(long, requires = "summary")]
+    pub by_host: bool,
+
+    /// Times in UTC
+    #[arg(long)]
+    pub utc: bool,
+
     /// Print a JSON array; with --follow, one object per line
     #[arg(long, conflicts_with_all = ["timeline", "svg"])]
     pub json: bool,
 
-    /// Follow: print each hold as it ends
+    /// Follow: print the last ten, and each hold as it ends
     #[arg(short, long, conflicts_with_all = ["timeline", "svg"])]
     pub follow: bool,
 
@@ -593,6 +608,10 @@ pub struct History {
     /// Write the chart as an SVG image to FILE; - for standard output
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+
+    /// Print only the names of the locks that are in use or have a history
+    #[arg(long, conflicts_with_all = ["summary", "json", "follow", "timeline", "svg"])]
+    pub names_only: bool,
 }
 
 /// Block new holders; the current one may finish
@@ -830,6 +849,15 @@ fn remembered(text: &str) -> Result<Duration, String> {
         duration if duration > REMEMBERED => Err("must be at most 30d".into()),
         duration => Ok(duration),
     }
+}
+
+/// Reads how many of the last to show.
+fn last(text: &str) -> Result<usize, String> {
+    if text == "all" {
+        return Ok(usize::MAX);
+    }
+    let read = count(text);
+    read.map_err(|_: String| "must be a whole number, or all".into())
 }
 
 fn not_empty(text: &str) -> Result<String, String> {

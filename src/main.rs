@@ -33,8 +33,8 @@
 //!
 //! 1. `lock` alone names the redis crate; `child` alone spawns what is supervised; `sys` alone is
 //!    unsafe.
-//! 2. `session`, `lease`, `wait`, `exit`, `ci` and what draws the history never read a clock, do I/O
-//!    or start a thread.
+//! 2. `session`, `lease`, `wait`, `exit`, `ci`, `pattern` and what draws the history never read a clock,
+//!    do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
 //! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child
 //!    was.
@@ -55,6 +55,7 @@ mod config;
 mod exit;
 mod lease;
 mod lock;
+mod pattern;
 mod process;
 mod reason;
 mod renewer;

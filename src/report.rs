@@ -14,7 +14,7 @@ use crate::stderr;
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::text::{
     columns, command_line, escaped, escaped_json, format_duration, format_wait, padded, shorten,
-    size, table, timestamp, truncate, width,
+    size, timestamp, truncate, width,
 };
 pub use self::words::{
     Outlook, busy_line, command_and_reason, describe_job, expectation, holder, holder_and_others,

@@ -1,5 +1,6 @@
 -- history: the holds of a lock that are over, those that aren't, and those that ended without a release. Read only.
--- Returns {server time (ms), records (the newest first), {id, 1 when held, 0 when its lease has ended or 2 when it was lost, when (ms; of one that is held, the end of its lease), entry}…}
+-- KEYS[10] skips: the runs that ended without the lock; or none, if they aren't asked for
+-- Returns {server time (ms), records (the newest first), {id, 1 when held, 0 when its lease has ended or 2 when it was lost, when (ms; of one that is held, the end of its lease), entry}…, skips (the newest first)}
 -- @include lock
 -- @include held
 -- @include record
@@ -19,4 +20,6 @@ for n = 1, #all, 2 do
     live[#live + 1] = {id(token), how, int_text(ended), entry}
   end
 end
-return {int_text(now_ms), redis.call('LRANGE', history, 0, -1), live}
+local skipped = KEYS[10] and redis.pcall('LRANGE', KEYS[10], 0, -1)
+if type(skipped) ~= 'table' or skipped.err then skipped = {} end
+return {int_text(now_ms), redis.call('LRANGE', history, 0, -1), live, skipped}

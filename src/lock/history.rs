@@ -1,20 +1,89 @@
-//! The holds of a lock that are over, as the scripts have recorded them, and those that aren't.
+//! The holds of a lock that are over, as the scripts have recorded them, and those that aren't; and the runs
+//! that ended without the lock.
 
 use std::time::Duration;
 
 use redis::Value;
 
 use super::connection::Call;
-use super::scripts::{HISTORY, MOST, array, lossy_text, number, unexpected_reply};
-use super::{Client, Error, Holder, Limit, Locks, Name, Who};
+use super::scripts::{HISTORY, MOST, SKIP, array, lossy_text, number, unexpected_reply};
+use super::{Client, Error, Holder, Limit, Lock, Locks, Name, Who};
 
 /// What is known of a lock's holds.
 #[derive(Clone, Debug)]
 pub struct LockHistory {
+    pub name: Name,
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
     /// In the order in which they got the lock.
     pub holds: Vec<HistoryEntry>,
+    /// In the order in which they ended; empty where they weren't asked for.
+    pub skips: Vec<Skip>,
+    /// Older ones than these may have been forgotten.
+    pub holds_cut: bool,
+    pub skips_cut: bool,
+}
+
+/// A run that ended without the lock.
+#[derive(Clone, Debug)]
+pub struct Skip {
+    pub name: Name,
+    /// When it ended, in milliseconds since 1970 by the server's clock.
+    pub ended_ms: u64,
+    pub reason: SkipReason,
+    /// How long it had waited; with [`SkipReason::Recent`], how long ago the success was.
+    pub after: Duration,
+    /// The run that stood in the way, where it is known.
+    pub by: Option<Who>,
+    pub who: Who,
+}
+
+/// Why a run ended without the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// A run had succeeded recently enough (`--once-per`).
+    Recent,
+    /// The script of `--unless` succeeded.
+    Unless,
+    /// The lock was busy, and it didn't want to wait.
+    Busy,
+    /// The lock stayed busy for as long as it wanted to wait.
+    Timeout,
+    /// No new holder was admitted.
+    Frozen,
+    /// A newer run made it give up, or had been there before it.
+    Superseded,
+    /// It gave up to break a deadlock.
+    Deadlock,
+    /// It ended with the status of the run that it waited for.
+    Joined,
+}
+
+impl SkipReason {
+    const ALL: [Self; 8] = [
+        Self::Recent,
+        Self::Unless,
+        Self::Busy,
+        Self::Timeout,
+        Self::Frozen,
+        Self::Superseded,
+        Self::Deadlock,
+        Self::Joined,
+    ];
+
+    /// In one word.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Recent => "recent",
+            Self::Unless => "unless",
+            Self::Busy => "busy",
+            Self::Timeout => "timeout",
+            Self::Frozen => "frozen",
+            Self::Superseded => "superseded",
+            Self::Deadlock => "deadlock",
+            Self::Joined => "joined",
+        }
+    }
 }
 
 /// A hold of a lock, over or not.
@@ -126,6 +195,47 @@ pub(super) fn usual_of(mut lasted: Vec<Duration>) -> Option<Duration> {
         .filter(|_| lasted.len() >= ENOUGH)
 }
 
+/// The longest that the note of a run that ended without the lock may take: nothing depends on it.
+const SKIP_WITHIN: Duration = Duration::from_millis(250);
+
+impl Lock {
+    /// Notes that a run ended without this lock. Where Redis doesn't answer soon, that isn't noted.
+    pub fn record_skip(
+        &self,
+        client: &mut Client,
+        (reason, after, by): (SkipReason, Duration, Option<&Who>),
+        who: &Who,
+    ) -> Result<(), Error> {
+        let who = Who {
+            instance: None,
+            ..who.clone()
+        };
+        // What it ran is in the history.
+        let by = by.map(|by| Who {
+            host: by.host.clone(),
+            user: by.user.clone(),
+            pid: by.pid,
+            url: by.url.clone(),
+            ..Who::default()
+        });
+        let args = vec![
+            reason.kind().into(),
+            after.as_millis().to_string().into(),
+            who.to_json(),
+            by.map(|by| by.to_json()).unwrap_or_default(),
+        ];
+        let mut call = self.call(&SKIP, args);
+        call.keys.push(self.keys.skips.clone());
+        client.limit_to(SKIP_WITHIN);
+        let noted = client.call(call, |fields| match fields {
+            [Value::Int(1)] => Ok(()),
+            other => Err(unexpected_reply(other)),
+        });
+        client.lift_limit();
+        noted
+    }
+}
+
 impl Locks {
     /// How long a hold of this lock usually lasts, if the history knows that. One short question.
     pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
@@ -151,9 +261,21 @@ impl Locks {
     }
 
     /// What is known of the holds of some locks, in their order; those that can't be read are left
-    /// out.
-    pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<LockHistory>, Error> {
-        let call = |name: &Name| self.lock(name.clone()).call(&HISTORY, Vec::new());
+    /// out. On request also of the runs that ended without the lock.
+    pub fn history(
+        &self,
+        client: &mut Client,
+        names: &[Name],
+        with_skips: bool,
+    ) -> Result<Vec<LockHistory>, Error> {
+        let call = |name: &Name| {
+            let lock = self.lock(name.clone());
+            let mut call = lock.call(&HISTORY, Vec::new());
+            if with_skips {
+                call.keys.push(lock.keys.skips);
+            }
+            call
+        };
         let calls: Vec<Call> = names.iter().map(call).collect();
         let mut names = names.iter();
         let found = client.with_connection(|connection, _| {
@@ -168,13 +290,15 @@ impl Locks {
 }
 
 fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
-    let fields: [Value; 3] = array(answer)?
+    let fields: [Value; 4] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
-    let [now_ms, records, live] = fields;
+    let [now_ms, records, live, skipped] = fields;
     // A few more may be there than are wanted, until they are cut off.
     let wanted = usize::try_from(most).unwrap_or(usize::MAX);
-    let mut holds: Vec<HistoryEntry> = array(records)?
+    let (records, skipped) = (array(records)?, array(skipped)?);
+    let (holds_cut, skips_cut) = (records.len() >= wanted, skipped.len() >= wanted);
+    let mut holds: Vec<HistoryEntry> = records
         .into_iter()
         .take(wanted)
         .filter_map(|record| over(name, &record))
@@ -183,9 +307,14 @@ fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
         holds.extend(not_written(name, &array(hold)?));
     }
     holds.sort_by_key(|entry| entry.fence);
+    let skips = skipped.iter().take(wanted).rev();
     Ok(LockHistory {
+        name: name.clone(),
         now_ms: number(&now_ms)?,
         holds,
+        skips: skips.filter_map(|record| skip(name, record)).collect(),
+        holds_cut,
+        skips_cut,
     })
 }
 
@@ -209,6 +338,33 @@ fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let (by, entry) = parts.next()?.split_at_checked(length)?;
     let outcome = HoldOutcome::parse(how, Who::parse(by.as_bytes()))?;
     entry_of(name, id, entry, Some(ended_ms), outcome)
+}
+
+/// Reads `"<ended> <why> <ms> <bytes of by> <by><who>"`.
+fn skip(name: &Name, record: &Value) -> Option<Skip> {
+    let Value::BulkString(record) = record else {
+        return None;
+    };
+    if record.len() > LONGEST {
+        return None;
+    }
+    let record = String::from_utf8_lossy(record);
+    let mut parts = record.splitn(5, ' ');
+    let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MOST);
+    let ended_ms = ms(parts.next()?)?;
+    let why = parts.next()?;
+    let reason = SkipReason::ALL.into_iter().find(|one| one.kind() == why)?;
+    let after = Duration::from_millis(ms(parts.next()?)?);
+    let length: usize = parts.next()?.parse().ok()?;
+    let (by, who) = parts.next()?.split_at_checked(length)?;
+    Some(Skip {
+        name: name.clone(),
+        ended_ms,
+        reason,
+        after,
+        by: Who::parse(by.as_bytes()),
+        who: Who::parse(who.as_bytes())?,
+    })
 }
 
 /// Reads `{id, 1 when held, 0 when its lease has ended or 2 when it was lost, when, entry}`.
@@ -291,6 +447,18 @@ mod tests {
         ] {
             assert_eq!(record(&end.to_text(), "").unwrap().outcome, end);
         }
+        let skipped = |why: &str| {
+            let record = format!("9000 {why} 250 {} {by}{{\"host\":\"h é\"}}", by.len());
+            skip(&name, &Value::BulkString(record.into()))
+        };
+        for reason in SkipReason::ALL {
+            let skip = skipped(reason.kind()).unwrap();
+            assert_eq!((skip.reason, skip.ended_ms), (reason, 9000));
+            assert_eq!(skip.after, Duration::from_millis(250));
+            assert_eq!(skip.by.unwrap().host, "d k");
+            assert_eq!(skip.who.host, "h é");
+        }
+        assert!(skipped("later").is_none());
         assert!(record("later", "").is_none());
         assert!(over(&name, &Value::BulkString("x 1 lost 99 y".into())).is_none());
     }

@@ -7,7 +7,7 @@
 //! slots and limits in `slots`.
 //! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze, notices for
 //! holders), `meta` (the holders' entries), `queue` and `waiters` (the waiters, in the order of their
-//! turns), `history` (the holds that are over), and a channel for each waiter; and for each prefix one
+//! turns), `history` (the holds that are over), `skips` (the runs that ended without the lock), and a channel for each waiter; and for each prefix one
 //! `index` of the names in use, so that no client has to walk the keyspace.
 //!
 //! Each operation is one Lua script, in a separate file, that checks the token before it changes
@@ -37,6 +37,7 @@
 //! - `release.lua` frees our lock, or leaves its queue, and hands the lock on.
 //! - `force.lua` frees another client's lock, and leaves a notice that names the run that did it.
 //! - `freeze.lua` and `thaw.lua` block new holders for a time, and undo that.
+//! - `skip.lua` notes that a run ended without the lock; the lock itself doesn't depend on it.
 //! - `inspect.lua` and `history.lua` read, and change nothing.
 //!
 //! A hold that ends is written into the history by the script that ends it. One that ends without a
@@ -90,7 +91,7 @@ use self::connection::Call;
 pub use self::connection::Grant;
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::error::{Error, ErrorKind};
-pub use self::history::{HistoryEntry, HoldOutcome};
+pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;

@@ -65,6 +65,7 @@ pub(super) struct Keys {
     pub(super) waiters: Vec<u8>,
     pub(super) slots: Vec<u8>,
     pub(super) history: Vec<u8>,
+    pub(super) skips: Vec<u8>,
     /// What the channel of each waiter begins with.
     pub(super) channels: Vec<u8>,
     /// The names of the locks in use below this prefix.
@@ -89,6 +90,7 @@ impl Keys {
             waiters: format!("{tag}:waiters").into(),
             slots: format!("{tag}:slots").into(),
             history: format!("{tag}:history").into(),
+            skips: format!("{tag}:skips").into(),
             channels: format!("{tag}:").into(),
             index: index_key(prefix),
             lock: lock.into(),
@@ -209,11 +211,12 @@ mod tests {
                     waiters,
                     slots,
                     history,
+                    skips,
                     channels,
                     ..
                 } = &keys;
                 for key in [
-                    state, meta, holders, queue, waiters, slots, history, channels,
+                    state, meta, holders, queue, waiters, slots, history, skips, channels,
                 ] {
                     let text = String::from_utf8_lossy(key);
                     assert_eq!(
@@ -239,13 +242,14 @@ mod tests {
                     waiters,
                     slots,
                     history,
+                    skips,
                     channels,
                     index,
                 } = Keys::new(prefix, &name.parse().unwrap());
                 let blocked = blocked_key(prefix, "0123456789ab");
                 for key in [
-                    lock, state, meta, holders, queue, waiters, slots, history, channels, index,
-                    blocked,
+                    lock, state, meta, holders, queue, waiters, slots, history, skips, channels,
+                    index, blocked,
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(

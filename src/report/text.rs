@@ -105,8 +105,14 @@ pub fn format_duration(duration: Duration) -> String {
         3600..86400 => Duration::from_secs(seconds / 60 * 60),
         _ => Duration::from_secs(seconds / 3600 * 3600),
     };
-    let text = humantime::format_duration(rounded).to_string();
-    text.replace("days", "d").replace("day", "d")
+    match rounded.as_secs() {
+        0..86400 => humantime::format_duration(rounded).to_string(),
+        // Months would differ in length.
+        seconds => match (seconds / 86400, seconds % 86400 / 3600) {
+            (days, 0) => format!("{days}d"),
+            (days, hours) => format!("{days}d {hours}h"),
+        },
+    }
 }
 
 /// RFC 3339 with milliseconds; `None` for a time that no calendar has.
@@ -148,30 +154,6 @@ pub fn ordinal(number: u32) -> String {
     format!("{number}{ending}")
 }
 
-/// A table: columns as wide as they need to be, but for the last; what doesn't fit is cut off. What
-/// could drive the terminal is written out.
-pub fn table<R: AsRef<[String]>>(rows: &[R], width: Option<usize>) -> String {
-    let mut widths = Vec::new();
-    for row in rows {
-        for (column, cell) in row.as_ref().iter().enumerate() {
-            if column == widths.len() {
-                widths.push(0);
-            }
-            widths[column] = columns(&escaped(cell)).max(widths[column]);
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.as_ref().iter().zip(widths.iter().copied()) {
-            line += &padded(&escaped(cell), width + 2);
-        }
-        text += &truncate(line.trim_end(), width.unwrap_or(usize::MAX));
-        text.push('\n');
-    }
-    text
-}
-
 /// A command line for people: quoted where a shell would need it.
 pub fn command_line(command: &[String]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%^".contains(c);
@@ -197,20 +179,13 @@ mod tests {
         );
         assert_eq!(escaped("\u{9b}31m"), "\\u{9b}31m");
         assert_eq!(escaped("\u{61c}a\u{2028}"), "\\u{61c}a\\u{2028}");
-        assert_eq!(
-            table(&[["\u{202e}a".into(), "b".into()]], None),
-            "\\u{202e}a  b\n"
-        );
         assert!(matches!(escaped("plain é"), Cow::Borrowed(_)));
     }
 
     #[test]
     fn wide_characters_take_two_columns_and_combining_ones_none() {
-        let rows = ["東京", "e\u{301}", "🚀", "ab"].map(|name| [name.into(), "x".into()]);
-        assert_eq!(
-            table(&rows, None),
-            "東京  x\ne\u{301}     x\n🚀    x\nab    x\n"
-        );
+        let cells = ["東京", "e\u{301}", "🚀", "ab"].map(|text| padded(text, 5) + "x");
+        assert_eq!(cells, ["東京 x", "e\u{301}    x", "🚀   x", "ab   x"]);
         assert_eq!(truncate("東京都", 6), "東京都");
         assert_eq!(truncate("東京都", 5), "東京…");
         assert_eq!(truncate("東京都", 4), "東…");
@@ -255,6 +230,8 @@ mod tests {
         assert_eq!(format_duration(ms(200_900)), "3m 20s");
         assert_eq!(format_duration(ms(7_509_000)), "2h 5m");
         assert_eq!(format_duration(ms(0)), "0s");
+        assert_eq!(format_duration(ms(86_400_000)), "1d");
+        assert_eq!(format_duration(ms(5_142_999_000)), "59d 12h");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod arena;
 mod environment;
+mod local;
 mod spawn;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -26,6 +27,7 @@ use nix::unistd::Pid;
 pub use libc::{SIGCONT, SIGKILL, SIGTERM};
 
 pub use self::environment::variables;
+pub use self::local::{LocalTime, local_time};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
@@ -228,19 +230,6 @@ pub fn start_thread(
     });
     mask.block()?;
     started
-}
-
-/// The time of day where the user is: hours, minutes, seconds.
-pub fn local_time() -> (u8, u8, u8) {
-    let mut parts = MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both functions write only to what they are given; all bits zero are a `tm`.
-    let parts = unsafe {
-        let now = libc::time(ptr::null_mut());
-        libc::localtime_r(&raw const now, parts.as_mut_ptr());
-        parts.assume_init()
-    };
-    let part = |number: c_int| u8::try_from(number).unwrap_or(0);
-    (part(parts.tm_hour), part(parts.tm_min), part(parts.tm_sec))
 }
 
 /// The result of a system call.

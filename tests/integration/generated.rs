@@ -419,6 +419,9 @@ fn bash_completes_commands_options_and_names_of_live_locks() {
     assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
     assert_eq!(complete("redlock run --on-lost=w"), ["warn"]);
     assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"]);
+    outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
+    assert_eq!(complete("redlock history old"), ["older"]);
+    assert_eq!(complete("redlock wait old"), [""; 0]);
     for line in TAKES_A_NAME {
         assert_eq!(complete(&format!("redlock {line}")), ["deploy:prod"]);
     }
@@ -455,6 +458,9 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
     assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
     assert_eq!(complete("redlock run --on-lost=w"), ["--on-lost=warn"]);
     assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"],);
+    outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
+    assert_eq!(complete("redlock history old"), ["older"]);
+    assert_eq!(complete("redlock wait old"), [""; 0]);
     for line in TAKES_A_NAME.iter().chain(&["status deploy:p"]) {
         assert_eq!(complete(&format!("redlock {line}")), ["deploy:prod"]);
     }
@@ -489,6 +495,7 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
     let redis = Redis::start();
     let _held = held(&redis, "redlock:", "deploy:prod");
     let _elsewhere = held(&redis, "other:", "elsewhere");
+    outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
     for (line, expected) in [
         ("redlock st", "status"),
         ("redlock run --on-lost w", "warn"),
@@ -504,6 +511,7 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
         ("redlock check --for 5s dep", "deploy:prod"),
         ("redlock wait a dep", "deploy:prod"),
         ("redlock history -n 5 dep", "deploy:prod"),
+        ("redlock history old", "older"),
         ("redlock freeze --reason x dep", "deploy:prod"),
         ("redlock thaw dep", "deploy:prod"),
         ("redlock run -n --ttl 5s dep", "deploy:prod"),

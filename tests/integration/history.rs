@@ -78,10 +78,6 @@ fn each_way_in_which_a_run_can_end_is_remembered() {
     ] {
         assert!(table.contains(part), "{part}: {table}");
     }
-    assert!(
-        table.contains("a: 8 runs, 6 failed; waited p50 0s"),
-        "{table}"
-    );
     assert_nothing_left(&redis);
 }
 
@@ -193,19 +189,22 @@ fn the_last_ones_and_those_since_may_be_asked_for() {
     );
     assert_eq!(history(&redis, &["--since", "1h"]).len(), 3);
     assert_eq!(history(&redis, &["--since", "0s"]).len(), 0);
-    let all = redlock(&redis, &["history"]).stdout;
+    let all = redlock(&redis, &["history", "-n", "2"]).stdout;
+    let rows: Vec<&str> = all.lines().skip(1).take(2).collect();
     assert!(
-        all.contains("\na: 3 runs, 3 failed") && all.contains("\nb: 1 run, 0 failed"),
+        rows[0].contains("status 3") && rows[1].starts_with('b'),
         "{all}"
     );
-    assert_eq!(
-        redlock(&redis, &["history", "none"]).stdout,
-        "nothing is remembered\n"
+    assert!(
+        all.ends_with("\n\n2 earlier lines; -n all shows all\n"),
+        "{all}"
     );
-    assert_eq!(
-        redlock(&redis, &["history", "none", "--json"]).stdout,
-        "[]\n"
+    let none = redlock(&redis, &["history", "--since", "0s"]).stdout;
+    assert!(
+        none.starts_with("no hold within 0s; the last one ended at 20"),
+        "{none}"
     );
+    redlock(&redis, &["history", "-n", "few"]).assert_code(64);
 }
 
 #[test]
@@ -213,10 +212,13 @@ fn following_shows_each_hold_when_it_ends() {
     let redis = Redis::start();
     redlock(&redis, &["run", "a", "--", "true"]);
     let mut follow = Running::start(&mut redis.redlock(&["history", "--follow", "a"]));
-    assert!(follow.line().starts_with("STARTED"));
+    let header = follow.line();
+    assert!(header.starts_with("STARTED"));
     assert!(follow.line().contains(" ok "));
     redlock(&redis, &["run", "a", "--", "false"]);
-    assert!(follow.line().contains(" status 1 "));
+    let row = follow.line();
+    assert!(row.contains(" status 1 "));
+    assert_eq!(header.find("COMMAND"), row.find("false"), "{header}\n{row}");
     let mut json = Running::start(&mut redis.redlock(&["history", "--follow", "--json"]));
     for end in [0, 1] {
         let hold: Value = serde_json::from_str(&json.line()).unwrap();
@@ -327,4 +329,352 @@ fn with_a_history_of_none_nothing_is_kept_and_a_release_may_be_repeated() {
     redlock(&redis, &run).assert_code(0).assert_silent();
     let sent = proxy.seen().into_iter().filter(|name| name == "release");
     assert_eq!(sent.count(), 2);
+}
+
+#[test]
+fn patterns_pick_locks_and_numbers_in_names_are_ordered_by_value() {
+    let redis = Redis::start();
+    for name in ["deploy-10", "deploy-2", "deploy-2b", "nightly"] {
+        redlock(&redis, &["run", name, "--", "true"]).assert_code(0);
+    }
+    let summed = |names: &[&str]| -> Vec<String> {
+        let text = redlock(&redis, &[&["history", "--summary"], names].concat()).stdout;
+        let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
+        rows.map(|row| row.split(' ').next().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        summed(&[]),
+        ["deploy-2", "deploy-2b", "deploy-10", "nightly"]
+    );
+    assert_eq!(summed(&["deploy-?"]), ["deploy-2"]);
+    assert_eq!(
+        summed(&["*-10", "deploy-2*"]),
+        ["deploy-2", "deploy-2b", "deploy-10"]
+    );
+    assert_eq!(
+        summed(&["night*", "deploy-10", "*1?"]),
+        ["deploy-10", "nightly"]
+    );
+}
+
+#[test]
+fn the_table_has_the_last_20_and_following_begins_with_the_last_10() {
+    let redis = Redis::start();
+    for status in 1..=25 {
+        let script = format!("exit {status}");
+        redlock(&redis, &["run", "a", "-c", &script]).assert_code(status);
+    }
+    let table = redlock(&redis, &["history", "a"]).stdout;
+    assert_eq!(table.matches(" status ").count(), 20, "{table}");
+    assert!(
+        !table.contains(" status 5 ") && table.contains(" status 6 "),
+        "{table}"
+    );
+    assert!(
+        table.ends_with("\n\n5 earlier lines; -n all shows all\n"),
+        "{table}"
+    );
+    let table = redlock(&redis, &["history", "-n", "all"]).stdout;
+    assert_eq!(table.lines().count(), 26, "{table}");
+    assert_eq!(history(&redis, &[]).len(), 25);
+    let mut follow = Running::start(&mut redis.redlock(&["history", "--follow", "a"]));
+    assert!(follow.line().starts_with("STARTED"));
+    for status in 16..=25 {
+        let line = follow.line();
+        assert!(line.contains(&format!(" status {status} ")), "{line}");
+    }
+    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
+    let line = follow.line();
+    assert!(line.contains(" ok "), "{line}");
+}
+
+/// Why runs ended without "a", the first one first.
+fn reasons(redis: &Redis) -> Vec<String> {
+    let all = history(redis, &["--skipped"]);
+    let skipped = all.iter().filter(|item| item["end"] == "skipped");
+    let why = |item: &Value| item["why"].as_str().unwrap().to_owned();
+    skipped.map(why).collect()
+}
+
+#[test]
+fn each_run_that_ends_without_the_lock_leaves_a_trace() {
+    let redis = Redis::start();
+    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
+    redlock(&redis, &["run", "--once-per", "1h", "a", "--", "true"]).assert_code(0);
+    redlock(&redis, &["run", "--unless", "true", "a", "--", "true"]).assert_code(0);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    redlock(&redis, &["run", "-qn", "a", "--", "true"]).assert_code(75);
+    redlock(&redis, &["acquire", "-q", "-w", "10ms", "a"]).assert_code(75);
+    let old = queued(&redis, &["run", "-q", "--supersede", "a", "--", "true"]);
+    let new = queued(
+        &redis,
+        &[
+            "run",
+            "-q",
+            "--supersede",
+            "--order",
+            "7",
+            "a",
+            "--",
+            "true",
+        ],
+    );
+    old.finish().assert_code(75);
+    let late = [
+        "run",
+        "-q",
+        "--supersede",
+        "--order",
+        "6",
+        "a",
+        "--",
+        "true",
+    ];
+    redlock(&redis, &late).assert_code(75);
+    let pid = holder.run.pid();
+    holder.end();
+    new.finish().assert_code(0);
+    let joined = Gated::start(&redis, &["a"]).ready();
+    let looks = redis.calls("lrange");
+    let join = Running::start(&mut redis.redlock(&["run", "--join", "a", "--", "false"]));
+    wait_until("it has looked at the run", || redis.calls("lrange") > looks);
+    joined.end();
+    join.finish().assert_code(0);
+    redlock(&redis, &["freeze", "-q", "--reason", "x", "a"]).assert_code(0);
+    redlock(&redis, &["run", "-qn", "a", "--", "true"]).assert_code(75);
+    let mut all = reasons(&redis);
+    assert_eq!(all.pop().as_deref(), Some("frozen"));
+    assert_eq!(all.pop().as_deref(), Some("joined"));
+    assert_eq!(
+        all,
+        [
+            "recent",
+            "unless",
+            "busy",
+            "timeout",
+            "superseded",
+            "superseded"
+        ]
+    );
+    let skipped = history(&redis, &["--skipped"]);
+    let busy = skipped.iter().find(|item| item["why"] == "busy").unwrap();
+    assert_eq!(
+        (&busy["by"]["pid"], &busy["host"]),
+        (&pid.into(), &host().into())
+    );
+    assert_eq!(busy["command"][0], "true");
+    let recent = skipped.iter().find(|item| item["why"] == "recent").unwrap();
+    assert_eq!(recent["by"]["host"], host());
+    assert!(recent["success_ago_ms"].is_u64(), "{recent}");
+    let timeout = skipped
+        .iter()
+        .find(|item| item["why"] == "timeout")
+        .unwrap();
+    assert!(timeout["waited_ms"].as_u64().unwrap() >= 10, "{timeout}");
+    // Without the option they are counted.
+    assert!(
+        history(&redis, &[])
+            .iter()
+            .all(|item| item["end"] != "skipped")
+    );
+    let table = redlock(&redis, &["history", "a"]).stdout;
+    assert!(
+        table.ends_with("\n8 runs ended without the lock; --skipped shows them\n"),
+        "{table}"
+    );
+    let table = redlock(&redis, &["history", "--skipped", "a"]).stdout;
+    let from = format!(" ago on {} ", host());
+    for part in [
+        "  skipped: succeeded ",
+        &from,
+        "  skipped: --unless succeeded ",
+        "  gave up: held by ",
+        "  gave up waiting: held by ",
+        "  superseded by ",
+        "  joined another run ",
+        "  gave up: frozen by ",
+    ] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+}
+
+#[test]
+fn how_often_a_host_skips_is_one_command() {
+    let redis = Redis::start();
+    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
+    for _ in 0..3 {
+        redlock(&redis, &["run", "--once-per", "1h", "a", "--", "true"]).assert_code(0);
+    }
+    let other = r#"1000 recent 5 0 {"host":"other","user":"u","pid":1,"command":["true"]}"#;
+    redis.cli(&["RPUSH", "{redlock:a}:skips", other]);
+    let text = redlock(&redis, &["history", "--summary", "--by-host", "a"]).stdout;
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows[0][..6],
+        ["HOST", "RUNS", "OK", "FAILED", "LOST", "SKIPPED"]
+    );
+    let of = |host: &str| rows.iter().find(|row| row.first() == Some(&host)).unwrap();
+    assert_eq!(of(&host())[1..6], ["1", "1", "0", "0", "3"], "{text}");
+    // Nothing else is known of the other host.
+    assert_eq!(
+        of("other")[1..],
+        ["0", "0", "0", "0", "1", "-", "-", "-", "-", "-", "-"]
+    );
+    assert!(
+        text.contains("skipped since 1970-01-01 00:00:01 UTC"),
+        "{text}"
+    );
+    let json = redlock(&redis, &["history", "--summary", "--json", "a"]).stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json[0]["runs"], &json[0]["skipped"]),
+        (&1.into(), &4.into())
+    );
+    assert_eq!(json[0].get("host"), None);
+}
+
+#[test]
+fn skipped_runs_never_push_out_the_holds_and_are_as_many_at_most() {
+    let redis = Redis::start();
+    redlock(&redis, &["run", "--history-size", "3", "a", "--", "true"]);
+    for _ in 0..6 {
+        let skip = [
+            "run",
+            "--history-size",
+            "3",
+            "--once-per",
+            "1h",
+            "a",
+            "--",
+            "true",
+        ];
+        redlock(&redis, &skip).assert_code(0);
+    }
+    assert_eq!(redis.cli(&["LLEN", "{redlock:a}:skips"]), "3");
+    assert_eq!(ends(&redis), ["status 0"]);
+    let left: u64 = redis.cli(&["TTL", "{redlock:a}:skips"]).parse().unwrap();
+    assert!((29 * 86_400..=30 * 86_400).contains(&left));
+    let text = redlock(&redis, &["history", "--summary", "--history-size", "3"]).stdout;
+    assert!(text.contains(" 3+ "), "{text}");
+    let none = [
+        "run",
+        "--history-size",
+        "0",
+        "--once-per",
+        "1h",
+        "a",
+        "--",
+        "true",
+    ];
+    redlock(&redis, &none).assert_code(0);
+    assert_eq!(redis.cli(&["EXISTS", "{redlock:a}:skips"]), "0");
+}
+
+#[test]
+fn a_run_that_is_skipped_needs_no_server() {
+    let redis = Redis::start();
+    let run = [
+        "run",
+        "-u",
+        "redis://127.0.0.1:1",
+        "--unless",
+        "true",
+        "a",
+        "--",
+        "false",
+    ];
+    redlock(&redis, &run).assert_code(0).assert_silent();
+    // One that stalls holds it up for a moment.
+    redis.stall();
+    let began = std::time::Instant::now();
+    let run = [
+        "run",
+        "--connect-timeout",
+        "1m",
+        "--unless",
+        "true",
+        "a",
+        "--",
+        "false",
+    ];
+    redlock(&redis, &run).assert_code(0).assert_silent();
+    assert!(began.elapsed() < std::time::Duration::from_secs(20));
+}
+
+#[test]
+fn times_are_local_with_their_zone_and_utc_on_request_and_in_json() {
+    let redis = Redis::start();
+    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
+    let since = history(&redis, &[])[0]["since"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let expected = since[..19].replace('T', " ") + " UTC  ";
+    let shown = |options: &[&str]| {
+        let mut command = redis.redlock(&[&["history", "a"], options].concat());
+        let shown = outcome(command.env("TZ", "XYZ-5:30"));
+        shown.assert_code(0).stdout.clone()
+    };
+    assert!(shown(&["--utc"]).contains(&expected), "{expected}");
+    let date = format!("TZ=XYZ-5:30 date -d {since} '+%F %T XYZ'");
+    let local = outcome(Command::new("sh").args(["-c", &date])).stdout;
+    assert!(shown(&[]).contains(local.trim()), "{local}");
+    assert!(shown(&["--json"]).contains(&since));
+    assert!(shown(&["--timeline"]).ends_with("(XYZ)\n"));
+    assert!(shown(&["--svg", "-"]).contains("times in XYZ"));
+}
+
+#[test]
+fn a_name_without_a_history_is_said_so_and_isnt_drawn() {
+    let redis = Redis::start();
+    assert_eq!(
+        redlock(&redis, &["history"]).assert_code(0).stdout,
+        "no lock has a history (kept for 30 days)\n"
+    );
+    assert_eq!(
+        redlock(&redis, &["history", "x"]).assert_code(0).stdout,
+        "no history of \"x\" (kept for 30 days; no lock has one)\n"
+    );
+    for name in ["f", "e-10", "e-9", "c", "b", "a"] {
+        redlock(&redis, &["run", name, "--", "true"]).assert_code(0);
+    }
+    let names = "names with a history: a, b, c, e-9, e-10, …";
+    for name in ["x", "x*"] {
+        let said = format!("no history of \"{name}\" (kept for 30 days; {names})");
+        for options in [&[][..], &["--summary"]] {
+            let shown = redlock(&redis, &[&["history", name], options].concat());
+            assert_eq!(shown.assert_code(0).stdout, format!("{said}\n"));
+        }
+        let both = redlock(&redis, &["history", name, "a"]).stdout;
+        assert!(both.starts_with("STARTED") && both.ends_with(&format!("\n\n{said}\n")));
+        for options in [&["--timeline"][..], &["--svg", "-"]] {
+            let drawn = redlock(&redis, &[&["history", name], options].concat());
+            drawn
+                .assert_code(64)
+                .assert_says(&format!("nothing to draw: {said}"));
+            assert_eq!(drawn.stdout, "");
+        }
+        assert_eq!(redlock(&redis, &["history", name, "--json"]).stdout, "[]\n");
+    }
+    assert_eq!(
+        redlock(&redis, &["history", "--names-only", "e*"]).stdout,
+        "e-9\ne-10\n"
+    );
+}
+
+#[test]
+fn charts_show_who_waits_now() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiter = queued(&redis, &["run", "--reason", "second", "a", "--", "true"]);
+    let picture = redlock(&redis, &["history", "--svg", "-", "a"]).stdout;
+    assert!(picture.contains("second)\nwaiting since "), "{picture}");
+    let chart = redlock(&redis, &["history", "--timeline", "a"]).stdout;
+    assert!(chart.lines().nth(1).unwrap().contains('░'), "{chart}");
+    holder.end();
+    waiter.finish().assert_code(0);
 }

@@ -114,6 +114,7 @@ fn decisions_read_no_clock_and_do_no_io() {
         "wait.rs",
         "wait/",
         "exit.rs",
+        "pattern.rs",
         "lock/name.rs",
         "lock/who.rs",
         "ci.rs",

@@ -19,7 +19,8 @@ use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
 use crate::lease::LeaseEvent;
 use crate::lock::{
-    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, WaitEdge,
+    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
+    WaitEdge, Who,
 };
 use crate::process::{self, Liveness, ProcessFd};
 use crate::report::{self, Outlook, Verbosity};
@@ -50,6 +51,10 @@ pub struct Attempt<'a> {
     asked_usual: bool,
     /// What we wait for was shown on a terminal.
     was_shown: bool,
+    /// When the acquisition began.
+    started: Moment,
+    /// Why the run ends without the lock, with what others are to know of it.
+    skipped: Option<(SkipReason, Duration, Option<Who>)>,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
@@ -97,6 +102,8 @@ impl<'a> Attempt<'a> {
             usual: None,
             asked_usual: false,
             was_shown: false,
+            started,
+            skipped: None,
             signals,
             timer,
         }
@@ -139,6 +146,13 @@ impl<'a> Attempt<'a> {
             if let Err(error) = released {
                 self.acquisition.verbosity().verbose(error);
             }
+        }
+        if let Some((reason, after, by)) = self.skipped.take()
+            && self.client.is_open()
+        {
+            let skipped = (reason, after, by.as_ref());
+            self.acquisition
+                .record_skip(self.claim.lock(), &mut self.client, skipped);
         }
         if self.client.is_open() {
             self.held.client = self.client;
@@ -301,7 +315,9 @@ impl<'a> Attempt<'a> {
     fn show(&mut self, busy: &Busy, age: Duration, events: &mut VecDeque<wait::Event>) {
         let is_silent = self.acquisition.verbosity() < Verbosity::Normal;
         self.was_shown = !is_silent && report::has_terminal();
-        if !is_silent && !self.asked_usual && self.client.is_open() {
+        // What is held already needs this thread more.
+        let is_free = self.held.all.is_empty() && self.client.is_open();
+        if !is_silent && !self.asked_usual && is_free {
             self.asked_usual = true;
             // A log gets a line a minute, which is to say all; a terminal need not wait for the rest.
             if self.was_shown {
@@ -426,7 +442,7 @@ impl<'a> Attempt<'a> {
         let locks = &self.acquisition.settings.locks;
         let names = std::slice::from_ref(self.claim.lock().name());
         locks.track(&mut self.client, names)?;
-        let mut found = locks.history(&mut self.client, names)?;
+        let mut found = locks.history(&mut self.client, names, false)?;
         let holds = found.pop().map(|history| history.holds);
         let mut holds = holds.into_iter().flatten();
         let hold = holds.find(|entry| entry.id == busy.id);
@@ -436,6 +452,7 @@ impl<'a> Attempt<'a> {
     /// How the wait ended, for the whole acquisition: a lock that is ours is held from now on.
     fn outcome_of(&mut self, end: wait::End) -> Result<Outcome> {
         self.held.lease = self.wait.lease();
+        self.skipped = self.skipped_by(&end);
         let name = self.claim.lock().name();
         let verbosity = self.acquisition.verbosity();
         let reason = match end {
@@ -498,6 +515,34 @@ impl<'a> Attempt<'a> {
             wait::End::Failed(error) => return Err(error.into()),
         };
         Ok(Outcome::NotAcquired(reason))
+    }
+
+    /// Why the run ends without the lock, after how long a wait, and because of which run; `None` where it
+    /// doesn't, or was interrupted, or has failed.
+    fn skipped_by(&self, end: &wait::End) -> Option<(SkipReason, Duration, Option<Who>)> {
+        let waited = now().since(self.started);
+        let (reason, by) = match end {
+            wait::End::RecentSuccess(ago) => return Some((SkipReason::Recent, *ago, None)),
+            wait::End::Busy(busy) => {
+                let holder = busy.holder.as_ref().map(|holder| holder.who.clone());
+                match &busy.frozen {
+                    Some(frozen) => (SkipReason::Frozen, Some(frozen.who.clone())),
+                    None if self.acquisition.wait_options.no_wait => (SkipReason::Busy, holder),
+                    None => (SkipReason::Timeout, holder),
+                }
+            }
+            wait::End::Superseded(by) => (SkipReason::Superseded, Some((**by).clone())),
+            wait::End::Deadlock(_) => (SkipReason::Deadlock, None),
+            wait::End::Joined(_) => (SkipReason::Joined, None),
+            wait::End::Acquired { .. }
+            | wait::End::Granted { .. }
+            | wait::End::HeldLockGone
+            | wait::End::NotRenewed
+            | wait::End::Interrupted(_)
+            | wait::End::TooSlow
+            | wait::End::Failed(_) => return None,
+        };
+        Some((reason, waited, by))
     }
 
     /// The message for a wait that has lasted long enough.

@@ -30,7 +30,7 @@ use crate::exit::Exit;
 use crate::lease::Lease;
 use crate::lock::{
     self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, QueueOptions, Reentry, ReleaseMode,
-    Released, Request, SlowOpening, Supersede, Token, Who,
+    Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
@@ -178,6 +178,23 @@ impl<'a> Acquisition<'a> {
             Reason::Interrupted(signal) if is_passed_up(signal) => Exit::Interrupted(signal),
             Reason::Interrupted(signal) => Exit::Signal(signal),
         }
+    }
+
+    /// Notes for the history that this run ends without the lock; whether that was done. Nothing depends on it.
+    pub fn record_skip(
+        &self,
+        lock: &Lock,
+        client: &mut Client,
+        skipped: (SkipReason, Duration, Option<&Who>),
+    ) -> bool {
+        let noted = lock.record_skip(client, skipped, &self.request.who);
+        if let Err(error) = &noted {
+            self.verbosity().verbose(format_args!(
+                "lock \"{}\": the history doesn't show that this run was skipped: {error}",
+                lock.name()
+            ));
+        }
+        noted.is_ok()
     }
 
     /// Uses what a run around this one holds, if that is so; false when it isn't.

@@ -1,71 +1,125 @@
-//! The history as a chart: time from left to right, a row for each host. Pure.
+//! The history as a chart: time from left to right, rows for each host. Pure.
 
 mod svg;
 mod text;
 
-use crate::lock::{HistoryEntry, Name};
-use crate::report::timestamp;
+use super::calendar::Calendar;
+use crate::lock::{HistoryEntry, Name, Waiter};
+use crate::pattern::natural_cmp;
 
 /// What is drawn.
 pub struct Chart<'a> {
     /// Where it begins and ends, in milliseconds since 1970; never the same.
     from_ms: u64,
     to_ms: u64,
-    locks: Vec<OfLock<'a>>,
+    calendar: Calendar,
+    locks: Vec<LockRows<'a>>,
+    /// So many more wait.
+    not_drawn: usize,
 }
 
 /// The part of a lock.
-struct OfLock<'a> {
+struct LockRows<'a> {
     name: &'a Name,
     rows: Vec<Row<'a>>,
 }
 
-/// The holds of a host.
+/// A host. What overlaps is on lanes of its own.
 struct Row<'a> {
     host: &'a str,
-    holds: Vec<&'a HistoryEntry>,
+    lanes: Vec<Vec<Bar<'a>>>,
 }
 
-/// The distances that ticks of the axis may have, in seconds.
-const TICK_STEPS: [u64; 19] = [
-    1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800,
-    604_800, 2_592_000,
-];
+/// What is drawn as one.
+#[derive(Clone, Copy)]
+enum Bar<'a> {
+    Hold(&'a HistoryEntry),
+    /// A run that waits now.
+    Waiting(&'a Waiter),
+}
 
-/// Twelve months as the axis has them, in seconds.
-const YEAR: u64 = 2_592_000 * 12;
+impl Bar<'_> {
+    fn queued_at(self) -> u64 {
+        match self {
+            Self::Hold(entry) => {
+                let waited = u64::try_from(entry.waited.as_millis()).unwrap_or(u64::MAX);
+                entry.since_ms.saturating_sub(waited)
+            }
+            Self::Waiting(waiter) => waiter.since_ms,
+        }
+    }
+
+    /// When it got the lock.
+    fn since_ms(self) -> Option<u64> {
+        match self {
+            Self::Hold(entry) => Some(entry.since_ms),
+            Self::Waiting(_) => None,
+        }
+    }
+
+    fn ended_ms(self) -> Option<u64> {
+        match self {
+            Self::Hold(entry) => entry.ended_ms,
+            Self::Waiting(_) => None,
+        }
+    }
+}
 
 impl<'a> Chart<'a> {
-    /// The chart of some holds, up to now.
-    pub fn of(holds: &'a [HistoryEntry], now_ms: u64) -> Self {
-        let mut locks: Vec<OfLock> = Vec::new();
-        for entry in holds {
-            let host = entry.who.host.as_str();
-            let at = locks.iter().position(|lock| *lock.name == entry.name);
+    /// The chart of some holds and of the waiters, up to now; so many more waiters aren't drawn.
+    pub fn of(
+        holds: &[&'a HistoryEntry],
+        (waiters, not_drawn): (&[(&'a Name, &'a Waiter)], usize),
+        now_ms: u64,
+        calendar: Calendar,
+    ) -> Self {
+        let held = holds.iter().map(|&entry| (&entry.name, Bar::Hold(entry)));
+        let waiting = waiters
+            .iter()
+            .map(|&(name, waiter)| (name, Bar::Waiting(waiter)));
+        let mut bars: Vec<(&Name, Bar)> = held.chain(waiting).collect();
+        bars.sort_by_key(|(_, bar)| bar.queued_at());
+        let from_ms = bars.first().map_or(now_ms, |(_, bar)| bar.queued_at());
+        let to_ms = now_ms.max(from_ms + 1);
+        let mut locks: Vec<LockRows> = Vec::new();
+        for (name, bar) in bars {
+            let host = match bar {
+                Bar::Hold(entry) => entry.who.host.as_str(),
+                Bar::Waiting(waiter) => waiter.who.host.as_str(),
+            };
+            let at = locks.iter().position(|lock| lock.name == name);
             let at = at.unwrap_or_else(|| {
-                locks.push(OfLock {
-                    name: &entry.name,
-                    rows: Vec::new(),
-                });
+                let rows = Vec::new();
+                locks.push(LockRows { name, rows });
                 locks.len() - 1
             });
             let rows = &mut locks[at].rows;
-            match rows.iter_mut().find(|row| row.host == host) {
-                Some(row) => row.holds.push(entry),
-                None => rows.push(Row {
-                    host,
-                    holds: vec![entry],
-                }),
+            let at = rows.iter().position(|row| row.host == host);
+            let at = at.unwrap_or_else(|| {
+                let lanes = Vec::new();
+                rows.push(Row { host, lanes });
+                rows.len() - 1
+            });
+            let lanes = &mut rows[at].lanes;
+            let is_free = |lane: &&mut Vec<Bar>| {
+                let until = |last: &Bar| last.ended_ms().unwrap_or(u64::MAX);
+                lane.last().map(until) <= Some(bar.queued_at())
+            };
+            match lanes.iter_mut().find(is_free) {
+                Some(lane) => lane.push(bar),
+                None => lanes.push(vec![bar]),
             }
         }
+        locks.sort_by(|a, b| natural_cmp(a.name.as_str(), b.name.as_str()));
         for lock in &mut locks {
-            lock.rows.sort_by_key(|row| row.host);
+            lock.rows.sort_by(|a, b| natural_cmp(a.host, b.host));
         }
-        let from_ms = holds.iter().map(queued_at).min().unwrap_or(now_ms);
         Self {
             from_ms,
-            to_ms: now_ms.max(from_ms + 1),
+            to_ms,
+            calendar,
             locks,
+            not_drawn,
         }
     }
 
@@ -79,34 +133,21 @@ impl<'a> Chart<'a> {
         share * length
     }
 
-    /// Round moments within the chart, at most `most`, and their labels.
+    /// Round moments within the chart, at most `most` or one more, and their labels.
     fn ticks(&self, most: u64) -> Vec<(u64, String)> {
-        let span = self.to_ms - self.from_ms;
-        let fits = |step: &u64| span / (step * 1000) < most.max(1);
-        // Whole years, as many as it takes: a server's clock may say anything.
-        let years = || YEAR * (span / 1000 / YEAR / most.max(1) + 1);
-        let step = TICK_STEPS.into_iter().find(fits).unwrap_or_else(years) * 1000;
-        let first = self.from_ms.div_ceil(step) * step;
-        let moments = (first..=self.to_ms).step_by(usize::try_from(step).unwrap_or(usize::MAX));
-        moments.map(|ms| (ms, label(ms, step))).collect()
+        self.calendar.ticks(self.from_ms, self.to_ms, most)
     }
-}
 
-/// When it began to wait.
-fn queued_at(entry: &HistoryEntry) -> u64 {
-    let waited = u64::try_from(entry.waited.as_millis()).unwrap_or(u64::MAX);
-    entry.since_ms.saturating_sub(waited)
-}
-
-/// A moment as an axis shows it whose ticks are this far apart: `04:39`, `04:39:10`, `11-21`.
-fn label(ms: u64, step: u64) -> String {
-    let text = timestamp(ms).unwrap_or_default();
-    let part = match step / 1000 {
-        0..60 => 11..19,
-        60..86_400 => 11..16,
-        _ => 5..10,
-    };
-    text.get(part).unwrap_or_default().to_owned()
+    /// The zone of the times, or both of them: `CEST/CET`.
+    fn zone(&self) -> String {
+        let first = self.calendar.zone(self.from_ms);
+        let last = self.calendar.zone(self.to_ms);
+        if first == last {
+            first
+        } else {
+            format!("{first}/{last}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -116,11 +157,21 @@ mod tests {
     use crate::lock::HoldOutcome;
 
     #[test]
-    fn however_long_the_time_is_there_are_few_ticks() {
-        for now_ms in [200_000, 1 << 40, 1 << 53] {
-            let holds = [hold("h", 100, Some(110), HoldOutcome::Status(0))];
-            let ticks = Chart::of(&holds, now_ms).ticks(8);
-            assert!((1..=9).contains(&ticks.len()), "{now_ms}: {}", ticks.len());
-        }
+    fn what_overlaps_is_on_separate_lanes_and_what_follows_is_not() {
+        let ok = HoldOutcome::Status(0);
+        let holds = [
+            hold("h", 100, Some(150), ok.clone()),
+            hold("h", 120, Some(160), ok.clone()),
+            hold("h", 170, Some(200), ok.clone()),
+            hold("i", 120, Some(200), ok),
+        ];
+        let holds: Vec<&HistoryEntry> = holds.iter().collect();
+        let chart = Chart::of(&holds, (&[], 0), 300_000, Calendar::UTC);
+        let lanes: Vec<(&str, Vec<usize>)> = chart.locks[0]
+            .rows
+            .iter()
+            .map(|row| (row.host, row.lanes.iter().map(Vec::len).collect()))
+            .collect();
+        assert_eq!(lanes, [("h", vec![2, 1]), ("i", vec![1])]);
     }
 }

@@ -1,6 +1,5 @@
-//! The history line by line, for people and for programs, and its totals. Pure.
+//! The history line by line, for people and for programs. Pure.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -8,8 +7,74 @@ use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::lock::{HistoryEntry, HoldOutcome, Limit, Name, Who};
-use crate::report::{self, describe_job, escaped, escaped_json, format_duration, timestamp};
+use super::calendar::Calendar;
+use crate::lock::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
+use crate::report::{
+    describe_job, escaped, escaped_json, format_duration, timestamp, truncate, user_at_host,
+};
+
+/// What is listed.
+#[derive(Clone, Copy, Debug)]
+pub enum Item<'a> {
+    Hold(&'a HistoryEntry),
+    /// A run that ended without the lock.
+    Skip(&'a Skip),
+}
+
+impl Item<'_> {
+    pub fn name(&self) -> &Name {
+        match self {
+            Self::Hold(entry) => &entry.name,
+            Self::Skip(skip) => &skip.name,
+        }
+    }
+
+    fn who(&self) -> &Who {
+        match self {
+            Self::Hold(entry) => &entry.who,
+            Self::Skip(skip) => &skip.who,
+        }
+    }
+
+    /// When it got the lock; of a run that didn't, when it began to wait.
+    pub fn started_ms(&self) -> u64 {
+        match self {
+            Self::Hold(entry) => entry.since_ms,
+            Self::Skip(skip) => {
+                let waited = u64::try_from(waited(skip).as_millis()).unwrap_or(u64::MAX);
+                skip.ended_ms.saturating_sub(waited)
+            }
+        }
+    }
+
+    /// When it ended; `None` while it lasts.
+    pub fn ended_ms(&self) -> Option<u64> {
+        match self {
+            Self::Hold(entry) => entry.ended_ms,
+            Self::Skip(skip) => Some(skip.ended_ms),
+        }
+    }
+
+    /// What it isn't mistaken for another one by.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Hold(entry) => entry.id.clone(),
+            Self::Skip(skip) => {
+                let Who { host, pid, .. } = &skip.who;
+                format!("{} {pid} {} {host}", skip.ended_ms, skip.name)
+            }
+        }
+    }
+}
+
+/// How long a run that ended without the lock had waited for it.
+fn waited(skip: &Skip) -> Duration {
+    match skip.reason {
+        // There the time is that since the success.
+        SkipReason::Recent => Duration::ZERO,
+        _ => skip.after,
+    }
+}
 
 /// How long a hold lasted; one that still does, until now.
 pub fn ran(entry: &HistoryEntry, now_ms: u64) -> Duration {
@@ -25,11 +90,11 @@ pub fn failed(entry: &HistoryEntry) -> bool {
     )
 }
 
-/// How it ended, in words.
-pub fn ended(outcome: &HoldOutcome) -> String {
+/// How it ended, in words; `brief`: without the run that ended it.
+pub fn ended(outcome: &HoldOutcome, brief: bool) -> String {
     let by = |what: &str, by: &Option<Who>| match by {
-        Some(by) => format!("{what} by {}", report::user_at_host(by)),
-        None => what.into(),
+        Some(by) if !brief => format!("{what} by {}", user_at_host(by)),
+        _ => what.into(),
     };
     match outcome {
         HoldOutcome::Running => "running".into(),
@@ -48,148 +113,297 @@ pub fn ended(outcome: &HoldOutcome) -> String {
     }
 }
 
-const COLUMNS: [&str; 8] = [
-    "NAME", "STARTED", "WAITED", "RAN", "END", "WHO", "PID", "COMMAND",
+/// Why a run ended without the lock, in words; `brief`: in one or two.
+fn skipped(skip: &Skip, brief: bool) -> String {
+    let with = |what: &str, how: &str| match &skip.by {
+        Some(by) if !brief => format!("{what}{how}{}", user_at_host(by)),
+        _ => what.into(),
+    };
+    match skip.reason {
+        SkipReason::Recent | SkipReason::Unless if brief => "skipped".into(),
+        SkipReason::Recent => {
+            let on = skip.by.as_ref();
+            let on = on.map_or(String::new(), |by| format!(" on {}", by.host));
+            format!("skipped: succeeded {} ago{on}", format_duration(skip.after))
+        }
+        SkipReason::Unless => "skipped: --unless succeeded".into(),
+        SkipReason::Busy => with("gave up", ": held by "),
+        SkipReason::Timeout => with("gave up", " waiting: held by "),
+        SkipReason::Frozen => with("gave up", ": frozen by "),
+        SkipReason::Deadlock if brief => "deadlock".into(),
+        SkipReason::Deadlock => "gave up: deadlock".into(),
+        SkipReason::Superseded => with("superseded", " by "),
+        SkipReason::Joined if brief => "joined".into(),
+        SkipReason::Joined => "joined another run".into(),
+    }
+}
+
+/// The columns of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Name,
+    Started,
+    Waited,
+    Ran,
+    End,
+    Who,
+    Pid,
+    Command,
+}
+
+impl Column {
+    const ALL: [Self; 8] = [
+        Self::Name,
+        Self::Started,
+        Self::Waited,
+        Self::Ran,
+        Self::End,
+        Self::Who,
+        Self::Pid,
+        Self::Command,
+    ];
+
+    /// How wide it is where lines are to come, and it isn't known how wide they will be.
+    fn usual(self) -> usize {
+        match self {
+            Self::Name | Self::End => 10,
+            Self::Who => 12,
+            Self::Waited | Self::Ran | Self::Pid => 7,
+            Self::Started | Self::Command => 0,
+        }
+    }
+
+    /// The widest that it is where there is too little room for all.
+    fn most(self) -> usize {
+        match self {
+            Self::Name | Self::Who => 16,
+            Self::End => 12,
+            _ => usize::MAX,
+        }
+    }
+}
+
+/// How far the table is condensed to leave room for the command. Each step adds to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Density {
+    Full,
+    WithoutPid,
+    /// Times without year and zone, which the heading names; ends in a word or two.
+    Brief,
+    /// Names, ends and users cut.
+    Cut,
+    /// The host only.
+    WithoutUser,
+    /// Nothing on waiting.
+    WithoutWait,
+    WithoutHost,
+}
+
+const DENSITIES: [Density; 7] = [
+    Density::Full,
+    Density::WithoutPid,
+    Density::Brief,
+    Density::Cut,
+    Density::WithoutUser,
+    Density::WithoutWait,
+    Density::WithoutHost,
 ];
 
-/// A table with a line for each hold; where all are of one lock, without its name.
-pub fn table(holds: &[HistoryEntry], now_ms: u64, width: Option<usize>) -> String {
-    let one = holds.windows(2).all(|two| two[0].name == two[1].name);
-    let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
-    rows.extend(holds.iter().map(|entry| row(entry, now_ms)));
-    for row in &mut rows {
-        row.drain(..usize::from(one));
-    }
-    report::table(&rows, width)
+/// How many columns of the terminal the command gets at least, where it is that long.
+const COMMAND: usize = 20;
+
+/// What is cut further than this says nothing.
+const SHORTEST: usize = 8;
+
+/// What the lines of a table have in common.
+#[derive(Debug)]
+pub struct Layout {
+    calendar: Calendar,
+    density: Density,
+    /// The zone that the heading names.
+    zone: String,
+    /// Each with its width, but for the last.
+    columns: Vec<(Column, usize)>,
+    width: Option<usize>,
 }
 
-fn row(entry: &HistoryEntry, now_ms: u64) -> Vec<String> {
-    let started = timestamp(entry.since_ms).unwrap_or_default();
-    // To the second, as people write it.
-    let started = started.get(..19).unwrap_or_default().replace('T', " ");
-    let who = format!("{}@{}", entry.who.user, entry.who.host);
-    vec![
-        entry.name.to_string(),
-        started,
-        format_duration(entry.waited),
-        format_duration(ran(entry, now_ms)),
-        escaped(&ended(&entry.outcome)).into_owned(),
-        escaped(&who).into_owned(),
-        entry.who.pid.to_string(),
-        describe_job(&entry.who),
-    ]
-}
-
-/// What is printed one after the other.
-pub struct Lines {
-    json: bool,
-    one: bool,
-    header: bool,
-}
-
-impl Lines {
-    /// As JSON or for people; `one`: all are of one lock.
-    pub fn new(json: bool, one: bool) -> Self {
-        Self {
-            json,
-            one,
-            header: !json,
-        }
-    }
-
-    /// The line for a hold that has ended, after a header where it is the first.
-    pub fn next(&mut self, entry: &HistoryEntry, now_ms: u64) -> Result<String> {
-        if self.json {
-            let json = serde_json::to_string(&HoldJson::new(entry, now_ms))?;
-            return Ok(escaped_json(&json).into_owned() + "\n");
-        }
-        let mut rows = vec![row(entry, now_ms)];
-        if std::mem::take(&mut self.header) {
-            rows.insert(0, COLUMNS.map(str::to_owned).to_vec());
-        }
-        // Those to come should stand below each other, as far as that can be known.
-        let widths = [12, 19, 7, 7, 9, 14, 7];
-        for row in &mut rows {
-            for (cell, width) in row.iter_mut().zip(widths) {
-                *cell = format!("{cell:<width$}");
-            }
-            row.drain(..usize::from(self.one));
-        }
-        Ok(report::table(&rows, None))
-    }
-}
-
-/// A line for each lock: how many, how long, how much of the time.
-pub fn summary(holds: &[HistoryEntry], now_ms: u64) -> String {
-    let mut locks: BTreeMap<&Name, Vec<&HistoryEntry>> = BTreeMap::new();
-    for entry in holds {
-        locks.entry(&entry.name).or_default().push(entry);
-    }
-    let mut text = String::new();
-    for (name, holds) in locks {
-        let runs = match holds.len() {
-            1 => "1 run".to_owned(),
-            runs => format!("{runs} runs"),
+impl Layout {
+    /// The layout for these lines on a terminal of this width, or somewhere else; `one`: all are of one
+    /// lock. Where more are `to_come`, columns are as wide as they usually have to be.
+    pub fn new(
+        items: &[Item],
+        now_ms: u64,
+        calendar: Calendar,
+        width: Option<usize>,
+        (one, to_come): (bool, bool),
+    ) -> Self {
+        let last = items.last().map_or(now_ms, Item::started_ms);
+        let zone = calendar.zone(last);
+        let mut layout = Self {
+            calendar,
+            density: Density::Full,
+            zone,
+            columns: Vec::new(),
+            width,
         };
-        let failed = holds.iter().filter(|entry| failed(entry)).count();
-        let waited = percentiles(holds.iter().map(|entry| entry.waited).collect());
-        let over = holds.iter().filter(|entry| entry.ended_ms.is_some());
-        let lasted = percentiles(over.map(|entry| ran(entry, now_ms)).collect());
-        let first = holds.iter().map(|entry| entry.since_ms).min();
-        let span = now_ms.saturating_sub(first.unwrap_or(now_ms));
-        let held = held_ms(&holds, now_ms);
-        let share = (held * 100).checked_div(span).unwrap_or(0);
-        let span = format_duration(Duration::from_millis(span));
-        let _ = writeln!(
-            text,
-            "{}: {runs}, {failed} failed; waited {waited}; ran {lasted}; held {share} % of the last {span}",
-            escaped(name.as_str())
-        );
+        for density in DENSITIES {
+            layout.density = density;
+            let kept = |column: &Column| match column {
+                Column::Name => !one,
+                Column::Pid => density < Density::WithoutPid,
+                Column::Waited => density < Density::WithoutWait,
+                Column::Who => density < Density::WithoutHost,
+                _ => true,
+            };
+            let columns = Column::ALL.into_iter().filter(kept);
+            layout.columns = columns
+                .map(|column| (column, layout.wanted(column, items, now_ms, to_come)))
+                .collect();
+            if density >= Density::WithoutWait {
+                layout.shrink(to_come);
+            }
+            if layout.lacks(to_come) == 0 {
+                break;
+            }
+        }
+        layout
     }
-    text
+
+    /// Cuts what can be cut further, the longest first.
+    fn shrink(&mut self, to_come: bool) {
+        while self.lacks(to_come) > 0 {
+            let can_be_cut = |(column, width): &&mut (Column, usize)| {
+                column.most() < usize::MAX && *width > SHORTEST
+            };
+            let longest = self.columns.iter_mut().filter(can_be_cut);
+            match longest.max_by_key(|(_, width)| *width) {
+                Some((_, width)) => *width -= 1,
+                None => break,
+            }
+        }
+    }
+
+    /// How many columns the terminal lacks for the command to have its share.
+    fn lacks(&self, to_come: bool) -> usize {
+        let (Some(width), Some((command, others))) = (self.width, self.columns.split_last()) else {
+            return 0;
+        };
+        let others: usize = others.iter().map(|(_, width)| width + 2).sum();
+        let command = if to_come { COMMAND } else { command.1 };
+        (others + command.min(COMMAND).min(width / 4)).saturating_sub(width)
+    }
+
+    /// How wide a column would have to be.
+    fn wanted(&self, column: Column, items: &[Item], now_ms: u64, to_come: bool) -> usize {
+        let cells = items.iter().map(|item| self.cell(column, item, now_ms));
+        let widest = cells.map(|cell| cell.chars().count()).max();
+        let heading = self.heading(column).chars().count();
+        let mut wanted = widest.unwrap_or(0).max(heading);
+        if to_come {
+            wanted = wanted.max(column.usual());
+            if column == Column::Started {
+                wanted = wanted.max(self.started(now_ms).chars().count());
+            }
+        }
+        if self.density >= Density::Cut {
+            wanted = wanted.min(column.most());
+        }
+        wanted
+    }
+
+    fn heading(&self, column: Column) -> String {
+        match column {
+            Column::Name => "NAME".into(),
+            Column::Started if self.density >= Density::Brief => {
+                format!("STARTED ({})", self.zone)
+            }
+            Column::Started => "STARTED".into(),
+            Column::Waited => "WAITED".into(),
+            Column::Ran => "RAN".into(),
+            Column::End => "END".into(),
+            Column::Who if self.density >= Density::WithoutUser => "HOST".into(),
+            Column::Who => "WHO".into(),
+            Column::Pid => "PID".into(),
+            Column::Command => "COMMAND".into(),
+        }
+    }
+
+    fn started(&self, ms: u64) -> String {
+        if self.density >= Density::Brief {
+            self.calendar.brief(ms, &self.zone)
+        } else {
+            self.calendar.moment(ms)
+        }
+    }
+
+    /// A cell, safe for a terminal.
+    fn cell(&self, column: Column, item: &Item, now_ms: u64) -> String {
+        let brief = self.density >= Density::Brief;
+        let who = item.who();
+        let text = match (column, item) {
+            (Column::Name, item) => item.name().to_string(),
+            (Column::Started, item) => self.started(item.started_ms()),
+            (Column::Waited, Item::Hold(entry)) => format_duration(entry.waited),
+            (Column::Waited, Item::Skip(skip)) => format_duration(waited(skip)),
+            (Column::Ran, Item::Hold(entry)) => format_duration(ran(entry, now_ms)),
+            (Column::Ran, Item::Skip(_)) => "-".into(),
+            (Column::End, Item::Hold(entry)) => ended(&entry.outcome, brief),
+            (Column::End, Item::Skip(skip)) => skipped(skip, brief),
+            (Column::Who, _) if self.density >= Density::WithoutUser => who.host.clone(),
+            (Column::Who, _) => format!("{}@{}", who.user, who.host),
+            (Column::Pid, _) => who.pid.to_string(),
+            (Column::Command, _) => describe_job(who),
+        };
+        escaped(&text).into_owned()
+    }
+
+    fn line(&self, cells: impl Iterator<Item = String>) -> String {
+        let mut line = String::new();
+        let last = self.columns.len() - 1;
+        for (at, (cell, (_, width))) in cells.zip(&self.columns).enumerate() {
+            if at == last {
+                line += &cell;
+            } else {
+                let cell = truncate(&cell, *width);
+                let _ = write!(line, "{cell:<width$}  ");
+            }
+        }
+        truncate(line.trim_end(), self.width.unwrap_or(usize::MAX)).into_owned() + "\n"
+    }
+
+    /// The headings.
+    pub fn header(&self) -> String {
+        self.line(self.columns.iter().map(|(column, _)| self.heading(*column)))
+    }
+
+    /// The line for a hold, or for a run that ended without the lock.
+    pub fn row(&self, item: &Item, now_ms: u64) -> String {
+        let cell = |(column, _): &(Column, usize)| self.cell(*column, item, now_ms);
+        self.line(self.columns.iter().map(cell))
+    }
 }
 
-/// The median and the 95th percentile, by nearest rank.
-fn percentiles(mut times: Vec<Duration>) -> String {
-    times.sort_unstable();
-    let rank = |percent: usize| {
-        let at = (times.len() * percent).div_ceil(100).max(1) - 1;
-        times.get(at).copied().unwrap_or_default()
-    };
-    if times.is_empty() {
-        return "-".into();
-    }
-    format!(
-        "p50 {}, p95 {}",
-        format_duration(rank(50)),
-        format_duration(rank(95))
-    )
+/// A table with a line for each; where all are of one lock, without its name.
+pub fn table(items: &[Item], now_ms: u64, calendar: Calendar, width: Option<usize>) -> String {
+    let one = items.windows(2).all(|two| two[0].name() == two[1].name());
+    let layout = Layout::new(items, now_ms, calendar, width, (one, false));
+    let rows = items.iter().map(|item| layout.row(item, now_ms));
+    layout.header() + &rows.collect::<String>()
 }
 
-/// How long it was held. Holds of a group overlap, and count once.
-fn held_ms(holds: &[&HistoryEntry], now_ms: u64) -> u64 {
-    let (mut held, mut until) = (0, 0);
-    for entry in holds {
-        let end = entry.ended_ms.unwrap_or(now_ms);
-        held += end.saturating_sub(entry.since_ms.max(until));
-        until = until.max(end);
-    }
-    held
-}
-
-/// A hold as JSON; the shape is part of the contract.
+/// A hold, or a run that ended without the lock, as JSON; the shape is part of the contract.
 #[derive(Serialize)]
-struct HoldJson<'a> {
+struct ItemJson<'a> {
     name: &'a str,
-    id: &'a str,
-    fence: u64,
+    id: Option<&'a str>,
+    fence: Option<u64>,
     host: &'a str,
     user: &'a str,
     pid: u32,
     command: &'a [String],
     reason: Option<&'a str>,
     url: Option<&'a str>,
-    mode: &'static str,
+    mode: Option<&'static str>,
     slot: Option<u32>,
     since: Option<String>,
     ended: Option<String>,
@@ -199,6 +413,10 @@ struct HoldJson<'a> {
     status: Option<u8>,
     signal: Option<i32>,
     by: Option<By<'a>>,
+    /// Why it ended without the lock.
+    why: Option<&'static str>,
+    /// How long ago the success was that was recent enough.
+    success_ago_ms: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -209,53 +427,91 @@ struct By<'a> {
     url: Option<&'a str>,
 }
 
-impl<'a> HoldJson<'a> {
-    fn new(entry: &'a HistoryEntry, now_ms: u64) -> Self {
-        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let HistoryEntry { who, outcome, .. } = entry;
-        Self {
-            name: entry.name.as_str(),
-            id: &entry.id,
-            fence: entry.fence,
+/// A duration in milliseconds.
+pub fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<'a> ItemJson<'a> {
+    fn new(item: Item<'a>, now_ms: u64) -> Self {
+        let (who, by) = match item {
+            Item::Hold(HistoryEntry { who, outcome, .. }) => match outcome {
+                HoldOutcome::Cancelled(by) | HoldOutcome::Forced(by) => (who, by.as_ref()),
+                _ => (who, None),
+            },
+            Item::Skip(Skip { who, by, .. }) => (who, by.as_ref()),
+        };
+        let json = Self {
+            name: "",
+            id: None,
+            fence: None,
             host: &who.host,
             user: &who.user,
             pid: who.pid,
             command: &who.command,
             reason: who.reason.as_deref(),
             url: who.url.as_deref(),
-            mode: Limit::mode(entry.limit),
-            slot: entry.limit.as_slots().map(|_| entry.slot),
-            since: timestamp(entry.since_ms),
-            ended: entry.ended_ms.and_then(timestamp),
-            waited_ms: ms(entry.waited),
-            ran_ms: ms(ran(entry, now_ms)),
-            end: outcome.kind(),
-            status: match outcome {
-                HoldOutcome::Status(status) => Some(*status),
-                _ => None,
+            mode: None,
+            slot: None,
+            since: timestamp(item.started_ms()),
+            ended: item.ended_ms().and_then(timestamp),
+            waited_ms: 0,
+            ran_ms: 0,
+            end: "skipped",
+            why: None,
+            success_ago_ms: None,
+            status: None,
+            signal: None,
+            by: by.map(|by| By {
+                host: &by.host,
+                user: &by.user,
+                pid: by.pid,
+                url: by.url.as_deref(),
+            }),
+        };
+        match item {
+            Item::Hold(entry) => Self {
+                name: entry.name.as_str(),
+                id: Some(&entry.id),
+                fence: Some(entry.fence),
+                mode: Some(Limit::mode(entry.limit)),
+                slot: entry.limit.as_slots().map(|_| entry.slot),
+                waited_ms: milliseconds(entry.waited),
+                ran_ms: milliseconds(ran(entry, now_ms)),
+                end: entry.outcome.kind(),
+                status: match entry.outcome {
+                    HoldOutcome::Status(status) => Some(status),
+                    _ => None,
+                },
+                signal: match entry.outcome {
+                    HoldOutcome::Signal(signal) => Some(signal),
+                    _ => None,
+                },
+                ..json
             },
-            signal: match outcome {
-                HoldOutcome::Signal(signal) => Some(*signal),
-                _ => None,
-            },
-            by: match outcome {
-                HoldOutcome::Cancelled(by) | HoldOutcome::Forced(by) => by.as_ref().map(|by| By {
-                    host: &by.host,
-                    user: &by.user,
-                    pid: by.pid,
-                    url: by.url.as_deref(),
-                }),
-                _ => None,
+            Item::Skip(skip) => Self {
+                name: skip.name.as_str(),
+                waited_ms: milliseconds(waited(skip)),
+                why: Some(skip.reason.kind()),
+                success_ago_ms: (skip.reason == SkipReason::Recent)
+                    .then_some(milliseconds(skip.after)),
+                ..json
             },
         }
     }
 }
 
+/// One as an object, in a line.
+pub fn json_line(item: Item, now_ms: u64) -> Result<String> {
+    let json = serde_json::to_string(&ItemJson::new(item, now_ms))?;
+    Ok(escaped_json(&json).into_owned() + "\n")
+}
+
 /// All as an array.
-pub fn json(holds: &[HistoryEntry], now_ms: u64) -> Result<String> {
-    let entries: Vec<HoldJson> = holds
+pub fn json(items: &[Item], now_ms: u64) -> Result<String> {
+    let entries: Vec<ItemJson> = items
         .iter()
-        .map(|entry| HoldJson::new(entry, now_ms))
+        .map(|&item| ItemJson::new(item, now_ms))
         .collect();
     let json = serde_json::to_string(&entries)?;
     Ok(escaped_json(&json).into_owned() + "\n")
@@ -287,45 +543,109 @@ pub mod tests {
         }
     }
 
-    #[test]
-    fn a_summary_counts_what_overlaps_once() {
-        let holds = [
-            hold("h", 100, Some(110), HoldOutcome::Status(0)),
-            hold("h", 105, Some(120), HoldOutcome::Lost),
-            hold("i", 180, None, HoldOutcome::Running),
-        ];
-        assert_eq!(
-            summary(&holds, 200_000),
-            "a: 3 runs, 1 failed; waited p50 2s, p95 2s; ran p50 10s, p95 15s; held 40 % of the last 1m 40s\n"
-        );
-        assert_eq!(summary(&[], 5), "");
-        let now = [hold("h", 5, None, HoldOutcome::Running)];
-        assert!(summary(&now, 5000).contains("held 0 % of the last 0s"));
+    /// A run on a host that ended without "a" at a moment, after four seconds.
+    pub fn skip(host: &str, ended: u64, reason: SkipReason) -> Skip {
+        Skip {
+            name: "a".parse().unwrap(),
+            ended_ms: ended * 1000,
+            reason,
+            after: Duration::from_secs(4),
+            by: Some(hold("other", 1, None, HoldOutcome::Running).who),
+            who: hold(host, 1, None, HoldOutcome::Running).who,
+        }
     }
 
-    #[test]
-    fn ranks_are_nearest_ranks() {
-        let seconds =
-            |all: &[u64]| percentiles(all.iter().map(|&s| Duration::from_secs(s)).collect());
-        let hundred: Vec<u64> = (1..=100).rev().collect();
-        assert_eq!(seconds(&hundred), "p50 50s, p95 1m 35s");
-        assert_eq!(seconds(&[3]), "p50 3s, p95 3s");
-        assert_eq!(seconds(&[]), "-");
+    fn with(items: &[Item], width: Option<usize>) -> String {
+        table(items, 0, Calendar::UTC, width)
     }
 
     #[test]
     fn a_table_cannot_drive_the_terminal_and_fits_its_width() {
-        let holds = [hold("h", 100, Some(110), HoldOutcome::Signal(15))];
-        let text = table(&holds, 0, Some(60));
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 60),
-            "{text}"
-        );
-        let text = table(&holds, 0, None);
+        let mut entry = hold("h", 100, Some(110), HoldOutcome::Signal(15));
+        entry.who.user = "\u{202e}".into();
+        let items = [Item::Hold(&entry)];
+        for width in [1, 20, 40, 60, 80, 120] {
+            let text = with(&items, Some(width));
+            assert!(
+                text.lines().all(|line| line.chars().count() <= width),
+                "{text}"
+            );
+            assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
+        }
+        let text = with(&items, None);
         assert!(
             text.starts_with("STARTED") && text.contains("SIGTERM"),
             "{text}"
         );
-        assert!(text.contains("1970-01-01 00:01:40") && !text.contains('\u{1b}'));
+        assert!(text.contains("1970-01-01 00:01:40 UTC") && !text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn at_80_columns_the_command_has_20_of_them() {
+        let mut first = hold(
+            "build-agent-17.example",
+            100,
+            Some(4110),
+            HoldOutcome::Status(0),
+        );
+        first.name = "deploy-production-eu-west-1".parse().unwrap();
+        first.who.user = "gitlab-runner".into();
+        first.who.command = vec!["./deploy-everything.sh".into(), "--now".into()];
+        first.outcome = HoldOutcome::Forced(Some(first.who.clone()));
+        let second = hold("h", 100, Some(110), HoldOutcome::Status(0));
+        let skipped = skip("build-agent-17.example", 90, SkipReason::Timeout);
+        for items in [
+            &[Item::Hold(&first)][..],
+            &[
+                Item::Hold(&first),
+                Item::Hold(&second),
+                Item::Skip(&skipped),
+            ],
+        ] {
+            let text = with(items, Some(80));
+            let at = text.find("COMMAND").unwrap();
+            assert!(at <= 60, "{text}");
+            assert!(text.contains("./deploy-everything"), "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_to_come_stand_below_their_headings() {
+        let long = hold(&"h".repeat(60), 200, Some(210), HoldOutcome::Status(0));
+        for width in [None, Some(80), Some(120)] {
+            let layout = Layout::new(&[], 0, Calendar::UTC, width, (false, true));
+            let header = layout.header();
+            let row = layout.row(&Item::Hold(&long), 0);
+            let column = header.find("COMMAND").unwrap();
+            let cut: String = row.chars().take(column).collect();
+            assert!(cut.ends_with("  "), "{header}{row}");
+            assert!(
+                row.chars()
+                    .skip(column)
+                    .collect::<String>()
+                    .starts_with('x')
+            );
+        }
+    }
+
+    #[test]
+    fn each_reason_to_end_without_the_lock_has_its_words() {
+        let words = |reason| skipped(&skip("h", 10, reason), false);
+        assert_eq!(
+            words(SkipReason::Recent),
+            "skipped: succeeded 4s ago on other"
+        );
+        assert_eq!(words(SkipReason::Unless), "skipped: --unless succeeded");
+        assert_eq!(words(SkipReason::Busy), "gave up: held by u@other (pid 7)");
+        assert_eq!(
+            words(SkipReason::Timeout),
+            "gave up waiting: held by u@other (pid 7)"
+        );
+        assert_eq!(
+            words(SkipReason::Superseded),
+            "superseded by u@other (pid 7)"
+        );
+        let brief = skipped(&skip("h", 10, SkipReason::Timeout), true);
+        assert_eq!(brief, "gave up");
     }
 }

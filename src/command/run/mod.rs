@@ -27,7 +27,7 @@ use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, ErrorKind, ReleaseMode, Who};
+use crate::lock::{self, ErrorKind, ReleaseMode, SkipReason, Who};
 use crate::process;
 use crate::reason::reason;
 use crate::report::{self, Verbosity};
@@ -278,6 +278,15 @@ impl Run<'_> {
         Ok((asked.exit == Exit::Command(0)).then(|| {
             self.verbosity()
                 .verbose("skipped: the --unless script succeeded");
+            let locks = &self.acquisition.settings.locks;
+            let skipped = (SkipReason::Unless, Duration::ZERO, None);
+            for name in &self.acquisition.names {
+                let (lock, client) = (locks.lock(name.clone()), &mut nothing.client);
+                // A server that is away is waited for once.
+                if !self.acquisition.record_skip(&lock, client, skipped) {
+                    break;
+                }
+            }
             Exit::Success
         }))
     }

@@ -16,13 +16,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::json::LockJson;
-use self::pattern::{Pattern, natural_order};
+use self::pattern::Pattern;
 use self::picture::Picture;
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Client, Error, Inspected, Locks, Name, Which};
+use crate::pattern::natural_cmp;
 use crate::report::{self, escaped, escaped_json, print};
 use crate::signal;
 
@@ -115,7 +116,7 @@ impl Asked {
                 .cloned()
                 .collect::<Vec<_>>(),
         );
-        names.sort_by(|one, other| natural_order(one.as_str(), other.as_str()));
+        names.sort_by(|one, other| natural_cmp(one.as_str(), other.as_str()));
         let mut found = locks.inspect_with_usual(client, &names)?;
         // The index also has names of locks that have ended meanwhile.
         found.retain(|lock| exact.contains(&lock.name) || !lock.is_idle());

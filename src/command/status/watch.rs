@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Read as _};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -165,8 +165,7 @@ impl View {
 
     /// The first line: the time, how many locks there are, and whether Redis answers.
     fn head(&self, width: usize) -> String {
-        let (hours, minutes, seconds) = sys::local_time();
-        let clock = format!("{hours:02}:{minutes:02}:{seconds:02}");
+        let clock = clock();
         let late = now().since(self.answered);
         let (style, what) = if let Some(error) = &self.trouble {
             let late = format_duration(Duration::from_secs(late.as_secs()));
@@ -286,4 +285,14 @@ impl Drop for Screen {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// The time of day where the user is.
+fn clock() -> String {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since_1970.map_or(0, |time| time.as_secs());
+    let local = i64::try_from(seconds).ok().and_then(sys::local_time);
+    local.map_or(String::new(), |time| {
+        format!("{:02}:{:02}:{:02}", time.hour, time.minute, time.second)
+    })
 }

@@ -78,14 +78,17 @@ impl Redis {
             .to_owned()
     }
 
-    /// All keys, sorted, but those of what is remembered when a lock is long over: the history and
-    /// the names that have one.
+    /// All keys, sorted, but those of what is remembered when a lock is long over: the history, the runs
+    /// that ended without the lock, and the names that have one.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self
             .cli(&["KEYS", "*"])
             .lines()
             .filter(|line| !line.is_empty())
-            .filter(|key| !key.ends_with("}:history") && !key.ends_with("}:index"))
+            .filter(|key| {
+                let kept = ["}:history", "}:skips", "}:index"];
+                !kept.iter().any(|end| key.ends_with(end))
+            })
             .map(str::to_owned)
             .collect();
         keys.sort();

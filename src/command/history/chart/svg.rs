@@ -3,136 +3,263 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{Chart, queued_at};
+use super::{Bar, Chart};
 use crate::command::history::listing::{ended, failed, ran};
-use crate::lock::HistoryEntry;
-use crate::report::{describe_job, escaped, format_duration, timestamp, truncate, user_at_host};
+use crate::lock::Who;
+use crate::report::{command_line, describe_job, escaped, format_duration, truncate, user_at_host};
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
-const LABEL: f64 = 180.0;
-const ROW: f64 = 26.0;
-const BAR: f64 = 16.0;
+const LABEL: f64 = 190.0;
+const LANE: f64 = 22.0;
+const BAR: f64 = 18.0;
+const HEADING: f64 = 28.0;
 const MARGIN: f64 = 20.0;
+const TOP: f64 = 72.0;
 
-/// Readable on light and on dark; a reader who doesn't see colours has the tooltips.
+/// The most times on the axis, or one less: their labels must not touch.
+const TICKS: u64 = 10;
+
+/// The widths of a character, roughly: they may come from any font.
+const CHARACTER: f64 = 7.6;
+const SMALL_CHARACTER: f64 = 6.6;
+
+/// The mark of what ended badly: not all readers see the colours.
+const FAILED: char = '\u{2717}';
+
+/// On a background of its own, so that it is readable wherever it is shown.
 const STYLE: &str = "\
-svg{background:#fff;color:#1f2328;font:13px system-ui,sans-serif}\
-text{fill:currentColor}.dim{opacity:.65}.title{font-size:16px;font-weight:600}\
-line{stroke:currentColor;opacity:.15}\
-.waiting{fill:#d4a72c;opacity:.55}.ok{fill:#2da44e}.running{fill:#0969da}.failed{fill:#cf222e}\
-@media(prefers-color-scheme:dark){svg{background:#0d1117;color:#e6edf3}}";
+text{font:13px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}\
+.dim{fill:#59636e}.title{font-size:17px;font-weight:600}.lock{font-weight:600}\
+.bar{font-size:11px;fill:#fff}.bar-waiting{font-size:11px;fill:#3d2e00}\
+.tick{font-size:12px;fill:#59636e;text-anchor:middle}\
+line{stroke:#d1d9e0}.row{fill:#f6f8fa}\
+.waiting,.ok,.running,.failed{stroke:#fff;stroke-width:.7}\
+.waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}";
 
 impl Chart<'_> {
     /// The chart as an SVG file.
     pub fn svg(&self) -> String {
-        let rows: usize = self.locks.iter().map(|lock| lock.rows.len() + 1).sum();
-        #[allow(clippy::cast_precision_loss)]
-        let bottom = 70.0 + rows as f64 * ROW;
-        let height = bottom + 60.0;
-        let names: Vec<&str> = self.locks.iter().map(|lock| lock.name.as_str()).collect();
-        let title = match names.as_slice() {
-            [name] => format!("Lock {name}"),
-            names => format!("{} locks", names.len()),
+        let several = self.locks.len() > 1;
+        let mut bottom = TOP;
+        for lock in &self.locks {
+            bottom += if several { HEADING } else { 0.0 };
+            bottom += lock
+                .rows
+                .iter()
+                .map(|row| height(row.lanes.len()))
+                .sum::<f64>();
+        }
+        let full = bottom + 66.0;
+        let title = match self.locks.as_slice() {
+            [lock] => format!("Lock {}", lock.name),
+            locks => format!("{} locks", locks.len()),
         };
-        let moment = |ms| timestamp(ms).unwrap_or_default();
-        let span = format_duration(Duration::from_millis(self.to_ms - self.from_ms));
         let mut picture = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n\
-             <title>{}</title>\n<style>{STYLE}</style>\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {full}\" width=\"{WIDTH}\" height=\"{full}\" role=\"img\">\n\
+             <title>{}</title>\n<style>{STYLE}</style>\n\
+             <rect width=\"{WIDTH}\" height=\"{full}\" fill=\"#fff\"/>\n",
             safe(&title)
         );
-        text(&mut picture, MARGIN, 32.0, "title", &title);
-        let line = format!(
-            "{} to {} ({span})",
-            moment(self.from_ms),
-            moment(self.to_ms)
+        text(&mut picture, MARGIN, 32.0, "title", &truncate(&title, 90));
+        let span = format_duration(Duration::from_millis(self.to_ms - self.from_ms));
+        let (from, to) = (
+            self.calendar.moment(self.from_ms),
+            self.calendar.moment(self.to_ms),
         );
-        text(&mut picture, MARGIN, 52.0, "dim", &line);
-        for (ms, label) in self.ticks(8) {
+        let more = match self.not_drawn {
+            0 => String::new(),
+            more => format!("; {more} more wait"),
+        };
+        let line = format!("{from} to {to} ({span}){more}");
+        text(&mut picture, MARGIN, 54.0, "dim", &line);
+        self.rows(&mut picture, several, bottom);
+        self.time_axis(&mut picture, bottom);
+        legend(&mut picture, bottom + 40.0);
+        picture + "</svg>\n"
+    }
+
+    /// The bands behind the hosts, the lines of the ticks over these, and the bars over all.
+    fn rows(&self, picture: &mut String, several: bool, bottom: f64) {
+        let mut bars = String::new();
+        let mut y = TOP;
+        for lock in &self.locks {
+            if several {
+                let name = truncate(lock.name.as_str(), 110);
+                text(&mut bars, MARGIN, y + 18.0, "lock", &name);
+                y += HEADING;
+            }
+            for (at, row) in lock.rows.iter().enumerate() {
+                let height = height(row.lanes.len());
+                if at % 2 == 0 {
+                    let width = WIDTH - MARGIN;
+                    let x = MARGIN / 2.0;
+                    let _ = writeln!(
+                        picture,
+                        "<rect class=\"row\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>"
+                    );
+                }
+                let most = whole((LABEL - MARGIN - 8.0) / CHARACTER);
+                let host = truncate(row.host, most);
+                text(&mut bars, MARGIN, y + 18.0, "host", &host);
+                for (lane, all) in row.lanes.iter().enumerate() {
+                    #[allow(clippy::cast_precision_loss)]
+                    let y = y + 4.0 + lane as f64 * LANE;
+                    for bar in all {
+                        self.bar(&mut bars, *bar, y);
+                    }
+                }
+                y += height;
+            }
+        }
+        for (ms, _) in self.ticks(TICKS) {
             let x = self.x(ms);
             let _ = writeln!(
                 picture,
-                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"66\" y2=\"{bottom}\"/>"
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>"
             );
-            text(&mut picture, x - 14.0, bottom + 16.0, "dim", &label);
         }
-        let mut y = 70.0;
-        for lock in &self.locks {
-            text(&mut picture, MARGIN, y + 17.0, "dim", lock.name.as_str());
-            y += ROW;
-            for row in &lock.rows {
-                let host = truncate(row.host, 22);
-                text(&mut picture, MARGIN, y + 13.0, "host", &host);
-                for entry in &row.holds {
-                    self.bars(&mut picture, entry, y);
-                }
-                y += ROW;
-            }
+        *picture += &bars;
+    }
+
+    fn time_axis(&self, picture: &mut String, bottom: f64) {
+        for (ms, label) in self.ticks(TICKS) {
+            let x = self.x(ms);
+            text(picture, x, bottom + 18.0, "tick", &label);
         }
-        let mut x = LABEL;
-        for (class, label) in [
-            ("waiting", "waiting"),
-            ("running", "running"),
-            ("ok", "ended well"),
-            ("failed", "ended badly"),
-        ] {
-            let y = bottom + 32.0;
-            let _ = writeln!(
-                picture,
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\" rx=\"2\"/>"
-            );
-            text(&mut picture, x + 18.0, y + 11.0, "dim", label);
-            x += 120.0;
-        }
-        picture + "</svg>\n"
+        let zone = format!("times in {}", self.zone());
+        text(picture, MARGIN, bottom + 18.0, "dim", &zone);
     }
 
     fn x(&self, ms: u64) -> f64 {
         LABEL + self.at(ms, WIDTH - LABEL - MARGIN)
     }
 
-    /// A hold: how long it waited, and how long it ran.
-    fn bars(&self, picture: &mut String, entry: &HistoryEntry, y: f64) {
-        let class = match entry.ended_ms {
-            None => "running",
-            Some(_) if failed(entry) => "failed",
-            Some(_) => "ok",
+    /// A run: how long it waited, and how long it ran.
+    fn bar(&self, picture: &mut String, bar: Bar, y: f64) {
+        let (who, about) = match bar {
+            Bar::Hold(entry) => (
+                &entry.who,
+                format!(
+                    "fence {}, from {}\nwaited {}, ran {}: {}",
+                    entry.fence,
+                    self.calendar.moment(entry.since_ms),
+                    format_duration(entry.waited),
+                    format_duration(ran(entry, self.to_ms)),
+                    ended(&entry.outcome, false)
+                ),
+            ),
+            Bar::Waiting(waiter) => {
+                let lasting = self.to_ms.saturating_sub(waiter.since_ms);
+                (
+                    &waiter.who,
+                    format!(
+                        "waiting since {}, for {}",
+                        self.calendar.moment(waiter.since_ms),
+                        format_duration(Duration::from_millis(lasting))
+                    ),
+                )
+            }
         };
-        let link = entry.who.url.as_ref().filter(|url| url.starts_with("http"));
-        let about = format!(
-            "{}: {}\nfence {}, from {}\nwaited {}, ran {}: {}",
-            user_at_host(&entry.who),
-            describe_job(&entry.who),
-            entry.fence,
-            timestamp(entry.since_ms).unwrap_or_default(),
-            format_duration(entry.waited),
-            format_duration(ran(entry, self.to_ms)),
-            ended(&entry.outcome)
-        );
+        let about = format!("{}: {}\n{about}", user_at_host(who), describe_job(who));
+        let link = who.url.as_ref().filter(|url| {
+            let url = url.to_ascii_lowercase();
+            url.starts_with("https://") || url.starts_with("http://")
+        });
         if let Some(url) = link {
             let _ = write!(picture, "<a href=\"{}\">", safe(url));
         }
         let _ = write!(picture, "<g><title>{}</title>", safe(&about));
-        let until = entry.ended_ms.unwrap_or(self.to_ms);
-        let bars = [
-            ("waiting", queued_at(entry), entry.since_ms),
-            (class, entry.since_ms, until),
-        ];
-        for (class, from, to) in bars {
-            if class == "waiting" && entry.waited.is_zero() {
-                continue;
-            }
-            let (x, end) = (self.x(from), self.x(to));
-            // However short, it is to be seen.
-            let width = (end - x).max(2.0);
-            let _ = write!(
-                picture,
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"2\"/>"
-            );
+        let got = bar.since_ms().unwrap_or(self.to_ms);
+        if got > bar.queued_at() {
+            let what = match bar {
+                Bar::Waiting(_) => {
+                    let lasting = Duration::from_millis(got - bar.queued_at());
+                    format!("{}, waiting {}", label_of(who), format_duration(lasting))
+                }
+                Bar::Hold(_) => String::new(),
+            };
+            self.part(picture, "waiting", (bar.queued_at(), got), y, &what);
+        }
+        if let Bar::Hold(entry) = bar {
+            let ran = format_duration(ran(entry, self.to_ms));
+            let what = format!("{}, {ran}", label_of(who));
+            let (class, what) = match entry.ended_ms {
+                None => ("running", what),
+                Some(_) if failed(entry) => ("failed", format!("{FAILED} {what}")),
+                Some(_) => ("ok", what),
+            };
+            let until = entry.ended_ms.unwrap_or(self.to_ms);
+            self.part(picture, class, (entry.since_ms, until), y, &what);
         }
         *picture += "</g>";
         *picture += if link.is_some() { "</a>\n" } else { "\n" };
+    }
+
+    /// A part of a bar, with a label if that has room.
+    fn part(&self, picture: &mut String, class: &str, time: (u64, u64), y: f64, label: &str) {
+        let (x, end) = (self.x(time.0), self.x(time.1));
+        // However short, it is to be seen.
+        let width = (end - x).max(2.0);
+        let round = if width < 6.0 { 0 } else { 2 };
+        let _ = write!(
+            picture,
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"{round}\"/>"
+        );
+        let room = whole((width - 10.0) / SMALL_CHARACTER);
+        let label = escaped(label);
+        let label = match label.chars().next() {
+            // A few letters say nothing, but the mark does.
+            Some(FAILED) if (1..6).contains(&room) => FAILED.to_string().into(),
+            _ => label,
+        };
+        if room >= label.chars().count().min(6) && !label.is_empty() {
+            let style = if class == "waiting" {
+                "bar-waiting"
+            } else {
+                "bar"
+            };
+            text(picture, x + 5.0, y + 13.0, style, &truncate(&label, room));
+        }
+    }
+}
+
+/// The height of a host with so many lanes.
+fn height(lanes: usize) -> f64 {
+    #[allow(clippy::cast_precision_loss)]
+    let lanes = lanes as f64;
+    lanes * LANE + 4.0
+}
+
+/// As many whole ones as fit.
+fn whole(count: f64) -> usize {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let whole = count.max(0.0) as usize;
+    whole
+}
+
+/// What a job is called in a bar: its reason, or its command.
+fn label_of(who: &Who) -> String {
+    let what = who.reason.clone();
+    let what = what.unwrap_or_else(|| command_line(&who.command));
+    // A bar is never that wide.
+    truncate(&what, 200).into_owned()
+}
+
+fn legend(picture: &mut String, y: f64) {
+    let mut x = LABEL;
+    for (class, label) in [
+        ("waiting", "waiting"),
+        ("running", "running"),
+        ("ok", "ended well"),
+        ("failed", "\u{2717} ended badly"),
+    ] {
+        let _ = writeln!(
+            picture,
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\" rx=\"2\"/>"
+        );
+        text(picture, x + 18.0, y + 11.0, "dim", label);
+        x += 120.0;
     }
 }
 
@@ -172,9 +299,10 @@ fn write_line(safe: &mut String, line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use crate::command::history::calendar::Calendar;
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::HoldOutcome;
+    use crate::lock::{HistoryEntry, HoldOutcome, Limit, Waiter};
 
     #[test]
     fn a_picture_is_well_formed_whatever_the_names() {
@@ -189,8 +317,17 @@ mod tests {
             hold("j", 199, None, HoldOutcome::Running),
         ];
         holds[0].who.url = Some("https://ci/1?a=\"<b>&c".into());
-        for holds in [&holds[..], &[]] {
-            let picture = Chart::of(holds, 200_000).svg();
+        let waiter = Waiter {
+            limit: Limit::EXCLUSIVE,
+            since_ms: 120_000,
+            priority: 0,
+            listens: true,
+            who: holds[0].who.clone(),
+        };
+        let waiters = [(&holds[0].name, &waiter)];
+        let all: Vec<&HistoryEntry> = holds.iter().collect();
+        for holds in [&all[..], &[]] {
+            let picture = Chart::of(holds, (&waiters, 9), 200_000, Calendar::UTC).svg();
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
                 let (tag, rest) = tag.split_once('>').expect("a tag ends");
@@ -207,8 +344,12 @@ mod tests {
             }
             assert_eq!(open, [""; 0]);
         }
-        let picture = Chart::of(&holds, 200_000).svg();
+        let picture = Chart::of(&all, (&waiters, 9), 200_000, Calendar::UTC).svg();
         for part in [
+            "waiting since 1970-01-01 00:02:00 UTC, for 1m 20s",
+            "times in UTC",
+            "; 9 more wait",
+            "fill=\"#fff\"",
             "&lt;h&amp;&quot;&gt;",
             "class=\"failed\"",
             "class=\"running\"",

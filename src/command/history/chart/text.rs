@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Chart, Row, queued_at};
+use super::{Bar, Chart};
 use crate::command::history::listing::failed;
 use crate::report::{escaped, truncate};
 
@@ -41,33 +41,51 @@ impl Chart<'_> {
                 let _ = writeln!(text, "{}", truncate(&escaped(lock.name.as_str()), width));
             }
             for row in &lock.rows {
-                let host = escaped(row.host).into_owned();
-                let bar: String = self.bar(row, length, &ink).into_iter().collect();
-                let _ = writeln!(text, "{:<label$}  {bar}", truncate(&host, label));
+                let mut host = escaped(row.host).into_owned();
+                for lane in &row.lanes {
+                    let bar: String = self.bars(lane, length, &ink).into_iter().collect();
+                    let _ = writeln!(text, "{:<label$}  {bar}", truncate(&host, label));
+                    host.clear();
+                }
             }
         }
         let _ = writeln!(text, "{:label$}  {}", "", self.axis(length));
         let legend = format!(
-            "{} waiting  {} running  {} ended badly  (UTC)",
-            ink.waiting, ink.running, ink.failed
+            "{} waiting  {} running  {} ended badly  ({})",
+            ink.waiting,
+            ink.running,
+            ink.failed,
+            self.zone()
         );
-        text + &truncate(&legend, width) + "\n"
+        text += &truncate(&legend, width);
+        text.push('\n');
+        if self.not_drawn > 0 {
+            let more = format!("{} more wait", self.not_drawn);
+            let _ = writeln!(text, "{}", truncate(&more, width));
+        }
+        text
     }
 
-    fn bar(&self, row: &Row, length: usize, ink: &Ink) -> Vec<char> {
+    fn bars(&self, lane: &[Bar], length: usize, ink: &Ink) -> Vec<char> {
         let mut bar = vec![ink.blank; length];
         // Waiting first, as running counts more where both are in one cell; ends count most.
-        for entry in &row.holds {
-            let to = self.cell(entry.since_ms, length);
-            if !entry.waited.is_zero() {
-                bar[self.cell(queued_at(entry), length)..=to].fill(ink.waiting);
+        for one in lane {
+            let got = one.since_ms().unwrap_or(self.to_ms);
+            if got > one.queued_at() {
+                bar[self.cell(one.queued_at(), length)..=self.cell(got, length)].fill(ink.waiting);
             }
         }
-        for entry in &row.holds {
+        let holds = || {
+            lane.iter().filter_map(|bar| match bar {
+                Bar::Hold(entry) => Some(*entry),
+                Bar::Waiting(_) => None,
+            })
+        };
+        for entry in holds() {
             let end = self.cell(entry.ended_ms.unwrap_or(self.to_ms), length);
             bar[self.cell(entry.since_ms, length)..=end].fill(ink.running);
         }
-        for entry in row.holds.iter().filter(|entry| failed(entry)) {
+        for entry in holds().filter(|entry| failed(entry)) {
             bar[self.cell(entry.ended_ms.unwrap_or(self.to_ms), length)] = ink.failed;
         }
         bar
@@ -100,9 +118,10 @@ impl Chart<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::command::history::calendar::Calendar;
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::HoldOutcome;
+    use crate::lock::{HistoryEntry, HoldOutcome};
 
     #[test]
     fn waiting_running_and_bad_ends_are_told_apart() {
@@ -111,7 +130,13 @@ mod tests {
             hold("beta", 160, Some(170), HoldOutcome::Lost),
             hold("alpha", 198, None, HoldOutcome::Running),
         ];
-        let text = Chart::of(&holds, 200_000).timeline(107, false);
+        let text = Chart::of(
+            &holds.iter().collect::<Vec<_>>(),
+            (&[], 0),
+            200_000,
+            Calendar::UTC,
+        )
+        .timeline(107, false);
         let rows: Vec<&str> = text.lines().collect();
         assert!(rows[0].starts_with("alpha  --####"), "{text}");
         assert!(rows[0].ends_with("--##"), "{text}");
@@ -130,11 +155,13 @@ mod tests {
             hold(&long, 100, Some(100), HoldOutcome::Status(1)),
             hold("\u{1b}[2J", 100, None, HoldOutcome::Running),
         ];
+        let wide: Vec<&HistoryEntry> = wide.iter().collect();
         for holds in [&wide[..], &wide[..1], &[]] {
             for width in [1, 2, 5, 20, 79, 200] {
                 for now in [0, 100_000, 9_000_000_000] {
                     for unicode in [true, false] {
-                        let text = Chart::of(holds, now).timeline(width, unicode);
+                        let text =
+                            Chart::of(holds, (&[], 0), now, Calendar::UTC).timeline(width, unicode);
                         let most = text.lines().map(|line| line.chars().count()).max();
                         assert!(most.unwrap_or(0) <= width.max(4), "{width}: {text}");
                         assert!(!text.contains('\u{1b}'));

@@ -1,0 +1,361 @@
+//! Moments as a calendar shows them, in the local time zone or in UTC; and the round ones among them. Pure:
+//! the local calendar is a function that is passed in.
+
+/// A moment in a time zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Civil {
+    pub year: i64,
+    pub month: u32,
+    pub day: u32,
+    pub hour: u32,
+    pub minute: u32,
+    pub second: u32,
+    /// How far the zone's clock is ahead of UTC, in seconds.
+    pub ahead: i64,
+    /// The zone's name at that moment: `CET`, `UTC`, `+0530`.
+    pub zone: String,
+}
+
+/// How a moment, in seconds since 1970, is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Calendar(pub fn(i64) -> Civil);
+
+/// The end of the year 9999, in milliseconds since 1970: no calendar here goes further.
+const LAST: u64 = 253_402_300_799_000;
+
+const DAY: i64 = 86_400;
+
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+
+/// A moment in UTC.
+pub fn utc(seconds: i64) -> Civil {
+    let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
+    let (year, month, day) = date_of(days);
+    let rest = u32::try_from(rest).unwrap_or_default();
+    Civil {
+        year,
+        month,
+        day,
+        hour: rest / 3600,
+        minute: rest / 60 % 60,
+        second: rest % 60,
+        ahead: 0,
+        zone: "UTC".into(),
+    }
+}
+
+/// The date of a day, counted from 1970-01-01 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+fn date_of(days: i64) -> (i64, u32, u32) {
+    let shifted = days + 719_468; // from 0000-03-01
+    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153; // from March
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + i64::from(month <= 2);
+    let small = |number| u32::try_from(number).unwrap_or_default();
+    (year, small(month), small(date))
+}
+
+/// The day of the first of a month, counted from 1970-01-01; months are counted from the year 0.
+fn first_of(month: i64) -> i64 {
+    let (year, month) = (month.div_euclid(12), month.rem_euclid(12));
+    // Days before that year, and within it.
+    let before = |year: i64| 365 * year + (year + 3) / 4 - (year + 99) / 100 + (year + 399) / 400;
+    let leaps = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let within = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    let within = within[usize::try_from(month).unwrap_or_default()];
+    before(year) + within + i64::from(leaps && month > 1) - before(1970)
+}
+
+/// The distances that ticks may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Seconds(i64),
+    Days(i64),
+    /// From Monday to Monday.
+    Week,
+    Months(i64),
+}
+
+const STEPS: [Step; 26] = [
+    Step::Seconds(1),
+    Step::Seconds(2),
+    Step::Seconds(5),
+    Step::Seconds(10),
+    Step::Seconds(15),
+    Step::Seconds(30),
+    Step::Seconds(60),
+    Step::Seconds(120),
+    Step::Seconds(300),
+    Step::Seconds(600),
+    Step::Seconds(900),
+    Step::Seconds(1800),
+    Step::Seconds(3600),
+    Step::Seconds(7200),
+    Step::Seconds(10_800),
+    Step::Seconds(21_600),
+    Step::Seconds(43_200),
+    Step::Days(1),
+    Step::Days(2),
+    Step::Week,
+    Step::Months(1),
+    Step::Months(2),
+    Step::Months(3),
+    Step::Months(6),
+    Step::Months(12),
+    Step::Months(24),
+];
+
+impl Step {
+    /// Its length in seconds, or a little less.
+    fn length(self) -> i64 {
+        match self {
+            Self::Seconds(seconds) => seconds,
+            Self::Days(days) => days * DAY,
+            Self::Week => 7 * DAY,
+            Self::Months(months) => months * 30 * DAY,
+        }
+    }
+
+    /// The number of the last step that begins at or before a local moment, and the moment at which
+    /// the step of a number begins.
+    fn number_at(self, local: i64) -> i64 {
+        let day = local.div_euclid(DAY);
+        match self {
+            Self::Seconds(seconds) => local.div_euclid(seconds),
+            Self::Days(days) => day.div_euclid(days),
+            // 1970-01-01 was a Thursday.
+            Self::Week => (day + 3).div_euclid(7),
+            Self::Months(months) => {
+                let (year, month, _) = date_of(day);
+                (year * 12 + i64::from(month) - 1).div_euclid(months)
+            }
+        }
+    }
+
+    fn start_of(self, number: i64) -> i64 {
+        match self {
+            Self::Seconds(seconds) => number * seconds,
+            Self::Days(days) => number * days * DAY,
+            Self::Week => (number * 7 - 3) * DAY,
+            Self::Months(months) => first_of(number * months) * DAY,
+        }
+    }
+}
+
+impl Calendar {
+    pub const UTC: Self = Self(utc);
+
+    fn civil(self, ms: u64) -> Option<Civil> {
+        let seconds = i64::try_from(ms / 1000).ok()?;
+        (ms <= LAST).then(|| (self.0)(seconds))
+    }
+
+    /// `2026-11-22 08:15:02 CET`.
+    pub fn moment(self, ms: u64) -> String {
+        self.civil(ms).map_or("-".into(), |civil| {
+            format!("{:04}-{} {}", civil.year, clock(&civil), civil.zone)
+        })
+    }
+
+    /// `11-22 08:15:02`, with the zone only where that isn't this one.
+    pub fn brief(self, ms: u64, zone: &str) -> String {
+        self.civil(ms).map_or("-".into(), |civil| {
+            let clock = clock(&civil);
+            if civil.zone == zone {
+                clock
+            } else {
+                format!("{clock} {}", civil.zone)
+            }
+        })
+    }
+
+    /// The name of the zone at a moment.
+    pub fn zone(self, ms: u64) -> String {
+        self.civil(ms).map_or("-".into(), |civil| civil.zone)
+    }
+
+    /// The local round moments from one moment to another, in milliseconds, and their labels: at most `most` or
+    /// one more. Where the clock is set back they are further apart, where it is set forward closer together.
+    pub fn ticks(self, from_ms: u64, to_ms: u64, most: u64) -> Vec<(u64, String)> {
+        let (from_ms, to_ms) = (from_ms.min(LAST), to_ms.min(LAST));
+        let seconds = |ms: u64| i64::try_from(ms / 1000).unwrap_or_default();
+        let span = seconds(to_ms.saturating_sub(from_ms));
+        let most = i64::try_from(most).unwrap_or(i64::MAX).max(1);
+        // Whole decades, as many as it takes: a server's clock may say anything.
+        let decades = || Step::Months(120 * (span / most / (119 * 30 * DAY) + 1));
+        let fits = |step: &Step| span / step.length() < most;
+        let step = STEPS.into_iter().find(fits).unwrap_or_else(decades);
+        let local = |ms: u64| seconds(ms) + (self.0)(seconds(ms)).ahead;
+        let numbers = step.number_at(local(from_ms)) - 1..=step.number_at(local(to_ms)) + 1;
+        let mut ticks: Vec<(u64, String)> = Vec::new();
+        for number in numbers {
+            let Some(ms) = self.moment_of(step.start_of(number)) else {
+                continue;
+            };
+            if (from_ms..=to_ms).contains(&ms) && ticks.last().is_none_or(|(last, _)| *last < ms) {
+                ticks.push((ms, self.label(ms, step)));
+            }
+        }
+        ticks
+    }
+
+    /// When the local clock shows this, in milliseconds; `None` where it leaves that out.
+    fn moment_of(self, local: i64) -> Option<u64> {
+        let mut seconds = local;
+        for _ in 0..3 {
+            seconds = local - (self.0)(seconds).ahead;
+        }
+        let shows = seconds + (self.0)(seconds).ahead;
+        let ms = u64::try_from(seconds).ok()?.checked_mul(1000)?;
+        (shows == local).then_some(ms)
+    }
+
+    fn label(self, ms: u64, step: Step) -> String {
+        let Some(civil) = self.civil(ms) else {
+            return String::new();
+        };
+        let Civil {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+            ..
+        } = civil;
+        let name = MONTHS.get(month as usize - 1).copied().unwrap_or("?");
+        match step {
+            Step::Seconds(..60) => format!("{hour:02}:{minute:02}:{second:02}"),
+            // At midnight another day begins.
+            Step::Seconds(_) if (hour, minute) != (0, 0) => format!("{hour:02}:{minute:02}"),
+            Step::Seconds(_) | Step::Days(_) | Step::Week => format!("{day} {name}"),
+            Step::Months(..12) => format!("{name} {year}"),
+            Step::Months(_) => format!("{year}"),
+        }
+    }
+}
+
+/// `11-22 08:15:02`.
+fn clock(civil: &Civil) -> String {
+    format!(
+        "{:02}-{:02} {:02}:{:02}:{:02}",
+        civil.month, civil.day, civil.hour, civil.minute, civil.second
+    )
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Central Europe, as far as 2026 goes: summer time ends on 25 October at 01:00 UTC, and begins on 29
+    /// March.
+    pub fn berlin(seconds: i64) -> Civil {
+        let is_summer = (1_774_746_000..1_792_890_000).contains(&seconds);
+        let ahead = if is_summer { 7200 } else { 3600 };
+        Civil {
+            ahead,
+            zone: if is_summer { "CEST" } else { "CET" }.into(),
+            ..utc(seconds + ahead)
+        }
+    }
+
+    const BERLIN: Calendar = Calendar(berlin);
+
+    /// The milliseconds of a moment in UTC.
+    fn ms(text: &str) -> u64 {
+        let moment = humantime::parse_rfc3339(text).unwrap();
+        let since = moment.duration_since(std::time::UNIX_EPOCH).unwrap();
+        since.as_secs() * 1000
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for seconds in [0, 951_782_400, 1_709_210_096, 1_792_890_000, 4_107_542_399] {
+            let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            let expected = humantime::format_rfc3339_seconds(at).to_string();
+            let shown = Calendar::UTC.moment(seconds * 1000);
+            let expected = expected.replace('T', " ").replace('Z', " UTC");
+            assert_eq!(shown, expected);
+        }
+        for day in (0..80_000).chain([2_932_896]) {
+            let (year, month, date) = date_of(day);
+            let first = first_of(year * 12 + i64::from(month) - 1);
+            assert_eq!(first + i64::from(date) - 1, day);
+        }
+        assert_eq!(Calendar::UTC.moment(u64::MAX), "-");
+    }
+
+    #[test]
+    fn the_zone_is_named_and_left_out_where_a_heading_names_it() {
+        let (summer, winter) = (ms("2026-10-25T00:59:59Z"), ms("2026-10-25T01:00:00Z"));
+        assert_eq!(BERLIN.moment(summer), "2026-10-25 02:59:59 CEST");
+        assert_eq!(BERLIN.moment(winter), "2026-10-25 02:00:00 CET");
+        assert_eq!(BERLIN.brief(winter, "CET"), "10-25 02:00:00");
+        assert_eq!(BERLIN.brief(summer, "CET"), "10-25 02:59:59 CEST");
+    }
+
+    #[test]
+    fn ticks_are_round_in_local_time_at_any_span() {
+        let labels = |from: &str, to: &str| -> Vec<String> {
+            let ticks = BERLIN.ticks(ms(from), ms(to), 8);
+            ticks.into_iter().map(|(_, label)| label).collect()
+        };
+        assert_eq!(
+            labels("2026-11-22T08:15:01Z", "2026-11-22T08:15:19Z"),
+            ["09:15:05", "09:15:10", "09:15:15"]
+        );
+        assert_eq!(
+            labels("2026-11-21T20:00:00Z", "2026-11-22T20:00:00Z"),
+            ["22 Nov", "06:00", "12:00", "18:00"]
+        );
+        assert_eq!(
+            labels("2026-11-21T12:00:00Z", "2026-11-24T12:00:00Z"),
+            ["22 Nov", "12:00", "23 Nov", "12:00", "24 Nov", "12:00"]
+        );
+        // Over the end of summer time: midnight stays midnight.
+        assert_eq!(
+            labels("2026-10-22T12:00:00Z", "2026-10-28T12:00:00Z"),
+            ["23 Oct", "24 Oct", "25 Oct", "26 Oct", "27 Oct", "28 Oct"]
+        );
+        // Mondays.
+        assert_eq!(
+            labels("2026-10-26T12:00:00Z", "2026-11-26T12:00:00Z"),
+            ["2 Nov", "9 Nov", "16 Nov", "23 Nov"]
+        );
+        assert_eq!(
+            labels("2026-06-10T12:00:00Z", "2026-11-26T12:00:00Z"),
+            ["Jul 2026", "Aug 2026", "Sep 2026", "Oct 2026", "Nov 2026"]
+        );
+        assert_eq!(
+            labels("1970-01-01T00:00:00Z", "2026-11-26T12:00:00Z").len(),
+            5
+        );
+    }
+
+    #[test]
+    fn an_hour_that_the_clock_shows_twice_has_one_tick() {
+        let ticks = BERLIN.ticks(ms("2026-10-24T23:30:00Z"), ms("2026-10-25T03:30:00Z"), 8);
+        let (times, labels): (Vec<u64>, Vec<String>) = ticks.into_iter().unzip();
+        assert!(times.is_sorted(), "{labels:?}");
+        assert!(labels.contains(&"03:00".into()), "{labels:?}");
+        // In spring it leaves an hour out.
+        let ticks = BERLIN.ticks(ms("2026-03-29T00:30:00Z"), ms("2026-03-29T02:30:00Z"), 5);
+        let labels: Vec<String> = ticks.into_iter().map(|(_, label)| label).collect();
+        assert_eq!(labels, ["01:30", "03:00", "03:30", "04:00", "04:30"]);
+    }
+
+    #[test]
+    fn however_long_the_time_is_there_are_few_ticks() {
+        for to in [1, 999, 200_000, 1 << 40, LAST, u64::MAX] {
+            for most in [1, 2, 8, 20] {
+                let ticks = Calendar::UTC.ticks(0, to, most);
+                assert!(ticks.len() as u64 <= most + 1, "{to} {most}: {ticks:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The history summed up, by lock or by lock and host. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::listing::{Item, failed, milliseconds, ran};
+use crate::lock::{HoldOutcome, Name};
+use crate::pattern::natural_cmp;
+use crate::report::{escaped, escaped_json, format_duration, timestamp, truncate};
+
+/// What is known of the runs of a lock, or of those on one host.
+#[derive(Debug, Default)]
+struct Total {
+    runs: usize,
+    succeeded: usize,
+    failed: usize,
+    lost: usize,
+    skipped: usize,
+    /// There may have been more.
+    runs_cut: bool,
+    skips_cut: bool,
+    /// In ascending order, of those that are over.
+    ran: Vec<Duration>,
+    /// In ascending order.
+    waited: Vec<Duration>,
+    last_success_ms: Option<u64>,
+}
+
+/// The totals, in the order of the names and hosts.
+#[derive(Debug)]
+pub struct Summary<'a> {
+    now_ms: u64,
+    by_host: bool,
+    totals: Vec<((&'a Name, &'a str), Total)>,
+}
+
+/// The value at a percentage, by nearest rank.
+fn rank(sorted: &[Duration], percent: usize) -> Option<Duration> {
+    let at = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(at).copied()
+}
+
+impl<'a> Summary<'a> {
+    /// Sums up; `cut` says of a lock whether older holds, and skipped runs, may have been forgotten.
+    pub fn of(
+        items: &[Item<'a>],
+        now_ms: u64,
+        by_host: bool,
+        cut: impl Fn(&Name) -> (bool, bool),
+    ) -> Self {
+        let mut totals: BTreeMap<(&Name, &str), Total> = BTreeMap::new();
+        for item in items {
+            let (name, who) = match *item {
+                Item::Hold(entry) => (&entry.name, &entry.who),
+                Item::Skip(skip) => (&skip.name, &skip.who),
+            };
+            let host = if by_host { who.host.as_str() } else { "" };
+            totals.entry((name, host)).or_default().add(item, now_ms);
+        }
+        for ((name, _), total) in &mut totals {
+            (total.runs_cut, total.skips_cut) = cut(name);
+            total.ran.sort_unstable();
+            total.waited.sort_unstable();
+        }
+        let mut totals: Vec<_> = totals.into_iter().collect();
+        totals.sort_by(|((a, host), _), ((b, other), _)| {
+            let names = natural_cmp(a.as_str(), b.as_str());
+            names.then_with(|| natural_cmp(host, other))
+        });
+        Self {
+            now_ms,
+            by_host,
+            totals,
+        }
+    }
+
+    /// A table; on a terminal that is too narrow for it, a narrower one, or a block for each lock.
+    pub fn text(&self, width: Option<usize>) -> String {
+        let width = width.unwrap_or(usize::MAX);
+        for (form, gap) in [(&WIDE, 2), (&NARROW, 1)] {
+            if let Some(text) = self.table(form, gap, width) {
+                return text;
+            }
+        }
+        self.blocks(width)
+    }
+
+    /// Whether the name says nothing new.
+    fn names_are_needed(&self) -> bool {
+        let mut pairs = self.totals.windows(2);
+        !self.by_host || !pairs.all(|two| two[0].0.0 == two[1].0.0)
+    }
+
+    /// `None` where it doesn't fit.
+    fn table(&self, form: &Form, gap: usize, width: usize) -> Option<String> {
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        let mut first = Vec::new();
+        if self.names_are_needed() {
+            first.push("NAME".to_owned());
+        }
+        if self.by_host {
+            first.push("HOST".to_owned());
+        }
+        let labels = first.len();
+        first.extend(form.headings.map(str::to_owned));
+        rows.push(first);
+        for ((name, host), total) in &self.totals {
+            let mut row = Vec::new();
+            if self.names_are_needed() {
+                row.push(escaped(name.as_str()).into_owned());
+            }
+            if self.by_host {
+                row.push(escaped(host).into_owned());
+            }
+            row.extend(total.cells(self.now_ms, form.brief));
+            rows.push(row);
+        }
+        let columns = rows[0].len();
+        let mut widths: Vec<usize> = (0..columns)
+            .map(|column| {
+                let cells = rows.iter().map(|row| row[column].chars().count());
+                cells.max().unwrap_or(0)
+            })
+            .collect();
+        // Names and hosts may be cut: the longest first, to what still says something.
+        let mut lacking =
+            (widths.iter().sum::<usize>() + gap * (columns - 1)).saturating_sub(width);
+        while lacking > 0 {
+            let longest = widths[..labels]
+                .iter_mut()
+                .filter(|width| **width > SHORTEST);
+            *longest.max()? -= 1;
+            lacking -= 1;
+        }
+        let mut text = String::new();
+        for row in &rows {
+            let mut line = String::new();
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                let gap = if column == 0 { 0 } else { gap };
+                let cell = truncate(cell, width);
+                line += &" ".repeat(gap);
+                let _ = if column < labels {
+                    write!(line, "{cell:<width$}")
+                } else {
+                    write!(line, "{cell:>width$}")
+                };
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        Some(text)
+    }
+
+    fn blocks(&self, width: usize) -> String {
+        let mut text = String::new();
+        for ((name, host), total) in &self.totals {
+            let mut title = escaped(name.as_str()).into_owned();
+            if self.by_host {
+                title = title + " on " + &escaped(host);
+            }
+            let cells = total.cells(self.now_ms, false);
+            let lines = LABELS.iter().zip(cells);
+            let lines = lines.map(|(label, cell)| format!("  {label:<13} {cell}"));
+            for line in std::iter::once(title).chain(lines) {
+                text += &truncate(&line, width);
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// An array with an object for each line; the shape is part of the contract.
+    pub fn json(&self) -> Result<String> {
+        let totals = self.totals.iter().map(|((name, host), total)| TotalJson {
+            name: name.as_str(),
+            host: self.by_host.then_some(*host),
+            runs: total.runs,
+            succeeded: total.succeeded,
+            failed: total.failed,
+            lost: total.lost,
+            skipped: total.skipped,
+            ran_median_ms: rank(&total.ran, 50).map(milliseconds),
+            ran_p95_ms: rank(&total.ran, 95).map(milliseconds),
+            longest_ms: rank(&total.ran, 100).map(milliseconds),
+            waited_median_ms: rank(&total.waited, 50).map(milliseconds),
+            waited_p95_ms: rank(&total.waited, 95).map(milliseconds),
+            last_success: total.last_success_ms.and_then(timestamp),
+        });
+        let json = serde_json::to_string(&totals.collect::<Vec<_>>())?;
+        Ok(escaped_json(&json).into_owned() + "\n")
+    }
+}
+
+/// The headings of the figures, and whether the figures are brief.
+struct Form {
+    headings: [&'static str; 11],
+    brief: bool,
+}
+
+/// What is cut further than this says nothing.
+const SHORTEST: usize = 8;
+
+const WIDE: Form = Form {
+    headings: [
+        "RUNS",
+        "OK",
+        "FAILED",
+        "LOST",
+        "SKIPPED",
+        "RAN 50%",
+        "95%",
+        "LONGEST",
+        "WAITED 50%",
+        "95%",
+        "LAST SUCCESS",
+    ],
+    brief: false,
+};
+
+const NARROW: Form = Form {
+    headings: [
+        "RUNS", "OK", "FAIL", "LOST", "SKIP", "RAN", "95%", "MAX", "WAIT", "95%", "LAST OK",
+    ],
+    brief: true,
+};
+
+const LABELS: [&str; 11] = [
+    "runs",
+    "ok",
+    "failed",
+    "lost",
+    "skipped",
+    "ran 50%",
+    "ran 95%",
+    "longest",
+    "waited 50%",
+    "waited 95%",
+    "last success",
+];
+
+impl Total {
+    fn add(&mut self, item: &Item, now_ms: u64) {
+        let entry = match item {
+            Item::Hold(entry) => entry,
+            Item::Skip(_) => {
+                self.skipped += 1;
+                return;
+            }
+        };
+        self.runs += 1;
+        self.waited.push(entry.waited);
+        if entry.ended_ms.is_some() {
+            self.ran.push(ran(entry, now_ms));
+        }
+        match entry.outcome {
+            HoldOutcome::Status(0) => {
+                self.succeeded += 1;
+                self.last_success_ms = self.last_success_ms.max(entry.ended_ms);
+            }
+            HoldOutcome::Lost | HoldOutcome::Forced(_) | HoldOutcome::Expired => self.lost += 1,
+            _ if failed(entry) => self.failed += 1,
+            _ => {}
+        }
+    }
+
+    fn cells(&self, now_ms: u64, brief: bool) -> [String; 11] {
+        let duration = |duration: Option<Duration>| {
+            let text = duration.map_or("-".into(), format_duration);
+            if brief { text.replace(' ', "") } else { text }
+        };
+        let count = |count: usize, cut: bool| format!("{count}{}", if cut { "+" } else { "" });
+        let success = self.last_success_ms.map(|ms| {
+            let ago = format_duration(Duration::from_millis(now_ms.saturating_sub(ms)));
+            // One unit is enough.
+            let ago = ago.split(' ').next().unwrap_or_default().to_owned();
+            if brief { ago } else { ago + " ago" }
+        });
+        [
+            count(self.runs, self.runs_cut),
+            self.succeeded.to_string(),
+            self.failed.to_string(),
+            self.lost.to_string(),
+            count(self.skipped, self.skips_cut),
+            duration(rank(&self.ran, 50)),
+            duration(rank(&self.ran, 95)),
+            duration(rank(&self.ran, 100)),
+            duration(rank(&self.waited, 50)),
+            duration(rank(&self.waited, 95)),
+            success.unwrap_or("-".into()),
+        ]
+    }
+}
+
+#[derive(Serialize)]
+struct TotalJson<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
+    runs: usize,
+    succeeded: usize,
+    failed: usize,
+    lost: usize,
+    skipped: usize,
+    ran_median_ms: Option<u64>,
+    ran_p95_ms: Option<u64>,
+    longest_ms: Option<u64>,
+    waited_median_ms: Option<u64>,
+    waited_p95_ms: Option<u64>,
+    last_success: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::history::listing::tests::{hold, skip};
+    use crate::lock::SkipReason;
+
+    #[test]
+    fn ranks_are_nearest_ranks() {
+        let seconds = |all: &[u64]| {
+            let all: Vec<Duration> = all.iter().map(|&s| Duration::from_secs(s)).collect();
+            [50, 95, 100].map(|percent| rank(&all, percent).map(|rank| rank.as_secs()))
+        };
+        let hundred: Vec<u64> = (1..=100).collect();
+        assert_eq!(seconds(&hundred), [Some(50), Some(95), Some(100)]);
+        assert_eq!(seconds(&[3]), [Some(3); 3]);
+        assert_eq!(seconds(&[]), [None; 3]);
+    }
+
+    /// The cells of a table, by line.
+    fn cells(text: &str) -> Vec<Vec<&str>> {
+        let line = |line: &'static str| line.split("  ").map(str::trim).collect::<Vec<_>>();
+        let text: &'static str = text.to_owned().leak();
+        text.lines()
+            .map(|l| {
+                line(l)
+                    .into_iter()
+                    .filter(|cell| !cell.is_empty())
+                    .collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_summary_has_a_line_a_lock_and_dashes_where_nothing_is_known() {
+        let holds = [
+            hold("h", 100, Some(110), HoldOutcome::Status(0)),
+            hold("h", 105, Some(120), HoldOutcome::Lost),
+            hold("i", 130, Some(230), HoldOutcome::Status(3)),
+            hold("i", 180, None, HoldOutcome::Running),
+        ];
+        let mut other = hold("i", 180, None, HoldOutcome::Running);
+        other.name = "b".parse().unwrap();
+        let skipped = skip("h", 150, SkipReason::Recent);
+        let mut items: Vec<Item> = holds.iter().map(Item::Hold).collect();
+        items.push(Item::Hold(&other));
+        items.push(Item::Skip(&skipped));
+        let none = |_: &Name| (false, false);
+        let summary = Summary::of(&items, 200_000, false, none);
+        let text = summary.text(None);
+        assert_eq!(
+            cells(&text)[1..],
+            [
+                vec![
+                    "a", "4", "1", "1", "1", "1", "15s", "1m 40s", "1m 40s", "2s", "2s", "1m ago"
+                ],
+                vec!["b", "1", "0", "0", "0", "0", "-", "-", "-", "2s", "2s", "-"],
+            ],
+            "{text}"
+        );
+        let by_host = Summary::of(&items[..4], 200_000, true, |_| (true, true)).text(None);
+        let hosts: Vec<String> = cells(&by_host)[1..]
+            .iter()
+            .map(|row| row[..4].join(" "))
+            .collect();
+        assert_eq!(hosts, ["h 2+ 1 0", "i 2+ 0 1"], "{by_host}");
+        for width in [25, 40, 60, 80, 100, 200] {
+            let text = summary.text(Some(width));
+            let most = text.lines().map(|line| line.chars().count()).max();
+            assert!(most.unwrap() <= width, "{width}: {text}");
+            assert!(text.contains("1m40s") || text.contains("1m 40s"), "{text}");
+        }
+    }
+}
