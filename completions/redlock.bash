@@ -56,7 +56,7 @@ _redlock() {
             server+=("${words[i]}")
             ;;
         --connect-timeout | --history-size | --ttl | -w | --wait | -E | --conflict-exit-code | \
-            --slots | --priority | --order | --reason | -t | --timeout | -k | --kill-after | --on-lost | \
+            --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | -c | --shell | \
             --format | --while-pid | --token-file | --for | --id | --last | --since | --svg)
             ((++i))
@@ -77,7 +77,7 @@ _redlock() {
         --history-size --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
     local taking="--ttl $patience --shared --slots --exclusive --priority --lifo --supersede --order
-        --cancel-running --repair-ttl --reason --kill-after --on-lost"
+        --cancel-running --repair-ttl --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in
     --on-lost) _redlock_words 'stop warn' ;;
@@ -89,7 +89,7 @@ _redlock() {
         --once-per | --jitter | --for | --since)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
-    --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --id | -E | \
+    --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --label | --id | -E | \
         --conflict-exit-code | -c | --shell | --unless | --last) ;;
     *)
         case $command:$cur in

@@ -73,7 +73,7 @@ set -g __redlock_many_names run wait status history
 set -g __redlock_one_name acquire extend check release freeze thaw
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout \
-    --history-size -w --wait -E --conflict-exit-code --ttl --slots --priority --order --reason -k --kill-after \
+    --history-size -w --wait -E --conflict-exit-code --ttl --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg
 
@@ -124,6 +124,7 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also terminate the run that holds the lock'
     complete -c redlock -n "__redlock_is $command" -l repair-ttl -d 'Set a TTL on a lock without an expiry'
     complete -c redlock -n "__redlock_is $command" -l reason -x -d 'Reason, shown to others'
+    complete -c redlock -n "__redlock_is $command" -l label -x -d 'Shown in place of the command line'
     complete -c redlock -n "__redlock_is $command" -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
     complete -c redlock -n "__redlock_is $command" -l on-lost -x -a 'stop warn' -d 'When the lock is lost'
 end

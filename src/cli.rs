@@ -285,6 +285,10 @@ pub struct AcquireOptions {
     /// Reason, shown in `redlock status` and to waiters
     #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people")]
     pub reason: Option<String>,
+
+    /// Shown in place of the command line, which is then not stored
+    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
+    pub label: Option<String>,
 }
 
 /// Run a command while holding a lock

@@ -9,6 +9,7 @@ mod freeze;
 mod history;
 mod identity;
 mod job;
+mod privacy;
 mod release;
 mod run;
 mod status;

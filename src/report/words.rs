@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::lock::{Busy, Frozen, Holder, Loss, Name, Who};
 
-/// The command, its reason in parentheses, and the link to the job.
+/// The command or its label, its reason in parentheses, and the link to the job.
 pub fn describe_job(who: &Who) -> String {
-    let mut what = escaped(&quoted(&command_line(&who.command))).into_owned();
+    let mut what = escaped(&quoted(&job(who))).into_owned();
     if let Some(reason) = &who.reason {
         let _ = write!(what, "  ({})", escaped(&quoted(reason)));
     }
@@ -44,9 +44,20 @@ pub fn not_held(name: &Name, loss: &Loss) -> String {
 
 /// A user and the reason: `ann@desk (pid 7): release night`.
 pub fn user_at_host_with_reason(who: &Who) -> String {
-    match &who.reason {
-        Some(reason) => format!("{}: {}", user_at_host(who), quoted(reason)),
-        None => user_at_host(who),
+    user_at_host(who) + &reason(who)
+}
+
+/// The reason after what was done for it: `: release night`.
+pub fn reason(who: &Who) -> String {
+    let reason = who.reason.as_ref();
+    reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
+}
+
+/// What it runs: its label, or the command line.
+fn job(who: &Who) -> Cow<'_, str> {
+    match &who.label {
+        Some(label) => label.into(),
+        None => command_line(&who.command).into(),
     }
 }
 
@@ -84,7 +95,7 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
         }
         Some(Holder { since_ms, who, .. }) if who.instance.is_some() => {
             let running = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms));
-            let command = escaped(&quoted(&command_line(&who.command))).into_owned();
+            let command = escaped(&quoted(&job(who))).into_owned();
             let (running, why) = (format_duration(running), escaped(&why(who)).into_owned());
             format!("lock \"{name}\" is held by {whom}, running for {running}: {command}{why}")
         }
@@ -142,8 +153,7 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
             let held = format_duration(Duration::from_secs(held.as_secs()));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
-                escaped(&(quoted(&command_line(&who.command)).into_owned() + &why(who)))
-                    .into_owned(),
+                escaped(&(quoted(&job(who)).into_owned() + &why(who))).into_owned(),
             )
         }
     };

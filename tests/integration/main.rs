@@ -30,6 +30,7 @@
 //! | `sweep` | each system call fails once, or is the last one, and the promises hold |
 //! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
+//! | `privacy` | what of a command others can see, and that its secrets aren't stored |
 //! | `release` | releasing by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
 //! | `fencing` | a fence file rejects every stale writer |
@@ -77,6 +78,7 @@ mod loss;
 mod lua;
 mod nesting;
 mod packages;
+mod privacy;
 mod protocol;
 mod proxy;
 mod pty;

@@ -187,6 +187,8 @@ struct HoldJson<'a> {
     user: &'a str,
     pid: u32,
     command: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
     reason: Option<&'a str>,
     url: Option<&'a str>,
     mode: &'static str,
@@ -221,6 +223,7 @@ impl<'a> HoldJson<'a> {
             user: &who.user,
             pid: who.pid,
             command: &who.command,
+            label: who.label.as_deref(),
             reason: who.reason.as_deref(),
             url: who.url.as_deref(),
             mode: Limit::mode(entry.limit),

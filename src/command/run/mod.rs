@@ -18,7 +18,7 @@ use super::acquisition::{
 };
 use super::environment;
 use super::environment::{Environment, VARIABLES};
-use super::identity::{own_identity, shortened};
+use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
@@ -50,12 +50,11 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Some(script) => vec!["sh".into(), "-c".into(), script],
         None => options.command.clone(),
     };
+    let words = || command.iter().map(|word| word.to_string_lossy());
     let who = Who {
-        command: shortened(command.iter().map(|word| word.to_string_lossy())),
-        reason: options.acquire.reason.clone(),
         // Also where the kernel doesn't say which process we are: one watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
-        ..own_identity()
+        ..own_job(&options.acquire, settings.show, words)
     };
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
