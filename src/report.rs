@@ -13,7 +13,7 @@ pub use self::text::{
     command_line, escaped, escaped_json, format_duration, table, timestamp, truncate, width,
 };
 pub use self::words::{
-    busy_line, describe_job, holder, holder_and_others, not_held, user_at_host,
+    busy_line, describe_job, holder, holder_and_others, not_held, quoted, user_at_host,
     user_at_host_with_reason, waiting_line,
 };
 
@@ -55,6 +55,11 @@ impl Verbosity {
             error(line);
         }
     }
+}
+
+/// A line as it stands on stderr, for a process that says it in our place.
+pub fn line(line: &str) -> String {
+    format!("{PREFIX}{}", escaped(line))
 }
 
 /// Says what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr

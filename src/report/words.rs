@@ -166,7 +166,7 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration) -> String {
 const QUOTED: usize = 300;
 
 /// As much of another client's text as a message has room for.
-fn quoted(text: &str) -> Cow<'_, str> {
+pub fn quoted(text: &str) -> Cow<'_, str> {
     truncate(text, QUOTED)
 }
 

@@ -63,8 +63,8 @@ pub enum Outcome {
 pub enum Reason {
     /// It stayed busy, or another run made us give up; the message.
     Busy(String),
-    /// A run has succeeded this long ago, which is recent enough.
-    RecentSuccess(Duration),
+    /// A run has succeeded, recently enough; the message.
+    Skipped(String),
     /// The run that we joined has ended like this.
     Joined(Exit),
     /// Another lock that we held was lost meanwhile; the message.
@@ -156,11 +156,8 @@ impl<'a> Acquisition<'a> {
                 self.verbosity().info(line);
                 Exit::Busy(status.unwrap_or(cli::BUSY))
             }
-            Reason::RecentSuccess(ago) => {
-                self.verbosity().verbose(format_args!(
-                    "skipped: a run succeeded {} ago",
-                    report::format_duration(ago)
-                ));
+            Reason::Skipped(line) => {
+                self.verbosity().info(line);
                 Exit::Busy(status.unwrap_or(0))
             }
             Reason::Joined(exit) => {

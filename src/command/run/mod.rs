@@ -140,6 +140,9 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
     }
 }
 
+/// What is said of a run that --unless makes needless. The shell that asks again says it, too.
+const UNLESS_SUCCEEDED: &str = "skipped: the --unless script succeeded";
+
 /// How long the start of COMMAND waits for what was said before: a reader that reads is faster.
 const SPOKEN: Duration = Duration::from_millis(100);
 
@@ -255,8 +258,7 @@ impl Run<'_> {
             ));
         }
         Ok((asked.exit == Exit::Command(0)).then(|| {
-            self.verbosity()
-                .verbose("skipped: the --unless script succeeded");
+            self.verbosity().info(UNLESS_SUCCEEDED);
             Exit::Success
         }))
     }
@@ -349,7 +351,13 @@ impl Run<'_> {
         if !holds.all.iter().any(may_differ) {
             return Ok(job);
         }
-        let asking = r#"(eval "$0") && exit 0; exec "$@""#;
+        let said = match self.verbosity() {
+            Verbosity::Quiet => String::new(),
+            Verbosity::Normal | Verbosity::Verbose => {
+                format!("echo '{}' >&2; ", report::line(UNLESS_SUCCEEDED))
+            }
+        };
+        let asking = format!(r#"(eval "$0") && {{ {said}exit 0; }}; exec "$@""#);
         let mut words: Vec<OsString> = vec!["sh".into(), "-c".into(), asking.into()];
         words.push(script.clone());
         words.extend(job.words);
