@@ -7,8 +7,8 @@ use std::{env, fs};
 mod join;
 
 /// The scripts, one an operation.
-const SCRIPTS: [&str; 9] = [
-    "acquire", "renew", "check", "release", "force", "freeze", "thaw", "history", "inspect",
+const SCRIPTS: [&str; 10] = [
+    "acquire", "renew", "check", "release", "force", "stop", "freeze", "thaw", "history", "inspect",
 ];
 
 fn main() {

@@ -103,11 +103,12 @@ _redlock() {
         wait:-*) _redlock_words "$patience $common" ;;
         status:-*) _redlock_words "--json --names-only --watch $common" ;;
         history:-*) _redlock_words "--last --since --json --follow --timeline --svg $common" ;;
-        release:-*) _redlock_words "--token-file --force --id $common" ;;
+        release:-*) _redlock_words "--token-file --force --id --all --reason $common" ;;
+        stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         freeze:-*) _redlock_words "--reason --for $common" ;;
         thaw:-* | fence:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run acquire extend check release wait status history freeze thaw fence
+            _redlock_words "run acquire extend check release stop wait status history freeze thaw fence
                 --version $common"
             ;;
         run:*)
@@ -115,7 +116,7 @@ _redlock() {
             _redlock_names "${server[@]}"
             ;;
         wait:* | status:* | history:*) _redlock_names "${server[@]}" ;;
-        acquire:* | check:* | release:* | freeze:* | thaw:*) ((names)) || _redlock_names "${server[@]}" ;;
+        acquire:* | check:* | release:* | stop:* | freeze:* | thaw:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
             case $names in
             0) _redlock_names "${server[@]}" ;;

@@ -87,6 +87,24 @@ pub fn status_line(line: Option<&str>) {
     stderr::write(format!("\r{line}\x1b[K").into_bytes());
 }
 
+/// Whether a question would reach a person.
+pub fn can_ask() -> bool {
+    io::stdin().is_terminal() && has_terminal()
+}
+
+/// Asks a question on the terminal; true for a yes.
+pub fn ask(question: &str) -> io::Result<bool> {
+    stderr::write(format!("{PREFIX}{} [y/N] ", escaped(question)).into_bytes());
+    stderr::flush(stderr::LINGER);
+    let mut answer = String::new();
+    if io::stdin().read_line(&mut answer)? == 0 {
+        // The answer would have ended the line.
+        stderr::write(b"\n".to_vec());
+    }
+    let answer = answer.trim().to_lowercase();
+    Ok(answer == "y" || answer == "yes")
+}
+
 /// Prints to stdout; false if its reader has closed the pipe (`| head`), which isn't an error.
 pub fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();

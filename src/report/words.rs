@@ -35,7 +35,7 @@ pub fn holder(holder: Option<&Holder>) -> String {
 /// That a token doesn't hold a lock, and what is known of why. The token may never have held it.
 pub fn not_held(name: &Name, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
-        (Some(by), _) => format!("it was forced free by {}", user_at_host(by)),
+        (Some(by), _) => format!("it was forced free by {}", user_at_host_with_reason(by)),
         (None, Some(holder)) => format!("{} holds it now", user_at_host(&holder.who)),
         (None, None) => "it is free or another client's".into(),
     };
@@ -48,7 +48,7 @@ pub fn user_at_host_with_reason(who: &Who) -> String {
 }
 
 /// The reason after what was done for it: `: release night`.
-pub fn reason(who: &Who) -> String {
+fn reason(who: &Who) -> String {
     let reason = who.reason.as_ref();
     reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
 }

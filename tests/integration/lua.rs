@@ -16,8 +16,8 @@ macro_rules! scripts {
 }
 
 /// The scripts by their names, as they are sent.
-pub const SCRIPTS: [(&str, &str); 9] = scripts![
-    "acquire", "renew", "check", "release", "force", "freeze", "thaw", "history", "inspect"
+pub const SCRIPTS: [(&str, &str); 10] = scripts![
+    "acquire", "renew", "check", "release", "force", "stop", "freeze", "thaw", "history", "inspect"
 ];
 
 /// The script of this name.

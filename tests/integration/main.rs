@@ -30,6 +30,7 @@
 //! | `sweep` | each system call fails once, or is the last one, and the promises hold |
 //! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
+//! | `stepping_in` | stopping a holder, forcing a lock free, removing a waiter: who is meant, and what all sides are told |
 //! | `privacy` | what of a command others can see, and that its secrets aren't stored |
 //! | `release` | releasing by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
@@ -91,6 +92,7 @@ mod second_host;
 mod services;
 mod starting;
 mod status;
+mod stepping_in;
 mod stop_requests;
 mod supervision;
 mod support;

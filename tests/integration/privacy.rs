@@ -61,13 +61,13 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
     let mut all = stored(&redis);
     let command = first(&redis, "holders")["command"].to_string();
     outcome(redis.redlock(&["thaw", "-q", "a"]).env("X", "")).assert_code(0);
-    let stop = ["release", "-q", "--force", "a"];
+    let stop = ["stop", "-q", "--reason", "token: x TOKEN=hunter2", "a"];
     outcome(&mut redis.redlock(&stop)).assert_code(0);
     holder.finish().assert_code(79);
     labelled.finish().assert_code(0);
     waiter.finish().assert_code(0);
     let holder = Gated::start(&redis, &["a"]).ready();
-    let force = ["release", "-q", "--force", "a"];
+    let force = ["release", "-q", "--force", "--reason", "TOKEN=hunter2", "a"];
     outcome(&mut redis.redlock(&force)).assert_code(0);
     holder.run.finish().assert_code(79);
     all += &stored(&redis);

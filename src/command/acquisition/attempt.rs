@@ -412,6 +412,10 @@ impl<'a> Attempt<'a> {
             wait::End::Superseded(by) => {
                 Reason::Busy(format!("superseded by {}", report::user_at_host(&by)))
             }
+            wait::End::Removed(by) => Reason::Busy(format!(
+                "removed from the queue of lock \"{name}\" by {}",
+                report::user_at_host_with_reason(&by)
+            )),
             wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
             wait::End::RecentSuccess(ago) => Reason::Skipped(self.skipped_message(ago)),
             wait::End::Joined(exit) => Reason::Joined(exit),

@@ -341,7 +341,7 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
             ..
         } => format!(
             "lock \"{name}\" was forced free by {}",
-            report::user_at_host(by)
+            report::user_at_host_with_reason(by)
         ),
         Loss {
             holder: Some(holder),
@@ -354,8 +354,11 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
     }
 }
 
-/// That another run wants this one to end, in words.
+/// That a person, or another run, wants this one to end, in words.
 pub fn cancelled(name: &Name, by: &Who) -> String {
+    if by.instance.is_none() {
+        return format!("asked to stop by {}", report::user_at_host_with_reason(by));
+    }
     format!(
         "cancelled by {}, who waits for lock \"{name}\"",
         report::user_at_host(by)

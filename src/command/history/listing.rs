@@ -208,6 +208,7 @@ struct By<'a> {
     host: &'a str,
     user: &'a str,
     pid: u32,
+    reason: Option<&'a str>,
     url: Option<&'a str>,
 }
 
@@ -246,6 +247,7 @@ impl<'a> HoldJson<'a> {
                     host: &by.host,
                     user: &by.user,
                     pid: by.pid,
+                    reason: by.reason.as_deref(),
                     url: by.url.as_deref(),
                 }),
                 _ => None,
