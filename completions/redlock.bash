@@ -57,7 +57,7 @@ _redlock() {
             server+=("${words[i]}")
             ;;
         --connect-timeout | --history-size | --ttl | -w | --wait | -E | --conflict-exit-code | \
-            --slots | --priority | --order | --reason | -t | --timeout | -k | --kill-after | --on-lost | \
+            --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | -c | --shell | \
             --format | --while-pid | --token-file | --for | --id | --last | --since | --svg)
             ((++i))
@@ -78,7 +78,7 @@ _redlock() {
         --history-size --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
     local taking="--ttl $patience --shared --slots --exclusive --priority --lifo --supersede --order
-        --cancel-running --repair-ttl --reason --kill-after --on-lost"
+        --cancel-running --repair-ttl --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in
     --on-lost) _redlock_words 'stop warn' ;;
@@ -90,7 +90,7 @@ _redlock() {
         --once-per | --jitter | --for | --since)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
-    --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --id | -E | \
+    --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --label | --id | -E | \
         --conflict-exit-code | -c | --shell | --unless | --last) ;;
     *)
         case $command:$cur in
@@ -107,11 +107,12 @@ _redlock() {
             _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
                 --svg --names-only $common"
             ;;
-        release:-*) _redlock_words "--token-file --force --id $common" ;;
+        release:-*) _redlock_words "--token-file --force --id --all --reason $common" ;;
+        stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         freeze:-*) _redlock_words "--reason --for $common" ;;
         thaw:-* | fence:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run acquire extend check release wait status history freeze thaw fence
+            _redlock_words "run acquire extend check release stop wait status history freeze thaw fence
                 --version $common"
             ;;
         run:*)
@@ -119,7 +120,7 @@ _redlock() {
             _redlock_names "${server[@]}"
             ;;
         wait:* | status:* | history:*) _redlock_names "${server[@]}" ;;
-        acquire:* | check:* | release:* | freeze:* | thaw:*) ((names)) || _redlock_names "${server[@]}" ;;
+        acquire:* | check:* | release:* | stop:* | freeze:* | thaw:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
             case $names in
             0) _redlock_names "${server[@]}" ;;

@@ -69,13 +69,13 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run acquire extend check release wait status history freeze thaw fence
+set -g __redlock_commands run acquire extend check release stop wait status history freeze thaw fence
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run wait status
-set -g __redlock_one_name acquire extend check release freeze thaw
+set -g __redlock_one_name acquire extend check release stop freeze thaw
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout \
-    --history-size -w --wait -E --conflict-exit-code --ttl --slots --priority --order --reason -k --kill-after \
+    --history-size -w --wait -E --conflict-exit-code --ttl --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg
 
@@ -88,6 +88,7 @@ complete -c redlock -n __redlock_no_command -a acquire -d 'Acquire a lock and re
 complete -c redlock -n __redlock_no_command -a extend -d 'Extend a lock held by this job'
 complete -c redlock -n __redlock_no_command -a check -d 'Check that this job still holds a lock'
 complete -c redlock -n __redlock_no_command -a release -d 'Release a lock, or force it free'
+complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's command, so that its lock passes on"
 complete -c redlock -n __redlock_no_command -a wait -d 'Wait until a lock is free'
 complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
 complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock, for how long, and how it ended'
@@ -126,6 +127,7 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also terminate the run that holds the lock'
     complete -c redlock -n "__redlock_is $command" -l repair-ttl -d 'Set a TTL on a lock without an expiry'
     complete -c redlock -n "__redlock_is $command" -l reason -x -d 'Reason, shown to others'
+    complete -c redlock -n "__redlock_is $command" -l label -x -d 'Shown in place of the command line'
     complete -c redlock -n "__redlock_is $command" -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
     complete -c redlock -n "__redlock_is $command" -l on-lost -x -a 'stop warn' -d 'When the lock is lost'
 end
@@ -147,7 +149,10 @@ complete -c redlock -n '__redlock_is acquire' -l wait-tree -d 'Keep the lock unt
 complete -c redlock -n '__redlock_is extend check release' -l token-file -r -F -d 'File with the token'
 complete -c redlock -n '__redlock_is check' -l for -x -d 'For at least this long from now'
 complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock regardless of its holder'
-complete -c redlock -n '__redlock_is release' -l id -x -d 'Only if the holder has this id'
+complete -c redlock -n '__redlock_is release stop' -l id -x -d 'Only the one with this id'
+complete -c redlock -n '__redlock_is release stop' -l all -d 'All holders, if there are several'
+complete -c redlock -n '__redlock_is release stop' -l reason -x -d 'Reason, shown to the run that loses the lock'
+complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until the lock has passed on"
 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is status' -l names-only -d 'Print names only'

@@ -186,6 +186,7 @@ commands! {
     Extend "extend" "Extend a lock held by this job";
     Check "check" "Check that this job still holds a lock";
     Release "release" | "unlock" "Release a lock, or force it free";
+    Stop "stop" "Stop the holder's command, so that its lock passes on";
     Wait "wait" "Wait until a lock is free, without acquiring it";
     Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
     History "history" "Show who held a lock, for how long, and how it ended";
@@ -285,6 +286,10 @@ pub struct AcquireOptions {
     /// Reason, shown in `redlock status` and to waiters
     #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people")]
     pub reason: Option<String>,
+
+    /// Shown in place of the command line, which is then not stored
+    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
+    pub label: Option<String>,
 }
 
 /// Run a command while holding a lock
@@ -545,7 +550,8 @@ pub struct Check {
 /// Release a lock, or force it free
 ///
 /// With the holder's token, from $REDLOCK_TOKEN or --token-file, the lock is released. Without a token,
-/// --force frees the lock regardless of its holder, whose run is notified and ends with status 79.
+/// --force frees the lock regardless of its holder, whose run is notified and ends with status 79. To
+/// stop the holder's command before its lock passes on, use `redlock stop`.
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
@@ -555,9 +561,44 @@ pub struct Release {
     #[arg(long, conflicts_with = "token_file")]
     pub force: bool,
 
-    /// With --force: only the holder with this id, as shown by `redlock status`
-    #[arg(long, value_name = "ID", requires = "force")]
+    /// With --force: only the holder with this id, as shown by `redlock status`, or its first characters (at least 4); or remove the waiter with this id from the queue
+    #[arg(long, value_name = "ID", requires = "force", value_parser = id)]
     pub id: Option<String>,
+
+    /// With --force: all holders, if there are several
+    #[arg(long, requires = "force", conflicts_with = "id")]
+    pub all: bool,
+
+    /// With --force: reason, shown to the run that loses the lock or its place in the queue
+    #[arg(long, value_name = "TEXT", requires = "force", value_parser = not_empty)]
+    pub reason: Option<String>,
+}
+
+/// Stop the holder's command, so that its lock passes on
+///
+/// The holder's command gets SIGTERM, and SIGKILL after its --kill-after; its run exits with 79 and
+/// prints who stopped it. The lock passes on once the command is dead, and redlock waits until then.
+#[derive(Debug, Args)]
+pub struct Stop {
+    /// Lock name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+
+    /// Only the holder with this id, as shown by `redlock status`, or its first characters (at least 4)
+    #[arg(long, value_name = "ID", conflicts_with = "all", value_parser = id)]
+    pub id: Option<String>,
+
+    /// All holders, if there are several
+    #[arg(long)]
+    pub all: bool,
+
+    /// Reason, shown to the run that is stopped
+    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
+    pub reason: Option<String>,
+
+    /// Don't wait until the lock has passed on
+    #[arg(short, long)]
+    pub no_wait: bool,
 }
 
 /// Show who held a lock, for how long, and how it ended
@@ -865,6 +906,14 @@ fn not_empty(text: &str) -> Result<String, String> {
         return Err("must not be empty".into());
     }
     Ok(text.to_owned())
+}
+
+/// Reads an id, or enough of its beginning that it isn't hit upon by chance.
+fn id(text: &str) -> Result<String, String> {
+    if text.len() < 4 {
+        return Err("must have at least 4 characters".into());
+    }
+    Ok(text.to_lowercase())
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {

@@ -22,6 +22,16 @@ pub use self::options::{FromSettings, StandIn};
 pub struct Settings {
     pub locks: Locks,
     pub verbosity: Verbosity,
+    pub show: Show,
+}
+
+/// What others are shown of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// The command line.
+    Full,
+    /// The program's name only.
+    Name,
 }
 
 /// A setting that can't be used; status 78.
@@ -44,7 +54,7 @@ const SYSTEM_FILE: &str = "/etc/redlock.env";
 
 /// The variables of the options that every command has. All other options of [`cli::WITH_SETTINGS`] have
 /// one, too, which [`options`] makes of the option's name.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
@@ -56,6 +66,7 @@ const NAMES: [&str; 11] = [
     OLD_HISTORY_SIZE,
     "REDLOCK_QUIET",
     "REDLOCK_VERBOSE",
+    "REDLOCK_SHOW",
 ];
 
 /// What `ci/install.sh` reads, which stands in the environment of CI jobs, too.
@@ -115,10 +126,19 @@ impl Settings {
         let prefix = sources.get("REDLOCK_PREFIX");
         let prefix = prefix.map(|setting| setting.value.as_str());
         let prefix = options.prefix.as_deref().or(prefix);
+        let show = match sources.get("REDLOCK_SHOW") {
+            None => Show::Full,
+            Some(setting) => match setting.value.as_str() {
+                "full" => Show::Full,
+                "name" => Show::Name,
+                _ => return Err(setting.bad("must be name or full").into()),
+            },
+        };
         let quiet = sources.switch("REDLOCK_QUIET")?;
         let verbose = sources.switch("REDLOCK_VERBOSE")?;
         Ok(Self {
             locks: Locks::new(access, prefix.unwrap_or(PREFIX), history)?,
+            show,
             verbosity: match (options.quiet, options.verbose) {
                 (true, _) => Verbosity::Quiet,
                 (_, true) => Verbosity::Verbose,

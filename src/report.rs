@@ -18,7 +18,7 @@ pub use self::text::{
 };
 pub use self::words::{
     Outlook, busy_line, command_and_reason, describe_job, expectation, holder, holder_and_others,
-    not_held, outage_line, user_at_host, user_at_host_with_reason, waiting_line,
+    not_held, outage_line, quoted, user_at_host, user_at_host_with_reason, waiting_line,
 };
 
 /// What each of our lines on stderr begins with.
@@ -70,6 +70,11 @@ impl Verbosity {
     }
 }
 
+/// A line as it stands on stderr, for a process that says it in our place.
+pub fn line(line: &str) -> String {
+    format!("{PREFIX}{}", escaped(line))
+}
+
 /// Says what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
 /// changes nothing.
 pub fn error(line: impl fmt::Display) {
@@ -94,6 +99,24 @@ pub fn status_line(line: Option<&str>) {
     let line = line.map_or(String::new(), |line| format!("{PREFIX}{}", escaped(line)));
     let line = truncate(&line, line_width());
     stderr::write(format!("\r{line}\x1b[K").into_bytes());
+}
+
+/// Whether a question would reach a person.
+pub fn can_ask() -> bool {
+    io::stdin().is_terminal() && has_terminal()
+}
+
+/// Asks a question on the terminal; true for a yes.
+pub fn ask(question: &str) -> io::Result<bool> {
+    stderr::write(format!("{PREFIX}{} [y/N] ", escaped(question)).into_bytes());
+    stderr::flush(stderr::LINGER);
+    let mut answer = String::new();
+    if io::stdin().read_line(&mut answer)? == 0 {
+        // The answer would have ended the line.
+        stderr::write(b"\n".to_vec());
+    }
+    let answer = answer.trim().to_lowercase();
+    Ok(answer == "y" || answer == "yes")
 }
 
 /// Prints to stdout; false if its reader has closed the pipe (`| head`), which isn't an error.

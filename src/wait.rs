@@ -147,6 +147,8 @@ pub enum End {
     Busy(Rc<Busy>),
     /// This newer run wants us to give up.
     Superseded(Box<Who>),
+    /// This person has removed us from the queue.
+    Removed(Box<Who>),
     /// This cycle has to be broken by us.
     Deadlock(Vec<CycleMember>),
     /// A run succeeded this long ago, which is enough.
@@ -680,6 +682,10 @@ impl<'a> Wait<'a> {
             Ok(Acquired::Superseded(by)) => {
                 self.is_known = false;
                 self.end(End::Superseded(by), actions);
+            }
+            Ok(Acquired::Removed(by)) => {
+                self.is_known = false;
+                self.end(End::Removed(by), actions);
             }
             Ok(Acquired::Busy(busy)) => {
                 // Without a place nothing of us is left there.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::identity::own_identity;
+use super::identity::{masked, own_identity};
 use super::usage::{name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
@@ -15,7 +15,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     refuse_pattern(&options.name, "freeze")?;
     let lock = settings.locks.lock(name(&options.name)?);
     let who = Who {
-        reason: Some(options.reason.clone()),
+        reason: masked(Some(&options.reason)),
         ..own_identity()
     };
     let mut client = settings.locks.open()?;

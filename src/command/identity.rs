@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
+use super::privacy;
 use crate::ci;
+use crate::cli;
+use crate::config::Show;
 use crate::lock::Who;
 
 /// Who we are, to others.
@@ -21,25 +24,89 @@ pub(super) fn own_identity() -> Who {
             })
             .unwrap_or_else(|| nix::unistd::getuid().to_string()),
         pid: std::process::id(),
-        url: ci::link(variable),
+        url: masked(ci::link(variable).as_deref()),
         ..Who::default()
     }
+}
+
+/// The same with what we are about to do, as far as others may see it. `words` is the command.
+pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
+    options: &cli::AcquireOptions,
+    show: Show,
+    words: impl FnOnce() -> W,
+) -> Who {
+    let command = match (&options.label, show) {
+        (Some(_), _) => Vec::new(),
+        (None, Show::Full) => shortened(words()),
+        (None, Show::Name) => words().take(1).map(|word| name_of(&word)).collect(),
+    };
+    Who {
+        command,
+        label: masked(options.label.as_deref()),
+        reason: masked(options.reason.as_deref()),
+        ..own_identity()
+    }
+}
+
+/// A text for others to see, without its secrets.
+pub(super) fn masked(text: Option<&str>) -> Option<String> {
+    text.map(|text| privacy::masked(text).into_owned())
+}
+
+/// A program's name, without its directory.
+fn name_of(program: &str) -> String {
+    program.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 /// The most of a command line that is stored for others to see, in bytes.
 const SHOWN: usize = 2000;
 
-/// The command for others to see: not endless.
-pub(super) fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
+/// The command for others to see: without its secrets, and not endless.
+fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
     let mut room = SHOWN;
     let mut words = Vec::new();
+    let mut secrets = privacy::Words::default();
     for word in command {
-        if word.len() > room {
-            words.push(word.chars().take(room / 4).chain(['…']).collect());
+        // What is behind that is not shown, so it isn't looked at either.
+        let end = (0..=word.len().min(SHOWN)).rev();
+        let end = end.into_iter().find(|&end| word.is_char_boundary(end));
+        let (shown, has_more) = match end {
+            Some(end) if end < word.len() => (&word[..end], true),
+            _ => (&*word, false),
+        };
+        let masked = secrets.masked(shown);
+        if masked.len() > room || has_more {
+            words.push(masked.chars().take(room / 4).chain(['…']).collect());
             break;
         }
-        room -= word.len();
-        words.push(word.into_owned());
+        room -= masked.len();
+        words.push(masked.into_owned());
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(words: &[&str]) -> Vec<String> {
+        shortened(words.iter().map(|&word| word.into()))
+    }
+
+    #[test]
+    fn a_command_is_shown_without_its_secrets_and_not_endlessly() {
+        assert_eq!(shown(&["a", "--token", "s3"]), ["a", "--token", "***"]);
+        let long = "é".repeat(3000);
+        assert_eq!(shown(&["a", &long, "b"])[1..], ["é".repeat(499) + "…"]);
+        let secret = format!("TOKEN={long}");
+        assert_eq!(shown(&[&secret, "b"]), ["TOKEN=***…"]);
+        assert_eq!(shown(&vec!["x"; 3000]).len(), 2001);
+    }
+
+    #[test]
+    fn a_programs_name_has_no_directory() {
+        for (program, name) in [("./deploy.sh", "deploy.sh"), ("sh", "sh"), ("/a/b", "b")] {
+            assert_eq!(name_of(program), name);
+        }
+    }
 }

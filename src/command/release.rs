@@ -1,15 +1,19 @@
 //! `redlock release`: release a lock by its token, or take it from its holder by force.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::environment;
-use super::identity::own_identity;
+use super::identity::{masked, own_identity};
 use super::job::{self, Held};
+use super::selection::{Selection, refuse_unclear, select};
+use super::stop::nobody;
 use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Claim, Client, Forced, Inspected, Key, Lock, Name, ReleaseMode, Released};
+use crate::lock::{
+    Busy, Claim, Client, Forced, Hold, Inspected, Key, Lock, Name, ReleaseMode, Released, Who,
+};
 use crate::{process, report};
 
 /// Releases a lock.
@@ -24,7 +28,7 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
             refuse_pattern(text, "release")?;
         }
         let lock = settings.locks.lock(name(text)?);
-        return force(&lock, options.id.as_deref(), settings);
+        return force(&lock, options, settings);
     }
     match job::held(&options.ours, settings)? {
         Held::Unknown(name) => {
@@ -90,8 +94,13 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
                 ..busy
             };
             let (line, id) = (report::busy_line(name, &busy), &first.id);
+            let stop = if is_watched(first) {
+                format!("to stop its command: redlock stop {name}; ")
+            } else {
+                String::new()
+            };
             report::error(format_args!(
-                "{line}; to release it without its token use --force, or --force --id {id} for this holder only"
+                "{line}; {stop}to take the lock from it at once: redlock release --force --id {id} {name}"
             ));
         }
         _ => report::error(format_args!("lock \"{name}\" is not held")),
@@ -99,22 +108,54 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
     Ok(Exit::Lost)
 }
 
-fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
+/// Frees a lock from its holders, or removes a waiter from its queue.
+fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let name = lock.name();
-    let by = own_identity();
-    let before = settings
+    let id = options.id.as_deref();
+    let found = settings
         .locks
         .inspect(&mut client, std::slice::from_ref(name))?;
     client.refuse_replica()?;
-    let freed = lock.force(&mut client, id, Some(&by))?;
+    let Some(found) = found.first() else {
+        return Ok(Exit::Lost);
+    };
+    let (holds, id) = match select(found, id, options.all) {
+        Selection::Unclear(lines) => {
+            refuse_unclear(found, id, &lines);
+            return Ok(Exit::Usage);
+        }
+        Selection::Holders(holds) if id.is_none() && !options.all && report::can_ask() => {
+            if !agrees(found)? {
+                report::error("nothing was changed");
+                return Ok(Exit::Lost);
+            }
+            // No newer holder than the one that was shown.
+            let id = holds.first().map(|hold| hold.id.clone());
+            (holds, id)
+        }
+        Selection::Holders(holds) => {
+            let id = id.and_then(|_| Some(holds.first()?.id.clone()));
+            (holds, id)
+        }
+        Selection::Waiter(waiting) => (Vec::new(), Some(waiting.id.clone())),
+        // What isn't a lock is found by the script, which changes it never.
+        Selection::Nobody if matches!(found.key, Key::NotALock(_)) => (Vec::new(), None),
+        Selection::Nobody => {
+            report::error(nobody(found, id));
+            return Ok(Exit::Lost);
+        }
+    };
+    let by = Who {
+        reason: masked(options.reason.as_deref()),
+        ..own_identity()
+    };
+    let freed = lock.force(&mut client, id.as_deref(), Some(&by))?;
     if let Forced::Freed { .. } = freed {
         // A holder that is dead can't do that any more.
-        for hold in before.iter().flat_map(Inspected::holds) {
-            if id.is_none_or(|id| id == hold.id) {
-                process::remove_mark(&hold.id);
-            }
+        for hold in &holds {
+            process::remove_mark(&hold.id);
         }
     }
     match freed {
@@ -124,8 +165,18 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
                 0 => String::new(),
                 others => format!(" and {others} more"),
             };
+            let aftermath = aftermath(&holds);
             settings.verbosity.info(format_args!(
-                "lock \"{name}\" forced free; it was held by {whose}{beside}"
+                "lock \"{name}\" forced free; it was held by {whose}{beside}{aftermath}"
+            ));
+            Ok(Exit::Success)
+        }
+        Forced::WaiterRemoved(waiter) => {
+            let who = waiter.map_or("a waiter".into(), |waiter| {
+                report::user_at_host(&waiter.who)
+            });
+            settings.verbosity.info(format_args!(
+                "removed {who} from the queue of lock \"{name}\"; its run gives up"
             ));
             Ok(Exit::Success)
         }
@@ -140,5 +191,46 @@ fn force(lock: &Lock, id: Option<&str>, settings: &Settings) -> Result<Exit> {
             ));
             Ok(Exit::Lost)
         }
+    }
+}
+
+/// Asks on the terminal whether this holder is really to lose its lock.
+fn agrees(found: &Inspected) -> Result<bool> {
+    let name = &found.name;
+    if let Some(busy) = found.busy() {
+        let busy = Busy {
+            frozen: None,
+            ..busy
+        };
+        report::error(report::busy_line(name, &busy));
+    }
+    let question = if found.holds().iter().any(is_watched) {
+        format!(
+            "`redlock stop {name}` waits until its command is dead; force it free all the same?"
+        )
+    } else {
+        "no process watches this hold: whatever uses it goes on; force it free?".to_owned()
+    };
+    report::ask(&question).context("can't read the answer")
+}
+
+/// Whether a process watches over the hold, and will notice that it lost the lock.
+fn is_watched(hold: &Hold) -> bool {
+    let holder = hold.holder.as_ref();
+    holder.is_some_and(|holder| !holder.kept && holder.who.instance.is_some())
+}
+
+/// What becomes of the work of those that lost the lock.
+fn aftermath(holds: &[&Hold]) -> &'static str {
+    let watched = holds.iter().filter(|hold| is_watched(hold)).count();
+    let is_kept = |hold: &&Hold| hold.holder.as_ref().is_some_and(|holder| holder.kept);
+    if holds.iter().all(is_kept) {
+        return "";
+    }
+    match (watched, holds.len()) {
+        (0, _) => "; no process watches this hold: whatever used it goes on",
+        (1, 1) => "; its command is being stopped",
+        (watched, all) if watched == all => "; their commands are being stopped",
+        _ => "; the commands of those that a process watches are being stopped, the others go on",
     }
 }

@@ -17,7 +17,7 @@ use crate::wait::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 
 /// How often to look where the server doesn't say when something changes, or said it over a
 /// connection that broke.
-const LOOK: Duration = Duration::from_secs(2);
+pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// Waits until none of the locks has a holder.
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
@@ -124,7 +124,7 @@ fn look(
 }
 
 /// Sleeps until a moment; true when the server has said something before.
-fn sleep(client: Option<&Client>, until: Moment) -> Result<bool> {
+pub(super) fn sleep(client: Option<&Client>, until: Moment) -> Result<bool> {
     let mut timer = Timer::new()?;
     timer.set(Some(until))?;
     let connection = client.into_iter().flat_map(Client::fds);

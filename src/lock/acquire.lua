@@ -11,7 +11,7 @@
 -- ARGV[13] number in an outside order or ''
 -- ARGV[14] once (ms that a success counts, or 0)
 -- ARGV[15] repair (1 or 0)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when it was removed from the queue
 -- @include lock
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
@@ -114,8 +114,13 @@ if place ~= '' then
   score = redis.call('ZSCORE', queue, token)
   if score then
     ticket = int_text(ticket_of(tonumber(score)))
-  elseif ticket == '' then
+  else
+    -- A person doesn't want it to wait any more.
     own_id = id(token)
+    local removed = redis.call('HGET', state, 'removed:' .. own_id)
+    if removed then return {4, string.match(removed, '^%d+ (.*)$') or ''} end
+  end
+  if not score and ticket == '' then
     local left_at, its = string.match(redis.call('HGET', state, 'left:' .. own_id) or '', '^(%d+) (%d+)$')
     if left_at and now_ms - tonumber(left_at) <= 60000 then ticket = its end
     -- Its grant has run out, and another client has got the lock since.

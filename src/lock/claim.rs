@@ -85,6 +85,8 @@ pub enum Acquired {
     Superseded(Box<Who>),
     /// A run succeeded this long ago, which is recent enough.
     Done(Duration),
+    /// This person has removed us from the queue.
+    Removed(Box<Who>),
 }
 
 /// Another holder has the lock.
@@ -444,6 +446,7 @@ pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
         [Value::Int(2), by] => {
             Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
         }
+        [Value::Int(4), by] => Acquired::Removed(Box::new(scripts::who(by)?.unwrap_or_default())),
         _ => return Err(unexpected_reply(&fields)),
     })
 }

@@ -1,7 +1,8 @@
 -- force: free the lock from any holder, or take it from one holder only; a run that loses it learns who did it.
+-- With the id of a waiter, that one leaves the queue and gives up.
 -- ARGV[4] id ('' for any)
 -- ARGV[5] by (JSON; '' when the holder's process is known to be dead)
--- Returns {1, entry of a holder or nil, how many} when freed; {0} when free; {2, id, entry or nil} when others hold it
+-- Returns {1, entry of a holder or nil, how many} when freed; {0} when free; {2, id, entry or nil} when others hold it; {3, entry of a waiter or nil} when that left the queue
 -- @include lock
 -- @include queue
 -- @include names
@@ -9,9 +10,12 @@ local only, by = ARGV[4], ARGV[5]
 
 local value = lock_value()
 if type(value) == 'table' then return value end
-if not value or value == FROZEN then return {0} end
-local tokens = {value}
-if SHARED_VALUES[value] then tokens = redis.call('ZRANGE', holders, 0, -1) end
+local tokens = {value or nil}
+if value == FROZEN then
+  tokens = {}
+elseif SHARED_VALUES[value] then
+  tokens = redis.call('ZRANGE', holders, 0, -1)
+end
 
 local entry = false
 local out, entries = {}, {}
@@ -22,7 +26,23 @@ for _, token in ipairs(tokens) do
     entry = lost or entry
   end
 end
-if #out == 0 then return {2, id(tokens[1]), redis.call('HGET', meta, tokens[1])} end
+if #out == 0 then
+  for _, token in ipairs(only ~= '' and by ~= '' and redis.pcall('ZRANGE', queue, 0, -1) or {}) do
+    if only == id(token) then
+      local waiting = redis.pcall('HGET', waiters, token)
+      redis.call('ZREM', queue, token)
+      redis.pcall('HDEL', waiters, token)
+      -- It gives up when it asks again, which the message makes it do at once.
+      post_notice('removed', token, by)
+      redis.pcall('PUBLISH', channels .. only, 'removed')
+      grant_next(value)
+      retire_name()
+      return {3, type(waiting) == 'string' and waiting}
+    end
+  end
+  if #tokens == 0 then return {0} end
+  return {2, id(tokens[1]), redis.call('HGET', meta, tokens[1])}
+end
 
 if #out == #tokens then
   clear_lock()

@@ -53,6 +53,8 @@ pub enum SkipReason {
     Frozen,
     /// A newer run made it give up, or had been there before it.
     Superseded,
+    /// A person removed it from the queue.
+    Removed,
     /// It gave up to break a deadlock.
     Deadlock,
     /// It ended with the status of the run that it waited for.
@@ -60,13 +62,14 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Recent,
         Self::Unless,
         Self::Busy,
         Self::Timeout,
         Self::Frozen,
         Self::Superseded,
+        Self::Removed,
         Self::Deadlock,
         Self::Joined,
     ];
@@ -80,6 +83,7 @@ impl SkipReason {
             Self::Timeout => "timeout",
             Self::Frozen => "frozen",
             Self::Superseded => "superseded",
+            Self::Removed => "removed",
             Self::Deadlock => "deadlock",
             Self::Joined => "joined",
         }

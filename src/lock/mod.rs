@@ -35,7 +35,9 @@
 //! - `renew.lua` extends our lease; it never shortens one and never re-creates a lost lock.
 //! - `check.lua` answers whether a lock is still ours.
 //! - `release.lua` frees our lock, or leaves its queue, and hands the lock on.
-//! - `force.lua` frees another client's lock, and leaves a notice that names the run that did it.
+//! - `force.lua` frees another client's lock, and leaves a notice that names the run that did it; or it takes
+//!   a waiter out of the queue.
+//! - `stop.lua` leaves a notice for a holder that it is to end.
 //! - `freeze.lua` and `thaw.lua` block new holders for a time, and undo that.
 //! - `skip.lua` notes that a run ended without the lock; the lock itself doesn't depend on it.
 //! - `inspect.lua` and `history.lua` read, and change nothing.
@@ -96,7 +98,9 @@ pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
-use self::scripts::{FORCE, FREEZE, Script, THAW, count, holder, lossy_text, unexpected_reply};
+use self::scripts::{
+    FORCE, FREEZE, STOP, Script, THAW, count, holder, lossy_text, unexpected_reply, waiter,
+};
 pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
 pub use self::token::Token;
@@ -121,8 +125,9 @@ impl Lock {
         [&self.keys.channels, id.as_bytes()].concat()
     }
 
-    /// Frees the lock from any holder, or (with `id`) takes it from that holder only. `by` is
-    /// reported to the run that loses it; `None` when its process is known to be dead.
+    /// Frees the lock from any holder, or (with `id`) takes it from that holder only, or removes that waiter
+    /// from its queue. `by` is reported to the run that loses it; `None` when its process is known to be
+    /// dead.
     pub fn force(
         &self,
         client: &mut Client,
@@ -138,6 +143,19 @@ impl Lock {
             }),
             [Value::Int(0)] => Ok(Forced::WasFree),
             [Value::Int(2), id, entry] => Ok(Forced::HeldByOther(lossy_text(id), holder(entry)?)),
+            [Value::Int(3), entry] => Ok(Forced::WaiterRemoved(waiter(entry)?)),
+            other => Err(unexpected_reply(other)),
+        })
+    }
+
+    /// Asks the holder with this id to end; `by` is reported to its run, which keeps the lock until its
+    /// command has ended.
+    pub fn stop(&self, client: &mut Client, id: &str, by: &Who) -> Result<StopReply, Error> {
+        let args = vec![id.into(), by.to_json()];
+        client.call(self.call(&STOP, args), |fields| match fields {
+            [Value::Int(1)] => Ok(StopReply::Asked),
+            [Value::Int(2)] => Ok(StopReply::Unwatched),
+            [Value::Int(0)] => Ok(StopReply::NotHeld),
             other => Err(unexpected_reply(other)),
         })
     }
@@ -205,6 +223,19 @@ pub enum Forced {
     WasFree,
     /// A holder with another id than the given one: its id, and that holder.
     HeldByOther(String, Option<Holder>),
+    /// The id is that of this waiter, which isn't in the queue any more.
+    WaiterRemoved(Option<Waiter>),
+}
+
+/// What `stop` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReply {
+    /// The holder will end.
+    Asked,
+    /// No process watches over this hold.
+    Unwatched,
+    /// No holder has this id.
+    NotHeld,
 }
 
 /// What `freeze` found.

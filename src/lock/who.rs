@@ -28,6 +28,9 @@ pub struct Who {
     pub pid: u32,
     /// COMMAND and its arguments; shortened when it is very long.
     pub command: Vec<String>,
+    /// What to show in place of the command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     pub reason: Option<String>,
     /// A link to the job.
     pub url: Option<String>,
@@ -66,7 +69,7 @@ impl Who {
 
     fn is_long(&self) -> bool {
         let command: usize = self.command.iter().map(|word| word.len() + 1).sum();
-        let texts = [&self.reason, &self.url, &self.instance];
+        let texts = [&self.label, &self.reason, &self.url, &self.instance];
         self.host.len() > NAME
             || self.user.len() > NAME
             || command > COMMAND
@@ -84,7 +87,8 @@ impl Who {
             has_room
         });
         self.command.shrink_to_fit();
-        for text in [&mut self.reason, &mut self.url].into_iter().flatten() {
+        let texts = [&mut self.label, &mut self.reason, &mut self.url];
+        for text in texts.into_iter().flatten() {
             cut(text, TEXT);
         }
         // Half of an identity is none.
@@ -297,6 +301,7 @@ mod tests {
             user: "\0".repeat(1000),
             pid: 3,
             command: vec![String::new(); 100_000],
+            label: Some(long(5000)),
             reason: Some(long(5000)),
             url: Some(long(5000)),
             ttl: Some(30_000),

@@ -8,9 +8,9 @@ use super::text::{columns, ordinal, shorten};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::lock::{Busy, ErrorKind, Frozen, Holder, Loss, Name, Who};
 
-/// The command, and its reason in parentheses.
+/// The command or its label, and its reason in parentheses.
 pub fn command_and_reason(who: &Who) -> String {
-    let mut what = escaped(&quoted(&command_line(&who.command))).into_owned();
+    let mut what = escaped(&quoted(&job(who))).into_owned();
     if let Some(reason) = &who.reason {
         let _ = write!(what, "  ({})", escaped(&quoted(reason)));
     }
@@ -42,7 +42,7 @@ pub fn holder(holder: Option<&Holder>) -> String {
 /// That a token doesn't hold a lock, and what is known of why. The token may never have held it.
 pub fn not_held(name: &Name, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
-        (Some(by), _) => format!("it was forced free by {}", user_at_host(by)),
+        (Some(by), _) => format!("it was forced free by {}", user_at_host_with_reason(by)),
         (None, Some(holder)) => format!("{} holds it now", user_at_host(&holder.who)),
         (None, None) => "it is free or another client's".into(),
     };
@@ -51,9 +51,20 @@ pub fn not_held(name: &Name, loss: &Loss) -> String {
 
 /// A user and the reason: `ann@desk (pid 7): release night`.
 pub fn user_at_host_with_reason(who: &Who) -> String {
-    match &who.reason {
-        Some(reason) => format!("{}: {}", user_at_host(who), quoted(reason)),
-        None => user_at_host(who),
+    user_at_host(who) + &reason(who)
+}
+
+/// The reason after what was done for it: `: release night`.
+fn reason(who: &Who) -> String {
+    let reason = who.reason.as_ref();
+    reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
+}
+
+/// What it runs: its label, or the command line.
+fn job(who: &Who) -> Cow<'_, str> {
+    match &who.label {
+        Some(label) => label.into(),
+        None => command_line(&who.command).into(),
     }
 }
 
@@ -91,7 +102,7 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
         }
         Some(Holder { since_ms, who, .. }) if who.instance.is_some() => {
             let running = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms));
-            let command = escaped(&quoted(&command_line(&who.command))).into_owned();
+            let command = escaped(&quoted(&job(who))).into_owned();
             let (running, why) = (format_duration(running), escaped(&why(who)).into_owned());
             format!("lock \"{name}\" is held by {whom}, running for {running}: {command}{why}")
         }
@@ -195,8 +206,7 @@ fn waiting_line_within(
             short = Some(format!(", held by {} for {held}", shorten(&host, 20)));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
-                escaped(&(quoted(&command_line(&who.command)).into_owned() + &why(who)))
-                    .into_owned(),
+                escaped(&(quoted(&job(who)).into_owned() + &why(who))).into_owned(),
             )
         }
     };
@@ -256,7 +266,7 @@ const LEAST: usize = 10;
 const QUOTED: usize = 300;
 
 /// As much of another client's text as a message has room for.
-fn quoted(text: &str) -> Cow<'_, str> {
+pub fn quoted(text: &str) -> Cow<'_, str> {
     truncate(text, QUOTED)
 }
 

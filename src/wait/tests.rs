@@ -121,6 +121,7 @@ fn words(actions: &[Action]) -> String {
             End::Granted { .. } => "end: granted".into(),
             End::Busy(_) => "end: busy".into(),
             End::Superseded(_) => "end: superseded".into(),
+            End::Removed(_) => "end: removed".into(),
             End::Deadlock(_) => "end: deadlock".into(),
             End::RecentSuccess(_) => "end: recent success".into(),
             End::Joined(exit) => format!("end: joined {}", exit.code()),

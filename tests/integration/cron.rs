@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, is_alive, moment, now, outcome, queued, wait_until,
+    Gated, Outcome, Redis, Running, assert_nothing_left, host, is_alive, moment, now, outcome,
+    queued, wait_until,
 };
 
 /// A run of a `COMMAND` that leaves a line in the file "ran".
@@ -85,10 +86,12 @@ fn of_twenty_that_start_at_once_one_runs_once_per_hour() {
     let all: Vec<Running> = (0..20)
         .map(|_| job(&redis, &["--once-per", "1h"]))
         .collect();
-    for run in all {
-        run.finish().assert_code(0).assert_silent();
-    }
-    assert_eq!(ran(&redis), 1);
+    let ends: Vec<Outcome> = all.into_iter().map(Running::finish).collect();
+    let skipped = ends.iter().filter(|end| {
+        end.assert_code(0);
+        !end.stderr.is_empty()
+    });
+    assert_eq!((ran(&redis), skipped.count()), (1, 19));
     assert_nothing_left(&redis);
     job(&redis, &["--once-per", "1h", "-E", "9"])
         .finish()
@@ -150,7 +153,7 @@ fn unless_is_checked_once_where_no_run_was_in_the_way() {
     job(&redis, &["--unless", &unless])
         .finish()
         .assert_code(0)
-        .assert_silent();
+        .assert_says("redlock: skipped: the --unless script succeeded\n");
     assert_eq!((ran(&redis), asked(&redis)), (1, 2));
     assert_eq!(redis.calls("exists"), 0, "the lock was asked for");
 }
@@ -297,6 +300,68 @@ fn waiters_for_a_kept_lock_get_it_within_a_second_of_its_end_one_after_the_other
     );
     assert!(first < second && second < first + Duration::from_secs(1));
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
+    let redis = Redis::start();
+    job(&redis, &[]).finish().assert_code(0).assert_silent();
+    let after = |options: &[&str]| job(&redis, options).finish().assert_code(0).stderr.clone();
+    let said = after(&["--once-per", "1h"]);
+    let (start, end) = ("redlock: skipped: a run of \"a\" succeeded ", "s ago on ");
+    let host = host();
+    assert!(
+        said.starts_with(start) && said.ends_with(&format!("{end}{host}\n")),
+        "{said:?}"
+    );
+    assert_eq!(said.lines().count(), 1);
+    // A failure since then, and a history that isn't there, change nothing.
+    outcome(&mut redis.run("a", "exit 3")).assert_code(3);
+    assert!(after(&["--once-per", "1h"]).contains(end));
+    redis.cli(&["DEL", "{redlock:a}:history"]);
+    assert!(after(&["--once-per", "1h"]).ends_with("s ago\n"));
+    let asked = redis.calls("lrange");
+    for options in [["--once-per", "1h"], ["--unless", "true"]] {
+        assert_eq!(after(&[&["-q"], &options[..]].concat()), "");
+    }
+    assert_eq!(
+        redis.calls("lrange"),
+        asked,
+        "the history was read for nobody"
+    );
+    let numbered = |number| {
+        let supersede = ["run", "--supersede", "--order", number, "b", "--", "true"];
+        outcome(&mut redis.redlock(&supersede))
+    };
+    numbered("7").assert_code(0).assert_silent();
+    let old = numbered("6");
+    old.assert_code(75).assert_says("redlock: superseded by ");
+    assert_eq!(old.stderr.lines().count(), 1);
+    assert_eq!(ran(&redis), 1);
+}
+
+#[test]
+fn what_is_skipped_only_after_having_waited_says_so_too() {
+    let redis = Redis::start();
+    let unless = unless(&redis);
+    let skipped = |quiet: &[&str]| {
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let options = ["--unless", &unless, "a", "--", "echo", "filling"];
+        let waiter = queued(&redis, &[&["run"], quiet, &options].concat());
+        fs::write(redis.dir.path().join("filled"), "").unwrap();
+        holder.end();
+        let end = waiter.finish();
+        fs::remove_file(redis.dir.path().join("filled")).unwrap();
+        end.assert_code(0);
+        assert_eq!(end.stdout, "");
+        end.stderr
+    };
+    let said = skipped(&[]);
+    assert!(
+        said.ends_with("redlock: skipped: the --unless script succeeded\n"),
+        "{said:?}"
+    );
+    assert_eq!(skipped(&["-q"]), "");
 }
 
 #[test]

@@ -415,7 +415,7 @@ fn bash_completes_commands_options_and_names_of_live_locks() {
     let _elsewhere = held(&redis, "other:", "elsewhere");
     let complete = |line: &str| bash(&redis, line);
     assert_knows_everything(&complete);
-    assert_eq!(complete("redlock st"), ["status"]);
+    assert_eq!(complete("redlock sta"), ["status"]);
     assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
     assert_eq!(complete("redlock run --on-lost=w"), ["warn"]);
     assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"]);
@@ -454,7 +454,7 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
     let _elsewhere = held(&redis, "other:", "elsewhere");
     let complete = |line: &str| fish(&redis, line);
     assert_knows_everything(&complete);
-    assert_eq!(complete("redlock st"), ["status"]);
+    assert_eq!(complete("redlock sta"), ["status"]);
     assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
     assert_eq!(complete("redlock run --on-lost=w"), ["--on-lost=warn"]);
     assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"],);
@@ -486,7 +486,7 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
         assert_eq!(complete(&format!("redlock {line}")), ["elsewhere"]);
     }
     assert!(complete("redlock run a -- redlo").contains(&"redlock".to_owned()));
-    assert_eq!(complete("redlock run a -- redlock st"), ["status"]);
+    assert_eq!(complete("redlock run a -- redlock sta"), ["status"]);
     assert_eq!(complete("redlock run a -- cat ./Makef"), ["./Makefile"]);
 }
 

@@ -32,6 +32,8 @@
 //! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
 //! | `screen` | what people see of locks on terminals of 40, 80 and 120 columns |
+//! | `stepping_in` | stopping a holder, forcing a lock free, removing a waiter: who is meant, and what all sides are told |
+//! | `privacy` | what of a command others can see, and that its secrets aren't stored |
 //! | `release` | releasing by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
 //! | `fencing` | a fence file rejects every stale writer |
@@ -79,6 +81,7 @@ mod loss;
 mod lua;
 mod nesting;
 mod packages;
+mod privacy;
 mod protocol;
 mod proxy;
 mod pty;
@@ -92,6 +95,7 @@ mod second_host;
 mod services;
 mod starting;
 mod status;
+mod stepping_in;
 mod stop_requests;
 mod supervision;
 mod support;

@@ -21,7 +21,7 @@ use serde_json::json;
 use self::keeper::Target;
 use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, ending};
 use super::environment::Environment;
-use super::identity::{own_identity, shortened};
+use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
 use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
@@ -51,12 +51,11 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         Some(pid) => pid,
         None => nix::unistd::getppid().as_raw(),
     };
+    let words = || process::command_line(pid).into_iter().map(Into::into);
     let who = Who {
         pid: pid.unsigned_abs(),
-        command: shortened(process::command_line(pid).into_iter().map(Into::into)),
-        reason: options.acquire.reason.clone(),
         instance: target.as_ref().map(Target::instance),
-        ..own_identity()
+        ..own_job(&options.acquire, settings.show, words)
     };
     let acquisition = Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
     let mut holds = acquisition.nothing_held();

@@ -63,8 +63,8 @@ pub enum Outcome {
 pub enum Reason {
     /// It stayed busy, or another run made us give up; the message.
     Busy(String),
-    /// A run has succeeded this long ago, which is recent enough.
-    RecentSuccess(Duration),
+    /// A run has succeeded, recently enough; the message.
+    Skipped(String),
     /// The run that we joined has ended like this.
     Joined(Exit),
     /// Another lock that we held was lost meanwhile; the message.
@@ -157,11 +157,8 @@ impl<'a> Acquisition<'a> {
                 self.verbosity().info(line);
                 Exit::Busy(status.unwrap_or(cli::BUSY))
             }
-            Reason::RecentSuccess(ago) => {
-                self.verbosity().verbose(format_args!(
-                    "skipped: a run succeeded {} ago",
-                    report::format_duration(ago)
-                ));
+            Reason::Skipped(line) => {
+                self.verbosity().info(line);
                 Exit::Busy(status.unwrap_or(0))
             }
             Reason::Joined(exit) => {
@@ -362,7 +359,7 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
             ..
         } => format!(
             "lock \"{name}\" was forced free by {}",
-            report::user_at_host(by)
+            report::user_at_host_with_reason(by)
         ),
         Loss {
             holder: Some(holder),
@@ -375,8 +372,11 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
     }
 }
 
-/// That another run wants this one to end, in words.
+/// That a person, or another run, wants this one to end, in words.
 pub fn cancelled(name: &Name, by: &Who) -> String {
+    if by.instance.is_none() {
+        return format!("asked to stop by {}", report::user_at_host_with_reason(by));
+    }
     format!(
         "cancelled by {}, who waits for lock \"{name}\"",
         report::user_at_host(by)

@@ -130,6 +130,7 @@ fn skipped(skip: &Skip, brief: bool) -> String {
         SkipReason::Busy => with("gave up", ": held by "),
         SkipReason::Timeout => with("gave up", " waiting: held by "),
         SkipReason::Frozen => with("gave up", ": frozen by "),
+        SkipReason::Removed => with("removed", " by "),
         SkipReason::Deadlock if brief => "deadlock".into(),
         SkipReason::Deadlock => "gave up: deadlock".into(),
         SkipReason::Superseded => with("superseded", " by "),
@@ -401,6 +402,8 @@ struct ItemJson<'a> {
     user: &'a str,
     pid: u32,
     command: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
     reason: Option<&'a str>,
     url: Option<&'a str>,
     mode: Option<&'static str>,
@@ -424,6 +427,7 @@ struct By<'a> {
     host: &'a str,
     user: &'a str,
     pid: u32,
+    reason: Option<&'a str>,
     url: Option<&'a str>,
 }
 
@@ -449,6 +453,7 @@ impl<'a> ItemJson<'a> {
             user: &who.user,
             pid: who.pid,
             command: &who.command,
+            label: who.label.as_deref(),
             reason: who.reason.as_deref(),
             url: who.url.as_deref(),
             mode: None,
@@ -466,6 +471,7 @@ impl<'a> ItemJson<'a> {
                 host: &by.host,
                 user: &by.user,
                 pid: by.pid,
+                reason: by.reason.as_deref(),
                 url: by.url.as_deref(),
             }),
         };

@@ -20,7 +20,7 @@ use super::acquisition::{
 };
 use super::environment;
 use super::environment::{Environment, VARIABLES};
-use super::identity::{own_identity, shortened};
+use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
@@ -53,12 +53,11 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Some(script) => vec!["sh".into(), "-c".into(), script],
         None => options.command.clone(),
     };
+    let words = || command.iter().map(|word| word.to_string_lossy());
     let who = Who {
-        command: shortened(command.iter().map(|word| word.to_string_lossy())),
-        reason: options.acquire.reason.clone(),
         // Also where the kernel doesn't say which process we are: one watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
-        ..own_identity()
+        ..own_job(&options.acquire, settings.show, words)
     };
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
@@ -159,6 +158,8 @@ fn why_not(program: &Path, error: &io::Error) -> String {
         _ => reason(error),
     }
 }
+/// What is said of a run that --unless makes needless. The shell that asks again says it, too.
+const UNLESS_SUCCEEDED: &str = "skipped: the --unless script succeeded";
 
 /// How long the start of COMMAND waits for what was said before: a reader that reads is faster.
 const SPOKEN: Duration = Duration::from_millis(100);
@@ -276,8 +277,7 @@ impl Run<'_> {
             ));
         }
         Ok((asked.exit == Exit::Command(0)).then(|| {
-            self.verbosity()
-                .verbose("skipped: the --unless script succeeded");
+            self.verbosity().info(UNLESS_SUCCEEDED);
             let locks = &self.acquisition.settings.locks;
             let skipped = (SkipReason::Unless, Duration::ZERO, None);
             for name in &self.acquisition.names {
@@ -379,7 +379,13 @@ impl Run<'_> {
         if !holds.all.iter().any(may_differ) {
             return Ok(job);
         }
-        let asking = r#"(eval "$0") && exit 0; exec "$@""#;
+        let said = match self.verbosity() {
+            Verbosity::Quiet => String::new(),
+            Verbosity::Normal | Verbosity::Verbose => {
+                format!("echo '{}' >&2; ", report::line(UNLESS_SUCCEEDED))
+            }
+        };
+        let asking = format!(r#"(eval "$0") && {{ {said}exit 0; }}; exec "$@""#);
         let mut words: Vec<OsString> = vec!["sh".into(), "-c".into(), asking.into()];
         words.push(script.clone());
         words.extend(job.words);

@@ -1,0 +1,151 @@
+//! Which of a lock's holders and waiters is meant, by an id or its beginning. Pure.
+
+use std::time::Duration;
+
+use crate::lock::{Hold, Inspected, Waiting};
+use crate::report;
+
+/// What was meant.
+#[derive(Debug)]
+pub(super) enum Selection<'a> {
+    /// These holders; at least one.
+    Holders(Vec<&'a Hold>),
+    /// This waiter.
+    Waiter(&'a Waiting),
+    /// No holder and no waiter has such an id; or there is no holder, and no id was given.
+    Nobody,
+    /// It isn't clear which; these have such an id, or hold the lock.
+    Unclear(Vec<String>),
+}
+
+/// Finds who is meant: the holder or waiter whose id begins with `id`; otherwise the only holder, or all.
+pub(super) fn select<'a>(lock: &'a Inspected, id: Option<&str>, all: bool) -> Selection<'a> {
+    let Some(id) = id else {
+        let holds = lock.holds();
+        return match holds.len() {
+            0 => Selection::Nobody,
+            2.. if !all => Selection::Unclear(holds.iter().map(|hold| line(lock, hold)).collect()),
+            _ => Selection::Holders(holds.iter().collect()),
+        };
+    };
+    let holds: Vec<&Hold> = matching(lock.holds(), id, |hold| &hold.id);
+    let waiters: Vec<&Waiting> = matching(&lock.waiters, id, |waiting| &waiting.id);
+    match (holds.as_slice(), waiters.as_slice()) {
+        ([], []) => Selection::Nobody,
+        ([_], []) => Selection::Holders(holds),
+        ([], [waiting]) => Selection::Waiter(waiting),
+        _ => {
+            let waits = |waiting: &&Waiting| {
+                let (id, who) = (&waiting.id, report::user_at_host(&waiting.waiter.who));
+                format!("{id}  {who}, waiting")
+            };
+            let holds = holds.iter().map(|hold| line(lock, hold));
+            Selection::Unclear(holds.chain(waiters.iter().map(waits)).collect())
+        }
+    }
+}
+
+/// Those whose id begins like this.
+fn matching<'a, T>(all: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> Vec<&'a T> {
+    all.iter()
+        .filter(|one| id_of(one).starts_with(id))
+        .collect()
+}
+
+/// A holder with its id: `299fb62cd560  ci@ci-7 (pid 4121), for 1m 12s: ./deploy.sh`.
+fn line(lock: &Inspected, hold: &Hold) -> String {
+    let (id, who) = (&hold.id, report::holder(hold.holder.as_ref()));
+    let Some(holder) = &hold.holder else {
+        return format!("{id}  {who}");
+    };
+    let lasting = Duration::from_millis(lock.now_ms.saturating_sub(holder.since_ms));
+    let lasting = report::format_duration(lasting);
+    format!(
+        "{id}  {who}, for {lasting}: {}",
+        report::describe_job(&holder.who)
+    )
+}
+
+/// Reports that it isn't clear who is meant, and of whom it could be said.
+pub(super) fn refuse_unclear(lock: &Inspected, id: Option<&str>, lines: &[String]) {
+    let (name, count) = (&lock.name, lines.len());
+    match id {
+        Some(id) => report::error(format_args!(
+            "{count} ids of lock \"{name}\" begin with {id}; nothing was changed. Give more of one:"
+        )),
+        None => report::error(format_args!(
+            "lock \"{name}\" has {count} holders; nothing was changed. Give --all, or the --id of one:"
+        )),
+    }
+    for line in lines {
+        report::error(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Key, Limit, Waiter, Who};
+
+    fn lock(holds: &[&str], waiters: &[&str]) -> Inspected {
+        let hold = |id: &&str| Hold {
+            id: (*id).into(),
+            left: None,
+            holder: None,
+        };
+        let waiting = |id: &&str| Waiting {
+            id: (*id).into(),
+            waiter: Waiter {
+                limit: Limit::EXCLUSIVE,
+                since_ms: 0,
+                priority: 0,
+                listens: true,
+                who: Who::default(),
+            },
+        };
+        Inspected {
+            name: "a".parse().unwrap(),
+            fence: None,
+            usual: None,
+            now_ms: 0,
+            key: match holds {
+                [] => Key::Free,
+                _ => Key::Held(holds.iter().map(hold).collect()),
+            },
+            frozen: None,
+            waiters: waiters.iter().map(waiting).collect(),
+        }
+    }
+
+    #[test]
+    fn the_only_holder_is_meant_and_one_of_several_has_to_be_named() {
+        let selected = |holds: &[&str], waiters: &[&str], id, all| match select(
+            &lock(holds, waiters),
+            id,
+            all,
+        ) {
+            Selection::Holders(holds) => format!("holders {}", holds.len()),
+            Selection::Waiter(waiting) => format!("waiter {}", waiting.id),
+            Selection::Nobody => "nobody".into(),
+            Selection::Unclear(lines) => format!("unclear {}", lines.len()),
+        };
+        for (holds, waiters, id, all, expected) in [
+            (&[][..], &["ab12"][..], None, false, "nobody"),
+            (&[], &[], None, true, "nobody"),
+            (&["ab12"], &["cd34"], None, false, "holders 1"),
+            (&["ab12", "cd34"], &[], None, false, "unclear 2"),
+            (&["ab12", "cd34"], &[], None, true, "holders 2"),
+            (&["ab12", "cd34"], &[], Some("cd3"), false, "holders 1"),
+            (&["ab12", "ab34"], &[], Some("ab"), false, "unclear 2"),
+            (&["ab12"], &["ab34"], Some("ab"), false, "unclear 2"),
+            (&["ab12"], &["ab34"], Some("ab3"), false, "waiter ab34"),
+            (&["ab12"], &["cd34"], Some("ef"), false, "nobody"),
+        ] {
+            assert_eq!(
+                selected(holds, waiters, id, all),
+                expected,
+                "{holds:?} {id:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `redlock stop`: ask the holder of a lock to end, and wait until its lock has passed on.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::identity::{masked, own_identity};
+use super::selection::{Selection, refuse_unclear, select};
+use super::usage::name;
+use super::wait::{LOOK, sleep};
+use crate::cli;
+use crate::clock::{Moment, now};
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::lock::{Client, Error, Hold, Inspected, Key, Lock, StopReply, Who};
+use crate::report;
+use crate::wait::{Pace, ProgressSchedule};
+
+/// Asks the holder to end.
+pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
+    let name = name(&options.name)?;
+    let lock = settings.locks.lock(name.clone());
+    let mut client = settings.locks.open()?;
+    client.ask_role()?;
+    let found = settings
+        .locks
+        .inspect(&mut client, std::slice::from_ref(&name))?;
+    let Some(found) = found.first() else {
+        return Ok(Exit::Lost);
+    };
+    let holds = match select(found, options.id.as_deref(), options.all) {
+        Selection::Holders(holds) => holds,
+        Selection::Unclear(lines) => {
+            refuse_unclear(found, options.id.as_deref(), &lines);
+            return Ok(Exit::Usage);
+        }
+        Selection::Waiter(waiting) => {
+            let (who, id) = (report::user_at_host(&waiting.waiter.who), &waiting.id);
+            report::error(format_args!(
+                "{who} only waits for lock \"{name}\"; to remove it from the queue: redlock release --force --id {id} {name}"
+            ));
+            return Ok(Exit::Lost);
+        }
+        Selection::Nobody => {
+            report::error(nobody(found, options.id.as_deref()));
+            return Ok(Exit::Lost);
+        }
+    };
+    // Before any of them is asked.
+    if let Some(line) = holds.iter().find_map(|hold| unwatched(found, hold)) {
+        report::error(line);
+        return Ok(Exit::Lost);
+    }
+    client.refuse_replica()?;
+    let by = Who {
+        reason: masked(options.reason.as_deref()),
+        ..own_identity()
+    };
+    let asked = now();
+    for hold in &holds {
+        // One that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
+        let _: StopReply = lock.stop(&mut client, &hold.id, &by)?;
+    }
+    let whom = whom(&holds);
+    if options.no_wait {
+        settings.verbosity.info(format_args!(
+            "asked {whom} to stop; \"{name}\" passes on when that is done"
+        ));
+        return Ok(Exit::Success);
+    }
+    let after = wait_until_gone(&lock, &holds, &whom, asked, client, settings)?;
+    let took = in_tenths(now().since(asked));
+    settings.verbosity.info(format_args!(
+        "asked {whom} to stop; \"{name}\" {} after {took}{}",
+        if after.holds().is_empty() {
+            "is free"
+        } else {
+            "passed on"
+        },
+        if after.frozen.is_some() {
+            ", and stays frozen"
+        } else {
+            ""
+        },
+    ));
+    Ok(Exit::Success)
+}
+
+/// Who was asked, in a sentence.
+fn whom(holds: &[&Hold]) -> String {
+    let first = holds.first().and_then(|hold| hold.holder.as_ref());
+    let count = u32::try_from(holds.len()).unwrap_or(u32::MAX);
+    report::holder_and_others(first, count)
+}
+
+/// That there is nobody to be stopped.
+pub(super) fn nobody(found: &Inspected, id: Option<&str>) -> String {
+    let name = &found.name;
+    match (&found.key, found.holds(), id) {
+        (Key::NotALock(kind), ..) => {
+            format!("\"{name}\" is not a lock: its key is a {kind}; left unchanged")
+        }
+        (_, [first, ..], Some(_)) => {
+            let (whose, id) = (report::holder(first.holder.as_ref()), &first.id);
+            format!(
+                "lock \"{name}\" is held by {whose} with id {id}, not by the id you gave; nothing was changed"
+            )
+        }
+        _ => format!("lock \"{name}\" is not held"),
+    }
+}
+
+/// Why a holder can't be stopped, if no process watches over its hold.
+fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
+    let (name, id) = (&found.name, &hold.id);
+    let force = format!("redlock release --force --id {id} {name}");
+    match &hold.holder {
+        Some(holder) if holder.kept => {
+            let (whom, left) = (
+                report::user_at_host(&holder.who),
+                hold.left.unwrap_or_default(),
+            );
+            let left = report::format_duration(left);
+            Some(format!(
+                "nothing runs under lock \"{name}\": it is kept for {left} more after {whom} has ended (--hold-at-least); to free it now: {force}"
+            ))
+        }
+        Some(holder) if holder.who.instance.is_some() => None,
+        other => {
+            let whom = report::holder(other.as_ref());
+            Some(format!(
+                "no process watches over the hold of {whom} on lock \"{name}\", so none can be asked to stop; to free the lock, while whatever uses it goes on: {force}"
+            ))
+        }
+    }
+}
+
+/// Waits until none of these holds the lock any more; the lock after that.
+fn wait_until_gone(
+    lock: &Lock,
+    holds: &[&Hold],
+    whom: &str,
+    began: Moment,
+    mut client: Client,
+    settings: &Settings,
+) -> Result<Inspected> {
+    let mut progress = ProgressSchedule::new(began, report::has_terminal());
+    let mut pace = Pace::default();
+    loop {
+        let ask_at = pace.ask_at(now());
+        if ask_at > now() {
+            sleep(None, ask_at)?;
+        }
+        let looked = now();
+        match look(lock, holds, &mut client, settings) {
+            Ok(Some(after)) => {
+                report::status_line(None);
+                return Ok(after);
+            }
+            Ok(None) => {}
+            // It was reached before: it may come back.
+            Err(error) if error.kind.may_pass() => {
+                settings.verbosity.verbose(error);
+                sleep(None, looked + LOOK / 4)?;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        loop {
+            let at = now();
+            if at >= looked + LOOK {
+                break;
+            }
+            if progress.is_due_for("", None, at) {
+                let (name, lasting) = (lock.name(), in_seconds(at.since(began)));
+                let line =
+                    format!("waiting, {lasting} so far, for {whom} to stop under \"{name}\"");
+                settings.verbosity.progress(&line);
+            }
+            if sleep(Some(&client), (looked + LOOK).min(progress.due()))? {
+                break;
+            }
+        }
+    }
+}
+
+/// The lock, if none of these holds it any more.
+fn look(
+    lock: &Lock,
+    holds: &[&Hold],
+    client: &mut Client,
+    settings: &Settings,
+) -> Result<Option<Inspected>, Error> {
+    let names = std::slice::from_ref(lock.name());
+    client.skip_incoming()?;
+    settings.locks.track(client, names)?;
+    let found = settings.locks.inspect(client, names)?.pop();
+    let is_asked = |hold: &Hold| {
+        holds
+            .iter()
+            .any(|asked| asked.id == hold.id && !is_kept(hold))
+    };
+    Ok(found.filter(|found| !found.holds().iter().any(is_asked)))
+}
+
+/// Its command has ended, whatever keeps the lock.
+fn is_kept(hold: &Hold) -> bool {
+    hold.holder.as_ref().is_some_and(|holder| holder.kept)
+}
+
+/// `1.2s`, and from ten seconds on without the tenths.
+fn in_tenths(duration: Duration) -> String {
+    if duration < Duration::from_secs(10) {
+        return format!("{:.1}s", duration.as_secs_f64());
+    }
+    report::format_duration(duration)
+}
+
+fn in_seconds(duration: Duration) -> String {
+    report::format_duration(Duration::from_secs(duration.as_secs()))
+}

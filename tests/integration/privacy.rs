@@ -1,0 +1,155 @@
+//! What of a command others can see: its secrets are masked before they are stored, and a label or the
+//! program's name may stand in its place.
+
+use std::fs;
+
+use crate::support::{Gated, Redis, Running, outcome, queued};
+
+/// All that is stored in Redis, as text.
+fn stored(redis: &Redis) -> String {
+    let mut all = String::new();
+    for key in redis.cli(&["KEYS", "*"]).lines() {
+        all += &match redis.cli(&["TYPE", key]).as_str() {
+            "string" => redis.cli(&["GET", key]),
+            "hash" => redis.cli(&["HGETALL", key]),
+            "list" => redis.cli(&["LRANGE", key, "0", "-1"]),
+            _ => redis.cli(&["ZRANGE", key, "0", "-1"]),
+        };
+        all.push('\n');
+    }
+    all
+}
+
+/// The first holder, or waiter, of "a".
+fn first(redis: &Redis, whose: &str) -> serde_json::Value {
+    let end = outcome(&mut redis.redlock(&["status", "--json", "a"]));
+    let locks: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
+    locks[0][whose][0].clone()
+}
+
+#[test]
+fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
+    let redis = Redis::start();
+    let script = "echo ready; TOKEN=hunter2 true --password 'hunter2 x'; exec sleep 60";
+    let mut command = redis.redlock(&[
+        "run",
+        "--reason",
+        "for https://u:hunter2@h/x",
+        "a",
+        "--",
+        "env",
+        "API_KEY=hunter2",
+        "sh",
+        "-c",
+        script,
+        "--secret=hunter2",
+    ]);
+    command.env("BUILDKITE_BUILD_URL", "https://ci:hunter2@host/7");
+    let mut holder = Running::start(&mut command);
+    holder.expect_line("ready");
+    let label = ["run", "-q", "--label", "TOKEN=hunter2 x", "a", "--", "true"];
+    let labelled = queued(&redis, &label);
+    let waiter = queued(
+        &redis,
+        &["run", "-q", "a", "--", "true", "--auth-token", "hunter2"],
+    );
+    let frozen = ["freeze", "-q", "--reason", "pwd=hunter2", "a"];
+    outcome(&mut redis.redlock(&frozen)).assert_code(0);
+    let acquire = "eval \"$(redlock acquire b)\"; : --password=hunter2";
+    outcome(&mut redis.run("-q c", acquire)).assert_code(0);
+
+    let mut all = stored(&redis);
+    let command = first(&redis, "holders")["command"].to_string();
+    outcome(redis.redlock(&["thaw", "-q", "a"]).env("X", "")).assert_code(0);
+    let stop = ["stop", "-q", "--reason", "token: x TOKEN=hunter2", "a"];
+    outcome(&mut redis.redlock(&stop)).assert_code(0);
+    holder.finish().assert_code(79);
+    labelled.finish().assert_code(0);
+    waiter.finish().assert_code(0);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let force = ["release", "-q", "--force", "--reason", "TOKEN=hunter2", "a"];
+    outcome(&mut redis.redlock(&force)).assert_code(0);
+    holder.run.finish().assert_code(79);
+    all += &stored(&redis);
+    assert!(!all.contains("hunter2"), "{all}");
+    for shown in [
+        "API_KEY=***",
+        "--secret=***",
+        "https://ci:***@host/7",
+        "for https://u:***@h/x",
+    ] {
+        assert!(all.contains(shown), "{shown}: {all}");
+    }
+    assert!(
+        command.contains("TOKEN=*** true --password *** x".trim_end_matches(" x")),
+        "{command}"
+    );
+}
+
+#[test]
+fn a_label_is_stored_and_shown_in_place_of_the_command_line() {
+    let redis = Redis::start();
+    let label = "nightly backup (web)";
+    let holder = Gated::start(&redis, &["--label", label, "a"]).ready();
+    let waiter = queued(
+        &redis,
+        &["run", "-q", "--label", "later", "a", "--", "true", "hidden"],
+    );
+    let shown = first(&redis, "holders");
+    assert_eq!(
+        (&shown["label"], shown["command"].to_string().as_str()),
+        (&label.into(), "[]")
+    );
+    assert_eq!(first(&redis, "waiters")["label"], "later");
+    let table = outcome(&mut redis.redlock(&["status", "a"])).stdout;
+    assert!(table.contains(label) && table.contains("later"), "{table}");
+    assert!(!stored(&redis).contains("read go") && !stored(&redis).contains("hidden"));
+    outcome(&mut redis.run("-n a", "true"))
+        .assert_code(75)
+        .assert_says(&format!(": {label}; drop --no-wait"));
+    holder.end();
+    waiter.finish().assert_code(0);
+    let history = outcome(&mut redis.redlock(&["history", "a"])).stdout;
+    assert!(history.contains(label), "{history}");
+    let acquire = ["acquire", "--label", "step 2", "a"];
+    outcome(&mut redis.redlock(&acquire)).assert_code(0);
+    assert_eq!(first(&redis, "holders")["label"], "step 2");
+    outcome(&mut redis.redlock(&["run", "--label", " ", "b", "--", "true"])).assert_code(64);
+}
+
+#[test]
+fn with_redlock_show_name_only_the_programs_name_is_stored() {
+    let redis = Redis::start();
+    let command = |show: &str| {
+        let mut command = redis.redlock(&["run", "-q", "a", "--", "/bin/sh", "-c", "read go"]);
+        if !show.is_empty() {
+            command.env("REDLOCK_SHOW", show);
+        }
+        let (gate, other_end) = std::io::pipe().unwrap();
+        let mut run = command.stdin(gate).spawn().unwrap();
+        crate::support::wait_until("it holds the lock", || {
+            redis.cli(&["EXISTS", "redlock:a"]) == "1"
+        });
+        let shown = first(&redis, "holders")["command"].to_string();
+        drop(other_end);
+        run.wait().unwrap();
+        shown
+    };
+    let full = r#"["/bin/sh","-c","read go"]"#;
+    assert_eq!(command("name"), r#"["sh"]"#);
+    assert_eq!(
+        (command("full").as_str(), command("").as_str()),
+        (full, full)
+    );
+    // As a rule of the house, in a file.
+    fs::create_dir_all(redis.dir.path().join(".config")).unwrap();
+    fs::write(
+        redis.dir.path().join(".config/redlock.env"),
+        "REDLOCK_SHOW=name\n",
+    )
+    .unwrap();
+    assert_eq!(command(""), r#"["sh"]"#);
+    outcome(redis.redlock(&["status"]).env("REDLOCK_SHOW", "all"))
+        .assert_code(78)
+        .assert_says("REDLOCK_SHOW must be name or full");
+}
