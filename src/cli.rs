@@ -288,7 +288,7 @@ pub struct AcquireOptions {
     pub reason: Option<String>,
 
     /// Shown in place of the command line, which is then not stored
-    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
+    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people", hide_short_help = true)]
     pub label: Option<String>,
 }
 

@@ -203,13 +203,14 @@ pub(super) fn usual_of(mut lasted: Vec<Duration>) -> Option<Duration> {
 const SKIP_WITHIN: Duration = Duration::from_millis(250);
 
 impl Lock {
-    /// Notes that a run ended without this lock. Where Redis doesn't answer soon, that isn't noted.
+    /// Notes that a run ended without this lock; the host whose success made that needless, where the history
+    /// has it. Where Redis doesn't answer soon, nothing is noted.
     pub fn record_skip(
         &self,
         client: &mut Client,
         (reason, after, by): (SkipReason, Duration, Option<&Who>),
         who: &Who,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         let who = Who {
             instance: None,
             ..who.clone()
@@ -232,7 +233,8 @@ impl Lock {
         call.keys.push(self.keys.skips.clone());
         client.limit_to(SKIP_WITHIN);
         let noted = client.call(call, |fields| match fields {
-            [Value::Int(1)] => Ok(()),
+            [Value::Int(1)] => Ok(None),
+            [Value::Int(1), host] => Ok(Some(lossy_text(host))),
             other => Err(unexpected_reply(other)),
         });
         client.lift_limit();

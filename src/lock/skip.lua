@@ -1,10 +1,10 @@
 -- skip: note that a run ended without the lock. Not part of the lock: nothing depends on it.
 -- KEYS[10] skips: the runs that ended without the lock, the newest first
--- ARGV[4] why ('recent', 'unless', 'busy', 'timeout', 'frozen', 'superseded', 'deadlock' or 'joined')
+-- ARGV[4] why ('recent', 'unless', 'busy', 'timeout', 'frozen', 'superseded', 'removed', 'deadlock' or 'joined')
 -- ARGV[5] ms (that the run waited; with 'recent', that a success was ago)
 -- ARGV[6] who (JSON)
 -- ARGV[7] by (JSON: the run that stood in the way, or '')
--- Returns {1}
+-- Returns {1, the host that had the success or nil}
 -- @include lock
 -- @include text
 local skips, why, ms, who, by = KEYS[10], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -14,11 +14,13 @@ if history_size == 0 then
 end
 
 -- Who had the success that is recent enough is known by the history alone.
+local winner
 if why == 'recent' then
   for _, record in ipairs(redis.pcall('LRANGE', history, 0, 9)) do
     if string.match(record, '^%x+ %d+ status:0 ') then
       local host, user = string.match(record, '"host":"([^"\\]*)"'), string.match(record, '"user":"([^"\\]*)"')
       local pid = string.match(record, '"pid":(%d+)')
+      winner = host
       if host and user and pid then by = '{"host":"' .. host .. '","user":"' .. user .. '","pid":' .. pid .. '}' end
       break
     end
@@ -34,4 +36,4 @@ if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms - DAY then
   redis.pcall('ZADD', index, int_text(now_ms), name)
   redis.pcall('PEXPIRE', index, int_text(2 * RETENTION))
 end
-return {1}
+return {1, winner}

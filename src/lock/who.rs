@@ -17,7 +17,7 @@ const ENTRY: usize = 128 * 1024;
 /// writes, or the link to a job; a command, of which we store less.
 const NAME: usize = 255;
 const TEXT: usize = 2000;
-const COMMAND: usize = 8000;
+const COMMAND: usize = 4000;
 
 /// A client that holds a lock, waits for it or acts on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

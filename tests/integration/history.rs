@@ -579,6 +579,7 @@ fn a_run_that_is_skipped_needs_no_server() {
     let redis = Redis::start();
     let run = [
         "run",
+        "-q",
         "-u",
         "redis://127.0.0.1:1",
         "--unless",
@@ -593,6 +594,7 @@ fn a_run_that_is_skipped_needs_no_server() {
     let began = std::time::Instant::now();
     let run = [
         "run",
+        "-q",
         "--connect-timeout",
         "1m",
         "--unless",

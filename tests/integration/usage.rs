@@ -331,7 +331,11 @@ fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
             if ["unless", "shell"].contains(&long) {
                 continue;
             }
-            let wrong = if long == "reason" { " " } else { "wrong" };
+            let wrong = if ["reason", "label"].contains(&long) {
+                " "
+            } else {
+                "wrong"
+            };
             let mut by_variable = redlock(&words);
             by_variable.env(&variable, wrong);
             if command == "run" {

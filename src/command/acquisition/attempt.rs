@@ -19,8 +19,8 @@ use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
 use crate::lease::LeaseEvent;
 use crate::lock::{
-    self, Acquired, Busy, Claim, Client, ErrorKind, HoldOutcome, Incoming, Place, ReleaseMode,
-    SkipReason, WaitEdge, Who,
+    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
+    WaitEdge, Who,
 };
 use crate::process::{self, Liveness, ProcessFd};
 use crate::report::{self, Outlook, Verbosity};
@@ -111,7 +111,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits until the lock is ours, or there is a reason to give up.
     pub(super) fn run(mut self) -> Result<Outcome> {
-        let outcome = match self.run_loop() {
+        let mut outcome = match self.run_loop() {
             Ok(end) => self.outcome_of(end),
             Err(error) => {
                 let line = format!("can't wait: {error}");
@@ -151,8 +151,14 @@ impl<'a> Attempt<'a> {
             && self.client.is_open()
         {
             let skipped = (reason, after, by.as_ref());
-            self.acquisition
-                .record_skip(self.claim.lock(), &mut self.client, skipped);
+            let (lock, client) = (self.claim.lock(), &mut self.client);
+            let noted = self.acquisition.record_skip(lock, client, skipped);
+            if let (Ok(Some(host)), Ok(Outcome::NotAcquired(Reason::Skipped(line)))) =
+                (noted, &mut outcome)
+            {
+                line.push_str(" on ");
+                line.push_str(&report::quoted(&host));
+            }
         }
         if self.client.is_open() {
             self.held.client = self.client;
@@ -505,7 +511,10 @@ impl<'a> Attempt<'a> {
                 report::user_at_host_with_reason(&by)
             )),
             wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
-            wait::End::RecentSuccess(ago) => Reason::Skipped(self.skipped_message(ago)),
+            wait::End::RecentSuccess(ago) => {
+                let ago = report::format_duration(ago);
+                Reason::Skipped(format!("skipped: a run of \"{name}\" succeeded {ago} ago"))
+            }
             wait::End::Joined(exit) => Reason::Joined(exit),
             wait::End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
             wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
@@ -558,30 +567,6 @@ impl<'a> Attempt<'a> {
         } else {
             format!("gave up waiting: {line}")
         }
-    }
-
-    /// The message for a run that isn't needed: another one has succeeded this long ago, and on which host.
-    fn skipped_message(&mut self, ago: Duration) -> String {
-        let host = match self.acquisition.verbosity() {
-            Verbosity::Quiet => None,
-            Verbosity::Normal | Verbosity::Verbose => self.last_success(),
-        };
-        let (name, ago) = (self.claim.lock().name(), report::format_duration(ago));
-        let on = host.map_or(String::new(), |host| {
-            format!(" on {}", report::quoted(&host))
-        });
-        format!("skipped: a run of \"{name}\" succeeded {ago} ago{on}")
-    }
-
-    /// The host of the last run that succeeded, where the history has it.
-    fn last_success(&mut self) -> Option<String> {
-        let names = std::slice::from_ref(self.claim.lock().name());
-        let locks = &self.acquisition.settings.locks;
-        let found = locks.history(&mut self.client, names, false).ok()?.pop()?;
-        let holds = found.holds.into_iter();
-        let succeeded = holds.filter(|entry| entry.outcome == HoldOutcome::Status(0));
-        let last = succeeded.max_by_key(|entry| entry.ended_ms);
-        last.map(|entry| entry.who.host)
     }
 
     /// The message for a wait during which something that we held was lost.

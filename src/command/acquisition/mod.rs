@@ -177,13 +177,14 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Notes for the history that this run ends without the lock; whether that was done. Nothing depends on it.
+    /// Notes for the history that this run ends without the lock; the host whose success made it needless, if
+    /// there is one. Nothing depends on it.
     pub fn record_skip(
         &self,
         lock: &Lock,
         client: &mut Client,
         skipped: (SkipReason, Duration, Option<&Who>),
-    ) -> bool {
+    ) -> Result<Option<String>, lock::Error> {
         let noted = lock.record_skip(client, skipped, &self.request.who);
         if let Err(error) = &noted {
             self.verbosity().verbose(format_args!(
@@ -191,7 +192,7 @@ impl<'a> Acquisition<'a> {
                 lock.name()
             ));
         }
-        noted.is_ok()
+        noted
     }
 
     /// Uses what a run around this one holds, if that is so; false when it isn't.

@@ -283,7 +283,11 @@ impl Run<'_> {
             for name in &self.acquisition.names {
                 let (lock, client) = (locks.lock(name.clone()), &mut nothing.client);
                 // A server that is away is waited for once.
-                if !self.acquisition.record_skip(&lock, client, skipped) {
+                if self
+                    .acquisition
+                    .record_skip(&lock, client, skipped)
+                    .is_err()
+                {
                     break;
                 }
             }

@@ -204,7 +204,10 @@ pub fn history() -> Call {
 }
 
 pub fn inspect() -> Call {
-    script("inspect", &[])
+    Call {
+        script: Some("inspect"),
+        args: vec!["10".into()],
+    }
 }
 
 /// A plain client that takes the lock, and one that releases it as such clients do.

@@ -549,7 +549,10 @@ impl<'a> World<'a> {
         let name = call.script.unwrap_or("command");
         let stamp = stamp(self.now);
         // What all scripts are given says nothing.
-        let args = &call.args[if call.script.is_some() { 3 } else { 0 }..];
+        let args = match call.script {
+            Some(script) if script != "inspect" => &call.args[3..],
+            _ => &call.args[..],
+        };
         self.note(|| format!("{stamp} {by} {name} {args:?}"));
         let value = value.map_err(|error| Broken::new("no script fails", error))?;
         let answer = scripts::read(call.script, &value)
