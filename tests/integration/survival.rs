@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::proxy::{Action, Proxy};
 use crate::support::{Redis, Running, free_port, outcome, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
@@ -185,4 +186,23 @@ fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+}
+
+#[test]
+fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
+    let redis = Redis::start();
+    let proxy = Proxy::with(&redis, |request| match request.operation.as_str() {
+        "check" => Action::StallReply(Duration::from_millis(500)),
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let run = run(&redis, &["-u", &url, "--ttl", "6s", "-k", "100ms"]);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    // Each change of the key is followed by a check, so that one is nearly always under way.
+    let renewals = proxy.answered("renew");
+    wait_until("it is renewed all the same", || {
+        redis.cli(&["SET", "redlock:a", &token, "XX", "KEEPTTL"]);
+        proxy.answered("renew") >= renewals + 3
+    });
+    assert_goes_on(&redis, run, &token);
 }

@@ -59,6 +59,8 @@ pub struct HeldLocks {
     grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
     check_due: Option<Moment>,
+    /// A renewal is due since before the task that is under way has ended.
+    renewal_waits: bool,
     /// The minimum time between two checks, however often the keys change.
     checks: Pace,
     /// The server has answered a question of ours: it was reached.
@@ -78,6 +80,7 @@ impl HeldLocks {
             renewer: None,
             grant: None,
             check_due: None,
+            renewal_waits: false,
             checks: Pace::default(),
             answered: false,
             marked: false,
@@ -147,6 +150,8 @@ impl HeldLocks {
     /// # Errors
     /// The thread can't be started, which counts as a failed renewal.
     pub fn renew(&mut self) -> Result<(), Error> {
+        // Behind a check that is under way: a renewal that was forgotten would be the last one.
+        self.renewal_waits = self.renewer.as_ref().is_some_and(Renewer::is_busy);
         self.start_task(Task::Renew)
     }
 
@@ -212,6 +217,10 @@ impl HeldLocks {
         if let Err(error) = self.take_pushes() {
             self.client.disconnect();
             reports.push(Report::Failed(error));
+        } else if !is_busy && std::mem::take(&mut self.renewal_waits) {
+            if let Err(error) = self.start_task(Task::Renew) {
+                reports.push(Report::Failed(error));
+            }
         } else if !is_busy && self.check_due.is_some_and(|at| now() >= at) {
             self.check_due = None;
             if let Err(error) = self.start_task(Task::Check) {
