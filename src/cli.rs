@@ -7,11 +7,13 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::StyledStr;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -362,7 +364,7 @@ pub struct Run {
     /// Skip (status 0) if `sh -c SCRIPT` succeeds
     ///
     /// Checked before waiting and again after.
-    #[arg(long, value_name = "SCRIPT", help_heading = "Once")]
+    #[arg(long, value_name = "SCRIPT", value_parser = script(), help_heading = "Once")]
     pub unless: Option<OsString>,
 
     /// Hold the lock until all processes of COMMAND end
@@ -386,6 +388,7 @@ pub struct Run {
         short = 'c',
         long,
         value_name = "SCRIPT",
+        value_parser = script(),
         conflicts_with = "command",
         help_heading = "The command"
     )]
@@ -422,6 +425,10 @@ pub struct Wait {
 
     #[command(flatten)]
     pub wait: WaitOptions,
+
+    /// To be refused: it runs none.
+    #[arg(last = true, hide = true)]
+    pub command: Vec<OsString>,
 }
 
 /// Show who holds which lock, and who waits
@@ -711,9 +718,13 @@ pub const ONLY_WITH: [(&str, &str); 6] = [
 /// The commands whose options can all be set by variables, which are named after them.
 pub const WITH_SETTINGS: [&str; 3] = ["run", "acquire", "wait"];
 
-/// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`.
-pub fn variable(option: &str) -> String {
-    format!("REDLOCK_{}", option.to_uppercase().replace('-', "_"))
+/// The options that say what to run or for which process: only what is typed says that.
+const WITHOUT_VARIABLE: [&str; 4] = ["shell", "unless", "while-pid", "help"];
+
+/// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`; `None` where there is none.
+pub fn variable(option: &str) -> Option<String> {
+    let has_one = !WITHOUT_VARIABLE.contains(&option);
+    has_one.then(|| format!("REDLOCK_{}", option.to_uppercase().replace('-', "_")))
 }
 
 /// The command line as help and man pages show it: with all options in each command, in their groups,
@@ -747,9 +758,12 @@ fn in_groups(command: &clap::Command) -> clap::Command {
                 .display_order(999),
             (Some("help" | "quiet" | "verbose") | None, _) | (_, Some(CONNECTION)) => continue,
             (Some(option), _) if has_settings => {
+                let Some(variable) = variable(option) else {
+                    continue;
+                };
                 let help = argument.get_long_help().or_else(|| argument.get_help());
                 let help = help.map(ToString::to_string).unwrap_or_default();
-                let help = format!("{help} [env: {}]", variable(option));
+                let help = format!("{help} [env: {variable}]");
                 argument.clone().long_help(help)
             }
             _ => continue,
@@ -899,6 +913,16 @@ fn last(text: &str) -> Result<usize, String> {
     }
     let read = count(text);
     read.map_err(|_: String| "must be a whole number, or all".into())
+}
+
+/// Reads a script. An empty one would succeed, and is a variable that isn't set.
+fn script() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|text| {
+        if text.as_bytes().trim_ascii().is_empty() {
+            return Err("must not be empty");
+        }
+        Ok(text)
+    })
 }
 
 fn not_empty(text: &str) -> Result<String, String> {

@@ -54,7 +54,7 @@ const SYSTEM_FILE: &str = "/etc/redlock.env";
 
 /// The variables of the options that every command has. All other options of [`cli::WITH_SETTINGS`] have
 /// one, too, which [`options`] makes of the option's name.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 11] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
@@ -62,8 +62,7 @@ const NAMES: [&str; 12] = [
     "REDLOCK_TLS_CERT",
     "REDLOCK_TLS_KEY",
     "REDLOCK_CONNECT_TIMEOUT",
-    HISTORY_SIZE,
-    OLD_HISTORY_SIZE,
+    "REDLOCK_HISTORY_SIZE",
     "REDLOCK_QUIET",
     "REDLOCK_VERBOSE",
     "REDLOCK_SHOW",
@@ -71,10 +70,6 @@ const NAMES: [&str; 12] = [
 
 /// What `ci/install.sh` reads, which stands in the environment of CI jobs, too.
 const INSTALLATION: [&str; 3] = ["REDLOCK_RELEASES", "REDLOCK_VERSION", "REDLOCK_SHA256"];
-
-const HISTORY_SIZE: &str = "REDLOCK_HISTORY_SIZE";
-/// What it was called at first.
-const OLD_HISTORY_SIZE: &str = "REDLOCK_HISTORY";
 
 impl Settings {
     /// Puts options, environment and files together.
@@ -103,20 +98,27 @@ impl Settings {
         };
         let (url, origin) = match &options.url {
             Some(url) => (url.as_str(), UrlOrigin::Option),
-            None => sources.url(),
+            None => sources.url()?,
         };
-        let password_file = path(&options.password_file, "REDLOCK_PASSWORD_FILE");
+        let set = sources.get("REDLOCK_PASSWORD_FILE");
+        let (file, from) = match (&options.password_file, set) {
+            (Some(file), _) => (Some(file.clone()), UrlOrigin::Option),
+            (None, Some(setting)) => (Some((&setting.value).into()), setting.origin()),
+            (None, None) => (None, UrlOrigin::Default),
+        };
+        let is_weaker = sources.rank(&origin) < sources.rank(&from);
+        // What a configuration file says of its server is no other server's business.
+        let goes_elsewhere = is_weaker && matches!(from, UrlOrigin::File(..));
+        let file = file.filter(|_| !goes_elsewhere);
         let access = Access {
             url,
             origin,
-            password: password_file.map(|file| password(&file)).transpose()?,
+            password: file.map(|file| password(&file)).transpose()?,
+            url_first: is_weaker,
             tls,
             timeout,
         };
-        let history = sources
-            .get(HISTORY_SIZE)
-            .or_else(|| sources.get(OLD_HISTORY_SIZE));
-        let history = match (options.history_size, history) {
+        let history = match (options.history_size, sources.get("REDLOCK_HISTORY_SIZE")) {
             (Some(size), _) => size,
             (None, Some(setting)) => {
                 history_size(&setting.value).map_err(|why| setting.bad(&why))?
@@ -134,17 +136,14 @@ impl Settings {
                 _ => return Err(setting.bad("must be name or full").into()),
             },
         };
-        let quiet = sources.switch("REDLOCK_QUIET")?;
-        let verbose = sources.switch("REDLOCK_VERBOSE")?;
+        let verbosity = sources.verbosity()?;
         Ok(Self {
             locks: Locks::new(access, prefix.unwrap_or(PREFIX), history)?,
             show,
             verbosity: match (options.quiet, options.verbose) {
                 (true, _) => Verbosity::Quiet,
                 (_, true) => Verbosity::Verbose,
-                _ if quiet => Verbosity::Quiet,
-                _ if verbose => Verbosity::Verbose,
-                _ => Verbosity::Normal,
+                _ => verbosity,
             },
         })
     }
@@ -196,6 +195,13 @@ impl Setting {
         }
     }
 
+    fn origin(&self) -> UrlOrigin {
+        match &self.place {
+            None => UrlOrigin::Environment,
+            Some((path, line)) => UrlOrigin::File(path.clone(), *line),
+        }
+    }
+
     /// What is wrong with its value. The value isn't repeated: it may be a secret in the wrong line.
     pub fn bad(&self, why: &str) -> BadConfig {
         let colon = if why.starts_with("must ") { "" } else { ":" };
@@ -216,6 +222,8 @@ impl Setting {
 #[derive(Debug, Default)]
 pub struct Sources {
     settings: Vec<Setting>,
+    /// A file that this user may not read.
+    unreadable: Option<PathBuf>,
 }
 
 impl Sources {
@@ -243,17 +251,25 @@ impl Sources {
                 settings.push(Setting { name, value, place });
             }
         }
+        let mut unreadable = None;
         for path in user_file().into_iter().chain([PathBuf::from(SYSTEM_FILE)]) {
             match std::fs::read_to_string(&path) {
                 Ok(text) => settings.extend(parse(&path, &text)?),
                 Err(error) if is_absent(&error) => {}
+                // It may hold a password that only root and cron need.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    unreadable.get_or_insert(path);
+                }
                 Err(error) => {
                     let why = reason(&error);
                     return Err(BadConfig(format!("can't read {}: {why}", path.display())).into());
                 }
             }
         }
-        Ok(Self { settings })
+        Ok(Self {
+            settings,
+            unreadable,
+        })
     }
 
     fn get(&self, name: &str) -> Option<&Setting> {
@@ -261,31 +277,61 @@ impl Sources {
     }
 
     /// The URL, and where it is set.
-    fn url(&self) -> (&str, UrlOrigin) {
-        let Some(Setting { value, place, .. }) = self.get("REDLOCK_URL") else {
-            return (URL, UrlOrigin::Default);
-        };
-        let origin = place
-            .as_ref()
-            .map_or(UrlOrigin::Environment, |(path, line)| {
-                UrlOrigin::File(path.clone(), *line)
-            });
-        (value, origin)
+    ///
+    /// # Errors
+    /// It may be set where this user can't see it: on another server than the others of this host, a lock
+    /// would exclude none of them.
+    fn url(&self) -> Result<(&str, UrlOrigin), BadConfig> {
+        match (self.get("REDLOCK_URL"), &self.unreadable) {
+            (Some(setting), _) => Ok((&setting.value, setting.origin())),
+            (None, None) => Ok((URL, UrlOrigin::Default)),
+            (None, Some(path)) => Err(BadConfig(format!(
+                "this user may not read {}, which may say where Redis is; let it, or give --url or REDLOCK_URL",
+                path.display()
+            ))),
+        }
     }
 
-    fn switch(&self, name: &str) -> Result<bool, BadConfig> {
-        self.get(name).map_or(Ok(false), Setting::is_on)
+    /// The smaller, the more it counts.
+    fn rank(&self, origin: &UrlOrigin) -> usize {
+        match origin {
+            UrlOrigin::Option => 0,
+            UrlOrigin::Environment => 1,
+            UrlOrigin::File(path, _) => {
+                let in_file = |setting: &Setting| {
+                    let place = setting.place.as_ref();
+                    place.is_some_and(|(other, _)| other == path)
+                };
+                2 + self.settings.iter().position(in_file).unwrap_or_default()
+            }
+            UrlOrigin::Default => usize::MAX,
+        }
+    }
+
+    /// How much is said. What counts first says it, and of two in one place the quieter.
+    fn verbosity(&self) -> Result<Verbosity, BadConfig> {
+        let mut chosen = None;
+        for (name, verbosity) in [
+            ("REDLOCK_QUIET", Verbosity::Quiet),
+            ("REDLOCK_VERBOSE", Verbosity::Verbose),
+        ] {
+            let Some(setting) = self.get(name) else {
+                continue;
+            };
+            let rank = self.rank(&setting.origin());
+            if setting.is_on()? && chosen.is_none_or(|(before, _)| rank < before) {
+                chosen = Some((rank, verbosity));
+            }
+        }
+        Ok(chosen.map_or(Verbosity::Normal, |(_, verbosity)| verbosity))
     }
 }
 
-/// A file that isn't there, or that this user may not see, isn't an error: the system's file may
-/// hold a password that only root and cron need.
+/// A file that isn't there isn't an error.
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
-        std::io::ErrorKind::NotFound
-            | std::io::ErrorKind::NotADirectory
-            | std::io::ErrorKind::PermissionDenied
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
     )
 }
 
@@ -320,11 +366,14 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Setting>, BadConfig> {
             .iter()
             .find_map(|&quote| value.strip_prefix(quote)?.strip_suffix(quote))
             .unwrap_or(value);
-        settings.push(Setting {
-            name: name.to_owned(),
-            value: value.to_owned(),
-            place: Some((path.to_owned(), number)),
-        });
+        // As in the environment.
+        if !value.is_empty() {
+            settings.push(Setting {
+                name: name.to_owned(),
+                value: value.to_owned(),
+                place: Some((path.to_owned(), number)),
+            });
+        }
     }
     settings.reverse();
     Ok(settings)
@@ -338,7 +387,10 @@ mod tests {
     fn a_file_is_read_as_an_environment_file() {
         let text = "# ours\n\nREDLOCK_URL=redis://h:1/2\nexport REDLOCK_PREFIX='x y:'\nREDLOCK_QUIET = \"0\"\nREDLOCK_QUIET = \"1\"\n";
         let settings = parse(Path::new("f"), text).unwrap();
-        let sources = Sources { settings };
+        let sources = Sources {
+            settings,
+            ..Sources::default()
+        };
         let value = |name: &str| sources.get(name).unwrap().value.as_str();
         assert_eq!(value("REDLOCK_URL"), "redis://h:1/2");
         assert_eq!(value("REDLOCK_PREFIX"), "x y:");

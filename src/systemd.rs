@@ -17,9 +17,13 @@ pub fn ready(line: &str) {
     send(&format!("READY=1\nSTATUS={}", one_line(line)));
 }
 
+/// The longest line, in characters: the manager takes no message of more than 4096 bytes.
+const LINE: usize = 500;
+
 /// A message ends a value at a line break.
 fn one_line(line: &str) -> String {
-    line.replace(char::is_control, " ")
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    line.chars().take(LINE).map(plain).collect()
 }
 
 fn send(message: &str) {

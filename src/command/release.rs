@@ -131,6 +131,8 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
                 report::error("nothing was changed");
                 return Ok(Exit::Lost);
             }
+            // While that was waited for, the connection may have been closed.
+            client.disconnect();
             // No newer holder than the one that was shown.
             let id = holds.first().map(|hold| hold.id.clone());
             (holds, id)
@@ -187,7 +189,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
         Forced::HeldByOther(id, holder) => {
             let whose = report::holder(holder.as_ref());
             report::error(format_args!(
-                "lock \"{name}\" is held by {whose} with id {id}, not by the id you gave; nothing was changed"
+                "lock \"{name}\" is held by {whose} with id {id}, and not by another one; nothing was changed"
             ));
             Ok(Exit::Lost)
         }

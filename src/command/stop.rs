@@ -12,9 +12,9 @@ use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Client, Error, Hold, Inspected, Key, Lock, StopReply, Who};
+use crate::lock::{Client, Error, Hold, HoldOutcome, Inspected, Key, Limit, Lock, StopReply, Who};
 use crate::report;
-use crate::wait::{Pace, ProgressSchedule};
+use crate::wait::{Outage, Pace, ProgressSchedule};
 
 /// Asks the holder to end.
 pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
@@ -25,6 +25,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     let found = settings
         .locks
         .inspect(&mut client, std::slice::from_ref(&name))?;
+    client.refuse_replica()?;
     let Some(found) = found.first() else {
         return Ok(Exit::Lost);
     };
@@ -51,7 +52,6 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         report::error(line);
         return Ok(Exit::Lost);
     }
-    client.refuse_replica()?;
     let by = Who {
         reason: masked(options.reason.as_deref()),
         ..own_identity()
@@ -68,7 +68,11 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         ));
         return Ok(Exit::Success);
     }
-    let after = wait_until_gone(&lock, &holds, &whom, asked, client, settings)?;
+    let after = wait_until_gone(&lock, &holds, &whom, asked, &mut client, settings)?;
+    if let Some(line) = lost_first(&holds, &lock, &mut client, settings) {
+        report::error(line);
+        return Ok(Exit::Lost);
+    }
     let took = in_tenths(now().since(asked));
     settings.verbosity.info(format_args!(
         "asked {whom} to stop; \"{name}\" {} after {took}{}",
@@ -100,7 +104,12 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>) -> String {
         (Key::NotALock(kind), ..) => {
             format!("\"{name}\" is not a lock: its key is a {kind}; left unchanged")
         }
-        (_, [first, ..], Some(_)) => {
+        (_, [_, _, ..], Some(id)) => {
+            format!(
+                "no holder of lock \"{name}\" has an id that begins with {id}; nothing was changed; see redlock status {name}"
+            )
+        }
+        (_, [first], Some(_)) => {
             let (whose, id) = (report::holder(first.holder.as_ref()), &first.id);
             format!(
                 "lock \"{name}\" is held by {whose} with id {id}, not by the id you gave; nothing was changed"
@@ -136,23 +145,38 @@ fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
 }
 
 /// Waits until none of these holds the lock any more; the lock after that.
+///
+/// # Errors
+/// That of a server that has been away for as long as the leases last: there is nothing left to wait for.
 fn wait_until_gone(
     lock: &Lock,
     holds: &[&Hold],
     whom: &str,
     began: Moment,
-    mut client: Client,
+    client: &mut Client,
     settings: &Settings,
 ) -> Result<Inspected> {
     let mut progress = ProgressSchedule::new(began, report::has_terminal());
     let mut pace = Pace::default();
+    let mut outage: Option<(Moment, Outage)> = None;
+    let leases = holds.iter().filter_map(|hold| hold.left).max();
+    // One of several that leave a lock doesn't change its key, so Redis doesn't tell us.
+    let is_group = |hold: &&Hold| {
+        let holder = hold.holder.as_ref();
+        holder.is_some_and(|holder| holder.limit != Limit::EXCLUSIVE)
+    };
+    let every = if holds.iter().any(is_group) {
+        LOOK / 8
+    } else {
+        LOOK
+    };
     loop {
         let ask_at = pace.ask_at(now());
         if ask_at > now() {
             sleep(None, ask_at)?;
         }
         let looked = now();
-        match look(lock, holds, &mut client, settings) {
+        match look(lock, holds, client, settings) {
             Ok(Some(after)) => {
                 report::status_line(None);
                 return Ok(after);
@@ -160,15 +184,35 @@ fn wait_until_gone(
             Ok(None) => {}
             // It was reached before: it may come back.
             Err(error) if error.kind.may_pass() => {
-                settings.verbosity.verbose(error);
+                let new = || {
+                    (
+                        looked,
+                        Outage::new(error.kind, looked, report::has_terminal()),
+                    )
+                };
+                let (since, outage) = outage.get_or_insert_with(new);
+                if now().since(*since) >= leases.unwrap_or_default() {
+                    report::status_line(None);
+                    return Err(anyhow::Error::from(error)
+                        .context(format!("{whom} was asked to stop, but not seen to")));
+                }
+                outage.becomes(error.kind, now());
+                if let Some((kind, lasting)) = outage.shown(now()) {
+                    let line = report::outage_line(kind, lasting);
+                    settings.verbosity.progress(&line);
+                }
                 sleep(None, looked + LOOK / 4)?;
                 continue;
             }
             Err(error) => return Err(error.into()),
         }
+        if outage.take().is_some_and(|(_, outage)| outage.was_shown()) {
+            settings.verbosity.answers_again();
+        }
         loop {
             let at = now();
-            if at >= looked + LOOK {
+            // What came in with an answer isn't seen at the descriptor.
+            if at >= looked + every || !matches!(client.receive(), Ok(None)) {
                 break;
             }
             if progress.is_due_for("", None, at) {
@@ -177,11 +221,46 @@ fn wait_until_gone(
                     format!("waiting, {lasting} so far, for {whom} to stop under \"{name}\"");
                 settings.verbosity.progress(&line);
             }
-            if sleep(Some(&client), (looked + LOOK).min(progress.due()))? {
+            if sleep(Some(client), (looked + every).min(progress.due()))? {
                 break;
             }
         }
     }
+}
+
+/// What is known of a hold that is gone, and that its command has not ended: it lost the lock first. The
+/// history knows how it ended.
+fn lost_first(
+    holds: &[&Hold],
+    lock: &Lock,
+    client: &mut Client,
+    settings: &Settings,
+) -> Option<String> {
+    let names = std::slice::from_ref(lock.name());
+    let history = settings.locks.history(client, names, false).ok()?.pop()?;
+    let how = holds.iter().find_map(|hold| {
+        let entry = history.holds.iter().find(|entry| entry.id == hold.id)?;
+        match &entry.outcome {
+            HoldOutcome::Expired => Some("its lease expired".to_owned()),
+            HoldOutcome::Forced(by) => {
+                let by = by.as_ref().map_or(String::new(), |by| {
+                    format!(" by {}", report::user_at_host(by))
+                });
+                Some(format!("it was forced out{by}"))
+            }
+            HoldOutcome::Running
+            | HoldOutcome::Status(_)
+            | HoldOutcome::Signal(_)
+            | HoldOutcome::Timeout
+            | HoldOutcome::Lost
+            | HoldOutcome::Cancelled(_)
+            | HoldOutcome::Released => None,
+        }
+    })?;
+    Some(format!(
+        "{} was asked to stop, but {how} before it had ended; its command may still run",
+        whom(holds)
+    ))
 }
 
 /// The lock, if none of these holds it any more.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::usage::parse_names;
+use super::usage::{BadUsage, parse_names};
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
@@ -22,6 +22,10 @@ pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// Waits until none of the locks has a holder.
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
+    if !options.command.is_empty() {
+        let line = "wait runs no command; put: redlock wait NAME && COMMAND";
+        return Err(BadUsage(line.into()).into());
+    }
     let began = now();
     let limit = WaitLimit::since(began, options.wait.no_wait, options.wait.wait);
     let mut progress = ProgressSchedule::new(began, report::has_terminal());
@@ -85,7 +89,8 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         }
         loop {
             let at = now();
-            if at >= look_at {
+            // What came in with an answer isn't seen at the descriptor.
+            if at >= look_at || !matches!(client.receive(), Ok(None)) {
                 break;
             }
             let frozen = busy.frozen.as_ref().map(|frozen| frozen.since_ms);

@@ -99,8 +99,8 @@ impl FromSettings {
 /// The option that a variable sets.
 fn option_of<'a>(command: &'a clap::Command, name: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|argument| {
-        let long = argument.get_long().filter(|long| *long != "help");
-        long.is_some_and(|long| variable(long) == name)
+        let variable = argument.get_long().and_then(variable);
+        variable.is_some_and(|variable| variable == name)
     })
 }
 
@@ -178,12 +178,10 @@ fn unknown(settings: &[&Setting]) -> Result<Option<String>, BadConfig> {
             known.extend(
                 command
                     .get_arguments()
-                    .filter_map(Arg::get_long)
-                    .map(variable),
+                    .filter_map(|argument| variable(argument.get_long()?)),
             );
         }
     }
-    known.retain(|name| name != "REDLOCK_HELP");
     let hint = |name: &str| match nearest(name, known.iter().map(String::as_str)) {
         Some(near) => format!("; did you mean {near}?"),
         None => String::new(),
@@ -231,7 +229,11 @@ mod tests {
         });
         let settings = settings.collect();
         let words: Vec<OsString> = words.iter().map(Into::into).collect();
-        let from_settings = FromSettings::new(&Sources { settings }, &words).unwrap();
+        let sources = Sources {
+            settings,
+            ..Sources::default()
+        };
+        let from_settings = FromSettings::new(&sources, &words).unwrap();
         let words = from_settings.apply(&words);
         let all = std::iter::once("redlock".into()).chain(words.clone());
         let cli = Cli::try_parse_from(all).unwrap_or_else(|error| panic!("{words:?}: {error}"));
@@ -246,12 +248,13 @@ mod tests {
             let command = all.find_subcommand_mut(name).unwrap();
             command.build();
             for option in command.get_arguments() {
-                let Some(long) = option.get_long().filter(|long| *long != "help") else {
+                let Some(long) = option.get_long() else {
                     continue;
                 };
-                if NAMES.contains(&variable(long).as_str()) {
+                let Some(variable) = variable(long).filter(|it| !NAMES.contains(&it.as_str()))
+                else {
                     continue;
-                }
+                };
                 let possible = option.get_possible_values();
                 let value = match option.get_value_names().map(|names| names[0].as_str()) {
                     _ if !option.get_action().takes_values() => None,
@@ -281,15 +284,13 @@ mod tests {
                 with_option.push(&typed);
                 for line in [&mut line, &mut with_option] {
                     line.push("a");
-                    if name == "run" && long != "shell" {
+                    if name == "run" {
                         line.extend(["--", "true"]);
                     }
                 }
-                let by_variable = read(&line, &[(&variable(long), value.unwrap_or("1"))]);
+                let by_variable = read(&line, &[(&variable, value.unwrap_or("1"))]);
                 assert_eq!(by_variable, read(&with_option, &[]), "{line:?} {typed}");
-                if long != "shell" {
-                    assert_ne!(by_variable, read(&line, &[]), "{line:?} {typed}");
-                }
+                assert_ne!(by_variable, read(&line, &[]), "{line:?} {typed}");
                 seen += 1;
             }
         }

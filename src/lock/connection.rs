@@ -187,6 +187,8 @@ pub(super) struct Connection {
     denied: bool,
     /// An invalidation came while an answer was waited for.
     key_changed: bool,
+    /// A message came while an answer was waited for: what it said can be asked.
+    message_passed: bool,
     /// The server was asked to notify us of keys that change.
     tracking: bool,
     /// Answers can't be matched to requests any more.
@@ -222,6 +224,7 @@ impl Connection {
             held_back: Vec::new(),
             denied: false,
             key_changed: false,
+            message_passed: false,
             tracking: false,
             broken: None,
             server: Arc::clone(server),
@@ -476,6 +479,9 @@ impl Connection {
         }
         if std::mem::take(&mut self.denied) {
             return Ok(Some(Received::Event(Incoming::SubscribeDenied)));
+        }
+        if std::mem::take(&mut self.message_passed) {
+            return Ok(Some(Received::Event(Incoming::Message)));
         }
         self.next_incoming()
     }
@@ -857,12 +863,8 @@ impl Connection {
         match received {
             Received::Event(Incoming::KeyChanged) => self.key_changed = true,
             Received::Event(Incoming::SubscribeDenied) => self.denied = true,
-            Received::Event(
-                Incoming::Subscribed
-                | Incoming::Granted(_)
-                | Incoming::Message
-                | Incoming::Acquired(_),
-            )
+            Received::Event(Incoming::Granted(_) | Incoming::Message) => self.message_passed = true,
+            Received::Event(Incoming::Subscribed | Incoming::Acquired(_))
             | Received::Answer { .. } => {}
         }
     }

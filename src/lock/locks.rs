@@ -15,6 +15,8 @@ pub struct Access<'a> {
     pub origin: UrlOrigin,
     /// In place of the URL's.
     pub password: Option<String>,
+    /// A password in the URL counts before that one.
+    pub url_first: bool,
     pub tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
     pub timeout: Duration,
@@ -42,11 +44,13 @@ impl Locks {
             url,
             origin,
             password,
+            url_first,
             tls,
             timeout,
         } = access;
         let mut server = Server::parse(url, origin, tls, timeout, prefix)?;
-        if let Some(password) = password {
+        let stays = url_first && server.password.is_some();
+        if let Some(password) = password.filter(|_| !stays) {
             server.set_password(password);
         }
         Ok(Self {

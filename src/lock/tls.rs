@@ -36,31 +36,31 @@ impl TlsFiles {
         let mut given = Vec::new();
         if let Some(path) = &self.ca {
             given = certificates(path)?;
-            for certificate in given.iter().cloned() {
+            for certificate in given.iter().filter(|certificate| may_sign(certificate)) {
                 roots
-                    .add(certificate)
+                    .add(certificate.clone())
                     .map_err(|error| unusable(path, &error))?;
             }
         } else {
             let found = rustls_native_certs::load_native_certs();
             roots.add_parsable_certificates(found.certs);
         }
-        if roots.is_empty() {
+        let mut own = RootCertStore::empty();
+        own.add_parsable_certificates(given.iter().cloned());
+        if roots.is_empty() && own.is_empty() {
             return Err(Error::new(
                 ErrorKind::Config,
                 "no trusted certificates found; name the server's CA with --tls-ca".into(),
             ));
         }
-        let chains = WebPkiServerVerifier::builder(Arc::new(roots)).build();
-        let chains = chains.map_err(|error| {
-            Error::new(
-                ErrorKind::Config,
-                format!("can't check certificates: {error}"),
-            )
-        })?;
+        let verifier = Verifier {
+            chains: chains_to(roots)?,
+            own: chains_to(own)?,
+            given,
+        };
         let config = ClientConfig::builder()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Verifier { chains, given }));
+            .with_custom_certificate_verifier(Arc::new(verifier));
         match (&self.cert, &self.key) {
             (None, None) => Ok(config.with_no_client_auth()),
             (Some(cert), Some(key)) => {
@@ -82,6 +82,37 @@ impl TlsFiles {
             )),
         }
     }
+}
+
+/// What verifies chains that end in one of these; `None` without any.
+fn chains_to(roots: RootCertStore) -> Result<Option<Arc<WebPkiServerVerifier>>, Error> {
+    if roots.is_empty() {
+        return Ok(None);
+    }
+    let verifier = WebPkiServerVerifier::builder(Arc::new(roots)).build();
+    verifier.map(Some).map_err(|error| {
+        Error::new(
+            ErrorKind::Config,
+            format!("can't check certificates: {error}"),
+        )
+    })
+}
+
+/// Whether a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) say that it is a CA, or
+/// it has none, as those of old CAs. The library takes any trusted certificate for a CA.
+fn may_sign(certificate: &[u8]) -> bool {
+    const BASIC_CONSTRAINTS: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x13];
+    const TRUE: [u8; 3] = [0x01, 0x01, 0xff];
+    let at = certificate
+        .windows(BASIC_CONSTRAINTS.len())
+        .position(|bytes| bytes == BASIC_CONSTRAINTS);
+    let Some(at) = at else {
+        return true;
+    };
+    let rest = &certificate[at + BASIC_CONSTRAINTS.len()..];
+    // Whether it is critical; an octet string; a sequence in it, which begins with whether it is a CA.
+    let rest = rest.strip_prefix(&TRUE).unwrap_or(rest);
+    matches!(rest, [0x04, _, 0x30, _, value @ ..] if value.starts_with(&TRUE))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
@@ -110,9 +141,22 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
 /// time are checked as those of any other.
 #[derive(Debug)]
 struct Verifier {
-    chains: Arc<WebPkiServerVerifier>,
+    /// For certificates that a CA has signed.
+    chains: Option<Arc<WebPkiServerVerifier>>,
+    /// For a server whose own certificate was given.
+    own: Option<Arc<WebPkiServerVerifier>>,
     /// The certificates of --tls-ca.
     given: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    /// For signatures: the roots don't matter.
+    fn any(&self) -> Result<&WebPkiServerVerifier, rustls::Error> {
+        let any = self.chains.as_deref().or(self.own.as_deref());
+        any.ok_or(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer,
+        ))
+    }
 }
 
 impl ServerCertVerifier for Verifier {
@@ -124,18 +168,17 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self.chains.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        );
-        match verified {
+        let is_given = self.given.iter().any(|own| own == end_entity);
+        let verifier = if is_given { &self.own } else { &self.chains };
+        let verifier = verifier.as_ref().ok_or(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer,
+        ))?;
+        let checked =
+            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match checked {
             // Both are found after the certificate's time was checked.
             Err(rustls::Error::InvalidCertificate(error))
-                if is_about_its_issuer(&error)
-                    && self.given.iter().any(|own| own == end_entity) =>
+                if is_given && is_about_its_issuer(&error) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -150,7 +193,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chains.verify_tls12_signature(message, cert, dss)
+        self.any()?.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -159,11 +202,13 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chains.verify_tls13_signature(message, cert, dss)
+        self.any()?.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chains.supported_verify_schemes()
+        self.any()
+            .map(ServerCertVerifier::supported_verify_schemes)
+            .unwrap_or_default()
     }
 }
 

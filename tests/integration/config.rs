@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Outcome, Redis, Running, free_port, outcome, redlock, wait_until};
+use crate::support::{OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, wait_until};
 
 /// Where a lock "a" with these settings goes: the key that its run sees.
 fn key(command: &mut Command) -> String {
@@ -311,4 +311,76 @@ fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
         .map(|key| redis.cli(&["CLUSTER", "KEYSLOT", key]))
         .collect();
     assert_eq!(slots.len(), 1, "{slots:?}");
+}
+
+/// A directory for `XDG_CONFIG_HOME` with this configuration file.
+fn configured(text: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("redlock.env"), text).unwrap();
+    directory
+}
+
+#[test]
+fn the_password_of_a_configuration_file_goes_to_no_server_that_was_named_elsewhere() {
+    let redis = Redis::with(&["--requirepass", "mine"]);
+    let file = configured("REDLOCK_URL=redis://127.0.0.1:1\nREDLOCK_PASSWORD_FILE=/nowhere\n");
+    let run = |url: &str| {
+        let mut command = redlock(&["-u", url, "run", "a", "--", "true"]);
+        command.env("XDG_CONFIG_HOME", file.path());
+        command
+    };
+    let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
+    outcome(&mut run(&url)).assert_code(0).assert_silent();
+    // Nor is it asked for there.
+    let without = format!("redis://127.0.0.1:{}", redis.port);
+    outcome(&mut run(&without))
+        .assert_code(77)
+        .assert_says("requires a password");
+    let other = file.path().join("password");
+    fs::write(&other, "another\n").unwrap();
+    // What is typed counts before what is in the environment.
+    outcome(run(&url).env("REDLOCK_PASSWORD_FILE", &other)).assert_code(0);
+    fs::write(&other, "mine\n").unwrap();
+    outcome(run(&without).env("REDLOCK_PASSWORD_FILE", &other)).assert_code(0);
+}
+
+#[test]
+fn a_user_who_may_not_read_the_configuration_takes_no_lock_on_the_default_server() {
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let file = configured("REDLOCK_URL=redis://10.0.0.5\n");
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(file.path(), mode(0o755)).unwrap();
+    fs::set_permissions(file.path().join("redlock.env"), mode(0o600)).unwrap();
+    let mut run = user.command(&["./redlock", "run", "a", "--", "true"]);
+    outcome(run.env("XDG_CONFIG_HOME", file.path()))
+        .assert_code(78)
+        .assert_says("this user may not read ");
+    let redis = Redis::start();
+    let mut run = user.redlock(&redis, &["run", "a", "--", "true"]);
+    outcome(run.env("XDG_CONFIG_HOME", file.path()))
+        .assert_code(0)
+        .assert_silent();
+}
+
+#[test]
+fn of_quiet_and_verbose_the_one_that_is_set_where_it_counts_more_does() {
+    let redis = Redis::start();
+    let file = configured("REDLOCK_QUIET=1\n");
+    let mut run = redis.redlock(&["run", "a", "--", "true"]);
+    run.env("XDG_CONFIG_HOME", file.path());
+    outcome(&mut run).assert_code(0).assert_silent();
+    outcome(run.env("REDLOCK_VERBOSE", "1")).assert_says("released");
+    outcome(run.env("REDLOCK_QUIET", "1")).assert_silent();
+}
+
+#[test]
+fn an_empty_line_of_a_file_sets_nothing() {
+    let redis = Redis::start();
+    let file = configured("REDLOCK_TTL=\nREDLOCK_REASON=''\nREDLOCK_URL=\n");
+    let mut run = redis.redlock(&["run", "a", "--", "true"]);
+    outcome(run.env("XDG_CONFIG_HOME", file.path()))
+        .assert_code(0)
+        .assert_silent();
 }

@@ -163,13 +163,13 @@ fn the_history_is_bounded_and_costs_no_round_trip() {
     assert_eq!(scripts() - before, 10);
     assert_eq!(redis.cli(&["LLEN", "{redlock:a}:history"]), "3");
     let mut more = redis.redlock(&["run", "a", "--", "true"]);
-    outcome(more.env("REDLOCK_HISTORY", "2"));
+    outcome(more.env("REDLOCK_HISTORY_SIZE", "2"));
     assert_eq!(redis.cli(&["LLEN", "{redlock:a}:history"]), "2");
     assert_eq!(history(&redis, &["--history-size", "1"]).len(), 1);
     let left: u64 = redis.cli(&["TTL", "{redlock:a}:history"]).parse().unwrap();
     assert!((29 * 86_400..=30 * 86_400).contains(&left));
     let mut bad = redis.redlock(&["run", "a", "--", "true"]);
-    outcome(bad.env("REDLOCK_HISTORY", "10001")).assert_code(78);
+    outcome(bad.env("REDLOCK_HISTORY_SIZE", "10001")).assert_code(78);
 }
 
 #[test]

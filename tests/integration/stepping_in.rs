@@ -43,7 +43,7 @@ fn slow_to_end(redis: &Redis, options: &str) -> Running {
 fn stop_ends_the_command_and_passes_the_lock_on_when_it_is_dead_and_all_sides_say_so() {
     let redis = Redis::start();
     let mut run = slow_to_end(&redis, "");
-    let waiter = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+    let mut waiter = Gated::queued(&redis, &["-q", "a"]);
     let whom = format!("(pid {}) to stop; \"a\" passed on after 0.", run.pid());
     let stop = outcome(&mut redis.redlock(&["stop", "--reason", "hotfix first", "a"]));
     stop.assert_code(0).assert_says("asked ").assert_says(&whom);
@@ -53,7 +53,8 @@ fn stop_ends_the_command_and_passes_the_lock_on_when_it_is_dead_and_all_sides_sa
         .assert_exited(79)
         .assert_says("asked to stop by ")
         .assert_says(": hotfix first; stopping the command");
-    waiter.finish().assert_code(0);
+    waiter.open();
+    waiter.end();
     let history = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
     let history: serde_json::Value = serde_json::from_str(&history).unwrap();
     assert_eq!(history[0]["end"], "cancelled");
@@ -485,4 +486,86 @@ fn while_stop_waits_it_shows_for_whom() {
         terminal.shown
     );
     run.run.finish().assert_exited(79);
+}
+
+#[test]
+fn stop_says_when_the_holder_lost_its_lock_before_its_command_had_ended() {
+    let redis = Redis::start();
+    let hold = [
+        "run",
+        "--ttl",
+        "2s",
+        "-k",
+        "1s",
+        "a",
+        "-c",
+        "echo ready; exec sleep 60",
+    ];
+    let mut holder = Running::start(&mut redis.redlock(&hold));
+    holder.expect_line("ready");
+    holder.suspend();
+    outcome(&mut redis.redlock(&["stop", "a"]))
+        .assert_code(79)
+        .assert_says("its lease expired before it had ended; its command may still run");
+    holder.resume();
+    holder.finish().assert_code(79);
+}
+
+#[test]
+fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
+    let redis = Redis::start();
+    let hold = [
+        "run",
+        "--ttl",
+        "3s",
+        "-k",
+        "1s",
+        "a",
+        "-c",
+        "trap '' TERM; echo ready; while :; do sleep 0.1; done",
+    ];
+    let mut holder = Running::start(&mut redis.redlock(&hold));
+    holder.expect_line("ready");
+    let stop = Running::start(&mut redis.redlock(&["stop", "--connect-timeout", "200ms", "a"]));
+    wait_until("it has asked", || {
+        redis
+            .keys()
+            .iter()
+            .any(|key| key.ends_with(":state") && redis.cli(&["HKEYS", key]).contains("cancelled"))
+    });
+    redis.stall();
+    stop.finish()
+        .assert_code(69)
+        .assert_says("was asked to stop");
+    redis.resume();
+    holder.finish().assert_code(79);
+}
+
+#[test]
+fn of_several_slots_one_that_ends_is_seen_soon() {
+    let redis = Redis::start();
+    let mut holders = [0, 1].map(|_| {
+        let hold = [
+            "run",
+            "--slots",
+            "2",
+            "a",
+            "-c",
+            "echo ready; exec sleep 60",
+        ];
+        let mut holder = Running::start(&mut redis.redlock(&hold));
+        holder.expect_line("ready");
+        holder
+    });
+    let id = ids(&redis, "holders").remove(0);
+    let said = outcome(&mut redis.redlock(&["stop", "--id", &id, "a"]));
+    said.assert_code(0).assert_says("passed on after 0.");
+    let ended = |holder: &mut Running| holder.has_ended();
+    assert_eq!(
+        holders
+            .iter_mut()
+            .filter_map(|it| ended(it).then_some(()))
+            .count(),
+        1
+    );
 }

@@ -406,6 +406,20 @@ fn a_self_signed_certificate_is_trusted_by_itself_and_its_name_and_time_are_chec
             &["name the CA that signed it"],
         );
     }
+    // One that is trusted for itself, and isn't a CA, vouches for no other.
+    openssl(
+        dir,
+        "x509 -req -in stranger.csr -CA leaf.crt -CAkey leaf.key -CAcreateserial -days 2 -extfile names -out forged.crt",
+    );
+    fs::copy(dir.join("stranger.key"), dir.join("forged.key")).unwrap();
+    {
+        let (_redis, port) = encrypted(dir, "forged");
+        assert_line(
+            &end("localhost", port, "leaf.crt"),
+            78,
+            &["isn't signed by a trusted CA"],
+        );
+    }
     let (_redis, port) = encrypted(dir, "over");
     assert_line(
         &end("localhost", port, "over.crt"),

@@ -315,7 +315,10 @@ fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         for option in options(command) {
             let long = option.get_long().unwrap();
-            let variable = cli::variable(long);
+            let Some(variable) = cli::variable(long) else {
+                assert!(["shell", "unless", "while-pid"].contains(&long), "{long}");
+                continue;
+            };
             assert!(help.contains(&format!("[env: {variable}]")), "{variable}");
             let own = ["NAME", "TOKEN", "FENCE", "SLOT", "WAITED_MS", "HELD"];
             assert!(!own.contains(&&variable["REDLOCK_".len()..]), "{variable}");
@@ -327,10 +330,6 @@ fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
                 _ => None,
             };
             let words: Vec<&str> = words.into_iter().chain(needs).collect();
-            // Scripts are any text.
-            if ["unless", "shell"].contains(&long) {
-                continue;
-            }
             let wrong = if ["reason", "label"].contains(&long) {
                 " "
             } else {
@@ -397,8 +396,11 @@ fn a_house_setting_does_what_its_option_does() {
     )
     .assert_code(124)
     .assert_says("--timeout 200ms");
-    script(&[("REDLOCK_UNLESS", "true")], "echo ran").assert_code(0);
-    assert_eq!(script(&[("REDLOCK_UNLESS", "true")], "echo ran").stdout, "");
+    // What is run, only the command line says.
+    assert_eq!(
+        script(&[("REDLOCK_UNLESS", "true")], "echo ran").stdout,
+        "ran\n"
+    );
     let reason = "redlock status --json \"$REDLOCK_NAME\"";
     let end = script(
         &[("REDLOCK_REASON", "release 1.2"), ("REDLOCK_SLOTS", "3")],
@@ -423,13 +425,7 @@ fn a_house_setting_does_what_its_option_does() {
         &[("REDLOCK_SHELL", "echo from the setting")],
         &["run", "c"],
     );
-    assert_eq!(end.assert_code(0).stdout, "from the setting\n");
-    let end = with(
-        &redis,
-        &[("REDLOCK_SHELL", "echo from the setting")],
-        &["run", "c", "--", "true"],
-    );
-    assert_eq!(end.assert_code(0).stdout, "");
+    assert_eq!(end.assert_code(64).stdout, "");
     let end = with(&redis, &[("REDLOCK_FORMAT", "token")], &["acquire", "d"]);
     assert_eq!(end.assert_code(0).stdout.lines().count(), 1, "{end:?}");
     assert!(!end.stdout.contains('='), "{end:?}");
@@ -524,5 +520,21 @@ fn an_unknown_variable_is_a_warning_in_one_line_that_quiet_silences() {
         with(&redis, &[known], &["run", "a", "--", "true"])
             .assert_code(0)
             .assert_silent();
+    }
+}
+
+#[test]
+fn an_empty_script_is_refused_and_so_is_a_command_of_wait() {
+    for (words, says) in [
+        (
+            &["run", "--unless", "", "a", "--", "true"][..],
+            "must not be empty",
+        ),
+        (&["run", "a", "-c", " "], "must not be empty"),
+        (&["wait", "a", "--", "true"], "wait runs no command"),
+    ] {
+        outcome(&mut redlock(words))
+            .assert_code(64)
+            .assert_says(says);
     }
 }

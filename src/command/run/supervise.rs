@@ -59,8 +59,8 @@ impl Run<'_> {
             }
         };
         if job.is_service {
-            let command = &self.acquisition.request.who.command;
-            systemd::ready(&format!("running {}", report::command_line(command)));
+            let what = report::describe_job(&self.acquisition.request.who);
+            systemd::ready(&format!("running {what}"));
         }
         let policy = session::Policy {
             on_terminal: self.on_terminal,
@@ -445,7 +445,7 @@ impl Supervision<'_> {
                 } else {
                     ""
                 };
-                self.run.verbosity().info(format_args!(
+                report::error(format_args!(
                     "ran longer than --timeout {}{hint}; {what}",
                     humantime::format_duration(timeout)
                 ));

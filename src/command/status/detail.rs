@@ -155,6 +155,14 @@ impl Block {
         if let Some(holder) = &hold.holder {
             self.job(id, &holder.who);
         }
+        let is_watched = hold
+            .holder
+            .as_ref()
+            .is_some_and(|holder| !holder.kept && holder.who.instance.is_some());
+        if is_watched {
+            let stop = typed(&["stop", "--id", id], &lock.name);
+            self.fact(id, "to stop it", Style::Plain, &stop);
+        }
         let free = typed(&["release", "--force", "--id", id], &lock.name);
         self.fact(id, "to free it", Style::Plain, &free);
     }
