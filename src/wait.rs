@@ -683,10 +683,8 @@ impl<'a> Wait<'a> {
                 self.is_known = false;
                 self.end(End::Superseded(by), actions);
             }
-            Ok(Acquired::Removed(by)) => {
-                self.is_known = false;
-                self.end(End::Removed(by), actions);
-            }
+            // The lock may be granted to us, for somebody to get it from us at once.
+            Ok(Acquired::Removed(by)) => self.end(End::Removed(by), actions),
             Ok(Acquired::Busy(busy)) => {
                 // Without a place nothing of us is left there.
                 self.is_known = self.place.is_some();

@@ -11,7 +11,7 @@
 -- ARGV[13] number in an outside order or ''
 -- ARGV[14] once (ms that a success counts, or 0)
 -- ARGV[15] repair (1 or 0)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when it was removed from the queue
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
 -- @include lock
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
@@ -102,25 +102,30 @@ end
 if success >= 0 and success < once then return {3, success} end
 local value = lock_value()
 if type(value) == 'table' then return value end
-if is_held(token, value) then return accept(value) end
+if is_held(token, value) then
+  -- Who reads this hasn't started its command. A request that arrives late may be that of a run that has,
+  -- so that nothing is freed here.
+  local cancelled = notice('cancelled', token)
+  if cancelled then return {4, cancelled} end
+  return accept(value)
+end
 if not value and frozen > 0 then
   clear_lock()
   value = FROZEN
 end
 
-local score, own_id = false, false
-if place ~= '' then
-  -- The server knows the number by the token, also for a minute after that has left the queue.
-  score = redis.call('ZSCORE', queue, token)
-  if score then
-    ticket = int_text(ticket_of(tonumber(score)))
-  else
-    -- A person doesn't want it to wait any more.
-    own_id = id(token)
-    local removed = redis.call('HGET', state, 'removed:' .. own_id)
-    if removed then return {4, string.match(removed, '^%d+ (.*)$') or ''} end
-  end
-  if not score and ticket == '' then
+local score, own_id, cancelled = false, false, false
+-- The server knows the number by the token, also for a minute after that has left the queue.
+if place ~= '' then score = redis.call('ZSCORE', queue, token) end
+if score then
+  ticket = int_text(ticket_of(tonumber(score)))
+else
+  -- A person doesn't want it to wait any more, or has stopped it when its grant wasn't confirmed yet.
+  own_id = id(token)
+  local removed
+  removed, cancelled = unpack(redis.call('HMGET', state, 'removed:' .. own_id, 'cancelled:' .. own_id))
+  if removed then return {4, string.match(removed, '^%d+ (.*)$') or ''} end
+  if place ~= '' and ticket == '' then
     local left_at, its = string.match(redis.call('HGET', state, 'left:' .. own_id) or '', '^(%d+) (%d+)$')
     if left_at and now_ms - tonumber(left_at) <= 60000 then ticket = its end
     -- Its grant has run out, and another client has got the lock since.
@@ -143,6 +148,7 @@ if ticket ~= '' then
   local newest = redis.call('HMGET', state, 'superseded', 'superseded_by')
   if tonumber(ticket) < tonumber(newest[1] or 0) then return superseded(newest[2]) end
 end
+if cancelled then return {4, string.match(cancelled, '^%d+ (.*)$') or ''} end
 
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then

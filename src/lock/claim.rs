@@ -85,7 +85,8 @@ pub enum Acquired {
     Superseded(Box<Who>),
     /// A run succeeded this long ago, which is recent enough.
     Done(Duration),
-    /// This person has removed us from the queue.
+    /// This person has removed us from the queue, or has stopped us before we knew that the lock was ours; or a
+    /// newer run has. What we may have is ours to release.
     Removed(Box<Who>),
 }
 

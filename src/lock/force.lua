@@ -1,5 +1,5 @@
 -- force: free the lock from any holder, or take it from one holder only; a run that loses it learns who did it.
--- With the id of a waiter, that one leaves the queue and gives up.
+-- With the id of a waiter, that one leaves the queue and gives up; so does one that hasn't confirmed its grant.
 -- ARGV[4] id ('' for any)
 -- ARGV[5] by (JSON; '' when the holder's process is known to be dead)
 -- Returns {1, entry of a holder or nil, how many} when freed; {0} when free; {2, id, entry or nil} when others hold it; {3, entry of a waiter or nil} when that left the queue
@@ -56,9 +56,14 @@ end
 grant_next(value)
 for n, token in ipairs(out) do
   local lost = entries[n]
-  keep_ticket(token, lost)
   if lost and by ~= '' then
-    record_end(token, lost, now_ms, 'forced', by)
+    -- A grant that isn't confirmed: its run comes back as a waiter, or has just started its command.
+    local _, phase = string.match(lost, PHASE)
+    if phase == 'granted' then
+      post_notice('removed', token, by)
+    else
+      record_end(token, lost, now_ms, 'forced', by)
+    end
     -- For another client's lock no process would read it.
     if string.find(lost, '"instance":"', 1, true) then post_notice('forced', token, by) end
   else

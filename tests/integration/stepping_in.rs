@@ -1,13 +1,14 @@
 //! Stepping in: stopping a holder, forcing a lock free, removing a waiter.
 
 use std::process::Command;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::lua::{SHARED, WHO, call};
 use crate::pty::Terminal;
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, is_alive, outcome, path, queued,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, is_alive, now, outcome, path, queued,
     wait_until, with_default_signals,
 };
 
@@ -27,6 +28,11 @@ fn ids(redis: &Redis, whose: &str) -> Vec<String> {
 
 fn is_held(redis: &Redis) -> bool {
     redis.cli(&["EXISTS", "redlock:a"]) == "1"
+}
+
+/// How many milliseconds are left of the lease.
+fn pttl(redis: &Redis) -> u64 {
+    redis.cli(&["PTTL", "redlock:a"]).parse().unwrap()
 }
 
 /// A run of "a" whose COMMAND takes its time to end when it is asked to, and says so.
@@ -466,6 +472,117 @@ fn a_waiter_that_no_message_reaches_is_removed_for_good_and_those_behind_it_may_
     // Its place is found, and what another client has made of the queue does no harm.
     redis.cli(&["SET", "{redlock:a}:queue", "x"]);
     assert_eq!(call(&redis, "force", &[&writer, WHO])[0], "2");
+}
+
+/// A waiter for "a" that was suspended before its predecessor ended, so that it has the lock without
+/// knowing of it; its command leaves a file. With its id.
+fn granted(redis: &Redis, options: &[&str]) -> (Running, String) {
+    let holder = Gated::start(redis, &[options, &["a"]].concat()).ready();
+    let command = ["a", "-c", "touch ran"];
+    let mut waiter = redis.redlock(&[&["run"], options, &command].concat());
+    let mut waiter = Running::start(waiter.current_dir(redis.dir.path()));
+    waiter.wait_until_queued(redis);
+    let id = ids(redis, "waiters").remove(0);
+    waiter.suspend();
+    holder.end();
+    assert_eq!(ids(redis, "holders"), std::slice::from_ref(&id));
+    assert!(
+        redis
+            .cli(&["HVALS", "{redlock:a}:meta"])
+            .contains(" granted")
+    );
+    (waiter, id)
+}
+
+/// It goes on, and gives up because of what a person has said meanwhile.
+#[track_caller]
+fn goes_on_and_gives_up(redis: &Redis, waiter: Running, reason: &str) {
+    waiter.resume();
+    waiter
+        .finish()
+        .assert_exited(75)
+        .assert_says("removed from the queue of lock \"a\" by ")
+        .assert_says(&format!(": {reason}"));
+    assert!(!redis.dir.path().join("ran").exists());
+    assert!(!is_held(redis));
+    let history = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
+    let history: Vec<serde_json::Value> = serde_json::from_str(&history).unwrap();
+    let ends: Vec<_> = history.iter().map(|one| one["end"].as_str()).collect();
+    assert!(
+        !ends.contains(&Some("forced")) && !ends.contains(&Some("cancelled")),
+        "{ends:?}"
+    );
+    assert_nothing_left(redis);
+}
+
+#[test]
+fn a_suspended_waiter_that_loses_its_grant_by_force_gives_up_when_it_goes_on() {
+    let redis = Redis::start();
+    let (waiter, id) = granted(&redis, &[]);
+    let until = now() + Duration::from_millis(pttl(&redis));
+    let force = ["release", "--force", "--id", &id, "--reason", "old", "a"];
+    outcome(&mut redis.redlock(&force)).assert_code(0);
+    assert!(!is_held(&redis));
+    // Before that its command might have started on the grant, and would be stopped.
+    wait_until("the grant is over", || now() > until);
+    goes_on_and_gives_up(&redis, waiter, "old");
+}
+
+#[test]
+fn a_suspended_waiter_whose_grant_was_stopped_gives_up_when_it_goes_on() {
+    for options in [&[][..], &["--slots", "1"]] {
+        let redis = Redis::start();
+        let (waiter, id) = granted(&redis, options);
+        let stop = ["stop", "-n", "--id", &id, "--reason", "old", "a"];
+        outcome(&mut redis.redlock(&stop)).assert_code(0);
+        wait_until("the grant is over", || !is_held(&redis));
+        goes_on_and_gives_up(&redis, waiter, "old");
+    }
+}
+
+#[test]
+fn a_waiter_that_finds_itself_stopped_while_its_grant_lasts_frees_the_lock_at_once() {
+    let redis = Redis::start();
+    // It polls, so that it asks before it starts its command.
+    redis.cli(&["ACL", "SETUSER", "default", "-subscribe"]);
+    let (waiter, id) = granted(&redis, &[]);
+    outcome(&mut redis.redlock(&["stop", "-n", "--id", &id, "--reason", "old", "a"]))
+        .assert_code(0);
+    // For longer than a run takes to end.
+    redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
+    goes_on_and_gives_up(&redis, waiter, "old");
+}
+
+#[test]
+fn a_waiter_that_was_stopped_before_it_confirmed_its_grant_is_told_so_each_time_and_frees_the_lock()
+{
+    for limit in ["1", "2", SHARED] {
+        let redis = Redis::start();
+        let ask = |token, limit, place, ticket| {
+            let rest = ["0", "fifo", "0", "", "0", "0"];
+            let args = [&[token, "30000", limit, WHO, place, ticket], &rest[..]].concat();
+            call(&redis, "acquire", &args)
+        };
+        let release = |token| call(&redis, "release", &[token, "0", "", "0"]);
+        assert_eq!(ask("holder", "1", "", "")[0], "1");
+        assert_eq!(ask("waiter", limit, "poll", "")[0], "0");
+        assert_eq!(ask("behind", "1", "poll", "")[0], "0");
+        assert_eq!(release("holder"), ["1"]);
+        let id = ids(&redis, "holders").remove(0);
+        assert_eq!(call(&redis, "stop", &[&id, WHO]), ["1"]);
+        // The server gives it the lock, and a run that has started on it keeps it until it has ended.
+        for (place, ticket) in [("poll", "1"), ("poll", ""), ("", "")] {
+            assert_eq!(ask("waiter", limit, place, ticket), ["4", WHO]);
+            assert_eq!(ids(&redis, "holders"), std::slice::from_ref(&id));
+        }
+        assert_eq!(call(&redis, "check", &["waiter", "30000"])[2], WHO);
+        assert_eq!(release("waiter"), ["1"]);
+        assert_ne!(ids(&redis, "holders"), std::slice::from_ref(&id));
+        for (place, ticket) in [("poll", "1"), ("poll", ""), ("", "")] {
+            assert_eq!(ask("waiter", limit, place, ticket), ["4", WHO]);
+        }
+        assert_eq!(ask("behind", "1", "poll", "2")[0], "1");
+    }
 }
 
 #[test]

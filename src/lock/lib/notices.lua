@@ -12,7 +12,8 @@ end
 -- Posts a notice for the run that holds a lock: who forced it out ('forced'), that its job has
 -- released the lock ('released'), who wants it to end ('cancelled'), or for how long its job has extended
 -- the lock ('extended'); or, for a waiter that has left the queue and may not know its ticket, that ticket ('left');
--- or, for one that was taken out of it, who did that ('removed').
+-- or, for one that was taken out of it, or whose grant was taken away before it was confirmed, who did that
+-- ('removed').
 -- The last ones are kept, even if their runs have ended.
 local function post_notice(kind, token, text)
   local field = kind .. ':' .. id(token)

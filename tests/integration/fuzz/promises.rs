@@ -93,6 +93,8 @@ struct Past {
     released: bool,
     /// It left the queue.
     cancelled: bool,
+    /// The step that took its grant away before it was confirmed.
+    removed: Option<u64>,
     last: Option<(Vec<String>, Answer, u64)>,
 }
 
@@ -389,7 +391,7 @@ impl Promises {
     }
 
     /// Nobody becomes a holder, or stops being one, but in the ways there are.
-    fn holds(&self, step: &Step) -> Result<(), Broken> {
+    fn holds(&mut self, step: &Step) -> Result<(), Broken> {
         let &Step {
             act,
             before,
@@ -423,6 +425,13 @@ impl Promises {
                     "a hold ends in no other way",
                     "{token} lost its hold by {act:?}"
                 );
+                let entry = before.meta.get(token).map(String::as_str);
+                let phase = entry.and_then(scripts::hold).map(|entry| entry.phase);
+                if let (Act::Force(_), Some("granted"), Some(&n)) =
+                    (act, phase.as_deref(), self.tokens.get(token))
+                {
+                    self.pasts[n].removed = Some(step.number);
+                }
                 continue;
             };
             // What is granted may be longer than what is then asked for.
@@ -798,6 +807,11 @@ impl Promises {
                     "{token} gave up, and no newer run has been there"
                 );
             }
+            Answer::Removed => promise!(
+                self.pasts[n].removed.is_some(),
+                "no run gives up without a reason",
+                "{token} gave up, and nobody has taken its grant away"
+            ),
             Answer::Enough => {
                 let ago = self.success.map(|success| after.now - success);
                 promise!(
@@ -906,6 +920,7 @@ impl Promises {
         let same = match (&first, answer) {
             (Answer::Held { .. }, Answer::Held { .. })
             | (Answer::Superseded, Answer::Superseded)
+            | (Answer::Removed, Answer::Removed)
             | (Answer::Enough, Answer::Enough | Answer::Busy { .. } | Answer::Held { .. })
             | (Answer::Busy { .. }, Answer::Busy { .. } | Answer::Held { .. })
             | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost)

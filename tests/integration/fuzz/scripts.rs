@@ -238,6 +238,8 @@ pub enum Answer {
         all: bool,
     },
     Superseded,
+    /// Somebody doesn't want it to run any more.
+    Removed,
     Enough,
     /// To a renewal or a check: held for this many more milliseconds.
     Ours {
@@ -298,6 +300,7 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
             all: matches!(fields.get(11), Some(Value::Int(1))),
         },
         ("acquire", [Value::Int(2), _]) => Answer::Superseded,
+        ("acquire", [Value::Int(4), _]) => Answer::Removed,
         ("acquire", [Value::Int(3), Value::Int(_)]) => Answer::Enough,
         ("renew", [Value::Int(1), Value::Int(left), _, _, _, _])
         | ("check", [Value::Int(1), Value::Int(left), ..]) => Answer::Ours { left: *left },
