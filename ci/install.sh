@@ -21,7 +21,8 @@ download() {
         fi
         ;;
     esac || {
-        say "can't download $1 from $releases"
+        # Without a user and password in the URL, which may have a slash that isn't encoded.
+        say "can't download $1 from $(echo "$releases" | sed 's,//[^/@]*:.*@,//,; s,//[^/]*@,//,')"
         exit 69
     }
 }
@@ -41,7 +42,7 @@ install_redlock() {
     trap 'rm -rf "$work"' EXIT
     trap 'exit 1' HUP INT TERM
     download "$tarball" "$work/$tarball"
-    expected=${REDLOCK_SHA256:-}
+    expected=$(echo "${REDLOCK_SHA256:-}" | sed y/ABCDEF/abcdef/)
     if [ -z "$expected" ]; then
         download SHA256SUMS "$work/SHA256SUMS"
         expected=$(sed -n "s/^\([0-9a-f]*\)  $tarball\$/\1/p" "$work/SHA256SUMS")

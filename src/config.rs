@@ -349,7 +349,7 @@ fn user_file() -> Option<PathBuf> {
 /// `export`, optional quotes. Of several lines with one name the last counts, so it comes first.
 fn parse(path: &Path, text: &str) -> Result<Vec<Setting>, BadConfig> {
     let mut settings = Vec::new();
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let (number, line) = (index + 1, line.trim());
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -399,6 +399,14 @@ mod tests {
             sources.get("REDLOCK_URL").unwrap().said(),
             "f:3: REDLOCK_URL"
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_file() {
+        for text in ["REDLOCK_TTL=9s", "# ours\nREDLOCK_TTL=9s"] {
+            let settings = parse(Path::new("f"), &format!("\u{feff}{text}")).unwrap();
+            assert_eq!(settings[0].name, "REDLOCK_TTL");
+        }
     }
 
     #[test]

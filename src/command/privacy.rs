@@ -2,8 +2,8 @@
 //!
 //! A secret is known by its name: `--password=x`, `--api-key x`, `DB_PASSWORD=x`, `"token": "x"`,
 //! `Authorization: x`; it is the password of a URL; or the value of one of the few options that have no
-//! telling name (`mysql -px`). What only refers to a secret is none: a variable in a line for a shell, the
-//! name of a file.
+//! telling name (`mysql -px`), whatever runs that program (`sudo mysql -px`). What only refers to a secret
+//! is none: a variable in a line for a shell, the name of a file.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,101 +19,394 @@ pub(super) fn masked(text: &str) -> Cow<'_, str> {
 /// The words of a command line, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    program: Option<String>,
-    next: Next,
-}
-
-/// What the word before says of the next one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Next {
-    #[default]
-    Anything,
-    /// It is the value of an option with a telling name, unless it is another option.
-    Secret,
-    /// It is a user and a password, with a colon between them.
-    UserAndPassword,
-    /// It is a line for a shell.
-    ShellLine,
+    command: Command,
 }
 
 impl Words {
     /// The next word without its secrets.
     pub(super) fn masked<'a>(&mut self, word: &'a str) -> Cow<'a, str> {
-        let program = self.program.get_or_insert_with(|| name_of(word).into());
-        let is_option = word.starts_with('-');
-        match std::mem::take(&mut self.next) {
-            Next::Secret if !is_option && !word.is_empty() => return MASK.into(),
-            Next::UserAndPassword if !is_option => return after_colon(word, 0),
-            Next::ShellLine => return masked(word),
-            Next::Secret | Next::UserAndPassword | Next::Anything => {}
+        match self.command.read(word) {
+            Role::Line => return masked(word),
+            Role::Value(value, at) => {
+                if let Some(secret) = value.secret_in(&word[at..]) {
+                    return without(word, Some(at + secret..word.len()));
+                }
+            }
+            Role::Other => {}
         }
         let name = word.len() - word.trim_start_matches(is_name).len();
-        if name == word.len() {
-            self.next = next_after(program, word);
-        }
-        match short_option(program, word) {
-            Some(Short::Attached(at)) => return without(word, Some(at..word.len())),
-            Some(Short::UserAndPassword(at)) => return after_colon(word, at),
-            None => {}
-        }
         // All of the value, whatever characters it has.
-        if word[name..].starts_with('=') && word.len() > name + 1 && is_secret(&word[..name]) {
-            return without(word, Some(name + 1..word.len()));
+        if let Some(text) = word[name..]
+            .strip_prefix('=')
+            .filter(|text| !text.is_empty())
+        {
+            match secret_named(&word[..name]) {
+                Some(value) if value.secret_in(text).is_some() => {
+                    return without(word, Some(name + 1..word.len()));
+                }
+                Some(_) => return Cow::Borrowed(word),
+                None => {}
+            }
         }
         without(word, secrets_in(word, false))
     }
 }
 
-/// What follows a word that is an option by its look.
-fn next_after(program: &str, word: &str) -> Next {
-    if !word.starts_with('-') {
-        return Next::Anything;
-    }
-    match (program, word) {
-        ("sshpass", "-p") | ("redis-cli", "-a" | "--pass") => Next::Secret,
-        ("curl" | "wget", "-u" | "--user" | "--proxy-user" | "-U") => Next::UserAndPassword,
-        _ if is_secret(word) => Next::Secret,
-        // As in `sh -c`, `bash -lc`.
-        _ if !word.starts_with("--") && word.ends_with('c') => Next::ShellLine,
-        _ => Next::Anything,
-    }
+/// What is known of a command by those of its words that were read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Command {
+    /// What it runs; `None` until that comes.
+    program: Option<&'static Program>,
+    /// The short options with a value of the program before it, which will run it.
+    prefix: Option<&'static str>,
+    next: Next,
+    /// What it prints is a secret.
+    prints_secret: bool,
 }
 
-/// The value of an option without a telling name, in the same word; it begins at this byte.
-enum Short {
-    Attached(usize),
-    UserAndPassword(usize),
+/// What the word before says of the next one, unless that is an option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Next {
+    #[default]
+    Anything,
+    Value(Sensitive),
+    /// It is a line for a shell.
+    Line,
+    /// It is the value of another option.
+    Passed,
 }
 
-fn short_option(program: &str, word: &str) -> Option<Short> {
-    let has_more = |start: &str| word.len() > start.len() && word.starts_with(start);
-    match program {
-        "mysql" | "mysqldump" | "mysqladmin" | "mysqlimport" | "mariadb" | "mariadb-dump"
-        | "mariadb-admin" | "sshpass"
-            if has_more("-p") && !word.starts_with("-p=") =>
-        {
-            Some(Short::Attached(2))
+/// A value that is a secret, or has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sensitive {
+    Secret,
+    /// A secret, unless it is the path of one.
+    SecretOrPath,
+    /// A user and a password, with a colon between them.
+    UserAndPassword,
+    /// A header of HTTP.
+    Header,
+}
+
+/// What a word is by its place. A value begins at this byte of it.
+enum Role {
+    Other,
+    Value(Sensitive, usize),
+    Line,
+}
+
+impl Command {
+    fn read(&mut self, word: &str) -> Role {
+        let is_option = word.starts_with('-');
+        match std::mem::take(&mut self.next) {
+            Next::Value(value) if !is_option && !word.is_empty() => return Role::Value(value, 0),
+            Next::Line if !is_option => return Role::Line,
+            Next::Passed if !is_option => return Role::Other,
+            Next::Line if word == "--" => {
+                self.next = Next::Line;
+                return Role::Other;
+            }
+            _ => {}
         }
-        "curl" | "wget" => ["--user=", "--proxy-user=", "-u"]
-            .into_iter()
-            .find(|start| has_more(start))
-            .map(|start| Short::UserAndPassword(start.len())),
-        _ => None,
+        let is_skipped = word.contains('=') || self.prefix.is_some() && is_number(word);
+        if word == "--" {
+            // As in `kubectl exec pod -- mysql`.
+            *self = Self::default();
+        } else if is_option {
+            return self.option(word);
+        } else if let Some(program) = self.program {
+            if program.has_login && word == "login" {
+                self.program = Some(&LOGIN);
+            }
+            return program
+                .words
+                .map_or(Role::Other, |value| Role::Value(value, 0));
+        } else if !is_skipped {
+            self.begin(name_of(word));
+        }
+        Role::Other
+    }
+
+    /// The name of a program.
+    fn begin(&mut self, name: &str) {
+        let prefix = PREFIXES.iter().find(|(prefix, _)| *prefix == name);
+        match prefix {
+            Some((_, valued)) => self.prefix = Some(valued),
+            None if self.prints_secret && PRINTING.names.contains(&name) => {
+                self.program = Some(&PRINTING);
+            }
+            None => {
+                let known = PROGRAMS.iter().find(|known| known.names.contains(&name));
+                self.program = Some(known.unwrap_or(&OTHER));
+            }
+        }
+    }
+
+    fn option(&mut self, word: &str) -> Role {
+        let is_long = word.starts_with("--");
+        let prefix = self.prefix.filter(|_| self.program.is_none());
+        let program = self.program.unwrap_or(&OTHER);
+        let valued = prefix.unwrap_or(program.valued);
+        let short = if is_long {
+            None
+        } else {
+            short_option(valued, word)
+        };
+        if prefix.is_some() {
+            let is_short = short.is_some_and(|(_, at)| at == word.len());
+            if is_short || PREFIX_OPTIONS.contains(&word) {
+                self.next = Next::Passed;
+                return Role::Other;
+            }
+        }
+        if let (Some((option, at)), None) = (short, prefix) {
+            let value = program.values.iter().find(|(name, _)| *name == option);
+            match value {
+                Some((_, value)) if at < word.len() => return Role::Value(*value, at),
+                // `mysql -p` asks for the password.
+                Some((_, value)) if !program.only_attached => self.next = Next::Value(*value),
+                None if program.names.is_empty() => {}
+                _ => return Role::Other,
+            }
+        }
+        if self.next != Next::Anything || !word.chars().all(is_name) {
+            return Self::long_value(program, word);
+        }
+        self.next = match secret_named(word) {
+            Some(value) => Next::Value(value),
+            None if program.pairs.contains(&word) => Next::Value(Sensitive::UserAndPassword),
+            None if prefix.is_none() && HEADERS.contains(&word) => Next::Value(Sensitive::Header),
+            // As in `sh -c`, `bash -lc`.
+            None if !is_long && prefix.is_none() && program.runs_lines && word.ends_with('c') => {
+                Next::Line
+            }
+            None => Next::Anything,
+        };
+        Role::Other
+    }
+
+    /// The value of `--user=ann:x`.
+    fn long_value(program: &Program, word: &str) -> Role {
+        let Some((name, _)) = word.split_once('=') else {
+            return Role::Other;
+        };
+        let at = name.len() + 1;
+        if at == word.len() {
+            Role::Other
+        } else if program.pairs.contains(&name) {
+            Role::Value(Sensitive::UserAndPassword, at)
+        } else if HEADERS.contains(&name) {
+            Role::Value(Sensitive::Header, at)
+        } else {
+            Role::Other
+        }
     }
 }
+
+impl Sensitive {
+    /// Where the secret begins in such a value, if there is one.
+    fn secret_in(self, text: &str) -> Option<usize> {
+        let after_colon = || text.find(':').map(|colon| colon + 1);
+        let start = match self {
+            Self::SecretOrPath if is_path(text) => return None,
+            Self::Secret | Self::SecretOrPath => 0,
+            Self::UserAndPassword => after_colon()?,
+            Self::Header => {
+                let start = after_colon()?;
+                let name = &text[..start - 1];
+                if !name.chars().all(is_name) || secret_named(name).is_none() {
+                    return None;
+                }
+                start + text[start..].len() - text[start..].trim_start().len()
+            }
+        };
+        (start < text.len()).then_some(start)
+    }
+}
+
+/// The first of a group of short options that takes a value, and where that begins: `-su ann` has `u`.
+fn short_option(valued: &str, word: &str) -> Option<(char, usize)> {
+    let mut letters = word.char_indices().skip(1);
+    let (at, option) = letters.find(|(_, letter)| valued.contains(*letter))?;
+    Some((option, at + option.len_utf8()))
+}
+
+/// A number, a duration, or a variable in place of one, as in `timeout 60s`.
+fn is_number(word: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit() || c == '.';
+    word.starts_with('$')
+        || word.starts_with(is_digit)
+            && word
+                .trim_end_matches(['s', 'm', 'h', 'd'])
+                .chars()
+                .all(is_digit)
+}
+
+/// A program with options that have no telling name.
+#[derive(Debug)]
+struct Program {
+    names: &'static [&'static str],
+    /// Its short options that take a value.
+    valued: &'static str,
+    /// Those of them that take a secret.
+    values: &'static [(char, Sensitive)],
+    /// Whether a secret is only in the same word as its option.
+    only_attached: bool,
+    /// The long options with a user and a password.
+    pairs: &'static [&'static str],
+    /// What its words are that are no options.
+    words: Option<Sensitive>,
+    /// Whether it takes a password after the word `login`.
+    has_login: bool,
+    /// Whether an option that ends in `c` has a line for a shell.
+    runs_lines: bool,
+}
+
+/// Any program. Of a group of options only the first is known to be one.
+const OTHER: Program = Program {
+    names: &[],
+    valued: "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    values: &[('H', Sensitive::Header)],
+    only_attached: false,
+    pairs: &[],
+    words: None,
+    has_login: false,
+    runs_lines: true,
+};
+
+/// One that prints a secret.
+const PRINTING: Program = Program {
+    names: &["echo", "printf"],
+    words: Some(Sensitive::Secret),
+    ..OTHER
+};
+
+/// `docker login` and others.
+const LOGIN: Program = Program {
+    valued: "pu",
+    values: &[('p', Sensitive::Secret)],
+    ..OTHER
+};
+
+const PROGRAMS: [Program; 6] = [
+    Program {
+        names: &[
+            "mysql",
+            "mysqldump",
+            "mysqladmin",
+            "mysqlimport",
+            "mariadb",
+            "mariadb-dump",
+            "mariadb-admin",
+        ],
+        valued: "DPSehpu",
+        values: &[('p', Sensitive::Secret)],
+        only_attached: true,
+        runs_lines: false,
+        ..OTHER
+    },
+    Program {
+        names: &["sshpass"],
+        valued: "Pdfp",
+        values: &[('p', Sensitive::Secret)],
+        runs_lines: false,
+        ..OTHER
+    },
+    Program {
+        names: &["redis-cli"],
+        valued: "DXadhinprstu",
+        values: &[('a', Sensitive::Secret)],
+        runs_lines: false,
+        ..OTHER
+    },
+    Program {
+        names: &["curl"],
+        valued: "ACDEFHKPQTUXYbcdehmortuwxyz",
+        values: &[
+            ('H', Sensitive::Header),
+            ('U', Sensitive::UserAndPassword),
+            ('u', Sensitive::UserAndPassword),
+        ],
+        pairs: &["--user", "--proxy-user"],
+        runs_lines: false,
+        ..OTHER
+    },
+    Program {
+        names: &["wget"],
+        pairs: &["--user", "--proxy-user"],
+        runs_lines: false,
+        ..OTHER
+    },
+    Program {
+        names: &[
+            "docker", "podman", "buildah", "nerdctl", "skopeo", "helm", "oc", "az",
+        ],
+        has_login: true,
+        ..OTHER
+    },
+];
+
+/// Programs, and words of the shell, that run the command behind them; with their short options that
+/// take a value.
+const PREFIXES: [(&str, &str); 30] = [
+    ("sudo", "CDRTUghprtu"),
+    ("doas", "Cu"),
+    ("env", "CSu"),
+    ("nice", "n"),
+    ("ionice", "Pcnpu"),
+    ("chrt", "DPTp"),
+    ("timeout", "ks"),
+    ("time", "fo"),
+    ("nohup", ""),
+    ("exec", "a"),
+    ("command", ""),
+    ("builtin", ""),
+    ("eval", ""),
+    ("setsid", ""),
+    ("stdbuf", "eio"),
+    ("unbuffer", ""),
+    ("xargs", "EILPadns"),
+    ("caffeinate", "tw"),
+    ("chronic", ""),
+    ("systemd-inhibit", ""),
+    ("if", ""),
+    ("then", ""),
+    ("elif", ""),
+    ("else", ""),
+    ("while", ""),
+    ("until", ""),
+    ("do", ""),
+    ("!", ""),
+    ("{", ""),
+    ("coproc", ""),
+];
+
+/// Long options of these programs whose value is the next word.
+const PREFIX_OPTIONS: [&str; 16] = [
+    "--user",
+    "--group",
+    "--host",
+    "--prompt",
+    "--chdir",
+    "--chroot",
+    "--unset",
+    "--adjustment",
+    "--class",
+    "--classdata",
+    "--signal",
+    "--kill-after",
+    "--format",
+    "--output",
+    "--max-args",
+    "--max-procs",
+];
+
+/// Options with a header of HTTP.
+const HEADERS: [&str; 3] = ["-H", "--header", "--proxy-header"];
 
 /// A program's name, without its directory.
 fn name_of(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or_default()
-}
-
-/// A word whose part from `start` on is a user and, after a colon, a password.
-fn after_colon(word: &str, start: usize) -> Cow<'_, str> {
-    let colon = word[start..].find(':').map(|at| start + at + 1);
-    match colon {
-        Some(at) if at < word.len() => without(word, Some(at..word.len())),
-        _ => Cow::Borrowed(word),
-    }
 }
 
 /// The text with these parts masked.
@@ -146,67 +439,49 @@ fn secrets_in(text: &str, shell: bool) -> Vec<Range<usize>> {
         shell,
         at: 0,
         quote: None,
+        command: Command::default(),
+        outer: Vec::new(),
+        word_end: 0,
+        is_redirected: false,
+        prints_secret: false,
     };
     let mut secrets = Vec::new();
-    let mut program = "";
-    let mut words = shell.then_some(Next::Anything);
-    let mut begins_command = shell;
     while let Some(c) = scan.next() {
-        let begins_word = scan.at == 0 || text[..scan.at].ends_with(is_separator);
-        let is_quoted =
-            words == Some(Next::Secret) && matches!(c, '"' | '\'') && scan.quote.is_none();
-        let is_word = begins_word && (is_quoted || !is_separator(c));
-        if let Some(next) = words.as_mut().filter(|_| is_word) {
-            let word = &text[scan.at..scan.word_end(scan.at)];
-            let is_option = word.starts_with('-');
-            let secret = match std::mem::take(next) {
-                Next::Secret if !is_option => Some(scan.at..scan.value_end(scan.at)),
-                Next::UserAndPassword if !is_option => scan.after_colon(scan.at),
-                _ => match short_option(program, word) {
-                    Some(Short::Attached(at)) => Some(scan.at + at..scan.value_end(scan.at + at)),
-                    Some(Short::UserAndPassword(at)) => scan.after_colon(scan.at + at),
-                    None => None,
-                },
-            };
-            if let Some(secret) = secret.filter(|secret| !scan.is_reference(secret)) {
-                scan.at = secret.end;
-                secrets.push(secret);
-                continue;
-            }
-            if begins_command && !word.contains('=') {
-                program = name_of(word);
-                begins_command = false;
-            }
-            if word.chars().all(is_name) {
-                *next = match next_after(program, word) {
-                    // It is read as the rest of this one.
-                    Next::ShellLine => Next::Anything,
-                    next => next,
-                };
-            }
+        let begins_word = shell && scan.begins_word(c);
+        let secret = begins_word.then(|| scan.secret_in_word(c)).flatten();
+        if let Some(secret) = secret {
+            scan.at = secret.end;
+            secrets.push(secret);
+            continue;
         }
-        if is_name(c) {
-            let start = scan.at;
-            scan.at = start
-                + text[start..]
-                    .find(|c| !is_name(c))
-                    .unwrap_or(text.len() - start);
-            let secret = scan.secret_after(start..scan.at);
-            if let Some(secret) = secret.filter(|secret| !secret.is_empty()) {
+        if !is_name(c) {
+            if shell {
+                scan.separate(c);
+            }
+            scan.pass(c);
+            continue;
+        }
+        let start = scan.at;
+        scan.at = text.len() - text[start..].trim_start_matches(is_name).len();
+        if let Some(secret) = scan.secret_after(start..scan.at) {
+            let is_reference = scan.is_reference(&secret);
+            if is_reference && scan.is_output(&secret) {
+                scan.at = secret.start;
+                scan.prints_secret = true;
+            } else if !secret.is_empty() {
                 scan.at = secret.end;
-                if !scan.is_reference(&secret) {
+                if !is_reference {
                     secrets.push(secret);
                 }
             }
-            continue;
         }
-        if shell && matches!(c, ';' | '|' | '&' | '(' | '\n' | '`') {
-            begins_command = true;
-            words = Some(Next::Anything);
-        }
-        scan.pass(c);
     }
     secrets
+}
+
+/// Whether it is the number before a redirection, as in `2>log`.
+fn is_descriptor(word: &str, rest: &str) -> bool {
+    word.bytes().all(|b| b.is_ascii_digit()) && rest.starts_with(['<', '>'])
 }
 
 /// Between the words of a line for a shell, or before the first character of one.
@@ -225,9 +500,102 @@ struct Scan<'a> {
     at: usize,
     /// The quotation that it has come to.
     quote: Option<char>,
+    /// The command that it is in.
+    command: Command,
+    /// Those around it, with what opened the substitution.
+    outer: Vec<(char, Command)>,
+    /// The end of the word that was read last.
+    word_end: usize,
+    /// The next word is the file of a redirection.
+    is_redirected: bool,
+    /// What the next substitution prints is a secret.
+    prints_secret: bool,
 }
 
 impl Scan<'_> {
+    /// Whether a word begins with this character.
+    fn begins_word(&self, c: char) -> bool {
+        let is_first = self.at == 0 || self.text[..self.at].ends_with(is_separator);
+        is_first && self.at >= self.word_end && (self.is_quoted_secret(c) || !is_separator(c))
+    }
+
+    /// Whether it begins a secret in quotation marks, which are masked with it.
+    fn is_quoted_secret(&self, c: char) -> bool {
+        let next = self.command.next;
+        let is_secret = matches!(
+            next,
+            Next::Value(Sensitive::Secret | Sensitive::SecretOrPath)
+        );
+        is_secret && matches!(c, '"' | '\'') && self.quote.is_none()
+    }
+
+    /// Reads the word that begins here: its secret, by what the words before it say.
+    fn secret_in_word(&mut self, c: char) -> Option<Range<usize>> {
+        let is_quoted = self.is_quoted_secret(c);
+        let start = self.at;
+        self.word_end = self.value_end(start);
+        let word = &self.text[start..self.word_end];
+        let is_file = std::mem::take(&mut self.is_redirected);
+        if is_file || is_descriptor(word, &self.text[self.word_end..]) {
+            return None;
+        }
+        let mut role = self.command.read(word);
+        if matches!(role, Role::Line) {
+            self.command = Command::default();
+            role = self.command.read(word);
+        }
+        let Role::Value(value, at) = role else {
+            return None;
+        };
+        let whole = if is_quoted {
+            start..self.word_end
+        } else {
+            self.value_in(start + at)
+        };
+        let text = self.text[whole.clone()].trim_matches(|c| is_quoted && matches!(c, '"' | '\''));
+        let secret = match value {
+            Sensitive::Secret | Sensitive::SecretOrPath => value.secret_in(text).map(|_| whole)?,
+            _ => whole.start + value.secret_in(text)?..whole.end,
+        };
+        if self.is_reference(&secret) {
+            self.prints_secret = self.is_output(&secret);
+            return None;
+        }
+        Some(secret)
+    }
+
+    /// Comes to a character that may end a command, or begin one.
+    fn separate(&mut self, c: char) {
+        let rest = &self.text[self.at + c.len_utf8()..];
+        let opened = self.outer.last().map(|(opened, _)| *opened);
+        match (c, opened) {
+            ('<' | '>', _) => {
+                self.is_redirected = !rest.starts_with('(');
+                self.command.next = Next::Anything;
+            }
+            (')', Some('(')) | ('`', Some('`')) => {
+                self.command = self.outer.pop().map_or(self.command, |(_, outer)| outer);
+            }
+            ('(' | '`', _) => {
+                self.outer.push((c, self.command));
+                self.begin_command();
+            }
+            // As in `2>&1`, `&>log`.
+            ('&', _) if rest.starts_with('>') || self.text[..self.at].ends_with('>') => {}
+            (';' | '|' | '&' | '\n', _) => self.begin_command(),
+            _ => {}
+        }
+    }
+
+    fn begin_command(&mut self) {
+        self.command = Command {
+            prints_secret: std::mem::take(&mut self.prints_secret),
+            ..Command::default()
+        };
+        self.is_redirected = false;
+        self.word_end = 0;
+    }
+
     fn next(&self) -> Option<char> {
         self.text[self.at..].chars().next()
     }
@@ -252,7 +620,16 @@ impl Scan<'_> {
         }
         if rest.starts_with('=') {
             let start = end + 1;
-            return is_secret(name).then(|| start..self.value_end(start));
+            let value = if self.begins_inner_quotation(start) {
+                self.value_in(start)
+            } else {
+                start..self.value_end(start)
+            };
+            let text = self.text[value.clone()].trim_matches(['"', '\'']);
+            // An empty value may be what a command prints.
+            return secret_named(name)
+                .filter(|named| text.is_empty() || named.secret_in(text).is_some())
+                .map(|_| value);
         }
         if let Some(rest) = rest.strip_prefix(": ") {
             let start = text.len() - rest.trim_start().len();
@@ -267,7 +644,7 @@ impl Scan<'_> {
             let value = value.strip_prefix(quote)?;
             let start = text.len() - value.len();
             let length = value.find(quote).unwrap_or(value.len());
-            return is_secret(name).then(|| start..start + length);
+            return secret_named(name).is_some().then(|| start..start + length);
         }
         None
     }
@@ -290,11 +667,32 @@ impl Scan<'_> {
         Some(start + colon..start + at)
     }
 
-    /// What follows the colon in the word from `start` on.
-    fn after_colon(&self, start: usize) -> Option<Range<usize>> {
-        let end = self.value_end(start);
-        let colon = self.text[start..end].find(':')?;
-        Some(start + colon + 1..end)
+    /// The value that begins here, without the quotation marks around it.
+    fn value_in(&self, start: usize) -> Range<usize> {
+        let text = self.text;
+        let is_quote = |c: char| matches!(c, '"' | '\'');
+        let start = if self.begins_inner_quotation(start) {
+            start + 2
+        } else if text[start..].starts_with(is_quote) {
+            start + 1
+        } else {
+            start
+        };
+        let before = &text[..start];
+        let closing = if before.ends_with("\\\"") {
+            "\\\""
+        } else if before.ends_with(is_quote) {
+            &before[start - 1..]
+        } else {
+            return start..self.value_end(start);
+        };
+        let length = text[start..].find(closing);
+        start..length.map_or_else(|| self.value_end(start), |length| start + length)
+    }
+
+    /// Whether a quotation begins here inside of another one, as in `bash -c "a \"b c\""`.
+    fn begins_inner_quotation(&self, at: usize) -> bool {
+        self.quote == Some('"') && self.text[at..].starts_with("\\\"")
     }
 
     /// The end of the value that begins here: of its last part without a space, or in quotation marks.
@@ -326,28 +724,29 @@ impl Scan<'_> {
         length.map_or(self.text.len(), |length| start + length)
     }
 
-    /// The end of the word that begins here.
-    fn word_end(&self, start: usize) -> usize {
-        let length = self.text[start..].find(is_separator);
-        length.map_or(self.text.len(), |length| start + length)
-    }
-
     /// Whether a value only names a variable, or a command whose output it is.
     fn is_reference(&self, value: &Range<usize>) -> bool {
         if !self.shell || self.quote == Some('\'') && !self.is_nested() {
             return false;
         }
+        let from = &self.text[value.start..];
         let value = &self.text[value.clone()];
         let value = value.strip_prefix('"').unwrap_or(value);
         let value = value.strip_suffix('"').unwrap_or(value);
         let Some(name) = value.strip_prefix('$') else {
-            return value.is_empty() && self.text[self.at..].starts_with('`');
+            return value.starts_with('`') || value.is_empty() && from.starts_with('`');
         };
         let braced = name
             .strip_prefix('{')
             .and_then(|name| name.strip_suffix('}'));
         let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         name.is_empty() || name.starts_with('(') || is_name(braced.unwrap_or(name))
+    }
+
+    /// Whether a value is what a command prints.
+    fn is_output(&self, value: &Range<usize>) -> bool {
+        let value = self.text[value.start..].trim_start_matches('"');
+        self.shell && (value.starts_with("$(") || value.starts_with('`'))
     }
 
     /// Whether the quotation is a line for another shell, which replaces variables.
@@ -358,15 +757,34 @@ impl Scan<'_> {
     }
 }
 
-/// Whether a name is that of a secret: of an option, a variable, a field.
-fn is_secret(name: &str) -> bool {
+/// What has this name, if that is a secret: of an option, a variable, a field.
+fn secret_named(name: &str) -> Option<Sensitive> {
     if matches!(name, "PWD" | "OLDPWD") {
-        return false;
+        return None;
     }
-    let name = name.trim_start_matches('-');
+    let parts = parts_of(name.trim_start_matches('-'));
+    let is = |part: &str, all: &[&str]| all.iter().any(|one| part.eq_ignore_ascii_case(one));
+    let (first, last) = (parts[0], parts[parts.len() - 1]);
+    if is(last, &ABOUT) || is(first, &DOING) {
+        return None;
+    }
+    let keys = parts
+        .windows(2)
+        .any(|two| is(without_number(two[1]), &["key", "keys"]) && is(two[0], &KEYS));
+    let is_key = |part: &&str| is(part, &WHOLE) || ends_in(part, &KEY_ENDINGS);
+    if parts.iter().any(|part| names_text(part)) {
+        Some(Sensitive::Secret)
+    } else if keys || parts.iter().any(is_key) {
+        Some(Sensitive::SecretOrPath)
+    } else {
+        None
+    }
+}
+
+/// The words of a name, as of `auth-token`, `authToken`.
+fn parts_of(name: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in name.split(['-', '_']) {
-        // As in authToken.
         let inner = part.as_bytes().windows(2).zip(1..);
         let borders =
             inner.filter(|(two, _)| two[0].is_ascii_lowercase() && two[1].is_ascii_uppercase());
@@ -377,49 +795,89 @@ fn is_secret(name: &str) -> bool {
         }
         parts.push(&part[start..]);
     }
-    let is = |part: &str, all: &[&str]| all.iter().any(|one| part.eq_ignore_ascii_case(one));
-    let ends = |part: &str, all: &[&str]| {
-        let tail = |one: &&str| part.len().checked_sub(one.len());
-        let mut tails = all
-            .iter()
-            .filter_map(|one| Some((one, part.get(tail(one)?..)?)));
-        tails.any(|(one, tail)| tail.eq_ignore_ascii_case(one))
-    };
-    let last = parts.last().copied().unwrap_or_default();
-    if is(last, &ABOUT) || parts.first().is_some_and(|first| is(first, &["no"])) {
-        return false;
-    }
-    let keys = parts
-        .windows(2)
-        .any(|two| is(two[1], &["key", "keys"]) && is(two[0], &KEYS));
-    keys || parts
-        .iter()
-        .any(|part| is(part, &WHOLE) || ends(part, &ENDINGS))
+    parts
 }
 
-/// The ends of words that name secrets, as in PGPASSWORD.
-const ENDINGS: [&str; 10] = [
+/// Without the digits at its end, as of `PASSWORD2`.
+fn without_number(part: &str) -> &str {
+    part.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+/// Whether a word ends in one of these, whatever its case.
+fn ends_in(part: &str, all: &[&str]) -> bool {
+    let part = without_number(part);
+    all.iter().any(|one| {
+        let tail = part.len().checked_sub(one.len());
+        tail.and_then(|tail| part.get(tail..))
+            .is_some_and(|tail| tail.eq_ignore_ascii_case(one))
+    })
+}
+
+/// Whether a word names what is always a secret itself, and never the path of one.
+fn names_text(part: &str) -> bool {
+    ends_in(part, &TEXT_ENDINGS) || (ends_in(part, &["pass"]) && !ends_in(part, &NO_PASSWORDS))
+}
+
+/// Whether a value is the path of a file. A key in base64 may begin with a slash, too.
+fn is_path(value: &str) -> bool {
+    let is_random = |run: &str| {
+        run.len() >= 16
+            && run.bytes().any(|b| b.is_ascii_digit())
+            && run.bytes().any(|b| b.is_ascii_lowercase())
+            && run.bytes().any(|b| b.is_ascii_uppercase())
+    };
+    let starts = |start: &&str| value.starts_with(start);
+    ["./", "../", "~/", "$HOME/", "${HOME}/"].iter().any(starts)
+        || value.starts_with('/')
+            && !value.contains(['+', '='])
+            && !value
+                .split(|c: char| !c.is_ascii_alphanumeric())
+                .any(is_random)
+}
+
+/// The ends of words that name a secret itself, as in PGPASSWORD.
+const TEXT_ENDINGS: [&str; 6] = [
     "password",
     "passwords",
     "passwd",
     "pwd",
     "passphrase",
-    "secret",
-    "secrets",
     "token",
-    "credential",
-    "credentials",
 ];
 
-/// Words that name secrets.
-const WHOLE: [&str; 7] = [
-    "auth",
-    "authorization",
+/// The ends of words that name a secret, or the file that has it.
+const KEY_ENDINGS: [&str; 8] = [
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
     "apikey",
     "accesskey",
     "secretkey",
     "privatekey",
-    "pass",
+];
+
+/// The same, of whole words.
+const WHOLE: [&str; 2] = ["auth", "authorization"];
+
+/// Words that end in `pass` and name no password.
+const NO_PASSWORDS: [&str; 16] = [
+    "askpass",
+    "bandpass",
+    "bypass",
+    "compass",
+    "encompass",
+    "firstpass",
+    "highpass",
+    "lowpass",
+    "multipass",
+    "onepass",
+    "overpass",
+    "singlepass",
+    "surpass",
+    "trespass",
+    "twopass",
+    "underpass",
 ];
 
 /// Words that make a key a secret.
@@ -433,8 +891,13 @@ const KEYS: [&str; 7] = [
     "signing",
 ];
 
+/// The first words of names that say what to do about a secret.
+const DOING: [&str; 7] = ["ask", "no", "require", "rotate", "skip", "use", "with"];
+
 /// The last words of names that only say something about a secret.
-const ABOUT: [&str; 31] = [
+const ABOUT: [&str; 33] = [
+    "sock",
+    "socket",
     "file",
     "files",
     "path",
@@ -471,7 +934,7 @@ const ABOUT: [&str; 31] = [
 /// Whether a name is that of a header of HTTP with a secret: `Authorization`, `X-Api-Key`.
 fn is_header(name: &str) -> bool {
     let is_plain = name.eq_ignore_ascii_case("authorization");
-    is_plain || (name.contains('-') && !name.starts_with('-') && is_secret(name))
+    is_plain || (name.contains('-') && !name.starts_with('-') && secret_named(name).is_some())
 }
 
 #[cfg(test)]
@@ -544,6 +1007,181 @@ mod tests {
     }
 
     #[test]
+    fn a_command_is_read_behind_the_programs_that_run_it_too() {
+        for (line, expected) in [
+            ("sudo mysql -pX db", "sudo mysql -p*** db"),
+            (
+                "sudo -Eu postgres mysql -pX",
+                "sudo -Eu postgres mysql -p***",
+            ),
+            (
+                "sudo --user ann -H mysql -pX",
+                "sudo --user ann -H mysql -p***",
+            ),
+            ("env A=1 B=2 mysql -pX", "env A=1 B=2 mysql -p***"),
+            ("nice -n 10 mysql -pX", "nice -n 10 mysql -p***"),
+            (
+                "ionice -c 2 -n7 nice mysql -pX",
+                "ionice -c 2 -n7 nice mysql -p***",
+            ),
+            ("timeout 60 curl -u ann:X h", "timeout 60 curl -u ann:*** h"),
+            (
+                "timeout -k 5s --signal KILL 1.5m curl -u ann:X h",
+                "timeout -k 5s --signal KILL 1.5m curl -u ann:*** h",
+            ),
+            ("time nohup redis-cli -a X", "time nohup redis-cli -a ***"),
+            ("exec sshpass -p X ssh h", "exec sshpass -p *** ssh h"),
+            ("sudo sshpass -p X", "sudo sshpass -p ***"),
+            (
+                "kubectl exec pod -- mysql -pX",
+                "kubectl exec pod -- mysql -p***",
+            ),
+            ("xargs -n 1 curl -u ann:X", "xargs -n 1 curl -u ann:***"),
+            ("curl -su ann:X h", "curl -su ann:*** h"),
+            ("curl -fsSu ann:X h", "curl -fsSu ann:*** h"),
+            ("curl -fsSuann:X h", "curl -fsSuann:*** h"),
+            ("curl -oux:y --user=ann:X h", "curl -oux:y --user=ann:*** h"),
+            ("redis-cli -c -aX", "redis-cli -c -a***"),
+            ("redis-cli -c -a X get k", "redis-cli -c -a *** get k"),
+            ("curl -H X-Api-Key:X h", "curl -H X-Api-Key:*** h"),
+            ("curl -sH token:X h", "curl -sH token:*** h"),
+            (
+                "curl --header X-Api-Key:X h",
+                "curl --header X-Api-Key:*** h",
+            ),
+            (
+                "wget --header=X-Api-Key:X h",
+                "wget --header=X-Api-Key:*** h",
+            ),
+            ("SSHPASS=X sshpass -e ssh h", "SSHPASS=*** sshpass -e ssh h"),
+            ("DBPASS=X FTPPASS=Y a", "DBPASS=*** FTPPASS=*** a"),
+            (
+                "a --userpass=X --userpass Y",
+                "a --userpass=*** --userpass ***",
+            ),
+            (
+                "PASSWORD1=X a --password2=Y --api-key3 Z",
+                "PASSWORD1=*** a --password2=*** --api-key3 ***",
+            ),
+            ("docker login -u ann -p X h", "docker login -u ann -p *** h"),
+            (
+                "sudo docker --debug login -pX h",
+                "sudo docker --debug login -p*** h",
+            ),
+            (
+                "a --client-secret /wJalrXUtnFEMI7K7MDENG5bPxRfiCY b",
+                "a --client-secret *** b",
+            ),
+            (
+                "a --password ./x --token=/y",
+                "a --password *** --token=***",
+            ),
+        ] {
+            assert_eq!(masked(line), expected);
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(shown(&words), expected.replace(' ', "|"));
+        }
+        for (words, expected) in [
+            (
+                &["curl", "-HAuthorization: Bearer X", "h"][..],
+                "curl|-HAuthorization: ***|h",
+            ),
+            (
+                &["curl", "-H", "authorization:Bearer X", "h"],
+                "curl|-H|authorization:***|h",
+            ),
+            (
+                &["env", "DB=1", "curl", "-u", "a:s 3"],
+                "env|DB=1|curl|-u|a:***",
+            ),
+            (
+                &["sudo", "bash", "-c", "mysql -pX"],
+                "sudo|bash|-c|mysql -p***",
+            ),
+            (&["bash", "-c", "--", "mysql -pX"], "bash|-c|--|mysql -p***"),
+            (
+                &["bash", "-ec", "bash -c \"mysql -pX\""],
+                "bash|-ec|bash -c \"mysql -p***\"",
+            ),
+        ] {
+            assert_eq!(shown(words), expected);
+        }
+    }
+
+    #[test]
+    fn a_line_for_a_shell_is_read_as_the_shell_does() {
+        for (line, expected) in [
+            (
+                "if mysql -pX; then mysql -pY; fi",
+                "if mysql -p***; then mysql -p***; fi",
+            ),
+            ("if ! mysql -pX; then :; fi", "if ! mysql -p***; then :; fi"),
+            ("{ mysql -pX; }", "{ mysql -p***; }"),
+            (
+                "for a in b; do mysql -pX; done",
+                "for a in b; do mysql -p***; done",
+            ),
+            (
+                "while ! redis-cli -a X; do a; done",
+                "while ! redis-cli -a ***; do a; done",
+            ),
+            ("bash -c \"mysql -pX\"", "bash -c \"mysql -p***\""),
+            (
+                "sudo bash -c 'a; mysql -pX' b",
+                "sudo bash -c 'a; mysql -p***' b",
+            ),
+            ("A=\"b c\" mysql -p'X Y' z", "A=\"b c\" mysql -p'***' z"),
+            ("mysql -h $(hostname) -pX", "mysql -h $(hostname) -p***"),
+            ("mysql -h `hostname` -pX", "mysql -h `hostname` -p***"),
+            ("mysql 2>&1 -pX", "mysql 2>&1 -p***"),
+            ("mysql >log -pX &>b", "mysql >log -p*** &>b"),
+            ("curl -u \"ann:X Y\" h", "curl -u \"ann:***\" h"),
+            (
+                "curl -H\"Authorization: Bearer X\" h",
+                "curl -H\"Authorization: ***\" h",
+            ),
+            (
+                "curl -H 'authorization:Bearer X' h",
+                "curl -H 'authorization:***' h",
+            ),
+            (
+                "bash -c \"curl -H 'X-Api-Key: X Y' h\"",
+                "bash -c \"curl -H 'X-Api-Key: ***' h\"",
+            ),
+            (
+                "bash -c \"a --token 'X Y' b\"",
+                "bash -c \"a --token '***' b\"",
+            ),
+            (
+                "bash -c \"a --token \\\"X Y\\\" b\"",
+                "bash -c \"a --token \\\"***\\\" b\"",
+            ),
+            (
+                "bash -c \"a --password=\\\"X Y\\\" b\"",
+                "bash -c \"a --password=\\\"***\\\" b\"",
+            ),
+            (
+                "a --private-key '/srv/a b' c",
+                "a --private-key '/srv/a b' c",
+            ),
+            ("TOKEN=$(echo X) a b", "TOKEN=$(echo ***) a b"),
+            (
+                "TOKEN=\"$(echo -n X | base64 -d)\" a",
+                "TOKEN=\"$(echo -n *** | base64 -d)\" a",
+            ),
+            ("TOKEN=\"`echo X`\" a", "TOKEN=\"`echo ***`\" a"),
+            ("TOKEN=`echo 'X Y'` a", "TOKEN=`echo '***'` a"),
+            (
+                "a --token \"$(printf %s X)\" b",
+                "a --token \"$(printf *** ***)\" b",
+            ),
+            ("a --token $(echo X) b", "a --token $(echo ***) b"),
+        ] {
+            assert_eq!(masked(line), expected);
+        }
+    }
+
+    #[test]
     fn what_looks_like_a_secret_in_a_line_for_a_shell_is_masked() {
         for (line, expected) in [
             ("PGPASSWORD=s3cret psql -l", "PGPASSWORD=*** psql -l"),
@@ -591,6 +1229,18 @@ mod tests {
             "PASSWORD=`cat /run/pw` a",
             "sh -c 'TOKEN=$T x'",
             "PWD=/srv a",
+            "a --ask-become-pass site.yml --ask-pass b",
+            "ssh-add --private-key ~/.ssh/id_rsa --signing-key=../k --credentials ./c.json",
+            "SSH_AUTH_SOCK=/run/a a",
+            "SSH_ASKPASS=/usr/bin/a COMPASS=x --bypass y --multipass z",
+            "a --rotate-secrets prod --skip-auth prod --use-token b --with-auth c --require-password d",
+            "a --secrets /srv/secrets/app.env --auth-socket x --secrets-dir y",
+            "docker run -p 80:80 mysql",
+            "docker run --name mysql -p3306:3306 login",
+            "sudo -p ask: mysql -p db",
+            "curl -o u:x -H Accept:*/* -A u:y h",
+            "kubectl set image auth-service:1.2",
+            "a AUTH0_DOMAIN=x",
             "PASSWORD= a",
             "rsync h::mod/path user@h:/x https://h:8080/a@b https://h/a ssh://git@h/r",
             "a --max-tokens 5 --tokenizer=x --author=ann --key=v --keyword k",
@@ -610,6 +1260,20 @@ mod tests {
             if !line.contains(['$', '`']) {
                 assert_eq!(shown(&words), words.join("|"));
             }
+        }
+    }
+
+    #[test]
+    fn a_redirection_is_no_value() {
+        for line in [
+            "./deploy.sh --rotate-token > log",
+            "a --token >log",
+            "a --token 2>log",
+            "a --token <log b",
+            "a --token 2>&1 | b",
+            "a --token > 'log' && b",
+        ] {
+            assert_eq!(masked(line), line);
         }
     }
 

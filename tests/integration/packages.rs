@@ -538,6 +538,10 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     install(&prefix, &variables).assert_code(0).assert_silent();
     assert_is_this_version(&prefix.join("bin/redlock"));
     fs::remove_dir_all(&prefix).unwrap();
+    let capitals = right.to_uppercase();
+    let variables = [variables[0], ("REDLOCK_SHA256", &capitals)];
+    install(&prefix, &variables).assert_code(0).assert_silent();
+    fs::remove_dir_all(&prefix).unwrap();
 
     let changed = releases.copy();
     let mut tarball = fs::OpenOptions::new()
@@ -560,6 +564,27 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     install(&prefix, &other)
         .assert_code(69)
         .assert_says("redlock-99.0.0-");
+}
+
+#[test]
+fn the_installer_never_says_the_password_of_a_url() {
+    let work = TempDir::new().unwrap();
+    let prefix = work.path().join("prefix");
+    let host = format!("127.0.0.1:{}", free_port());
+    for (url, shown) in [
+        ("http://annie:s3cr@HOST/dir", "from http://HOST/dir\n"),
+        ("http://annie:s3@cr@HOST/dir/", "from http://HOST/dir\n"),
+        ("http://annie:s3/cr@HOST/dir", "from http://HOST/dir\n"),
+        ("http://s3cr@HOST", "from http://HOST\n"),
+        ("file:///nowhere/@scope", "from file:///nowhere/@scope\n"),
+    ] {
+        let (url, shown) = (url.replace("HOST", &host), shown.replace("HOST", &host));
+        let refused = install(&prefix, &[("REDLOCK_RELEASES", &url)]);
+        refused.assert_code(69).assert_says(&shown);
+        for part in ["annie", "s3", "cr@"] {
+            assert!(!refused.stderr.contains(part), "{refused:?}");
+        }
+    }
 }
 
 #[test]
@@ -862,6 +887,23 @@ fn inputs_of_the_action_are_never_run() {
         outcome(&mut job.uses(&[("releases", evil)])).assert_code(69);
     }
     assert!(!marker.exists());
+}
+
+#[test]
+fn an_input_of_the_action_is_never_an_option() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
+    let job = GithubJob::new(workspace.dir(), &variables);
+    let marker = workspace.dir().join("ran");
+    let option = format!("--unless=touch {}", marker.display());
+    for (name, run) in [(&*option, "true"), ("-v", "true"), ("deploy", "-x")] {
+        let refused = outcome(&mut job.uses(&[("name", name), ("run", run), ("args", "deploy")]));
+        let said = "redlock: the inputs name and run must not begin with -\n";
+        refused.assert_code(64).assert_says(said);
+    }
+    assert!(!marker.exists());
+    assert_nothing_left(&workspace.redis);
 }
 
 /// The script of a GitLab job, with what the template has it run before, and what it runs after it.

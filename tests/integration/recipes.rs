@@ -375,7 +375,7 @@ fn github_actions() {
         let machine = GithubJob::new(sandbox.dir(), &job_of_this_run);
         let step = &job["steps"][1];
         assert_eq!(step["uses"], "example/redlock@v0.1.0");
-        let values = [("github.run_number", number), ("github.ref_name", "main")];
+        let values = [("github.run_number", number), ("github.ref_name", "-x")];
         let with: Vec<(&String, String)> = step["with"]
             .as_object()
             .unwrap()
@@ -392,7 +392,8 @@ fn github_actions() {
     deploy.expect_line("ready");
     let holder = &sandbox.status()[0]["holders"][0];
     assert_eq!(holder["url"], "https://github.com/o/r/actions/runs/77");
-    assert_eq!(holder["reason"], "main");
+    // A branch may be called like an option.
+    assert_eq!(holder["reason"], "-x");
     outcome(&mut step("6"))
         .assert_code(75)
         .assert_says("superseded");
@@ -484,7 +485,7 @@ fn gitlab_ci() {
                 .env("CI_JOB_ID", number)
                 .env("CI_JOB_URL", "https://gitlab/j/1")
                 .env("CI_PIPELINE_ID", number)
-                .env("CI_COMMIT_REF_NAME", "main");
+                .env("CI_COMMIT_REF_NAME", "-x");
             job
         };
         let job = |number: &str| start(number, &script);
@@ -492,7 +493,8 @@ fn gitlab_ci() {
         deploy.expect_line("ready");
         let holder = &sandbox.status()[0]["holders"][0];
         assert_eq!(holder["url"], "https://gitlab/j/1");
-        assert_eq!(holder["reason"], "main");
+        // A branch may be called like an option.
+        assert_eq!(holder["reason"], "-x");
         let late = outcome(&mut job("6"));
         let harmless = &document["deploy"]["allow_failure"]["exit_codes"];
         late.assert_says("superseded");
@@ -539,7 +541,7 @@ fn jenkins() {
     let variables = [
         ("JENKINS_URL", "https://jenkins/"),
         ("BUILD_URL", "https://jenkins/job/1/"),
-        ("JOB_NAME", "shop/main"),
+        ("JOB_NAME", "-x/main"),
         ("WORKSPACE", &workspace),
         ("REDLOCK_RELEASES", &here),
     ];
@@ -556,7 +558,7 @@ fn jenkins() {
     deploy.expect_line("ready");
     let holder = &sandbox.status()[0]["holders"][0];
     assert_eq!(holder["url"], "https://jenkins/job/1/");
-    assert_eq!(holder["reason"], "shop/main");
+    assert_eq!(holder["reason"], "-x/main");
     assert_eq!(holder["pid"], deploy.pid());
     let next = Running::start(&mut start(locked, "deploy"));
     wait_until("the next waits", || {
