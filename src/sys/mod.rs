@@ -266,6 +266,14 @@ pub fn stop_by(signal: i32) -> io::Result<()> {
     set.block()
 }
 
+/// The same for all processes of our job, by a signal that is blocked.
+pub fn stop_job_by(signal: i32) -> io::Result<()> {
+    kill(0, signal)?;
+    let set = SignalSet::of(&[signal]);
+    set.unblock()?;
+    set.block()
+}
+
 /// Whether a blocked signal has arrived and was not taken yet.
 pub fn is_pending(signal: i32) -> bool {
     let mut pending = SignalSet(0);

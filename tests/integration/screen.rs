@@ -1,8 +1,15 @@
 //! What people see of locks on a terminal: at 40, 80 and 120 columns, once and with `--watch`.
 
+use std::fs::OpenOptions;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 use crate::pty::Terminal;
 use crate::support::{
-    Gated, Redis, Running, outcome, queued, seen_by_a_shell, send, with_default_signals,
+    Gated, Redis, Running, directly, is_gone, outcome, queued, seen_by_a_shell, send, state,
+    wait_until, with_default_signals,
 };
 use crate::tmux::Tmux;
 
@@ -168,6 +175,7 @@ fn watching_leaves_the_screen_as_it_was_however_it_ends() {
         .enumerate()
     {
         tmux.type_line("clear");
+        tmux.wait_until("the prompt", |screen| screen.trim_end() == "$");
         tmux.type_line(&format!(
             "echo before{number}; redlock status --watch; echo status:$?"
         ));
@@ -185,6 +193,212 @@ fn watching_leaves_the_screen_as_it_was_however_it_ends() {
         tmux.type_line("echo typed");
         tmux.line("typed");
     }
+}
+
+/// `redlock status --watch` on a terminal of its own, with its first picture shown.
+fn watching(redis: &Redis) -> Terminal {
+    let mut command = redis.redlock(&["status", "--watch", "20ms"]);
+    command.env("TERM", "xterm");
+    let mut terminal = Terminal::start(with_default_signals(command));
+    terminal.wait_until("a picture", |shown| shown.contains("no lock is held"));
+    terminal
+}
+
+/// It has left the screen as its last act.
+#[track_caller]
+fn assert_left(terminal: &Terminal) {
+    let end = "\x1b[?25h\x1b[?1049l";
+    assert!(terminal.shown.ends_with(end), "{:?}", terminal.shown);
+}
+
+#[test]
+fn each_signal_that_ends_other_commands_ends_watching_too() {
+    let redis = Redis::start();
+    for signal in [
+        libc::SIGHUP,
+        libc::SIGTERM,
+        libc::SIGUSR1,
+        libc::SIGALRM,
+        libc::SIGPIPE,
+    ] {
+        let mut terminal = watching(&redis);
+        send(terminal.pid(), signal);
+        assert_eq!(seen_by_a_shell(terminal.finish()), Some(128 + signal));
+        assert_left(&terminal);
+    }
+}
+
+#[test]
+fn a_key_ends_watching_however_much_was_typed_before_it() {
+    let redis = Redis::start();
+    let mut terminal = watching(&redis);
+    terminal.type_in(&("x".repeat(100) + "q"));
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    let mut terminal = watching(&redis);
+    terminal.type_in(&("x".repeat(3000) + "q"));
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+}
+
+/// How often a list of locks was asked for.
+fn questions(redis: &Redis) -> u64 {
+    redis.calls("zrangebyscore")
+}
+
+#[test]
+fn watching_ends_while_the_output_is_stopped_and_still_leaves_the_screen() {
+    let redis = Redis::start();
+    for (key, status) in [(Some("q"), 0), (None, 128 + libc::SIGTERM)] {
+        let mut terminal = watching(&redis);
+        terminal.stop_output();
+        let asked = questions(&redis);
+        // Pictures come that can't be written.
+        wait_until("it asks again", || questions(&redis) > asked + 2);
+        match key {
+            Some(key) => terminal.type_in(key),
+            None => send(terminal.pid(), libc::SIGTERM),
+        }
+        assert_eq!(seen_by_a_shell(terminal.finish()), Some(status));
+        assert_left(&terminal);
+    }
+}
+
+#[test]
+fn watching_goes_on_when_stopped_output_does() {
+    let redis = Redis::start();
+    let mut terminal = watching(&redis);
+    terminal.stop_output();
+    let _holder = Gated::start(&redis, &["deploy"]).ready();
+    terminal.resume_output();
+    terminal.wait_until("a new picture", |shown| shown.contains("deploy"));
+    terminal.type_in("q");
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    assert_left(&terminal);
+}
+
+#[test]
+fn a_terminal_that_nothing_reads_does_not_keep_watching_from_its_end() {
+    let redis = Redis::start();
+    let mut command = redis.redlock(&["status", "--watch", "1ms"]);
+    command.env("TERM", "xterm");
+    let mut terminal = Terminal::start(with_default_signals(command));
+    terminal.wait_until("a picture", |shown| shown.contains("no lock is held"));
+    let _holder = Gated::start(&redis, &["deploy"]).ready();
+    let output = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(format!("/proc/{}/fd/1", terminal.pid()))
+        .unwrap();
+    // While a process writes, it takes nothing from others either.
+    let mut refused = 0;
+    wait_until("the terminal takes no more", || {
+        let mut output = [PollFd::new(output.as_fd(), PollFlags::POLLOUT)];
+        let takes_more = poll(&mut output, PollTimeout::ZERO) != Ok(0);
+        refused = if takes_more { 0 } else { refused + 1 };
+        refused == 100
+    });
+    drop(output);
+    send(terminal.pid(), libc::SIGTERM);
+    assert_eq!(
+        seen_by_a_shell(terminal.finish()),
+        Some(128 + libc::SIGTERM)
+    );
+}
+
+#[test]
+fn a_limit_of_time_ends_watching_in_the_foreground_and_in_the_background() {
+    let redis = Redis::start();
+    let watch = "redlock status --watch";
+    // `timeout` puts it into a group of its own, which is in the background.
+    for script in [
+        format!("timeout 1 {watch}; echo rc:$?"),
+        format!("timeout --foreground 1 {watch}; echo rc:$?"),
+    ] {
+        let mut shell = directly(&redis, &["sh", "-c", &script]);
+        shell.env("TERM", "xterm");
+        let mut terminal = Terminal::start(with_default_signals(shell));
+        terminal.wait_until("its status", |shown| shown.contains("rc:124"));
+        terminal.finish();
+    }
+    // In a shell that has jobs it is in the foreground.
+    let tmux = Tmux::with_size(&redis, 80, 12);
+    tmux.type_line(&format!("timeout 1 {watch}; echo rc:$?"));
+    tmux.wait_until("a picture", |screen| screen.contains("no lock is held"));
+    tmux.line("rc:124");
+    assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
+}
+
+#[test]
+fn watching_stopped_in_the_background_goes_on_by_fg_and_ends_by_kill() {
+    let redis = Redis::start();
+    let tmux = Tmux::with_size(&redis, 80, 12);
+    let is_shown = |screen: &str| screen.contains("no lock is held");
+    tmux.type_line("redlock status --watch 50ms");
+    tmux.wait_until("a picture", is_shown);
+    let pid = tmux.child();
+    tmux.press("C-z");
+    tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
+    assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
+    // From the background it takes nothing from the shell.
+    tmux.type_line("clear; bg; wait %1; jobs; echo go''es");
+    tmux.line("goes");
+    wait_until("it is stopped again", || state(pid) == Some('T'));
+    assert!(!tmux.flag("alternate_on"));
+    tmux.type_line("clear; fg");
+    tmux.wait_until("a picture", is_shown);
+    tmux.press("C-z");
+    tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
+    tmux.type_line("clear; kill %1");
+    wait_until("it is gone", || is_gone(pid));
+    // Started there.
+    tmux.type_line("clear; redlock status --watch & wait %1; jobs; echo st''arted");
+    tmux.line("started");
+    let pid = tmux.child();
+    wait_until("it is stopped", || state(pid) == Some('T'));
+    assert!(!tmux.flag("alternate_on"));
+    tmux.type_line("clear; kill -HUP $!; kill -CONT $!");
+    wait_until("it is gone", || is_gone(pid));
+    // Stopped by what it can't see.
+    tmux.type_line("clear; redlock status --watch 50ms");
+    tmux.wait_until("a picture", is_shown);
+    let pid = tmux.child();
+    send(pid, libc::SIGSTOP);
+    tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
+    tmux.type_line("clear; kill %1");
+    wait_until("it is gone", || is_gone(pid));
+    tmux.type_line("clear; echo typed");
+    tmux.line("typed");
+}
+
+/// Whether a process has a signal blocked.
+fn blocks(pid: i32, signal: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigBlk:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
+#[test]
+fn watching_that_waits_for_its_first_answer_ends_by_a_signal_at_once() {
+    let redis = Redis::start();
+    redis.stall();
+    for (signal, status) in [
+        (libc::SIGINT, 0),
+        (libc::SIGTERM, 128 + libc::SIGTERM),
+        (libc::SIGUSR1, 128 + libc::SIGUSR1),
+    ] {
+        let mut command = redis.redlock(&["status", "--watch", "--connect-timeout", "10m"]);
+        command.env("TERM", "xterm");
+        let mut terminal = Terminal::start(with_default_signals(command));
+        let pid = terminal.pid();
+        // Before, a signal ends it by its default action.
+        wait_until("it has taken the signals", || blocks(pid, signal));
+        send(pid, signal);
+        assert_eq!(seen_by_a_shell(terminal.finish()), Some(status));
+        assert!(!terminal.shown.contains('\x1b'), "{:?}", terminal.shown);
+    }
+    redis.resume();
 }
 
 #[test]

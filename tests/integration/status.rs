@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -283,6 +284,24 @@ fn watching_shows_it_again_until_interrupted() {
     outcome(&mut redis.redlock(&["status", "--watch", "1M"]))
         .assert_code(64)
         .assert_says("--watch 1M: M would be a month: write 1m for a minute or 30d");
+}
+
+#[test]
+fn watching_without_a_screen_is_interrupted_while_redis_does_not_answer() {
+    let redis = Redis::start();
+    for arguments in [&["--json"][..], &["--names-only", "deploy"], &[]] {
+        let _run = held(&redis, &["--ttl", "2m"], "deploy");
+        let words = ["status", "--watch=10ms", "--connect-timeout", "10m"];
+        let mut watch = Running::start(&mut redis.redlock(&[&words, arguments].concat()));
+        watch.line();
+        redis.stall();
+        // That it has asked again can't be seen; it would by then.
+        std::thread::sleep(Duration::from_millis(200));
+        watch.signal(Signal::SIGINT);
+        let end = watch.finish();
+        redis.resume();
+        end.assert_code(0);
+    }
 }
 
 #[test]

@@ -1,16 +1,20 @@
 //! `redlock status`: who holds which lock and who waits, for people and (as JSON) for programs.
 //!
-//! `table` and `detail` draw for people, `json` for programs; `watch` keeps the picture on a terminal.
+//! `table` and `detail` draw for people, `json` for programs; `watch` keeps the picture on a
+//! terminal, whose `screen` comes back; the `questioner` asks meanwhile.
 
 mod detail;
 mod json;
 mod pattern;
 mod picture;
+mod questioner;
+mod screen;
 mod table;
 mod watch;
 
 use std::io::IsTerminal;
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,6 +22,7 @@ use anyhow::{Context, Result};
 use self::json::LockJson;
 use self::pattern::Pattern;
 use self::picture::Picture;
+use self::questioner::{Answer, Questioner};
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
@@ -39,19 +44,56 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let Some(interval) = watch else {
-        show(&mut client, &asked, options, settings, true)?;
+        let found = asked.find(&mut client, &settings.locks)?;
+        settings.warn_of_replica(&client);
+        show(found, &asked, options)?;
         return Ok(Exit::Success);
     };
     let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
     if on_screen && !options.json && !options.names_only {
         return watch::watch(client, asked, interval, settings);
     }
-    let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
+    repeat(client, asked, interval, options, settings)
+}
+
+/// Prints locks again and again, until an interrupt ends that.
+fn repeat(
+    mut client: Client,
+    asked: Asked,
+    interval: Duration,
+    options: &cli::Status,
+    settings: &Settings,
+) -> Result<Exit> {
+    enum Event {
+        Interrupted,
+        Answer(Answer),
+    }
+    let asked = Arc::new(asked);
+    let (events, received) = mpsc::channel();
+    let interrupt = events.clone();
+    signal::on_interrupt(move || {
+        let _ = interrupt.send(Event::Interrupted);
+    })
+    .context("can't watch for Ctrl-C")?;
+    let locks = settings.locks.clone();
+    let questions = Arc::clone(&asked);
+    let questioner =
+        Questioner::start(client.hand_over(), questions, locks, false, move |answer| {
+            events.send(Event::Answer(answer)).is_ok()
+        })
+        .context("can't start a thread")?;
     let mut first = true;
     loop {
-        let is_first = std::mem::take(&mut first);
-        let read = show(&mut client, &asked, options, settings, is_first)?;
-        if !read || interrupted.recv_timeout(interval) != Err(mpsc::RecvTimeoutError::Timeout) {
+        questioner.ask();
+        let Event::Answer(answer) = received.recv()? else {
+            return Ok(Exit::Success);
+        };
+        let found = answer?;
+        if std::mem::take(&mut first) {
+            settings.warn_of_replica(&client);
+        }
+        let read = show(found, &asked, options)?;
+        if !read || received.recv_timeout(interval).err() != Some(RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
     }
@@ -148,17 +190,7 @@ impl Asked {
 }
 
 /// Prints them once; false if the reader has gone away.
-fn show(
-    client: &mut Client,
-    asked: &Asked,
-    options: &cli::Status,
-    settings: &Settings,
-    is_first: bool,
-) -> Result<bool> {
-    let found = asked.find(client, &settings.locks)?;
-    if is_first {
-        settings.warn_of_replica(client);
-    }
+fn show(found: Vec<Inspected>, asked: &Asked, options: &cli::Status) -> Result<bool> {
     if options.names_only {
         let names = found.iter();
         let text = names.fold(String::new(), |text, lock| text + lock.name.as_str() + "\n");

@@ -3,34 +3,33 @@
 //! A thread asks Redis, so that keys, signals and the clock don't wait for an answer. The screen that was
 //! there before comes back however this ends.
 
-use std::io::{self, IsTerminal, Read as _};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::termios::{
-    LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
-};
 
 use super::Asked;
 use super::picture::Picture;
+use super::questioner::{Answer, Questioner};
+use super::screen::Screen;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Client, Error, Inspected, Locks};
-use crate::report::{self, Line, Style, format_duration, print};
-use crate::signal::{SIGINT, SIGQUIT, SIGTSTP, Signals, is_passed_up};
+use crate::lock::{Client, Error, Inspected};
+use crate::report::{self, Line, Style, format_duration};
+use crate::signal::{
+    SIGCONT, SIGINT, SIGTSTP, Signals, block_terminal_stops, ends_waiting, is_passed_up,
+};
 use crate::sys;
 
 /// The clock is shown to the second.
 const CLOCK: Duration = Duration::from_secs(1);
-
-/// The thread asks, reads and hands over.
-const STACK: usize = 512 * 1024;
 
 /// Shows locks until a key or a signal ends that.
 pub fn watch(
@@ -40,13 +39,16 @@ pub fn watch(
     settings: &Settings,
 ) -> Result<Exit> {
     let signals = Signals::take(true).context("can't watch for signals")?;
+    block_terminal_stops()?;
     let asked = Arc::new(asked);
-    // If Redis can't be reached at the start, there is no picture to keep.
-    let locks = settings.locks.clone();
-    let found = asked.find(&mut client, &locks)?;
+    let answers = Answers::start(client.hand_over(), Arc::clone(&asked), settings)
+        .context("can't start a thread")?;
+    let found = match answers.first(&signals)? {
+        // If Redis can't be reached at the start, there is no picture to keep.
+        First::Answer(answer) => answer?,
+        First::End(exit) => return Ok(exit),
+    };
     settings.warn_of_replica(&client);
-    let questioner =
-        Questioner::start(client, Arc::clone(&asked), locks).context("can't start a thread")?;
     let mut view = View {
         asked,
         picture: Picture::default(),
@@ -56,10 +58,35 @@ pub fn watch(
         trouble: None,
         colors: report::has_colors(),
     };
-    let screen = Screen::open()?;
-    let end = view.run(&signals, &questioner, interval, &screen);
-    drop(screen);
-    end
+    let screen = Screen::new().context("can't open the terminal")?;
+    view.run(&signals, &answers, interval, &screen)
+}
+
+/// How watching ends by a signal; `None` for one that doesn't end it.
+fn end_by(signal: i32) -> Option<Exit> {
+    match signal {
+        SIGINT => Some(Exit::Success),
+        signal if is_passed_up(signal) => Some(Exit::Interrupted(signal)),
+        signal if ends_waiting(signal) => Some(Exit::Signal(signal)),
+        _ => None,
+    }
+}
+
+/// Takes the screen, as soon as the terminal is this job's; how that ends where a signal ends it before.
+fn enter(screen: &Screen, signals: &Signals) -> Result<Option<Exit>> {
+    while screen.is_in_background() {
+        // What came while this job was stopped would find it stopped again.
+        while let Some(received) = signals.next()? {
+            if let Some(exit) = end_by(received.signal) {
+                return Ok(Some(exit));
+            }
+        }
+        if !signals.suspend_in_background()? {
+            return Err(io::Error::from(Errno::EIO)).context("can't use the terminal");
+        }
+    }
+    screen.enter()?;
+    Ok(None)
 }
 
 /// What is shown.
@@ -80,59 +107,60 @@ impl View {
     fn run(
         &mut self,
         signals: &Signals,
-        questioner: &Questioner,
+        answers: &Answers,
         interval: Duration,
         screen: &Screen,
     ) -> Result<Exit> {
         let mut timer = Timer::new()?;
         let mut ask_at = Some(now() + interval);
+        if let Some(exit) = enter(screen, signals)? {
+            return Ok(exit);
+        }
         self.draw_anew();
         loop {
-            if !self.show()? {
-                return Ok(Exit::Success);
+            // What the terminal hasn't taken yet must not be cut.
+            screen.write_rest()?;
+            if !screen.is_behind() {
+                self.show(screen)?;
             }
             let tick = now() + CLOCK.min(interval.max(Duration::from_millis(1)));
             timer.set(Some(ask_at.map_or(tick, |at| at.min(tick))))?;
-            let stdin = io::stdin();
-            let own = [signals.as_fd(), timer.as_fd(), questioner.answered.as_fd()];
-            let keys = screen.settings.is_some().then(|| stdin.as_fd());
-            let mut fds: Vec<PollFd> = own
-                .into_iter()
-                .chain(keys)
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-                .collect();
-            poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
-            let is_typed = fds.get(own.len()).is_some_and(|fd| fd.any() == Some(true));
-            if is_typed && Screen::ends_by_key() {
-                return Ok(Exit::Success);
-            }
+            let is_typed = wait(signals, &timer, answers, screen)?;
             while let Some(received) = signals.next()? {
-                match received.signal {
-                    SIGINT => return Ok(Exit::Success),
+                if let Some(exit) = end_by(received.signal) {
+                    return Ok(exit);
+                }
+                let end = match received.signal {
                     SIGTSTP => {
                         screen.leave();
                         signals.suspend()?;
-                        screen.enter()?;
+                        enter(screen, signals)?
                     }
-                    SIGQUIT => return Ok(Exit::Interrupted(SIGQUIT)),
-                    signal if is_passed_up(signal) => return Ok(Exit::Interrupted(signal)),
+                    // After a stop that wasn't ours the terminal may be another job's.
+                    SIGCONT => enter(screen, signals)?,
                     // A new size of the window, among others: the next picture has it.
-                    _ => {}
+                    _ => None,
+                };
+                if let Some(exit) = end {
+                    return Ok(exit);
                 }
             }
-            if let Some(answer) = questioner.answer() {
+            if is_typed && Screen::ends_by_key() {
+                return Ok(Exit::Success);
+            }
+            if let Some(answer) = answers.latest() {
                 self.take_in(answer);
                 self.draw_anew();
                 ask_at = Some(now() + interval);
             }
             if ask_at.is_some_and(|at| now() >= at) {
-                questioner.ask();
+                answers.questioner.ask();
                 ask_at = None;
             }
         }
     }
 
-    fn take_in(&mut self, answer: Result<Vec<Inspected>, Error>) {
+    fn take_in(&mut self, answer: Answer) {
         match answer {
             Ok(found) => {
                 (self.found, self.answered, self.trouble) = (found, now(), None);
@@ -149,7 +177,7 @@ impl View {
     }
 
     /// Draws over what was there, line by line: nothing flickers.
-    fn show(&mut self) -> Result<bool> {
+    fn show(&mut self, screen: &Screen) -> io::Result<()> {
         let (width, height) = report::size().unwrap_or((80, 24));
         // The window may have another size than when the answer came.
         self.picture = self.asked.picture(&self.found, Some(width));
@@ -160,7 +188,7 @@ impl View {
                 .fitted((width, room), self.colors, self.previous.as_ref()),
         );
         let text = lines.join("\x1b[K\r\n");
-        Ok(print(&format!("\x1b[H{text}\x1b[K\x1b[J"))?)
+        screen.write(&format!("\x1b[H{text}\x1b[K\x1b[J"))
     }
 
     /// The first line: the time, how many locks there are, and whether Redis answers.
@@ -185,105 +213,81 @@ impl View {
     }
 }
 
-/// The thread that asks Redis.
-struct Questioner {
-    questions: Sender<()>,
-    answers: Receiver<Result<Vec<Inspected>, Error>>,
-    /// Readable once an answer has come.
-    answered: Arc<EventFd>,
+/// Waits until something may be there to do; whether a key was typed.
+fn wait(signals: &Signals, timer: &Timer, answers: &Answers, screen: &Screen) -> Result<bool> {
+    let stdin = io::stdin();
+    let own = [signals.as_fd(), timer.as_fd(), answers.ready.as_fd()];
+    let mut fds: Vec<PollFd> = own
+        .into_iter()
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+        .collect();
+    if screen.has_keys() {
+        fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+    }
+    if screen.is_behind() {
+        fds.push(PollFd::new(screen.as_fd(), PollFlags::POLLOUT));
+    }
+    poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
+    let keys = fds.get(own.len()).filter(|_| screen.has_keys());
+    Ok(keys.is_some_and(|fd| fd.any() == Some(true)))
 }
 
-impl Questioner {
-    fn start(mut client: Client, asked: Arc<Asked>, locks: Locks) -> Result<Self> {
-        let answered = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let answered = Arc::new(answered);
-        let (questions, questioned) = channel();
-        let (answer, answers) = channel();
-        let notify = Arc::clone(&answered);
-        sys::start_thread("status", STACK, move || {
-            while let Ok(()) = questioned.recv() {
-                let mut found = asked.find(&mut client, &locks);
-                if found.is_err() {
-                    // Once more over a fresh connection: it was good before.
-                    found = asked.find(&mut client, &locks);
-                }
-                if answer.send(found).is_err() || notify.write(1).is_err() {
-                    return;
-                }
-            }
+/// What Redis answers.
+struct Answers {
+    questioner: Questioner,
+    received: Receiver<Answer>,
+    /// Readable once an answer has come.
+    ready: Arc<EventFd>,
+}
+
+/// What came first.
+enum First {
+    Answer(Answer),
+    /// A signal that ends the wait for it.
+    End(Exit),
+}
+
+impl Answers {
+    fn start(client: Client, asked: Arc<Asked>, settings: &Settings) -> io::Result<Self> {
+        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let ready = Arc::new(ready);
+        let (answers, received) = channel();
+        let notify = Arc::clone(&ready);
+        let locks = settings.locks.clone();
+        let questioner = Questioner::start(client, asked, locks, true, move |answer| {
+            answers.send(answer).is_ok() && notify.write(1).is_ok()
         })?;
         Ok(Self {
-            questions,
-            answers,
-            answered,
+            questioner,
+            received,
+            ready,
         })
     }
 
-    fn ask(&self) {
-        // Without the thread no answer comes, and that is shown.
-        let _ = self.questions.send(());
-    }
-
-    fn answer(&self) -> Option<Result<Vec<Inspected>, Error>> {
-        let _ = self.answered.read();
-        self.answers.try_iter().last()
-    }
-}
-
-/// The terminal's other screen, which leaves what was shown before as it was.
-struct Screen {
-    /// How the keyboard was set, where standard input is the terminal.
-    settings: Option<Termios>,
-}
-
-impl Screen {
-    fn open() -> Result<Self> {
-        let stdin = io::stdin();
-        let settings = if stdin.is_terminal() {
-            tcgetattr(&stdin).ok()
-        } else {
-            None
-        };
-        let screen = Self { settings };
-        screen.enter()?;
-        Ok(screen)
-    }
-
-    fn enter(&self) -> Result<()> {
-        if let Some(settings) = &self.settings {
-            // Keys come one by one, and aren't shown; Ctrl-C stays a signal.
-            let mut settings = settings.clone();
-            settings
-                .local_flags
-                .remove(LocalFlags::ICANON | LocalFlags::ECHO);
-            settings.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
-            settings.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
-            tcsetattr(io::stdin(), SetArg::TCSADRAIN, &settings)?;
-        }
-        print("\x1b[?1049h\x1b[?25l\x1b[H\x1b[J")?;
-        Ok(())
-    }
-
-    fn leave(&self) {
-        let _ = print("\x1b[?25h\x1b[?1049l");
-        if let Some(settings) = &self.settings {
-            let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, settings);
+    /// Asks, and waits for the answer or a signal.
+    fn first(&self, signals: &Signals) -> Result<First> {
+        self.questioner.ask();
+        loop {
+            if let Some(answer) = self.latest() {
+                return Ok(First::Answer(answer));
+            }
+            let mut fds =
+                [signals.as_fd(), self.ready.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
+            while let Some(received) = signals.next()? {
+                if let Some(exit) = end_by(received.signal) {
+                    return Ok(First::End(exit));
+                }
+                if received.signal == SIGTSTP {
+                    signals.suspend()?;
+                }
+            }
         }
     }
 
-    /// Whether a key was typed that ends the picture, or none can be typed any more.
-    fn ends_by_key() -> bool {
-        let mut keys = [0; 64];
-        match io::stdin().read(&mut keys) {
-            Ok(count) => count == 0 || keys[..count].iter().any(|key| b"qQ\x03\x04".contains(key)),
-            Err(error) => error.kind() != io::ErrorKind::Interrupted,
-        }
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        self.leave();
+    fn latest(&self) -> Option<Answer> {
+        let _ = self.ready.read();
+        self.received.try_iter().last()
     }
 }
 
