@@ -2,6 +2,7 @@
 
 mod options;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +17,19 @@ use crate::report::Verbosity;
 use crate::sys;
 
 pub use self::options::{FromSettings, StandIn};
+
+/// What the settings add to a command line, and the settings. Help, versions and mistakes in the command line
+/// come before a mistake in the settings, which is therefore reported later.
+pub fn read(typed: &[OsString]) -> (FromSettings, Result<Sources>) {
+    let read = || {
+        let sources = Sources::read()?;
+        Ok((FromSettings::new(&sources, typed)?, sources))
+    };
+    match read() {
+        Ok((from_settings, sources)) => (from_settings, Ok(sources)),
+        Err(error) => (FromSettings::default(), Err(error)),
+    }
+}
 
 /// What every command needs to know.
 #[derive(Debug)]

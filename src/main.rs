@@ -80,15 +80,7 @@ use crate::exit::Exit;
 
 fn main() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let sources = Sources::read();
-    // Help, versions and mistakes in the command line come before a mistake in the settings.
-    let (from_settings, sources) = match sources.and_then(|sources| {
-        let from_settings = FromSettings::new(&sources, &typed)?;
-        Ok((from_settings, sources))
-    }) {
-        Ok((from_settings, sources)) => (from_settings, Ok(sources)),
-        Err(error) => (FromSettings::default(), Err(error)),
-    };
+    let (from_settings, sources) = config::read(&typed);
     let words = from_settings.apply(&typed);
     let exit = match Cli::try_parse_from(std::iter::once(&"redlock".into()).chain(&words)) {
         Ok(cli) => dispatch(cli, &typed, sources, &from_settings)

@@ -1,6 +1,7 @@
 //! The holds of a lock that are over, as the scripts have recorded them, and those that aren't; and the runs
 //! that ended without the lock.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use redis::Value;
@@ -327,15 +328,19 @@ fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
 /// The longest record that is read: two entries and the fields before them.
 const LONGEST: usize = 300 * 1024;
 
+/// A record as text, unless it is none of ours.
+fn text_of(record: &Value) -> Option<Cow<'_, str>> {
+    match record {
+        Value::BulkString(record) if record.len() <= LONGEST => {
+            Some(String::from_utf8_lossy(record))
+        }
+        _ => None,
+    }
+}
+
 /// Reads `"<id> <ended> <how> <bytes of by> <by><entry>"`.
 fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
-    let Value::BulkString(record) = record else {
-        return None;
-    };
-    if record.len() > LONGEST {
-        return None;
-    }
-    let record = String::from_utf8_lossy(record);
+    let record = text_of(record)?;
     let mut parts = record.splitn(5, ' ');
     let id = parts.next()?;
     let ended_ms = parts.next()?.parse().ok().filter(|ended| *ended <= MOST)?;
@@ -348,13 +353,7 @@ fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
 
 /// Reads `"<ended> <why> <ms> <bytes of by> <by><who>"`.
 fn skip(name: &Name, record: &Value) -> Option<Skip> {
-    let Value::BulkString(record) = record else {
-        return None;
-    };
-    if record.len() > LONGEST {
-        return None;
-    }
-    let record = String::from_utf8_lossy(record);
+    let record = text_of(record)?;
     let mut parts = record.splitn(5, ' ');
     let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MOST);
     let ended_ms = ms(parts.next()?)?;

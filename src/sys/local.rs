@@ -3,9 +3,9 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-/// A moment as a clock on the wall here shows it.
-#[derive(Clone, Debug)]
-pub struct LocalTime {
+/// A moment in a time zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CivilTime {
     pub year: i64,
     pub month: u32,
     pub day: u32,
@@ -14,11 +14,12 @@ pub struct LocalTime {
     pub second: u32,
     /// How far the zone's clock is ahead of UTC, in seconds.
     pub ahead: i64,
+    /// The zone's name at that moment: `CET`, `UTC`, `+0530`.
     pub zone: String,
 }
 
 /// The local time at a moment, in seconds since 1970, by $TZ or the system's zone.
-pub fn local_time(seconds: i64) -> Option<LocalTime> {
+pub fn local_time(seconds: i64) -> Option<CivilTime> {
     let mut time = MaybeUninit::<libc::tm>::zeroed();
     // SAFETY: both structures are valid. The environment, which the call reads, is never changed.
     let time = unsafe {
@@ -35,7 +36,7 @@ pub fn local_time(seconds: i64) -> Option<LocalTime> {
         zone.to_string_lossy().into_owned()
     };
     let part = |number: i32| u32::try_from(number).ok();
-    Some(LocalTime {
+    Some(CivilTime {
         year: i64::from(time.tm_year) + 1900,
         month: part(time.tm_mon + 1)?,
         day: part(time.tm_mday)?,

@@ -1,24 +1,11 @@
 //! Moments as a calendar shows them, in the local time zone or in UTC; and the round ones among them. Pure:
 //! the local calendar is a function that is passed in.
 
-/// A moment in a time zone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Civil {
-    pub year: i64,
-    pub month: u32,
-    pub day: u32,
-    pub hour: u32,
-    pub minute: u32,
-    pub second: u32,
-    /// How far the zone's clock is ahead of UTC, in seconds.
-    pub ahead: i64,
-    /// The zone's name at that moment: `CET`, `UTC`, `+0530`.
-    pub zone: String,
-}
+use crate::sys::CivilTime;
 
 /// How a moment, in seconds since 1970, is called.
 #[derive(Clone, Copy, Debug)]
-pub struct Calendar(pub fn(i64) -> Civil);
+pub struct Calendar(pub fn(i64) -> CivilTime);
 
 /// The end of the year 9999, in milliseconds since 1970: no calendar here goes further.
 const LAST: u64 = 253_402_300_799_000;
@@ -30,11 +17,11 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// A moment in UTC.
-pub fn utc(seconds: i64) -> Civil {
+pub fn utc(seconds: i64) -> CivilTime {
     let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
     let (year, month, day) = date_of(days);
     let rest = u32::try_from(rest).unwrap_or_default();
-    Civil {
+    CivilTime {
         year,
         month,
         day,
@@ -150,7 +137,7 @@ impl Step {
 impl Calendar {
     pub const UTC: Self = Self(utc);
 
-    fn civil(self, ms: u64) -> Option<Civil> {
+    fn civil(self, ms: u64) -> Option<CivilTime> {
         let seconds = i64::try_from(ms / 1000).ok()?;
         (ms <= LAST).then(|| (self.0)(seconds))
     }
@@ -219,7 +206,7 @@ impl Calendar {
         let Some(civil) = self.civil(ms) else {
             return String::new();
         };
-        let Civil {
+        let CivilTime {
             year,
             month,
             day,
@@ -241,7 +228,7 @@ impl Calendar {
 }
 
 /// `11-22 08:15:02`.
-fn clock(civil: &Civil) -> String {
+fn clock(civil: &CivilTime) -> String {
     format!(
         "{:02}-{:02} {:02}:{:02}:{:02}",
         civil.month, civil.day, civil.hour, civil.minute, civil.second
@@ -254,10 +241,10 @@ pub mod tests {
 
     /// Central Europe, as far as 2026 goes: summer time ends on 25 October at 01:00 UTC, and begins on 29
     /// March.
-    pub fn berlin(seconds: i64) -> Civil {
+    pub fn berlin(seconds: i64) -> CivilTime {
         let is_summer = (1_774_746_000..1_792_890_000).contains(&seconds);
         let ahead = if is_summer { 7200 } else { 3600 };
-        Civil {
+        CivilTime {
             ahead,
             zone: if is_summer { "CEST" } else { "CET" }.into(),
             ..utc(seconds + ahead)

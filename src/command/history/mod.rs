@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use self::calendar::{Calendar, Civil, utc};
+use self::calendar::{Calendar, utc};
 use self::chart::Chart;
 use self::listing::{Item, Layout};
 use self::summary::Summary;
@@ -29,7 +29,7 @@ use crate::lock::{self, Client, HistoryEntry, LockHistory, Locks, Name, Waiter, 
 use crate::pattern::{is_pattern, matches, natural_cmp};
 use crate::report::{format_duration, print, width};
 use crate::signal;
-use crate::sys::{LocalTime, local_time};
+use crate::sys::{CivilTime, local_time};
 
 /// How often --follow looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -85,30 +85,8 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
 }
 
 /// A moment by the zones of this system.
-fn local(seconds: i64) -> Civil {
-    let Some(LocalTime {
-        year,
-        month,
-        day,
-        hour,
-        minute,
-        second,
-        ahead,
-        zone,
-    }) = local_time(seconds)
-    else {
-        return utc(seconds);
-    };
-    Civil {
-        year,
-        month,
-        day,
-        hour,
-        minute,
-        second,
-        ahead,
-        zone,
-    }
+fn local(seconds: i64) -> CivilTime {
+    local_time(seconds).unwrap_or_else(|| utc(seconds))
 }
 
 /// Names, one a line.
