@@ -392,6 +392,15 @@ fn timeout_stops_command_with_124() {
 }
 
 #[test]
+fn a_job_that_timeout_stopped_is_reported_also_with_quiet() {
+    let redis = Redis::start();
+    let run = ["run", "-q", "-t", "200ms", "a", "--", "sleep", "60"];
+    outcome(&mut redis.redlock(&run))
+        .assert_code(124)
+        .assert_says("ran longer than --timeout 200ms");
+}
+
+#[test]
 fn timeout_is_124_also_for_a_command_that_then_ends_well() {
     let redis = Redis::start();
     let polite = "trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done";

@@ -83,6 +83,22 @@ fn the_script_of_unless_makes_no_service_ready() {
 }
 
 #[test]
+fn the_label_stands_for_the_command_and_a_long_command_is_cut() {
+    let redis = Redis::start();
+    let manager = Manager::new(&redis, "manager");
+    let told = |words: &[&str]| {
+        let run = [&["run", "a"], words, &["--", "true"]].concat();
+        let long = "x".repeat(10_000);
+        let mut run = redis.redlock(&run);
+        outcome(run.arg(long).env("NOTIFY_SOCKET", &manager.path)).assert_code(0);
+        manager.message()
+    };
+    let label = told(&["--label", "nightly import"]);
+    assert_eq!(label, "READY=1\nSTATUS=running nightly import");
+    assert!(told(&[]).len() < 600);
+}
+
+#[test]
 fn a_manager_that_reads_nothing_holds_nothing_up() {
     let redis = Redis::start();
     let manager = Manager::new(&redis, "manager");

@@ -686,3 +686,15 @@ fn of_several_slots_one_that_ends_is_seen_soon() {
         1
     );
 }
+
+#[test]
+fn a_yes_counts_also_when_the_connection_was_closed_meanwhile() {
+    let redis = Redis::start();
+    let run = Gated::start(&redis, &["a"]).ready();
+    let mut terminal = on_terminal(&redis, &["release", "--force", "a"]);
+    terminal.wait_until("the question", |shown| shown.ends_with("[y/N] "));
+    redis.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    terminal.type_in("y\n");
+    assert_eq!(terminal.finish().code(), Some(0), "{}", terminal.shown);
+    run.run.finish().assert_exited(79);
+}
