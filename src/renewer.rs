@@ -194,6 +194,7 @@ impl Job {
             client,
             claims,
         } = self;
+        client.follow_locks();
         let sent = now();
         client.open()?;
         if *task == Task::Renew {

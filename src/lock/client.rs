@@ -15,8 +15,8 @@ use redis::Value;
 
 use super::claim::Acquired;
 use super::connection::{Call, Connection, Grant, Received};
+use super::deployment::Deployment;
 use super::scripts::{ACQUIRE, array};
-use super::server::Server;
 use super::{Error, claim};
 
 /// How Redis is reached.
@@ -41,7 +41,7 @@ impl Engine {
 
 /// A way to Redis, open or to be opened by the next request.
 pub struct Client {
-    server: Arc<Server>,
+    deployment: Arc<Deployment>,
     engine: Option<Engine>,
     /// Nothing takes longer than this, where that is less than the server's timeout.
     limit: Option<Duration>,
@@ -79,9 +79,9 @@ impl SlowOpening {
 }
 
 impl Client {
-    pub(super) fn new(server: &Arc<Server>) -> Self {
+    pub(super) fn new(deployment: &Arc<Deployment>) -> Self {
         Self {
-            server: Arc::clone(server),
+            deployment: Arc::clone(deployment),
             engine: None,
             limit: None,
         }
@@ -117,7 +117,9 @@ impl Client {
     }
 
     fn connect(&self, within: Duration) -> Result<Engine, Error> {
-        Connection::open(&self.server, self.timeout(), within).map(Engine::Single)
+        self.deployment
+            .open(self.timeout(), within)
+            .map(Engine::Single)
     }
 
     /// The connection; a fresh one where there is none. One copy of this for all requests: a short
@@ -138,7 +140,7 @@ impl Client {
 
     /// Whether the server has answered this process, if not over this connection.
     pub fn was_reached(&self) -> bool {
-        self.server.was_reached()
+        self.deployment.server().was_reached()
     }
 
     /// Asks the server whether it is a replica, together with the next request; with its answer
@@ -149,13 +151,13 @@ impl Client {
 
     /// Whether the server said that it is a replica.
     pub fn is_replica(&self) -> bool {
-        self.server.is_replica()
+        self.deployment.server().is_replica()
     }
 
     /// The error for a replica, where something was to be changed.
     pub fn refuse_replica(&self) -> Result<(), Error> {
         if self.is_replica() {
-            return Err(self.server.replica_error());
+            return Err(self.deployment.server().replica_error());
         }
         Ok(())
     }
@@ -165,15 +167,28 @@ impl Client {
         self.engine = None;
     }
 
+    /// Goes on where the locks are now, if another server has them since the connection was opened: gives
+    /// that up, so that the next request opens one there. Where it can't be found out, nothing changes.
+    pub fn follow_locks(&mut self) {
+        let timeout = self.timeout();
+        let moved = |engine: &mut Engine| {
+            let from = engine.connection().server();
+            self.deployment.have_moved(from, timeout)
+        };
+        if self.engine.as_mut().is_some_and(moved) {
+            self.disconnect();
+        }
+    }
+
     /// Another way to the same server, not open yet.
     pub fn another(&self) -> Self {
-        Self::new(&self.server)
+        Self::new(&self.deployment)
     }
 
     /// The connection as a client for another thread; what is left has none.
     pub fn hand_over(&mut self) -> Self {
         Self {
-            server: Arc::clone(&self.server),
+            deployment: Arc::clone(&self.deployment),
             engine: self.engine.take(),
             limit: self.limit,
         }
@@ -191,7 +206,7 @@ impl Client {
 
     /// The longest that connecting, and each answer, may take.
     fn timeout(&self) -> Duration {
-        let timeout = self.server.timeout;
+        let timeout = self.deployment.server().timeout;
         self.limit.map_or(timeout, |limit| timeout.min(limit))
     }
 
@@ -284,7 +299,7 @@ impl Client {
 
     /// The error for an answer that hasn't come in time, or for a connection that is gone.
     pub fn unreachable_error(&self, kind: io::ErrorKind) -> Error {
-        self.server.unreachable_error(&kind.into())
+        self.deployment.server().unreachable_error(&kind.into())
     }
 }
 

@@ -208,6 +208,16 @@ impl Connection {
         timeout: Duration,
         within: Duration,
     ) -> Result<Self, Error> {
+        Self::open_asking(server, timeout, within, &[]).map(|(connection, _)| connection)
+    }
+
+    /// The same; also asks these questions, in the same round trip. Their answers, in order.
+    pub(super) fn open_asking(
+        server: &Arc<Server>,
+        timeout: Duration,
+        within: Duration,
+        questions: &[Cmd],
+    ) -> Result<(Self, Vec<Value>), Error> {
         let until = Instant::now() + within;
         let mut connection = Self {
             stream: server.open(until)?,
@@ -230,14 +240,20 @@ impl Connection {
             server: Arc::clone(server),
             timeout,
         };
-        connection.authenticate(until)?;
-        Ok(connection)
+        let answers = connection.introduce(questions, until)?;
+        Ok((connection, answers))
     }
 
-    /// Logs in and chooses the database, in one round trip, and in none where neither is needed.
-    fn authenticate(&mut self, until: Instant) -> Result<(), Error> {
+    /// The server at the other end.
+    pub(super) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// Logs in, chooses the database and asks what is to be known first, in one round trip, and in none
+    /// where nothing is needed.
+    fn introduce(&mut self, questions: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
         let mut bytes = Vec::new();
-        let mut answers = 0;
+        let mut answers = questions.len();
         let (username, password) = (&self.server.username, &self.server.password);
         // There are users without a password.
         if username.is_some() || password.is_some() {
@@ -254,14 +270,18 @@ impl Connection {
             answers += 1;
         }
         if answers == 0 {
-            return Ok(());
+            return Ok(Vec::new());
+        }
+        for question in questions {
+            question.write_packed_command(&mut bytes);
         }
         let numbers: Vec<RequestId> = (0..answers).map(|_| self.expect_plain()).collect();
         self.write(&bytes, until)?;
+        let mut found = Vec::new();
         for number in numbers {
-            self.answer(number, until)?;
+            found.push(self.answer(number, until)?);
         }
-        Ok(())
+        Ok(found.split_off(answers - questions.len()))
     }
 
     /// Sends a call; its answer comes in later.

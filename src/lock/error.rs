@@ -5,7 +5,7 @@ use std::fmt;
 
 use redis::{ServerError, ServerErrorKind};
 
-use super::server::Server;
+use super::server::{Part, Server};
 
 /// What went wrong with Redis, as far as the exit status and another try need to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +133,12 @@ fn wrong_server(error: &ServerError, details: &str, server: &Server) -> Option<E
         "MOVED" => moved(details, server),
         "CLUSTERDOWN" if details.contains("not served") => format!(
             "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its slots (redis-cli --cluster fix), or use a server that isn't a cluster"
+        ),
+        _ if details.contains("No such master") => format!(
+            "the sentinel at {server} knows no primary of the name in the URL; `redis-cli -u redis://{server} SENTINEL MASTERS` lists those that it knows"
+        ),
+        _ if server.part() == Part::Sentinel && details.contains("unknown command") => format!(
+            "{server} isn't a sentinel; their port is usually 26379, and a server's own URL begins with redis://"
         ),
         _ if details.contains("SELECT is not allowed in cluster mode") => format!(
             "Redis at {server} is a Redis Cluster, which has database 0 only; leave the database out of the URL"

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::deployment::Deployment;
 use super::name::Keys;
-use super::server::{Server, UrlOrigin};
+use super::server::UrlOrigin;
 use super::{Client, Error, Lock, Name, TlsFiles};
 
 /// Where Redis is, our credentials there, and how long we wait for it.
@@ -25,7 +26,7 @@ pub struct Access<'a> {
 /// The locks of one user. Its `Display` is where they are, and never shows a password.
 #[derive(Clone, Debug)]
 pub struct Locks {
-    pub(super) server: Arc<Server>,
+    deployment: Arc<Deployment>,
     /// What each key begins with.
     pub(super) prefix: String,
     /// How many holds of each lock are remembered.
@@ -48,13 +49,13 @@ impl Locks {
             tls,
             timeout,
         } = access;
-        let mut server = Server::parse(url, origin, tls, timeout, prefix)?;
-        let stays = url_first && server.password.is_some();
+        let mut deployment = Deployment::parse(url, &origin, &tls, timeout, prefix)?;
+        let stays = url_first && deployment.server().password.is_some();
         if let Some(password) = password.filter(|_| !stays) {
-            server.set_password(password);
+            deployment.set_password(password);
         }
         Ok(Self {
-            server: Arc::new(server),
+            deployment: Arc::new(deployment),
             prefix: prefix.to_owned(),
             history,
         })
@@ -71,7 +72,7 @@ impl Locks {
 
     /// A client that connects with the first request.
     pub fn client(&self) -> Client {
-        Client::new(&self.server)
+        Client::new(&self.deployment)
     }
 
     /// A client that is connected.
@@ -84,6 +85,6 @@ impl Locks {
 
 impl fmt::Display for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.server.fmt(f)
+        self.deployment.server().fmt(f)
     }
 }

@@ -17,7 +17,7 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
-use super::url::{Address, Url};
+use super::url::{Address, Login};
 use super::{Error, ErrorKind};
 use crate::reason::reason;
 
@@ -44,9 +44,21 @@ impl fmt::Display for UrlOrigin {
     }
 }
 
+/// What a server is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The only one.
+    Only,
+    /// One of those that know the primary.
+    Sentinel,
+    /// The primary, by what they say.
+    Primary,
+}
+
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
 pub(super) struct Server {
     address: Address,
+    part: Part,
     pub(super) database: i64,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
@@ -58,8 +70,8 @@ pub(super) struct Server {
     password_from_file: bool,
     /// What all keys begin with, for messages about permissions.
     prefix: String,
-    /// It has answered this process.
-    reached: AtomicBool,
+    /// It has answered this process, or another one of the same URL has.
+    reached: Arc<AtomicBool>,
     /// It said that it is a replica.
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
@@ -67,40 +79,69 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Reads `redis://`, `rediss://` and `unix://` URLs.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`] when the URL is none of these; the message never repeats the URL, which
-    /// may hold a password.
-    pub(super) fn parse(
-        url: &str,
+    /// A server that wasn't reached yet.
+    pub(super) fn new(
+        (address, part): (Address, Part),
+        (login, database): (Login, i64),
         origin: UrlOrigin,
         tls: TlsFiles,
         timeout: Duration,
         prefix: &str,
-    ) -> Result<Self, Error> {
-        let url = Url::parse(url).map_err(|why| {
-            let message = format!("bad Redis URL in {origin}: {why}");
-            Error::new(ErrorKind::Config, message)
-        })?;
-        Ok(Self {
-            address: url.address,
-            database: url.database,
-            username: url.username,
-            password: url.password,
+    ) -> Self {
+        Self {
+            address,
+            part,
+            database,
+            username: login.username,
+            password: login.password,
             tls,
             timeout,
             origin,
             password_from_file: false,
             prefix: prefix.to_owned(),
-            reached: AtomicBool::new(false),
+            reached: Arc::new(AtomicBool::new(false)),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// Another server of the same URL, with the same credentials.
+    pub(super) fn at(&self, address: Address) -> Self {
+        Self {
+            address,
+            part: self.part,
+            database: self.database,
+            username: self.username.clone(),
+            password: self.password.clone(),
+            tls: self.tls.clone(),
+            timeout: self.timeout,
+            origin: self.origin.clone(),
+            password_from_file: self.password_from_file,
+            prefix: self.prefix.clone(),
+            reached: Arc::clone(&self.reached),
+            is_replica: AtomicBool::new(false),
+            closes_on_hello: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(super) fn part(&self) -> Part {
+        self.part
     }
 
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// What it is, and where.
+    fn title(&self) -> String {
+        match self.part {
+            Part::Sentinel => format!("the sentinel at {self}"),
+            Part::Only | Part::Primary => format!("Redis at {self}"),
+        }
     }
 
     /// Who we are there, in a sentence.
@@ -131,7 +172,7 @@ impl Server {
             ),
             (Some(_), None) => format!("the password {} is wrong", self.password_origin()),
         };
-        format!("Redis at {self} refused {user}: {next}")
+        format!("{} refused {user}: {next}", self.title())
     }
 
     /// It has answered a question of ours.
@@ -152,10 +193,18 @@ impl Server {
     }
 
     pub(super) fn replica_error(&self) -> Error {
-        Error::new(
-            ErrorKind::Replica,
-            format!("Redis at {self} is a read-only replica; use the URL of its primary"),
-        )
+        match self.part {
+            Part::Only | Part::Sentinel => Error::new(
+                ErrorKind::Replica,
+                format!("Redis at {self} is a read-only replica; use the URL of its primary"),
+            ),
+            Part::Primary => Error::new(
+                ErrorKind::NotNow,
+                format!(
+                    "Redis at {self} is a replica now, by a failover; try again when that is over"
+                ),
+            ),
+        }
     }
 
     /// Whether it said that it is a replica.
@@ -417,7 +466,7 @@ impl Server {
     fn unreachable_because(&self, what: &str) -> Error {
         Error::new(
             ErrorKind::Unreachable,
-            format!("can't reach Redis at {self}: {what}{}", self.from()),
+            format!("can't reach {}: {what}{}", self.title(), self.from()),
         )
     }
 
@@ -461,11 +510,7 @@ fn first_line(tcp: &TcpStream) -> String {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            Address::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
-            Address::Unix(path) => write!(f, "{}", path.display()),
-        }
+        self.address.fmt(f)
     }
 }
 
@@ -478,22 +523,6 @@ impl fmt::Debug for Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(url: &str) -> Result<Server, Error> {
-        let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
-        Server::parse(url, UrlOrigin::Option, tls, timeout, "p:")
-    }
-
-    #[test]
-    fn no_error_repeats_a_password() {
-        let error = parse("redis://u:hunter2").map(drop).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Config);
-        assert!(!error.to_string().contains("hunter2"), "{error}");
-        let server = parse("redis://u:hunter2@h").unwrap();
-        assert!(!format!("{server} {server:?}").contains("hunter2"));
-        let said = [server.wrong_password(), server.password_origin()];
-        assert!(!said.concat().contains("hunter2"), "{said:?}");
-    }
 
     #[test]
     fn an_unknown_host_and_a_name_server_that_is_silent_are_two_things() {

@@ -1,6 +1,7 @@
 //! Redis URLs, read part by part, so that a mistake is named by its part. Pure. No message repeats what
 //! was written, as any part may turn out to be a piece of a password.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Where a server is.
@@ -10,18 +11,58 @@ pub(super) enum Address {
     Unix(PathBuf),
 }
 
-/// What a URL says.
-#[derive(PartialEq, Eq)]
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// A user name and a password, as far as they were given.
+#[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
-pub(super) struct Url {
-    pub(super) address: Address,
-    pub(super) database: i64,
+pub(super) struct Login {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
 }
 
-const SCHEMES: &str = "redis://, rediss:// or unix://";
+/// Where the locks are.
+#[derive(PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
+pub(super) enum Place {
+    /// On this server.
+    Server(Address),
+    /// On the primary that these sentinels know by this name.
+    Sentinels {
+        nodes: Vec<Address>,
+        primary: String,
+        login: Login,
+        /// A file with the password for the sentinels.
+        password_file: Option<PathBuf>,
+    },
+    /// In the Redis Cluster that these nodes are of.
+    Cluster {
+        nodes: Vec<Address>,
+        /// The hash tag with which all keys begin.
+        tag: Option<String>,
+    },
+}
+
+/// What a URL says.
+#[derive(PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
+pub(super) struct Url {
+    pub(super) place: Place,
+    pub(super) database: i64,
+    pub(super) login: Login,
+}
+
+const SCHEMES: &str = "redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://";
 const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
 
 impl Url {
     /// Reads a URL; what is wrong with it otherwise.
@@ -30,7 +71,7 @@ impl Url {
             return Err(format!("it must begin with {SCHEMES}"));
         };
         if rest.contains("://") {
-            return Err("it has several URLs; redlock uses one server".into());
+            return Err("it has several URLs, and independent servers can't share a lock; use one server, Sentinel (redis-sentinel://host1,host2,host3/NAME) or Redis Cluster (redis-cluster://host1,host2)".into());
         }
         if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return Err("it has a space or control character; a space is written %20".into());
@@ -41,17 +82,14 @@ impl Url {
             );
         }
         match scheme {
-            "redis" => tcp(rest, false),
-            "rediss" => tcp(rest, true),
+            "redis" | "rediss" => tcp(rest, scheme == "rediss"),
             "unix" => unix(rest),
-            "redis-sentinel" | "rediss-sentinel" => Err(
-                "redlock doesn't ask Sentinel for the primary; use the primary's own URL, redis://"
-                    .into(),
-            ),
-            "redis-cluster" | "rediss-cluster" => Err(
-                "redlock uses one node of a Redis Cluster; use its own URL, redis://, and a prefix with a hash tag, such as --prefix '{redlock}:'".into(),
-            ),
-            _ if scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') => {
+            "redis-sentinel" | "rediss-sentinel" => sentinels(rest, scheme == "rediss-sentinel"),
+            "redis-cluster" | "rediss-cluster" => cluster(rest, scheme == "rediss-cluster"),
+            _ if scheme
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '-') =>
+            {
                 Err(format!("unknown scheme {scheme}://; use {SCHEMES}"))
             }
             _ => Err(format!("it must begin with {SCHEMES}")),
@@ -59,10 +97,18 @@ impl Url {
     }
 }
 
-/// `[user[:password]@]host[:port][/db]`
-fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, rest) = rest.split_at(end);
+/// The parts of `[user[:password]@]hosts[/path][?options]`, with the credentials decoded.
+struct Parts<'a> {
+    login: Login,
+    hosts: &'a str,
+    /// Without the / before it.
+    path: &'a str,
+    options: &'a str,
+}
+
+fn parts(text: &str) -> Result<Parts<'_>, String> {
+    let end = text.find(['/', '?']).unwrap_or(text.len());
+    let (authority, rest) = text.split_at(end);
     if let Some(at) = rest.find('@') {
         let (what, escape) = if rest[..at].contains('?') {
             ("?", "%3F")
@@ -73,11 +119,11 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
             "a {what} in the user name or password must be written {escape}"
         ));
     }
-    let (credentials, place) = match authority.rsplit_once('@') {
+    let (credentials, hosts) = match authority.rsplit_once('@') {
         Some((credentials, _)) if credentials.contains('@') => {
             return Err("an @ in the user name or password must be written %40".into());
         }
-        Some((credentials, place)) => (credentials, place),
+        Some((credentials, hosts)) => (credentials, hosts),
         None => ("", authority),
     };
     let (username, password) = match credentials.split_once(':') {
@@ -85,24 +131,109 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
         None => (credentials, ""),
     };
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
-    for (name, _) in pairs(options) {
-        if name != "protocol" {
-            return Err("it has an unknown option after the ?; the database is written /3".into());
-        }
-    }
-    let (host, port) = host_and_port(place)?;
-    Ok(Url {
-        address: Address::Tcp { host, port, tls },
-        database: database(path.strip_prefix('/').unwrap_or_default())?,
-        username: some(decoded(username, "user name")?),
-        password: some(decoded(password, "password")?),
+    Ok(Parts {
+        login: Login {
+            username: some(decoded(username, "user name")?),
+            password: some(decoded(password, "password")?),
+        },
+        hosts,
+        path: path.strip_prefix('/').unwrap_or_default(),
+        options,
     })
 }
 
-fn host_and_port(place: &str) -> Result<(String, u16), String> {
-    if place.contains(',') {
-        return Err("it has several hosts; redlock uses one server".into());
+/// `[user[:password]@]host[:port][/db]`
+fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
+    let parts = parts(rest)?;
+    no_options(parts.options)?;
+    if parts.hosts.contains(',') {
+        return Err("it has several hosts; with Sentinel use redis-sentinel://host1,host2,host3/NAME, with Redis Cluster redis-cluster://host1,host2".into());
     }
+    let (host, port) = host_and_port(parts.hosts, PORT)?;
+    Ok(Url {
+        place: Place::Server(Address::Tcp { host, port, tls }),
+        database: database(parts.path)?,
+        login: parts.login,
+    })
+}
+
+fn no_options(options: &str) -> Result<(), String> {
+    match pairs(options).find(|(name, _)| *name != "protocol") {
+        None => Ok(()),
+        Some(_) => Err("it has an unknown option after the ?; the database is written /3".into()),
+    }
+}
+
+/// `[user[:password]@]host[:port],…/NAME[/db][?sentinel_user=…&sentinel_password=…]`
+fn sentinels(rest: &str, tls: bool) -> Result<Url, String> {
+    let parts = parts(rest)?;
+    let nodes = nodes(parts.hosts, SENTINEL_PORT, tls)?;
+    let (primary, number) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    let primary = decoded(primary, "name of the primary")?;
+    if primary.is_empty() {
+        return Err("the name under which the sentinels know the primary is missing after the hosts, as in redis-sentinel://host1,host2,host3/mymaster".into());
+    }
+    let (mut login, mut password_file) = (Login::default(), None);
+    for (name, value) in pairs(parts.options) {
+        let value = || decoded(value, name);
+        match name {
+            "sentinel_user" => login.username = some(value()?),
+            "sentinel_password" => login.password = some(value()?),
+            "sentinel_password_file" => password_file = some(value()?).map(PathBuf::from),
+            "protocol" => {}
+            _ => {
+                return Err("it has an unknown option after the ?; known are sentinel_user, sentinel_password and sentinel_password_file".into());
+            }
+        }
+    }
+    Ok(Url {
+        place: Place::Sentinels {
+            nodes,
+            primary,
+            login,
+            password_file,
+        },
+        database: database(number)?,
+        login: parts.login,
+    })
+}
+
+/// `[user[:password]@]host[:port],…[/tag]`
+fn cluster(rest: &str, tls: bool) -> Result<Url, String> {
+    let parts = parts(rest)?;
+    no_options(parts.options)?;
+    let tag = decoded(
+        parts.path.strip_suffix('/').unwrap_or(parts.path),
+        "hash tag",
+    )?;
+    if tag.contains(['{', '}', '/']) {
+        return Err("what follows the hosts is the hash tag of all keys, without braces, as in redis-cluster://host1,host2/jobs".into());
+    }
+    Ok(Url {
+        place: Place::Cluster {
+            nodes: nodes(parts.hosts, PORT, tls)?,
+            tag: some(tag),
+        },
+        database: 0,
+        login: parts.login,
+    })
+}
+
+/// `host[:port],…`, each once.
+fn nodes(hosts: &str, port: u16, tls: bool) -> Result<Vec<Address>, String> {
+    let mut nodes = Vec::new();
+    for host in hosts.split(',') {
+        let (host, port) = host_and_port(host, port)?;
+        let node = Address::Tcp { host, port, tls };
+        if !nodes.contains(&node) {
+            nodes.push(node);
+        }
+    }
+    Ok(nodes)
+}
+
+/// A host and its port; `default` where none is given.
+fn host_and_port(place: &str, default: u16) -> Result<(String, u16), String> {
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
         let (host, port) = rest
             .split_once(']')
@@ -132,7 +263,7 @@ fn host_and_port(place: &str) -> Result<(String, u16), String> {
         return Err("the host has a character that no host name has".into());
     }
     let port = match port {
-        None | Some("") => PORT,
+        None | Some("") => default,
         Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(
             "the port must be a number from 1 to 65535 (a user name and password stand before an @)",
         )?,
@@ -153,17 +284,16 @@ fn unix(rest: &str) -> Result<Url, String> {
         );
     }
     let mut url = Url {
-        address: Address::Unix(path.into()),
+        place: Place::Server(Address::Unix(path.into())),
         database: 0,
-        username: None,
-        password: None,
+        login: Login::default(),
     };
     for (name, value) in pairs(options) {
         let value = value.replace('+', "%20");
         match name {
             "db" => url.database = database(&value)?,
-            "user" => url.username = some(decoded(&value, "user name")?),
-            "pass" => url.password = some(decoded(&value, "password")?),
+            "user" => url.login.username = some(decoded(&value, "user name")?),
+            "pass" => url.login.password = some(decoded(&value, "password")?),
             "protocol" => {}
             _ => {
                 return Err(
@@ -222,29 +352,94 @@ mod tests {
 
     fn tcp(host: &str, port: u16) -> Url {
         Url {
-            address: Address::Tcp {
-                host: host.into(),
-                port,
-                tls: false,
-            },
+            place: Place::Server(address(host, port)),
             database: 0,
-            username: None,
-            password: None,
+            login: Login::default(),
+        }
+    }
+
+    fn address(host: &str, port: u16) -> Address {
+        Address::Tcp {
+            host: host.into(),
+            port,
+            tls: false,
         }
     }
 
     fn login(username: &str, password: &str) -> Url {
         Url {
-            username: some(username.into()),
-            password: some(password.into()),
+            login: given(username, password),
             ..tcp("h", 6379)
         }
+    }
+
+    fn given(username: &str, password: &str) -> Login {
+        Login {
+            username: some(username.into()),
+            password: some(password.into()),
+        }
+    }
+
+    #[test]
+    fn several_hosts_are_sentinels_or_a_cluster() {
+        let sentinels = |hosts: &[(&str, u16)], primary: &str, login| Url {
+            place: Place::Sentinels {
+                nodes: hosts
+                    .iter()
+                    .map(|(host, port)| address(host, *port))
+                    .collect(),
+                primary: primary.into(),
+                login,
+                password_file: None,
+            },
+            ..tcp("", 0)
+        };
+        let cluster = |hosts: &[(&str, u16)], tag: &str| Url {
+            place: Place::Cluster {
+                nodes: hosts
+                    .iter()
+                    .map(|(host, port)| address(host, *port))
+                    .collect(),
+                tag: some(tag.into()),
+            },
+            ..tcp("", 0)
+        };
+        for (text, url) in [
+            (
+                "redis-sentinel://a,b:7,[::1]/mymaster",
+                sentinels(
+                    &[("a", 26379), ("b", 7), ("::1", 26379)],
+                    "mymaster",
+                    Login::default(),
+                ),
+            ),
+            (
+                "redis-sentinel://me:secret@a,a/my%20one/3?sentinel_user=s&sentinel_password=p%40",
+                Url {
+                    database: 3,
+                    login: given("me", "secret"),
+                    ..sentinels(&[("a", 26379)], "my one", given("s", "p@"))
+                },
+            ),
+            (
+                "redis-cluster://a,b:7",
+                cluster(&[("a", 6379), ("b", 7)], ""),
+            ),
+            ("redis-cluster://a/jobs", cluster(&[("a", 6379)], "jobs")),
+        ] {
+            assert_eq!(Url::parse(text), Ok(url), "{text}");
+        }
+        let place = Url::parse("rediss-sentinel://a/m").unwrap().place;
+        let Place::Sentinels { nodes, .. } = place else {
+            panic!("{place:?}");
+        };
+        assert!(matches!(nodes[..], [Address::Tcp { tls: true, .. }]));
     }
 
     #[test]
     fn the_parts_of_a_url_are_read() {
         let socket = |path: &str| Url {
-            address: Address::Unix(path.into()),
+            place: Place::Server(Address::Unix(path.into())),
             ..tcp("", 0)
         };
         for (text, url) in [
@@ -275,16 +470,15 @@ mod tests {
                 "unix:///r.sock?db=2&user=me&pass=a%2Bb",
                 Url {
                     database: 2,
-                    username: Some("me".into()),
-                    password: Some("a+b".into()),
+                    login: given("me", "a+b"),
                     ..socket("/r.sock")
                 },
             ),
         ] {
             assert_eq!(Url::parse(text), Ok(url), "{text}");
         }
-        let tls = Url::parse("rediss://h").unwrap().address;
-        assert!(matches!(tls, Address::Tcp { tls: true, .. }));
+        let tls = Url::parse("rediss://h").unwrap().place;
+        assert!(matches!(tls, Place::Server(Address::Tcp { tls: true, .. })));
     }
 
     #[test]
@@ -295,8 +489,15 @@ mod tests {
             ("hunter2:6379", "must begin with"),
             ("u:hunter2@h://", "must begin with"),
             ("http://hunter2", "unknown scheme http://"),
-            ("redis-sentinel://hunter2", "Sentinel"),
-            ("redis-cluster://hunter2", "Redis Cluster"),
+            ("redis-sentinel://hunter2", "know the primary is missing"),
+            ("redis-sentinel://u:hunter2@a,,b/m", "the host is missing"),
+            (
+                "redis-sentinel://u:hunter2@a/m/x",
+                "the database must be a number",
+            ),
+            ("redis-sentinel://u:hunter2@a/m?db=1", "unknown option"),
+            ("redis-cluster://u:hunter2@a/{x}", "without braces"),
+            ("redis-cluster://u:hunter2@a?db=1", "unknown option"),
             ("redis://", "the host is missing"),
             ("redis://:6379", "the host is missing"),
             ("redis:///3", "the host is missing"),
