@@ -15,6 +15,14 @@ pub fn redlock() -> String {
     std::env::var("REDLOCK_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_redlock").into())
 }
 
+/// The server that is measured with: `redis-server`, or the program that `REDIS_SERVER` names.
+fn redis_server() -> String {
+    std::env::var("REDIS_SERVER")
+        .ok()
+        .filter(|path| !path.is_empty())
+        .unwrap_or_else(|| "redis-server".into())
+}
+
 /// A private Redis on loopback, gone when dropped.
 pub struct Redis {
     process: Child,
@@ -27,7 +35,7 @@ impl Redis {
         // In a separate session, as a service has: the kernel's scheduler looks at that.
         let process = Command::new("setsid")
             .args([
-                "redis-server",
+                &redis_server(),
                 "--port",
                 &port.to_string(),
                 "--bind",
@@ -142,16 +150,16 @@ pub fn percentile(values: &[f64], percent: usize) -> f64 {
 pub fn machine() -> Result<String> {
     let cores = std::thread::available_parallelism()?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let redis = run_for_text(Command::new("redis-server").arg("--version"))?;
-    let redis = redis
-        .split_whitespace()
-        .nth(2)
-        .unwrap_or_default()
-        .replace("v=", "");
+    let server = run_for_text(Command::new(redis_server()).arg("--version"))?;
+    // `Redis server v=7.0.15 sha=00000000:0 malloc=...`.
+    let (name, rest) = server
+        .split_once(" server v=")
+        .ok_or("the server's version has a new format")?;
+    let version = rest.split_whitespace().next().unwrap_or_default();
     let load = fs::read_to_string("/proc/loadavg")?;
     let load = load.split(' ').next().unwrap_or_default();
     Ok(format!(
-        "{cores} cores (load {load}), Linux {}, redis-server {redis}",
+        "{cores} cores (load {load}), Linux {}, {name} {version}",
         kernel.trim()
     ))
 }

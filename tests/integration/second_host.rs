@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::recipes::GATE;
-use crate::support::{REDLOCK, Running, is_permitted, outcome, path, script, without_terminal};
+use crate::support::{
+    REDLOCK, Running, SERVER, is_permitted, outcome, path, script, without_terminal,
+};
 
 /// The shell blocks of the README's section.
 fn blocks() -> Vec<String> {
@@ -75,8 +77,9 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let pid_file = dir.path().join("redis.pid");
     let systemctl = format!(
         "#!/bin/sh\n[ \"$*\" = 'restart redis-server' ] || exit 64\n\
-         redis-server /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {} >/dev/null\n\
+         '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {} >/dev/null\n\
          until redis-cli ping >/dev/null 2>&1; do sleep 0.02; done\n",
+        SERVER.path.display(),
         dir.path().display(),
         pid_file.display()
     );

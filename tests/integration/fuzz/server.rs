@@ -10,7 +10,7 @@ use redis::{Connection, Value};
 
 use super::scripts::{self, Call, Key};
 use crate::lua::{KEYS, SCRIPTS};
-use crate::support::wait_until;
+use crate::support::{SERVER, wait_until};
 
 /// All that the server knows of the lock, at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -114,7 +114,8 @@ impl Server {
         let clock = File::options().write(true).open(&path).unwrap();
         let socket = dir.path().join("redis.sock");
         let log = File::create(dir.path().join("redis.log")).unwrap();
-        let process = Command::new("redis-server")
+        let process = SERVER
+            .command()
             .args(["--save", "", "--appendonly", "no", "--port", "0"])
             .arg("--unixsocket")
             .arg(&socket)

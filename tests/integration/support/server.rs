@@ -1,18 +1,56 @@
 //! A private Redis, and a server that never answers.
+//!
+//! The program is `redis-server`, or the one that the variable `REDIS_SERVER` names: another version of
+//! Redis, or another server that takes its options.
 
 #![allow(unsafe_code)]
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{redlock, wait_until};
+
+/// The server that the tests run on. The first test that starts one says which it is, past the test
+/// runner, which keeps what a test prints to itself.
+pub static SERVER: LazyLock<ServerProgram> = LazyLock::new(|| {
+    let path = std::env::var_os("REDIS_SERVER")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| PathBuf::from("redis-server"), PathBuf::from);
+    let output = Command::new(&path).arg("--version").output();
+    let output = output.unwrap_or_else(|error| panic!("{} --version: {error}", path.display()));
+    let (name, version) = name_and_version(&String::from_utf8_lossy(&output.stdout));
+    let line = format!("tests run on {name} {version} ({})\n", path.display());
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    ServerProgram { path }
+});
+
+pub struct ServerProgram {
+    pub path: PathBuf,
+}
+
+impl ServerProgram {
+    pub fn command(&self) -> Command {
+        Command::new(&self.path)
+    }
+}
+
+/// Of `Redis server v=7.0.15 sha=00000000:0 malloc=...`.
+fn name_and_version(line: &str) -> (String, String) {
+    let found = line.split_once(" server v=").and_then(|(name, rest)| {
+        let version = rest.split_whitespace().next()?;
+        Some((name.trim().to_owned(), version.to_owned()))
+    });
+    found.unwrap_or_else(|| panic!("no name and version of a server: {line:?}"))
+}
 
 /// A private Redis on a Unix socket and a loopback port, gone when dropped.
 pub struct Redis {
@@ -209,7 +247,8 @@ impl Drop for Redis {
 
 fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
     let log = fs::File::create(dir.path().join("redis.log")).unwrap();
-    Command::new("redis-server")
+    SERVER
+        .command()
         .args([
             "--save",
             "",
