@@ -218,6 +218,37 @@ pub struct WaitOptions {
     pub conflict_exit_code: Option<u8>,
 }
 
+/// Which replicas have to have a lock before it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncReplicas {
+    All,
+    AtLeast(u32),
+}
+
+/// What a failover may not lose.
+#[derive(Debug, Args)]
+pub struct SyncOptions {
+    /// Replicas that must have the lock before it counts
+    ///
+    /// The command starts, and a renewal counts, only when so many replicas have confirmed it: a failover to one of
+    /// them knows of the lock. all: every replica that could follow the primary, by the list of the sentinels, and at
+    /// least one. With a number smaller than that a lost lock is less likely, never impossible. 0: none.
+    #[arg(long, value_name = "all|N", value_parser = sync, help_heading = "When it goes wrong")]
+    pub sync: Option<SyncReplicas>,
+
+    /// How long replicas may take to confirm it
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive_duration, help_heading = "When it goes wrong", hide_short_help = true)]
+    pub sync_timeout: Duration,
+}
+
+fn sync(text: &str) -> Result<SyncReplicas, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(SyncReplicas::All),
+        Ok(number @ 0..=1000) => Ok(SyncReplicas::AtLeast(number)),
+        _ => Err("expected all, or a number of replicas up to 1000".into()),
+    }
+}
+
 /// How to acquire a lock.
 #[derive(Debug, Args)]
 pub struct AcquireOptions {
@@ -227,6 +258,9 @@ pub struct AcquireOptions {
     /// 1s.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl, help_heading = "When it goes wrong")]
     pub ttl: Duration,
+
+    #[command(flatten)]
+    pub sync: SyncOptions,
 
     #[command(flatten)]
     pub wait: WaitOptions,
@@ -535,6 +569,9 @@ pub struct Extend {
     #[arg(value_name = "NAME", required = true, num_args = 1..=2)]
     pub name_and_duration: Vec<String>,
 
+    #[command(flatten)]
+    pub sync: SyncOptions,
+
     /// File with the token; - for standard input [default: $REDLOCK_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -716,10 +753,10 @@ pub const ONLY_WITH: [(&str, &str); 6] = [
 ];
 
 /// The commands whose options can all be set by variables, which are named after them.
-pub const WITH_SETTINGS: [&str; 3] = ["run", "acquire", "wait"];
+pub const WITH_SETTINGS: [&str; 4] = ["run", "acquire", "wait", "extend"];
 
 /// The options that say what to run or for which process: only what is typed says that.
-const WITHOUT_VARIABLE: [&str; 4] = ["shell", "unless", "while-pid", "help"];
+const WITHOUT_VARIABLE: [&str; 5] = ["shell", "unless", "while-pid", "token-file", "help"];
 
 /// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`; `None` where there is none.
 pub fn variable(option: &str) -> Option<String> {
@@ -746,7 +783,7 @@ fn in_groups(command: &clap::Command) -> clap::Command {
     // clap keeps names as static text, and help is shown once.
     let name: &'static str = command.get_name().to_owned().leak();
     let has_settings = WITH_SETTINGS.contains(&name);
-    let has_groups = has_settings && name != "wait";
+    let has_groups = has_settings && !["wait", "extend"].contains(&name);
     let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
     for argument in &mut arguments {
         let option = argument.get_long().map(str::to_owned);

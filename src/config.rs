@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::cli::{Common, history_size, positive_duration};
+use crate::cli::{Common, SyncOptions, SyncReplicas, history_size, positive_duration};
 use crate::command::VARIABLES;
-use crate::lock::{Access, Client, Locks, TlsFiles, UrlOrigin};
+use crate::lock::{self, Access, Client, Locks, Quorum, Replication, TlsFiles, UrlOrigin};
 use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
@@ -32,7 +32,7 @@ pub fn read(typed: &[OsString]) -> (FromSettings, Result<Sources>) {
 }
 
 /// What every command needs to know.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     pub locks: Locks,
     pub verbosity: Verbosity,
@@ -164,6 +164,26 @@ impl Settings {
 }
 
 impl Settings {
+    /// The same settings; what is acquired and renewed with them is replicated as these options want it.
+    ///
+    /// # Errors
+    /// [`lock::ErrorKind::Config`] where that isn't possible.
+    pub fn replicated(&self, options: &SyncOptions) -> Result<Self, lock::Error> {
+        let quorum = match options.sync {
+            None | Some(SyncReplicas::AtLeast(0)) => return Ok(self.clone()),
+            Some(SyncReplicas::All) => Quorum::All,
+            Some(SyncReplicas::AtLeast(number)) => Quorum::AtLeast(number),
+        };
+        let replication = Replication {
+            quorum,
+            timeout: options.sync_timeout,
+        };
+        Ok(Self {
+            locks: self.locks.clone().replicated(replication)?,
+            ..self.clone()
+        })
+    }
+
     /// Says where what was read may be old.
     pub fn warn_of_replica(&self, client: &Client) {
         if client.is_replica() {

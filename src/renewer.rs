@@ -215,6 +215,10 @@ impl Job {
         let asked = now();
         let states = Claim::check_all(claims, client, ttl)?;
         let left = shortest(&states);
+        if client.is_replicated() && left.is_some_and(|left| left > ttl) {
+            // What the work has extended is replicated when a later renewal is.
+            Claim::renew_all(claims, client, ttl)?;
+        }
         reports.extend(left.map(|left| Report::Confirmed(asked, left)));
         reports.extend(reports_of(claims, states));
         Ok(())

@@ -22,6 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Makes the locks last at least this long from now.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
+    let settings = &settings.replicated(&options.sync)?;
     let (name, duration) = match options.name_and_duration.as_slice() {
         [name, duration] => (Some(name.clone()), duration),
         [duration] => (None, duration),

@@ -42,7 +42,8 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
             lock::ErrorKind::Unreachable
             | lock::ErrorKind::Loading
             | lock::ErrorKind::Busy
-            | lock::ErrorKind::NotNow => Exit::Unreachable,
+            | lock::ErrorKind::NotNow
+            | lock::ErrorKind::NotReplicated => Exit::Unreachable,
             lock::ErrorKind::Refused => Exit::Refused,
             lock::ErrorKind::Config | lock::ErrorKind::Replica => Exit::Config,
             lock::ErrorKind::Internal => Exit::Internal,

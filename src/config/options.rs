@@ -260,7 +260,7 @@ mod tests {
                     _ if !option.get_action().takes_values() => None,
                     _ if !possible.is_empty() => Some(possible.last().unwrap().get_name()),
                     Some("DURATION") => Some("7.5"),
-                    Some("N" | "PID") => Some("7"),
+                    Some("N" | "PID" | "all|N") => Some("7"),
                     _ => Some("some text"),
                 };
                 let typed = match value {

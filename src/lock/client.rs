@@ -16,6 +16,7 @@ use redis::Value;
 use super::claim::Acquired;
 use super::connection::{Call, Connection, Grant, Received};
 use super::deployment::Deployment;
+use super::replication::Replication;
 use super::scripts::{ACQUIRE, array};
 use super::{Error, claim};
 
@@ -43,6 +44,8 @@ impl Engine {
 pub struct Client {
     deployment: Arc<Deployment>,
     engine: Option<Engine>,
+    /// What has to be replicated before it counts.
+    replication: Option<Replication>,
     /// Nothing takes longer than this, where that is less than the server's timeout.
     limit: Option<Duration>,
 }
@@ -79,9 +82,10 @@ impl SlowOpening {
 }
 
 impl Client {
-    pub(super) fn new(deployment: &Arc<Deployment>) -> Self {
+    pub(super) fn new(deployment: &Arc<Deployment>, replication: Option<Replication>) -> Self {
         Self {
             deployment: Arc::clone(deployment),
+            replication,
             engine: None,
             limit: None,
         }
@@ -118,7 +122,7 @@ impl Client {
 
     fn connect(&self, within: Duration) -> Result<Engine, Error> {
         self.deployment
-            .open(self.timeout(), within)
+            .open(self.timeout(), within, self.replication)
             .map(Engine::Single)
     }
 
@@ -173,22 +177,28 @@ impl Client {
         let timeout = self.timeout();
         let moved = |engine: &mut Engine| {
             let from = engine.connection().server();
-            self.deployment.have_moved(from, timeout)
+            self.deployment.have_moved(from, timeout, self.replication)
         };
         if self.engine.as_mut().is_some_and(moved) {
             self.disconnect();
         }
     }
 
+    /// Whether a grant and a renewal have to be replicated before they count.
+    pub fn is_replicated(&self) -> bool {
+        self.replication.is_some()
+    }
+
     /// Another way to the same server, not open yet.
     pub fn another(&self) -> Self {
-        Self::new(&self.deployment)
+        Self::new(&self.deployment, self.replication)
     }
 
     /// The connection as a client for another thread; what is left has none.
     pub fn hand_over(&mut self) -> Self {
         Self {
             deployment: Arc::clone(&self.deployment),
+            replication: self.replication,
             engine: self.engine.take(),
             limit: self.limit,
         }
@@ -258,11 +268,11 @@ impl Client {
 
     /// Sends a call whose answer comes in later, by [`Self::receive`]; how long that may take.
     pub(super) fn send(&mut self, call: Call) -> Result<Duration, Error> {
-        let timeout = self.timeout();
+        let (timeout, replicated) = (self.timeout(), self.is_replicated());
         let connection = self.connection()?;
         connection.send(call)?;
-        // A subscription may have a separate answer, for which the call waits.
-        let answers = if connection.is_subscribing() { 2 } else { 1 };
+        // A subscription may have a separate answer, for which the call waits; and so have replicas.
+        let answers = 1 + u32::from(connection.is_subscribing()) + u32::from(replicated);
         Ok(timeout * answers)
     }
 

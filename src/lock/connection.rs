@@ -27,8 +27,11 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
 
+use super::replication::{Goal, Replicas, Replication, Role};
 use super::resp::{Broken, Replies};
-use super::scripts::{MOST, RELEASE, SHARED_VALUES, SLOTS, Script, lossy_text};
+use super::scripts::{
+    ACQUIRE, MOST, RELEASE, RENEW, SHARED_VALUES, SLOTS, Script, count, lossy_text,
+};
 use super::server::Server;
 use super::stream::Stream;
 use super::{Error, ErrorKind, Incoming, ready};
@@ -91,6 +94,12 @@ enum Expected {
     Optional,
     /// Whether the server is a replica, if we may know it.
     Role,
+    /// How many replicas have what was written before.
+    Acknowledged,
+    /// How far the primary was after the call that waits for its replicas.
+    Written,
+    /// How far each of them is.
+    Positions(u32),
     /// The beginning of a lock's key, which should contain this token, or stand for several holders.
     Value(Vec<u8>),
     /// A subscription.
@@ -162,6 +171,20 @@ enum ReplyLimit {
     Listing(usize),
 }
 
+/// The answer to a call that the replicas have to have, too.
+struct Pending {
+    number: RequestId,
+    script: &'static Script,
+    value: Value,
+    goal: Goal,
+    /// How far the primary was after it.
+    offset: Option<u64>,
+    since: Instant,
+}
+
+/// The pause between two looks at how far each replica has come.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// A connection to one server.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub(super) struct Connection {
@@ -191,6 +214,12 @@ pub(super) struct Connection {
     message_passed: bool,
     /// The server was asked to notify us of keys that change.
     tracking: bool,
+    /// What has to be replicated before it counts.
+    replication: Option<(Replication, Arc<Replicas>)>,
+    /// How long the replicas may take for the last call that waits for them.
+    replicas_may_take: Duration,
+    /// An answer that counts when it is.
+    pending: Option<Pending>,
     /// Answers can't be matched to requests any more.
     broken: Option<Error>,
     server: Arc<Server>,
@@ -236,6 +265,9 @@ impl Connection {
             key_changed: false,
             message_passed: false,
             tracking: false,
+            replication: None,
+            replicas_may_take: Duration::ZERO,
+            pending: None,
             broken: None,
             server: Arc::clone(server),
             timeout,
@@ -247,6 +279,11 @@ impl Connection {
     /// The server at the other end.
     pub(super) fn server(&self) -> &Arc<Server> {
         &self.server
+    }
+
+    /// From now on a grant and a renewal count only when these replicas have them.
+    pub(super) fn replicate(&mut self, replication: Replication, replicas: Arc<Replicas>) {
+        self.replication = Some((replication, replicas));
     }
 
     /// Logs in, chooses the database and asks what is to be known first, in one round trip, and in none
@@ -292,11 +329,153 @@ impl Connection {
 
     fn request(&mut self, call: Call, until: Instant) -> Result<RequestId, Error> {
         self.nothing_is_left()?;
-        let bytes = call.command(true).get_packed_command();
+        let mut bytes = call.command(true).get_packed_command();
+        let script = call.script;
         self.sent += 1;
         self.expected.push_back(Expected::Call(self.sent, call));
+        self.await_replicas(script, &mut bytes, until);
         self.write(&bytes, until)?;
         Ok(self.sent)
+    }
+
+    /// Adds to a call of a script the question whether the replicas have what it wrote, where that matters.
+    fn await_replicas(&mut self, script: &'static Script, bytes: &mut Vec<u8>, until: Instant) {
+        let Some(goal) = self.goal_of(script) else {
+            return;
+        };
+        if let Some((replication, _)) = &self.replication {
+            // Some of the time is needed for saying what is wrong.
+            let left = until.saturating_duration_since(Instant::now());
+            self.replicas_may_take = replication.timeout.min(left * 3 / 4);
+        }
+        if goal.others {
+            cmd("ROLE").write_packed_command(bytes);
+            self.expected.push_back(Expected::Written);
+        }
+        self.ask_replicas(goal.number, self.replicas_may_take, bytes);
+    }
+
+    fn ask_replicas(&mut self, number: u32, within: Duration, bytes: &mut Vec<u8>) {
+        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        cmd("WAIT")
+            .arg(number)
+            .arg(milliseconds.max(1))
+            .write_packed_command(bytes);
+        self.expected.push_back(Expected::Acknowledged);
+    }
+
+    /// The replicas that have to have what a script wrote, before its answer counts.
+    fn goal_of(&self, script: &'static Script) -> Option<Goal> {
+        let (replication, replicas) = self.replication.as_ref()?;
+        let counts = [ACQUIRE.hash, RENEW.hash].contains(&script.hash);
+        counts.then(|| replicas.goal(replication.quorum))
+    }
+
+    /// Calls a script again that the server doesn't know. Nothing was done. Where something else was sent
+    /// meanwhile, it must stay so: now it would be done after that, a lock taken that was just released.
+    fn call_with_text(&mut self, number: RequestId, call: Call) -> Result<(), Error> {
+        let is_about_it = |expected: &Expected| {
+            matches!(
+                expected,
+                Expected::Optional
+                    | Expected::Value(_)
+                    | Expected::Written
+                    | Expected::Acknowledged
+            )
+        };
+        if !self.expected.iter().all(is_about_it) {
+            return Ok(());
+        }
+        // What is tracked was asked for before that.
+        self.tracking = false;
+        let until = self.until();
+        let mut bytes = call.command(false).get_packed_command();
+        let key = call.keys.into_iter().next().unwrap_or_default();
+        let sent = Expected::Sent(number, call.script, key);
+        self.expected.push_back(sent);
+        self.await_replicas(call.script, &mut bytes, until);
+        self.write(&bytes, until)
+    }
+
+    /// The answer to a call: that a lock is ours counts when the replicas have it.
+    fn answered_call(
+        &mut self,
+        number: RequestId,
+        script: &'static Script,
+        value: Value,
+    ) -> Option<Received> {
+        let is_ours =
+            matches!(&value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
+        match self.goal_of(script).filter(|_| is_ours) {
+            None => Some(self.answered(number, Some(script), value)),
+            Some(goal) => {
+                self.pending = Some(Pending {
+                    number,
+                    script,
+                    value,
+                    goal,
+                    offset: None,
+                    since: Instant::now(),
+                });
+                None
+            }
+        }
+    }
+
+    /// So many replicas have it.
+    fn acknowledged(&mut self, answer: &Value) -> Result<Option<Received>, Error> {
+        let Some(pending) = self.pending.take() else {
+            return Ok(None);
+        };
+        let replicas = count(answer)?;
+        if replicas >= pending.goal.number && !pending.goal.others {
+            return Ok(Some(self.answered(
+                pending.number,
+                Some(pending.script),
+                pending.value,
+            )));
+        }
+        self.pending = Some(pending);
+        self.expected.push_back(Expected::Positions(replicas));
+        let until = self.until();
+        self.write(&cmd("ROLE").get_packed_command(), until)?;
+        Ok(None)
+    }
+
+    /// How far each replica has come, `acknowledged` of which have it.
+    fn positions(
+        &mut self,
+        acknowledged: u32,
+        role: Option<&Role>,
+    ) -> Result<Option<Received>, Error> {
+        let Some(pending) = self.pending.take() else {
+            return Ok(None);
+        };
+        let timeout = self.replicas_may_take;
+        if let (Some(role), Some(offset)) = (role, pending.offset) {
+            if pending.goal.missing(offset, role).is_empty() {
+                return Ok(Some(self.answered(
+                    pending.number,
+                    Some(pending.script),
+                    pending.value,
+                )));
+            }
+            if pending.since.elapsed() < timeout {
+                // Asked for more than there are, they all tell how far they are.
+                let all = u32::try_from(role.replicas.len()).unwrap_or(u32::MAX);
+                let mut bytes = Vec::new();
+                self.ask_replicas(all.saturating_add(1), LOOK_AGAIN, &mut bytes);
+                self.pending = Some(pending);
+                let until = self.until();
+                self.write(&bytes, until)?;
+                return Ok(None);
+            }
+        }
+        let why = pending
+            .goal
+            .in_words(acknowledged, timeout, role, pending.offset);
+        let message = format!("Redis at {} hasn't replicated the lock: {why}", self.server);
+        Err(Error::new(ErrorKind::NotReplicated, message))
     }
 
     /// Notes down that an answer will come that is wanted as it is.
@@ -462,6 +641,7 @@ impl Connection {
         }
         self.nothing_is_left()?;
         let mut bytes = call.command(true).get_packed_command();
+        let script = call.script;
         self.sent += 1;
         let number = self.sent;
         cmd("CLIENT")
@@ -480,6 +660,7 @@ impl Connection {
             Expected::Optional,
             Expected::Value(token.to_vec()),
         ]);
+        self.await_replicas(script, &mut bytes, until);
         self.write(&bytes, until)?;
         let answer = self.answer(number, until)?;
         Ok((answer, self.tracking))
@@ -539,23 +720,21 @@ impl Connection {
                 (Some(Expected::Call(number, call)), Value::ServerError(error))
                     if error.kind() == Some(ServerErrorKind::NoScript) =>
                 {
-                    // Nothing was done. Where something else was sent meanwhile, it must stay so:
-                    // now it would be done after that, a lock taken that was just released.
-                    let is_alone = |expected: &Expected| {
-                        matches!(expected, Expected::Optional | Expected::Value(_))
-                    };
-                    if self.expected.iter().all(is_alone) {
-                        // What is tracked was asked for before that.
-                        self.tracking = false;
-                        let bytes = call.command(false).get_packed_command();
-                        let key = call.keys.into_iter().next().unwrap_or_default();
-                        let sent = Expected::Sent(number, call.script, key);
-                        self.expected.push_back(sent);
-                        let until = self.until();
-                        self.write(&bytes, until)?;
+                    self.call_with_text(number, call)?;
+                }
+                (Some(Expected::Role | Expected::Written), Value::ServerError(_))
+                | (Some(Expected::Optional), _) => {}
+                (Some(Expected::Written), answer) => {
+                    if let Some(pending) = &mut self.pending {
+                        pending.offset = Role::parse(&answer).map(|role| role.offset);
                     }
                 }
-                (Some(Expected::Role), Value::ServerError(_)) | (Some(Expected::Optional), _) => {}
+                (Some(Expected::Positions(acknowledged)), answer) => {
+                    let role = Role::parse(&answer);
+                    if let Some(received) = self.positions(acknowledged, role.as_ref())? {
+                        return Ok(Some(received));
+                    }
+                }
                 // Another client has changed it between the renewal and this.
                 (Some(Expected::Value(token)), value) => {
                     let ours = |value: &[u8]| value == token || SHARED_VALUES.contains(&value);
@@ -593,7 +772,14 @@ impl Connection {
                     ),
                     value,
                 ) => {
-                    return Ok(Some(self.answered(number, Some(script), value)));
+                    if let Some(received) = self.answered_call(number, script, value) {
+                        return Ok(Some(received));
+                    }
+                }
+                (Some(Expected::Acknowledged), answer) => {
+                    if let Some(received) = self.acknowledged(&answer)? {
+                        return Ok(Some(received));
+                    }
                 }
                 (Some(Expected::Plain(number)), value) => {
                     return Ok(Some(self.answered(number, None, value)));
@@ -812,6 +998,15 @@ impl Connection {
         let value = self.answer(number, end)?;
         let mut found = vec![read(self, value)?];
         let rest: Vec<Call> = calls.collect();
+        if rest.iter().any(|call| self.goal_of(call.script).is_some()) {
+            for call in rest {
+                let end = until();
+                let number = self.request(call, end)?;
+                let value = self.answer(number, end)?;
+                found.push(read(self, value)?);
+            }
+            return Ok(found);
+        }
         // In parts, so that neither side's buffers fill while both write.
         for part in rest.chunks(100) {
             let mut bytes = Vec::new();
@@ -926,6 +1121,9 @@ impl Connection {
                 Expected::Hello
                 | Expected::Optional
                 | Expected::Role
+                | Expected::Acknowledged
+                | Expected::Written
+                | Expected::Positions(_)
                 | Expected::Value(_)
                 | Expected::Subscribed => return None,
             };

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::connection::Connection;
+use super::replication::Replication;
 use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
 use super::tls::TlsFiles;
@@ -107,24 +108,46 @@ impl Deployment {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
-    pub(super) fn open(&self, timeout: Duration, within: Duration) -> Result<Connection, Error> {
+    pub(super) fn open(
+        &self,
+        timeout: Duration,
+        within: Duration,
+        replication: Option<Replication>,
+    ) -> Result<Connection, Error> {
         let server = self.server();
-        match &self.kind {
-            Kind::Single => Connection::open(&server, timeout, within),
+        let (mut connection, replicas) = match &self.kind {
+            Kind::Single => (Connection::open(&server, timeout, within)?, Arc::default()),
             Kind::Sentinels(sentinels) => {
-                let connection = sentinels.open(&server, timeout, within)?;
+                let connection = sentinels.open(&server, timeout, within, replication)?;
                 *self.lock() = Arc::clone(connection.server());
-                Ok(connection)
+                (connection, sentinels.replicas())
             }
+        };
+        if let Some(replication) = replication {
+            connection.replicate(replication, replicas);
+        }
+        Ok(connection)
+    }
+
+    /// Whether it is known which replicas could follow the primary.
+    pub(super) fn knows_replicas(&self) -> bool {
+        match &self.kind {
+            Kind::Single => false,
+            Kind::Sentinels(_) => true,
         }
     }
 
     /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
-    pub(super) fn have_moved(&self, from: &Server, within: Duration) -> bool {
+    pub(super) fn have_moved(
+        &self,
+        from: &Server,
+        within: Duration,
+        replication: Option<Replication>,
+    ) -> bool {
         match &self.kind {
             Kind::Single => false,
-            Kind::Sentinels(sentinels) => sentinels.have_another(from, within),
+            Kind::Sentinels(sentinels) => sentinels.have_another(from, within, replication),
         }
     }
 }

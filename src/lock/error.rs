@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Busy,
     /// It was reached, and can't do it now: failing over, full, not to be written.
     NotNow,
+    /// It has done it, but too few of its replicas have it.
+    NotReplicated,
     /// It is a replica, or became one in a failover: not to be written.
     Replica,
     /// Authentication or permissions.
@@ -33,7 +35,7 @@ impl ErrorKind {
     pub fn may_pass(self) -> bool {
         match self {
             Self::Unreachable | Self::Loading | Self::Busy | Self::NotNow | Self::Replica => true,
-            Self::Refused | Self::Config | Self::Internal => false,
+            Self::NotReplicated | Self::Refused | Self::Config | Self::Internal => false,
         }
     }
 

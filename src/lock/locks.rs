@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::deployment::Deployment;
 use super::name::Keys;
 use super::server::UrlOrigin;
-use super::{Client, Error, Lock, Name, TlsFiles};
+use super::{Client, Error, ErrorKind, Lock, Name, Quorum, Replication, TlsFiles};
 
 /// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]
@@ -31,6 +31,8 @@ pub struct Locks {
     pub(super) prefix: String,
     /// How many holds of each lock are remembered.
     pub(super) history: u32,
+    /// What has to be replicated before it counts.
+    replication: Option<Replication>,
 }
 
 impl Locks {
@@ -58,7 +60,28 @@ impl Locks {
             deployment: Arc::new(deployment),
             prefix: prefix.to_owned(),
             history,
+            replication: None,
         })
+    }
+
+    /// The same locks; a grant and a renewal count only when they are replicated.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] where it isn't known which replicas there are.
+    pub fn replicated(self, replication: Replication) -> Result<Self, Error> {
+        if replication.quorum == Quorum::All && !self.deployment.knows_replicas() {
+            let message = "--sync all needs a list of the replicas that could follow the primary, which Sentinel has (redis-sentinel://); with the URL of one server, give their number, such as --sync 1";
+            return Err(Error::new(ErrorKind::Config, message.into()));
+        }
+        Ok(Self {
+            replication: Some(replication),
+            ..self
+        })
+    }
+
+    /// Whether a grant and a renewal have to be replicated before they count.
+    pub fn are_replicated(&self) -> bool {
+        self.replication.is_some()
     }
 
     /// The lock of this name.
@@ -72,7 +95,7 @@ impl Locks {
 
     /// A client that connects with the first request.
     pub fn client(&self) -> Client {
-        Client::new(&self.deployment)
+        Client::new(&self.deployment, self.replication)
     }
 
     /// A client that is connected.

@@ -72,6 +72,7 @@ mod inspect;
 mod locks;
 mod name;
 mod ready;
+mod replication;
 mod resp;
 mod scripts;
 mod sentinel;
@@ -100,6 +101,7 @@ pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
+pub use self::replication::{Quorum, Replication};
 use self::scripts::{
     FORCE, FREEZE, STOP, Script, THAW, count, holder, lossy_text, unexpected_reply, waiter,
 };

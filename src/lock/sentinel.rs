@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::connection::Connection;
+use super::replication::{Quorum, Replica, Replicas, Replication, Role, address};
 use super::scripts::lossy_text;
 use super::server::Server;
 use super::url::Address;
@@ -30,6 +31,7 @@ pub(super) struct Sentinels {
     /// A connection was opened, or couldn't be.
     was_opened: AtomicBool,
     known: Mutex<Known>,
+    replicas: Arc<Replicas>,
 }
 
 #[derive(Default)]
@@ -48,6 +50,17 @@ struct Answer {
     address: Address,
     /// It grows with each failover.
     epoch: u64,
+    /// All that it has heard of; empty where that wasn't asked.
+    replicas: Vec<KnownReplica>,
+}
+
+/// A replica, as a sentinel knows it.
+#[derive(Clone)]
+struct KnownReplica {
+    address: String,
+    /// It isn't to follow the primary, ever.
+    has_no_priority: bool,
+    is_down: bool,
 }
 
 impl Sentinels {
@@ -58,11 +71,17 @@ impl Sentinels {
             turn: AtomicUsize::new(0),
             was_opened: AtomicBool::new(false),
             known: Mutex::default(),
+            replicas: Arc::default(),
         }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The replicas that count, as they were listed last.
+    pub(super) fn replicas(&self) -> Arc<Replicas> {
+        Arc::clone(&self.replicas)
     }
 
     /// Connects to the primary; `like` has the credentials for it.
@@ -71,6 +90,7 @@ impl Sentinels {
         like: &Server,
         timeout: Duration,
         within: Duration,
+        replication: Option<Replication>,
     ) -> Result<Connection, Error> {
         let until = Instant::now() + within;
         let told = self.known().told.take();
@@ -80,7 +100,8 @@ impl Sentinels {
         let mut search = Search::default();
         // What has been well until now gets away with one question.
         if !self.was_opened.swap(true, Ordering::Relaxed) {
-            let answer = ask(&self.nodes[0], &self.primary, FIRST.min(within / 4));
+            let question = self.question(replication);
+            let answer = ask(&self.nodes[0], &question, FIRST.min(within / 4));
             if let Some(answer) = search.take(answer, self.epoch()) {
                 match self.connect(&answer, like, timeout, until) {
                     Ok(connection) => return Ok(connection),
@@ -88,7 +109,7 @@ impl Sentinels {
                 }
             }
         }
-        let answers = self.ask_all(left(until));
+        let answers = self.ask_all(replication, left(until));
         while let Ok(answer) = answers.recv_timeout(left(until)) {
             if let Some(answer) = search.take(answer, self.epoch()) {
                 match self.connect(&answer, like, timeout, until) {
@@ -112,15 +133,32 @@ impl Sentinels {
         self.known().epoch
     }
 
+    fn question(&self, replication: Option<Replication>) -> Question {
+        Question {
+            primary: self.primary.clone(),
+            with_replicas: matches!(
+                replication,
+                Some(Replication {
+                    quorum: Quorum::All,
+                    ..
+                })
+            ),
+        }
+    }
+
     /// Asks all sentinels at once. The answers come as they are given, until the last one has failed.
-    fn ask_all(&self, within: Duration) -> Receiver<Result<Answer, Error>> {
+    fn ask_all(
+        &self,
+        replication: Option<Replication>,
+        within: Duration,
+    ) -> Receiver<Result<Answer, Error>> {
         let (answers, receiver) = channel();
         for node in &self.nodes {
-            let (node, primary) = (Arc::clone(node), self.primary.clone());
+            let (node, question) = (Arc::clone(node), self.question(replication));
             let answers = answers.clone();
             // One that can't be started is a sentinel that doesn't answer.
             let _ = std::thread::Builder::new().spawn(move || {
-                let _ = answers.send(ask(&node, &primary, within));
+                let _ = answers.send(ask(&node, &question, within));
             });
         }
         receiver
@@ -145,15 +183,16 @@ impl Sentinels {
                 format!("{error}, which is the primary \"{name}\" by the sentinel at {by}");
             Error::new(error.kind, message)
         })?;
-        let role = role.first().map(role_of).unwrap_or_default();
-        if role != "master" {
+        let Some(role) = role.first().and_then(Role::parse) else {
             return Err(Error::new(
                 ErrorKind::NotNow,
                 format!(
                     "the sentinel at {by} says that the primary \"{name}\" is at {address}, but that says that it is a replica; try again when the failover is over"
                 ),
             ));
-        }
+        };
+        self.replicas
+            .replace(those_that_count(&answer.replicas, &role));
         let mut known = self.known();
         known.epoch = known.epoch.max(answer.epoch);
         Ok(connection)
@@ -161,15 +200,24 @@ impl Sentinels {
 
     /// Whether one sentinel, another one each time, knows a newer primary than this server. The next
     /// connection goes there, and nowhere else.
-    pub(super) fn have_another(&self, than: &Server, within: Duration) -> bool {
+    pub(super) fn have_another(
+        &self,
+        than: &Server,
+        within: Duration,
+        replication: Option<Replication>,
+    ) -> bool {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
-        let Ok(answer) = ask(&self.nodes[turn], &self.primary, FIRST.min(within / 4)) else {
+        let question = self.question(replication);
+        let Ok(answer) = ask(&self.nodes[turn], &question, FIRST.min(within / 4)) else {
             return false;
         };
         let mut known = self.known();
         let is_another = answer.address != *than.address() && answer.epoch >= known.epoch;
         if is_another {
             known.told = Some(answer);
+        } else if answer.epoch >= known.epoch {
+            self.replicas
+                .replace(those_that_count(&answer.replicas, &Role::default()));
         }
         is_another
     }
@@ -227,17 +275,34 @@ impl Search {
     }
 }
 
-/// Asks a sentinel for the primary of this name.
-fn ask(sentinel: &Arc<Server>, primary: &str, within: Duration) -> Result<Answer, Error> {
-    let mut question = cmd("SENTINEL");
-    question.arg("MASTER").arg(primary);
-    let (_, answers) = Connection::open_asking(sentinel, within, within, &[question])?;
+/// What a sentinel is asked.
+struct Question {
+    /// The name of the primary.
+    primary: String,
+    with_replicas: bool,
+}
+
+fn ask(sentinel: &Arc<Server>, question: &Question, within: Duration) -> Result<Answer, Error> {
+    let about = |what: &str| {
+        let mut command = cmd("SENTINEL");
+        command.arg(what).arg(&question.primary);
+        command
+    };
+    let mut questions = vec![about("MASTER")];
+    if question.with_replicas {
+        questions.push(about("REPLICAS"));
+    }
+    let (_, answers) = Connection::open_asking(sentinel, within, within, &questions)?;
     let fields = answers.first().map(Fields::new).unwrap_or_default();
     let host = fields.get("ip").filter(|host| !host.is_empty());
     let port = fields.get("port").and_then(|port| port.parse().ok());
     let (Some(host), Some(port)) = (host, port) else {
         let message = format!("the sentinel at {sentinel} gave an answer without an address");
         return Err(Error::new(ErrorKind::Unreachable, message));
+    };
+    let replicas = match answers.get(1) {
+        Some(Value::Array(replicas)) => replicas.iter().map(known_replica).collect(),
+        _ => Vec::new(),
     };
     let tls = matches!(sentinel.address(), Address::Tcp { tls: true, .. });
     Ok(Answer {
@@ -247,7 +312,42 @@ fn ask(sentinel: &Arc<Server>, primary: &str, within: Duration) -> Result<Answer
             .get("config-epoch")
             .and_then(|epoch| epoch.parse().ok())
             .unwrap_or(0),
+        replicas,
     })
+}
+
+fn known_replica(value: &Value) -> KnownReplica {
+    let fields = Fields::new(value);
+    let text = |name| fields.get(name).unwrap_or_default();
+    let flags = text("flags");
+    KnownReplica {
+        address: address(&text("ip"), &text("port")),
+        has_no_priority: text("slave-priority") == "0",
+        is_down: flags
+            .split(',')
+            .any(|flag| flag == "s_down" || flag == "o_down"),
+    }
+}
+
+/// The replicas that count: those that the sentinel could make the primary, and those that are connected to
+/// the primary and that it hasn't heard of yet. One that is down can't become the primary.
+fn those_that_count(known: &[KnownReplica], role: &Role) -> Vec<Replica> {
+    let is_up = known.iter().filter(|of| !of.is_down);
+    let by_sentinel = is_up.map(|of| Replica {
+        address: of.address.clone(),
+        can_follow: !of.has_no_priority,
+    });
+    let is_unknown = |address: &&String| known.iter().all(|of| of.address != **address);
+    let unknown = role
+        .replicas
+        .iter()
+        .map(|(address, _)| address)
+        .filter(is_unknown);
+    let unknown = unknown.map(|address| Replica {
+        address: address.clone(),
+        can_follow: true,
+    });
+    by_sentinel.chain(unknown).collect()
 }
 
 /// Names and values in turn.
@@ -273,14 +373,46 @@ impl Fields {
     }
 }
 
-/// The first word of the answer to `ROLE`.
-fn role_of(answer: &Value) -> String {
-    match answer {
-        Value::Array(fields) => fields.first().map(lossy_text).unwrap_or_default(),
-        _ => String::new(),
-    }
-}
-
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_counts_that_some_sentinel_could_make_the_primary() {
+        let known = |address: &str, has_no_priority, is_down| KnownReplica {
+            address: address.into(),
+            has_no_priority,
+            is_down,
+        };
+        let connected = Role {
+            offset: 1,
+            replicas: vec![("down-here:1".into(), 1), ("new:1".into(), 1)],
+        };
+        let list = [
+            known("up:1", false, false),
+            known("backup:1", true, false),
+            known("down:1", false, true),
+            known("down-here:1", false, true),
+        ];
+        let counts = |role: &Role| -> Vec<(String, bool)> {
+            let those = those_that_count(&list, role);
+            those
+                .into_iter()
+                .map(|of| (of.address, of.can_follow))
+                .collect()
+        };
+        let of = |address: &str, can_follow| (address.to_owned(), can_follow);
+        assert_eq!(
+            counts(&connected),
+            [of("up:1", true), of("backup:1", false), of("new:1", true)]
+        );
+        assert_eq!(
+            counts(&Role::default()),
+            [of("up:1", true), of("backup:1", false)]
+        );
+    }
 }

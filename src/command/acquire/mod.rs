@@ -57,6 +57,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         instance: target.as_ref().map(Target::instance),
         ..own_job(&options.acquire, settings.show, words)
     };
+    let settings = &settings.replicated(&options.acquire.sync)?;
     let acquisition = Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
     let mut holds = acquisition.nothing_held();
     // Before all else: if this process is terminated here, the shell still has to learn of it.

@@ -525,6 +525,10 @@ impl<'a> Attempt<'a> {
                 let line = format!("{locks} is too slow for --ttl {ttl}");
                 return Err(lock::Error::new(ErrorKind::Unreachable, line).into());
             }
+            wait::End::Failed(error) if error.kind == ErrorKind::NotReplicated => {
+                let line = format!("lock \"{name}\" was given back: {error}");
+                return Err(lock::Error::new(error.kind, line).into());
+            }
             wait::End::Failed(error) => return Err(error.into()),
         };
         Ok(Outcome::NotAcquired(reason))

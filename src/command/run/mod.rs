@@ -59,6 +59,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         instance: Some(process::instance().unwrap_or_default()),
         ..own_job(&options.acquire, settings.show, words)
     };
+    let settings = &settings.replicated(&options.acquire.sync)?;
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
@@ -67,11 +68,13 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.joins = options.join;
-    // With several locks or --once-per the reply to the request matters, and with --order other runs must
-    // know that this one has begun, whatever becomes of it. So there the confirmation comes first.
+    // With several locks or --once-per the reply to the request matters, with --order other runs must
+    // know that this one has begun, whatever becomes of it, and with --sync the replicas must. So there the
+    // confirmation comes first.
     acquisition.starts_on_grant = acquisition.names.len() == 1
         && options.once_per.is_none()
-        && options.acquire.order.is_none();
+        && options.acquire.order.is_none()
+        && !settings.locks.are_replicated();
     let run = Run {
         options,
         acquisition,

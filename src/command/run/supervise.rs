@@ -77,6 +77,7 @@ impl Run<'_> {
             child,
             holds,
             trouble: None,
+            said_not_replicated: false,
             refused: Vec::new(),
             killed: false,
             more_to_reap: false,
@@ -102,6 +103,7 @@ pub(super) struct JobResult {
 }
 
 /// A COMMAND that runs.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 struct Supervision<'a> {
     run: &'a Run<'a>,
     job: &'a Job,
@@ -110,6 +112,8 @@ struct Supervision<'a> {
     holds: &'a mut HeldLocks,
     /// What went wrong with the locks last.
     trouble: Option<LockTrouble>,
+    /// That a renewal wasn't replicated was said.
+    said_not_replicated: bool,
     /// Processes that we may not signal; said once.
     refused: Refused,
     killed: bool,
@@ -272,9 +276,15 @@ impl Supervision<'_> {
     }
 
     fn note_failure(&mut self, error: lock::Error) {
-        self.run
-            .verbosity()
-            .verbose(format_args!("renewal failed: {error}"));
+        let verbosity = self.run.verbosity();
+        let is_replicated = error.kind != lock::ErrorKind::NotReplicated;
+        if is_replicated || std::mem::replace(&mut self.said_not_replicated, true) {
+            verbosity.verbose(format_args!("renewal failed: {error}"));
+        } else {
+            verbosity.info(format_args!(
+                "a renewal doesn't count, and if no later one does, the command is stopped before its lease ends: {error}"
+            ));
+        }
         self.trouble = Some(LockTrouble::Unreachable(error));
     }
 
