@@ -56,7 +56,7 @@ _redlock() {
         --url=* | --prefix=* | --password-file=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
             server+=("${words[i]}")
             ;;
-        --connect-timeout | --history-size | --ttl | -w | --wait | -E | --conflict-exit-code | \
+        --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -w | --wait | -E | --conflict-exit-code | \
             --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | -c | --shell | \
             --format | --while-pid | --token-file | --for | --id | --last | --since | --svg)
@@ -77,16 +77,18 @@ _redlock() {
     local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout
         --history-size --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
-    local taking="--ttl $patience --shared --slots --exclusive --priority --lifo --supersede --order
+    local replicas='--sync --sync-timeout'
+    local taking="--ttl $patience $replicas --shared --slots --exclusive --priority --lifo --supersede --order
         --cancel-running --repair-ttl --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in
+    --sync) _redlock_words 'all 1 2' ;;
     --on-lost) _redlock_words 'stop warn' ;;
     --on-unreachable) _redlock_words 'fail run' ;;
     --format) _redlock_words 'env json token github' ;;
     --password-file | --token-file | --tls-ca | --tls-cert | --tls-key | --svg) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
-    --ttl | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
+    --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
         --once-per | --jitter | --for | --since)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
@@ -99,7 +101,7 @@ _redlock() {
                 --wait-tree --join --jitter --shell -- $common"
             ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
-        extend:-*) _redlock_words "--token-file $common" ;;
+        extend:-*) _redlock_words "--token-file $replicas $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
         wait:-*) _redlock_words "$patience $common" ;;
         status:-*) _redlock_words "--json --names-only --watch $common" ;;

@@ -75,7 +75,7 @@ set -g __redlock_many_names run wait status
 set -g __redlock_one_name acquire extend check release stop freeze thaw
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout \
-    --history-size -w --wait -E --conflict-exit-code --ttl --slots --priority --order --reason --label -k --kill-after \
+    --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg
 
@@ -113,6 +113,11 @@ for command in run acquire wait
     complete -c redlock -n "__redlock_is $command" -s w -l wait -x -d 'Wait at most this long'
     complete -c redlock -n "__redlock_is $command" -s n -l no-wait -d 'Give up at once if the lock is busy'
     complete -c redlock -n "__redlock_is $command" -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
+end
+
+for command in run acquire extend
+    complete -c redlock -n "__redlock_is $command" -l sync -x -a 'all 1 2' -d 'Replicas that must have the lock before it counts'
+    complete -c redlock -n "__redlock_is $command" -l sync-timeout -x -d 'How long replicas may take to confirm it'
 end
 
 for command in run acquire
