@@ -587,7 +587,7 @@ impl<'a> Wait<'a> {
     }
 
     /// The server was asked and didn't answer, or can't do it now. One that has never answered isn't
-    /// waited for; one that has is, for a TTL; and one that says that it will be ready is, for as long as
+    /// waited for; one that has, or of which others know, is, for a TTL; and one that says that it will be ready is, for as long as
     /// a busy lock.
     fn retry_or_fail(
         &mut self,
@@ -598,7 +598,7 @@ impl<'a> Wait<'a> {
     ) {
         let kind = error.kind;
         let (since, times, silent) = match self.contact {
-            Contact::Unreached if !kind.will_pass() => {
+            Contact::Unreached if !kind.is_worth_waiting() => {
                 return self.end(End::Failed(error), actions);
             }
             Contact::Unreached | Contact::Answers => (asked, 1, None),

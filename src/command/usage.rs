@@ -42,6 +42,7 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
             lock::ErrorKind::Unreachable
             | lock::ErrorKind::Loading
             | lock::ErrorKind::Busy
+            | lock::ErrorKind::NoPrimary
             | lock::ErrorKind::NotNow
             | lock::ErrorKind::NotReplicated => Exit::Unreachable,
             lock::ErrorKind::Refused => Exit::Refused,

@@ -16,6 +16,8 @@ pub enum ErrorKind {
     Loading,
     /// Another client's script keeps it busy, and it says so.
     Busy,
+    /// Its sentinels, or other nodes of its cluster, answer; the server that has the locks doesn't.
+    NoPrimary,
     /// It was reached, and can't do it now: failing over, full, not to be written.
     NotNow,
     /// It has done it, but too few of its replicas have it.
@@ -34,9 +36,25 @@ impl ErrorKind {
     /// Whether the same request may succeed a little later.
     pub fn may_pass(self) -> bool {
         match self {
-            Self::Unreachable | Self::Loading | Self::Busy | Self::NotNow | Self::Replica => true,
+            Self::Unreachable
+            | Self::Loading
+            | Self::Busy
+            | Self::NoPrimary
+            | Self::NotNow
+            | Self::Replica => true,
             Self::NotReplicated | Self::Refused | Self::Config | Self::Internal => false,
         }
+    }
+
+    /// Whether there is no answer from where the locks are.
+    pub fn is_unreachable(self) -> bool {
+        matches!(self, Self::Unreachable | Self::NoPrimary)
+    }
+
+    /// Whether it is known that there is something to wait for, also where it has never answered: a server
+    /// that says that it will be ready, or one of which others know.
+    pub fn is_worth_waiting(self) -> bool {
+        self.will_pass() || self == Self::NoPrimary
     }
 
     /// Whether the server answers that it is there and will be ready, if not how soon.
@@ -116,6 +134,11 @@ fn refused(error: &ServerError, said: &str, server: &Server) -> Option<String> {
 }
 
 fn needs_password(server: &Server) -> String {
+    if server.part() == Part::Sentinel {
+        return format!(
+            "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, where it isn't the default user)"
+        );
+    }
     format!("Redis at {server} requires a password; use --password-file or the URL")
 }
 

@@ -179,13 +179,23 @@ impl Sentinels {
         let within = left(until) / 2;
         let opened = Connection::open_asking(&server, timeout, within, &[cmd("ROLE")]);
         let (connection, role) = opened.map_err(|error| {
+            let kind = match error.kind {
+                ErrorKind::Unreachable => ErrorKind::NoPrimary,
+                other => other,
+            };
+            // Where it was reached before, it is down.
+            let hint = if kind == ErrorKind::NoPrimary && !server.was_reached() {
+                "; where this host can't reach that address, set replica-announce-ip there"
+            } else {
+                ""
+            };
             let message =
-                format!("{error}, which is the primary \"{name}\" by the sentinel at {by}");
-            Error::new(error.kind, message)
+                format!("{error}, which is the primary \"{name}\" by the sentinel at {by}{hint}");
+            Error::new(kind, message)
         })?;
         let Some(role) = role.first().and_then(Role::parse) else {
             return Err(Error::new(
-                ErrorKind::NotNow,
+                ErrorKind::NoPrimary,
                 format!(
                     "the sentinel at {by} says that the primary \"{name}\" is at {address}, but that says that it is a replica; try again when the failover is over"
                 ),

@@ -165,6 +165,9 @@ impl Server {
     pub(super) fn wrong_password(&self) -> String {
         let user = self.user();
         let next = match (&self.password, &self.username) {
+            (Some(_), _) if self.part == Part::Sentinel => {
+                "the password for the sentinels in the URL is wrong".to_owned()
+            }
             (None, _) => "no password was given; use --password-file or the URL".to_owned(),
             (Some(_), Some(_)) => format!(
                 "the password {} is wrong, or there is no such user",

@@ -245,6 +245,7 @@ pub fn outage_line(kind: ErrorKind, lasting: Duration) -> String {
     let (what, short) = match kind {
         ErrorKind::Loading => ("is loading its data", "is loading"),
         ErrorKind::Busy => ("is busy with a script", "is busy"),
+        ErrorKind::NoPrimary => ("has no primary that answers", "has no primary"),
         ErrorKind::NotNow => ("is not ready", "is not ready"),
         ErrorKind::Replica => ("is a read-only replica", "is a replica"),
         ErrorKind::Unreachable

@@ -123,7 +123,7 @@ fn acquire_lock(
         Ok(None) => {}
         Ok(Some(signal)) => return Ok(Err(Reason::Interrupted(signal))),
         // It is waited for as for a busy lock.
-        Err(error) if error.kind.will_pass() => {}
+        Err(error) if error.kind.is_worth_waiting() => {}
         Err(error) => return Err(error.into()),
     }
     let outcome = acquisition.acquire_all(started, holds, signals, &mut timer);

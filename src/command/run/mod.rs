@@ -27,7 +27,7 @@ use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, ErrorKind, ReleaseMode, SkipReason, Who};
+use crate::lock::{self, ReleaseMode, SkipReason, Who};
 use crate::process;
 use crate::reason::reason;
 use crate::report::{self, Verbosity};
@@ -217,8 +217,8 @@ impl Run<'_> {
         };
         let guard = stderr::Guard::new();
         let outcome = match opened {
-            // A server that says that it will be ready is waited for as for a busy lock.
-            Err(error) if !error.kind.will_pass() => Err(error.into()),
+            // A server that says that it will be ready, say, is waited for as for a busy lock.
+            Err(error) if !error.kind.is_worth_waiting() => Err(error.into()),
             Ok(()) | Err(_) => {
                 let EventSources { signals, timer } = &mut senses;
                 self.acquisition
@@ -302,7 +302,7 @@ impl Run<'_> {
     fn may_run_unlocked(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
             .downcast_ref::<lock::Error>()
-            .is_some_and(|error| error.kind == ErrorKind::Unreachable);
+            .is_some_and(|error| error.kind.is_unreachable());
         unreachable && self.options.on_unreachable == OnUnreachable::Run
     }
 
