@@ -183,8 +183,8 @@ impl Sentinels {
                 ErrorKind::Unreachable => ErrorKind::NoPrimary,
                 other => other,
             };
-            // Where it was reached before, it is down.
-            let hint = if kind == ErrorKind::NoPrimary && !server.was_reached() {
+            // Elsewhere it may be an address that only its own network has.
+            let hint = if kind == ErrorKind::NoPrimary && !by.starts_with(&host_of(address)) {
                 "; where this host can't reach that address, set replica-announce-ip there"
             } else {
                 ""
@@ -381,6 +381,13 @@ impl Fields {
         let found = self.0.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.clone())
     }
+}
+
+/// How the addresses on a host begin.
+fn host_of(address: &Address) -> String {
+    let address = address.to_string();
+    let end = address.rfind(':').map_or(address.len(), |colon| colon + 1);
+    address[..end].to_owned()
 }
 
 fn left(until: Instant) -> Duration {

@@ -476,7 +476,7 @@ impl Server {
     /// Where the address is from, as the end of a sentence. Once it has answered, it is known to be right.
     fn from(&self) -> String {
         match &self.origin {
-            _ if self.was_reached() => String::new(),
+            _ if self.was_reached() || self.part == Part::Primary => String::new(),
             UrlOrigin::Option => String::new(),
             UrlOrigin::Default => {
                 format!("; no --url or REDLOCK_URL was given, so the default {self} was tried")

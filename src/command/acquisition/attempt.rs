@@ -374,6 +374,10 @@ impl<'a> Attempt<'a> {
 
     /// Sends the question for the lock.
     fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
+        if place.is_some() {
+            // While we waited, another server may have become the primary.
+            self.client.follow_locks();
+        }
         match open(&mut self.client, self.signals) {
             Ok(None) => {}
             Ok(Some(signal)) => return events.push_back(wait::Event::Signal(signal)),
