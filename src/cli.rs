@@ -65,7 +65,7 @@ pub struct Cli {
 // description of each command that these options are added to.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Redis server: redis://, rediss:// or unix:// [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
+    /// Redis server: redis://, rediss://, unix:// or redis-sentinel:// [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
     #[arg(short, long, value_name = "URL", help_heading = CONNECTION, hide_short_help = true)]
     pub url: Option<String>,
 
