@@ -319,6 +319,13 @@ pub struct AcquireOptions {
     #[arg(long, help_heading = "When it goes wrong", hide_short_help = true)]
     pub repair_ttl: bool,
 
+    /// How far apart the clocks of the Redis hosts may be
+    ///
+    /// The lease ends this much sooner, so that COMMAND is dead even if a Redis host whose clock is ahead takes over;
+    /// at most a third of the TTL. [default: 500ms with redis-sentinel:// and redis-cluster:// URLs, otherwise 0]
+    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "When it goes wrong", hide_short_help = true)]
+    pub clock_skew: Option<Duration>,
+
     /// Reason, shown in `redlock status` and to waiters
     #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people")]
     pub reason: Option<String>,

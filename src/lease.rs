@@ -3,11 +3,37 @@
 //! A lease is counted from just *before* the request that got or renewed it was sent, so it ends
 //! here before it can end at the server. What two clocks may drift apart within one TTL is taken
 //! off (1 % of the TTL and 2 ms, as in the Redlock algorithm), and what a busy machine may need to
-//! kill a process (2 %, at most 200 ms).
+//! kill a process (2 %, at most 200 ms). After a failover another host's clock says when the lease ends, as its
+//! expiry is kept as a time of day: what the clocks of the Redis hosts may differ (`clock_skew`) is taken off, too.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
+
+/// What a lease is asked for with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How long it is by each renewal.
+    pub ttl: Duration,
+    /// The time COMMAND has between SIGTERM and SIGKILL; never more than half the time that the lease is
+    /// good for is used of it.
+    pub kill_after: Duration,
+    /// What the clocks of the Redis hosts may differ, one of which may take over from another.
+    pub clock_skew: Duration,
+}
+
+/// A TTL is at least this many times the clock skew: less would leave no time to renew and to stop COMMAND.
+const LEAST_SKEWS: u32 = 3;
+
+/// The shortest lease for clocks that differ by this much.
+pub fn shortest_for(clock_skew: Duration) -> Duration {
+    clock_skew * LEAST_SKEWS
+}
+
+/// The most that clocks may differ for a lease of this length.
+pub fn longest_skew_for(length: Duration) -> Duration {
+    length / LEAST_SKEWS
+}
 
 /// The time we may count on, and when to do what about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +43,8 @@ pub struct Lease {
     /// How long it is now.
     length: Duration,
     kill_after: Duration,
+    /// How much sooner it may end on another Redis host than on the one that gave it.
+    clock_skew: Duration,
     /// It was given to us by the server itself, and isn't confirmed yet.
     is_grant: bool,
     valid_from: Moment,
@@ -47,13 +75,18 @@ pub enum LeaseEvent {
 }
 
 impl Lease {
-    /// A lease of `ttl` by a request sent at `sent`. `kill_after` is the time COMMAND has between
-    /// SIGTERM and SIGKILL; never more than half the TTL is used of it.
-    pub fn new(sent: Moment, ttl: Duration, kill_after: Duration) -> Self {
+    /// A lease by a request sent at `sent`.
+    pub fn new(sent: Moment, terms: Terms) -> Self {
+        let Terms {
+            ttl,
+            kill_after,
+            clock_skew,
+        } = terms;
         Self {
             ttl,
             length: ttl,
             kill_after,
+            clock_skew,
             is_grant: false,
             valid_from: sent,
             renew_at: sent + (ttl / 3).min(FIRST_RENEWAL),
@@ -71,23 +104,22 @@ impl Lease {
         later: Duration,
         received: Moment,
         length: Duration,
-        ttl: Duration,
-        kill_after: Duration,
+        terms: Terms,
     ) -> Self {
         let valid_from = (asked + later.saturating_sub(drift(later))).min(received);
         Self {
             // By the confirmation it lasts for the TTL, whichever reply to that is lost.
-            length: length.min(ttl),
+            length: length.min(terms.ttl),
             is_grant: true,
             valid_from,
             renew_at: received + FIRST_RENEWAL,
-            ..Self::new(asked, ttl, kill_after)
+            ..Self::new(asked, terms)
         }
     }
 
     /// From here on another client may hold the lock: COMMAND must be dead.
     pub fn deadline(&self) -> Moment {
-        self.valid_from + usable(self.length)
+        self.valid_from + self.usable(self.length)
     }
 
     /// When to ask COMMAND to stop, so that its grace ends at the deadline.
@@ -127,7 +159,9 @@ impl Lease {
         // A COMMAND that runs under a mere grant is younger than that, and what it needs most is
         // time for the confirmation to succeed.
         let share = if self.is_grant { 20 } else { 2 };
-        self.kill_after.min(self.length.min(self.ttl) / share)
+        let length = self.length.min(self.ttl);
+        self.kill_after
+            .min(length.saturating_sub(self.clock_skew) / share)
     }
 
     /// The time between two renewals: a third of the TTL, or half the time until COMMAND would be
@@ -161,10 +195,17 @@ impl Lease {
 
     /// The lease lasts for `left` from `sent`, or as long as it does already.
     fn lengthen(&mut self, sent: Moment, left: Duration) {
-        if sent + usable(left) > self.deadline() {
+        if sent + self.usable(left) > self.deadline() {
             self.valid_from = sent;
             self.length = left;
         }
+    }
+
+    /// What a lease of this length is good for: COMMAND must be dead before another clock says that the
+    /// lease is over, and to die takes a process a moment, when all others want the processor too.
+    fn usable(&self, length: Duration) -> Duration {
+        let to_die = (length / 50).min(Duration::from_millis(200));
+        length.saturating_sub(self.clock_skew + drift(length) + to_die)
     }
 
     /// A renewal failed at `now`: when to try again.
@@ -179,13 +220,6 @@ impl Lease {
 /// What two clocks may drift apart within a time.
 fn drift(time: Duration) -> Duration {
     time / 100 + Duration::from_millis(2)
-}
-
-/// What a lease of this length is good for: COMMAND must be dead before another clock says that the
-/// lease is over, and to die takes a process a moment, when all others want the processor too.
-fn usable(length: Duration) -> Duration {
-    let to_die = (length / 50).min(Duration::from_millis(200));
-    length.saturating_sub(drift(length) + to_die)
 }
 
 /// The pause between two tries of a failing renewal: short against the lease, at most a second.
@@ -214,11 +248,15 @@ mod tests {
     const START: Moment = Moment::at(Duration::from_secs(1000));
 
     fn lease(ttl: u64, kill_after: u64) -> Lease {
-        Lease::new(
-            START,
-            SECOND * u32::try_from(ttl).unwrap(),
-            SECOND * u32::try_from(kill_after).unwrap(),
-        )
+        Lease::new(START, terms(ttl, kill_after))
+    }
+
+    fn terms(ttl: u64, kill_after: u64) -> Terms {
+        Terms {
+            ttl: Duration::from_secs(ttl),
+            kill_after: Duration::from_secs(kill_after),
+            clock_skew: Duration::ZERO,
+        }
     }
 
     #[test]
@@ -271,7 +309,7 @@ mod tests {
         let mut old = lease(30, 5);
         old.start_renewal_if_due(START + FIRST_RENEWAL);
         old.renewed(START + FIRST_RENEWAL);
-        let new = Lease::new(START + SECOND * 9, SECOND * 30, SECOND * 5);
+        let new = Lease::new(START + SECOND * 9, terms(30, 5));
         for both in [old.merged_with(new), new.merged_with(old)] {
             assert_eq!(both.deadline(), old.deadline());
             assert_eq!(both.renew_at(), new.renew_at());
@@ -310,8 +348,7 @@ mod tests {
             SECOND * 10,
             START + SECOND * 60,
             granted,
-            SECOND * 30,
-            SECOND * 5,
+            terms(30, 5),
         );
         let began = START + Duration::from_millis(10_000 - 102);
         assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 62));
@@ -330,8 +367,7 @@ mod tests {
     #[test]
     fn a_granted_lease_never_begins_after_its_receipt_whatever_the_servers_clock_says() {
         let received = START + SECOND * 3;
-        let granted =
-            |later| Lease::granted(START, later, received, SECOND * 2, SECOND * 30, SECOND * 5);
+        let granted = |later| Lease::granted(START, later, received, SECOND * 2, terms(30, 5));
         let latest = received + Duration::from_millis(2_000 - 62);
         assert_eq!(granted(SECOND * 3600).deadline(), latest);
         assert!(granted(SECOND * 2).deadline() < latest);
@@ -346,6 +382,54 @@ mod tests {
         assert_eq!(lease.deadline(), deadline);
         lease.renewed(START + SECOND * 5);
         assert_eq!(lease.deadline(), deadline + SECOND * 5);
+    }
+
+    #[test]
+    fn every_lease_ends_sooner_by_what_the_clocks_of_the_redis_hosts_may_differ() {
+        let skewed = |terms: Terms| Terms {
+            clock_skew: SECOND * 3,
+            ..terms
+        };
+        let (exact, skewed) = (terms(30, 5), skewed(terms(30, 5)));
+        let acquired = |terms| Lease::new(START, terms);
+        let granted = |terms| Lease::granted(START, SECOND, START + SECOND * 2, SECOND * 5, terms);
+        let renewed = |terms| {
+            let mut lease = granted(terms);
+            lease.renewed(START + SECOND * 3);
+            lease
+        };
+        let extended = |terms| {
+            let mut lease = acquired(terms);
+            lease.confirmed(START + SECOND * 3, SECOND * 600);
+            lease
+        };
+        let merged = |terms| extended(terms).merged_with(acquired(terms));
+        let of: [&dyn Fn(Terms) -> Lease; 5] = [&acquired, &granted, &renewed, &extended, &merged];
+        for lease in of {
+            let (exact, skewed) = (lease(exact), lease(skewed));
+            assert_eq!(skewed.deadline() + SECOND * 3, exact.deadline());
+            assert!(skewed.stop_at() < skewed.deadline());
+        }
+    }
+
+    #[test]
+    fn the_shortest_lease_for_a_clock_skew_still_has_time_to_renew_and_to_stop() {
+        let clock_skew = Duration::from_millis(500);
+        let ttl = shortest_for(clock_skew);
+        assert_eq!(longest_skew_for(ttl), clock_skew);
+        let kill_after = SECOND * 5;
+        let mut lease = Lease::new(
+            START,
+            Terms {
+                ttl,
+                kill_after,
+                clock_skew,
+            },
+        );
+        assert_eq!(lease.grace(), clock_skew);
+        lease.renewed(START);
+        assert!(lease.stop_at() >= START + Duration::from_millis(400));
+        assert!(lease.renewal_interval() >= Duration::from_millis(200));
     }
 
     #[test]

@@ -485,7 +485,12 @@ mod tests {
     /// A session that was renewed at START for the first time.
     fn session(policy: Policy) -> Session {
         let acquired = START.before(Duration::from_millis(50));
-        let lease = Lease::new(acquired, Duration::from_secs(30), policy.kill_after);
+        let terms = crate::lease::Terms {
+            ttl: Duration::from_secs(30),
+            kill_after: policy.kill_after,
+            clock_skew: Duration::ZERO,
+        };
+        let lease = Lease::new(acquired, terms);
         let mut session = Session::new(policy, Some(lease));
         assert_eq!(session.on_event(Event::Tick, START), [Action::Renew]);
         session.on_event(Event::Lease(LeaseEvent::Renewed(START)), START);

@@ -17,7 +17,7 @@ use self::timing::{Next, WakeBy, heartbeat, is_near, next, reconnect};
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::lease::{Lease, LeaseEvent};
+use crate::lease::{Lease, LeaseEvent, Terms, shortest_for};
 use crate::lock::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who};
 use crate::signal::{SIGTSTP, ends_waiting};
 
@@ -26,10 +26,8 @@ use crate::signal::{SIGTSTP, ends_waiting};
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy<'a> {
     pub limit: WaitLimit,
-    /// The length of the lease that is asked for.
-    pub ttl: Duration,
-    /// The time between SIGTERM and SIGKILL for the work under the lock.
-    pub kill_after: Duration,
+    /// The lease that is asked for.
+    pub terms: Terms,
     /// A run that is going on is waited for and does for ours.
     pub joins: bool,
     /// The work may start on a grant that isn't confirmed yet.
@@ -609,7 +607,7 @@ impl<'a> Wait<'a> {
             } => (since, times.saturating_add(1), silent),
         };
         let silent = (!kind.will_pass()).then(|| silent.unwrap_or(asked));
-        let too_long = silent.is_some_and(|silent| asked.since(silent) > self.policy.ttl);
+        let too_long = silent.is_some_and(|silent| asked.since(silent) > self.policy.terms.ttl);
         if too_long || !kind.may_pass() || self.policy.limit.is_over(now) {
             return self.end(End::Failed(error), actions);
         }
@@ -657,7 +655,7 @@ impl<'a> Wait<'a> {
                 slot,
                 success,
             }) => {
-                let lease = Lease::new(sent, self.policy.ttl, self.policy.kill_after);
+                let lease = Lease::new(sent, self.policy.terms);
                 if now < lease.stop_at() {
                     let waited = self.waited(now);
                     let success = success.map(|ago| now.before(ago));
@@ -848,8 +846,12 @@ impl<'a> Wait<'a> {
         if later > now.since(*sent).mul_f64(1.01) + ROUNDING {
             return None;
         }
-        let (ttl, kill_after) = (self.policy.ttl, self.policy.kill_after);
-        let lease = Lease::granted(*sent, later, now, grant.lasting, ttl, kill_after);
+        let terms = self.policy.terms;
+        // Nor is that lease worth starting on where most of it is what clocks may differ.
+        if grant.lasting < shortest_for(terms.clock_skew) {
+            return None;
+        }
+        let lease = Lease::granted(*sent, later, now, grant.lasting, terms);
         (now < lease.stop_at()).then(|| End::Granted {
             lease,
             grant,

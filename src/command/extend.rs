@@ -10,7 +10,7 @@ use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lease::Lease;
+use crate::lease::{Lease, Terms};
 use crate::lock::{Claim, LeaseState};
 use crate::report;
 
@@ -60,7 +60,15 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
     }
     Ok(all_of(&claims, states, |left| {
         // As a run counts it: from before the question, and by clocks that may differ a little.
-        let lease = Lease::new(sent, left, Duration::ZERO);
+        let lease = Lease::new(
+            sent,
+            Terms {
+                ttl: left,
+                kill_after: Duration::ZERO,
+                // The server has left it out.
+                clock_skew: Duration::ZERO,
+            },
+        );
         let left = lease.deadline().since(now());
         (left < options.at_least).then(|| {
             let asked = humantime::format_duration(options.at_least);

@@ -1,7 +1,7 @@
 -- check: whether we still hold the lock, and whether a newer run wants us to end. Read only.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms) that it asks for, or 0 when it doesn't
--- Returns {1, ms left, who cancelled us or nil, 1 when it is a grant that its run is about to confirm} when held; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- Returns {1, ms left (for a job: less the clock skew of its run), who cancelled us or nil, 1 when it is a grant that its run is about to confirm} when held; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 -- @include lock
 -- @include held
 local token, ttl = ARGV[4], tonumber(ARGV[5])
@@ -13,5 +13,7 @@ if value ~= token then left = tonumber(redis.call('ZSCORE', holders, token)) - n
 if ttl > 0 then left = credible(left, ttl, token) end
 -- Only a job asks for that; a run knows it.
 local entry = ttl == 0 and redis.pcall('HGET', meta, token)
-local is_grant = type(entry) == 'string' and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]')
+if type(entry) ~= 'string' then entry = '' end
+left = left >= 0 and math.max(0, left - skew_of(entry)) or left
+local is_grant = string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]')
 return {1, left, notice('cancelled', token) or false, is_grant and 1 or 0}

@@ -104,6 +104,14 @@ impl Deployment {
         Arc::clone(&self.lock())
     }
 
+    /// Whether another server may take over from the one that has the locks.
+    pub(super) fn may_fail_over(&self) -> bool {
+        match &self.kind {
+            Kind::Single => false,
+            Kind::Sentinels(_) => true,
+        }
+    }
+
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
     ///
     /// # Errors

@@ -93,6 +93,11 @@ impl Locks {
         }
     }
 
+    /// Whether another server may take over from the one that granted a lock, with a clock of its own.
+    pub fn may_fail_over(&self) -> bool {
+        self.deployment.may_fail_over()
+    }
+
     /// A client that connects with the first request.
     pub fn client(&self) -> Client {
         Client::new(&self.deployment, self.replication)

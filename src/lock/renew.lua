@@ -31,11 +31,14 @@ return (function()
 
 -- @include lease
 
+local YEAR = 365 * 24 * 3600 * 1000 -- the longest lease, ms
 local token, ttl, instance, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
 -- A key that isn't a string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
+-- The job is to have it for that long, also where a server whose clock is ahead takes over.
+if notify == '1' then ttl = math.max(ttl, math.min(YEAR, ttl + skew_of(redis.call('HGET', meta, token) or ''))) end
 -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
 local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
 local left = extend_lease(token, value, ttl, phase == 'granted')

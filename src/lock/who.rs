@@ -38,6 +38,9 @@ pub struct Who {
     /// renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
+    /// By how much sooner than at the server it counts its lease as over, in milliseconds, if at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skew: Option<u64>,
     /// Which process of which boot it is, or which several, as far as others can find out whether they
     /// still live. That there is one also says that a process watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -305,6 +308,7 @@ mod tests {
             reason: Some(long(5000)),
             url: Some(long(5000)),
             ttl: Some(30_000),
+            skew: Some(500),
             instance: Some(long(5000)),
         };
         let written = who.to_json();

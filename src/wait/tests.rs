@@ -6,6 +6,11 @@ use crate::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 const START: Moment = Moment::at(Duration::from_secs(100));
 const MS: Duration = Duration::from_millis(1);
+const TERMS: Terms = Terms {
+    ttl: Duration::from_secs(30),
+    kill_after: Duration::from_secs(5),
+    clock_skew: Duration::ZERO,
+};
 
 /// How long each answer of the tests takes.
 const ROUND_TRIP: u64 = 1;
@@ -17,8 +22,7 @@ fn at(ms: u64) -> Moment {
 fn policy() -> Policy<'static> {
     Policy {
         limit: WaitLimit::Forever,
-        ttl: MS * 30_000,
-        kill_after: MS * 5_000,
+        terms: TERMS,
         joins: false,
         starts_on_grant: true,
         holds_others: false,
@@ -207,7 +211,7 @@ fn a_free_lock_takes_one_question() {
         panic!("{actions:?}");
     };
     assert_eq!(*waited, Duration::ZERO);
-    assert_eq!(*lease, Lease::new(START, MS * 30_000, MS * 5_000));
+    assert_eq!(*lease, Lease::new(START, TERMS));
 }
 
 #[test]
@@ -798,7 +802,7 @@ fn a_job_that_holds_nothing_looks_for_no_deadlock() {
 
 /// A lease of 30 s that was got at START and renewed 50 ms later.
 fn lease() -> Lease {
-    let mut lease = Lease::new(START, MS * 30_000, MS * 5_000);
+    let mut lease = Lease::new(START, TERMS);
     assert!(lease.start_renewal_if_due(at(50)));
     lease.renewed(at(50));
     lease
@@ -911,6 +915,13 @@ fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
         waiter.on(1 + round_trip, answer);
         waiter
     };
+    let skewed = |ms| Policy {
+        terms: Terms {
+            clock_skew: MS * ms,
+            ..TERMS
+        },
+        ..policy()
+    };
     let expired = Grant {
         lasting: MS * 100,
         ..grant(400)
@@ -925,6 +936,20 @@ fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
             "end: granted",
         ),
         ("far", policy(), 101, grant(500), "ask, listening"),
+        (
+            "a third of it is clock skew",
+            skewed(300),
+            1,
+            grant(500),
+            "end: granted",
+        ),
+        (
+            "more of it is clock skew",
+            skewed(400),
+            1,
+            grant(500),
+            "ask, listening",
+        ),
         (
             "the clock went back",
             policy(),

@@ -40,6 +40,7 @@
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
 //! | `cron` | running once: --hold-at-least, --once-per, --unless, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
+//! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |
 //! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
 //! | `lua` | the scripts are joined as they should be (and how tests call them) |
 //! | `full` | a server without free memory: locks that are held stay held |
@@ -62,6 +63,7 @@ mod basics;
 mod blocked;
 mod by_signal;
 mod ci;
+mod clock_skew;
 mod config;
 mod contested;
 mod cron;

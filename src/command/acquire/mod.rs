@@ -12,6 +12,7 @@ use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
@@ -58,7 +59,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         ..own_job(&options.acquire, settings.show, words)
     };
     let settings = &settings.replicated(&options.acquire.sync)?;
-    let acquisition = Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
+    let acquisition = Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     let mut holds = acquisition.nothing_held();
     // Before all else: if this process is terminated here, the shell still has to learn of it.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
@@ -70,7 +71,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     }
     let slots = options.acquire.slots.is_some();
     let environment = acquisition.environment(&holds, slots);
-    let text = text(options, &environment, &holds);
+    let text = text(options, &environment, &holds, acquisition.clock_skew);
     if let Some(why) = wait_for_reader(&signals, &holds)? {
         acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
@@ -166,7 +167,12 @@ fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<Reason
 }
 
 /// What is printed when the lock is ours.
-fn text(options: &cli::Acquire, environment: &Environment, holds: &HeldLocks) -> String {
+fn text(
+    options: &cli::Acquire,
+    environment: &Environment,
+    holds: &HeldLocks,
+    clock_skew: Duration,
+) -> String {
     let mut text = String::new();
     match options.format {
         Format::Env => {
@@ -190,14 +196,14 @@ fn text(options: &cli::Acquire, environment: &Environment, holds: &HeldLocks) ->
         }
         Format::Json => {
             for hold in &holds.all {
-                let ttl = u64::try_from(options.acquire.ttl.as_millis()).unwrap_or(u64::MAX);
+                let ttl = options.acquire.ttl.saturating_sub(clock_skew);
                 let object = json!({
                     "name": hold.claim.lock().name().as_str(),
                     "token": String::from_utf8_lossy(hold.claim.token().as_bytes()),
                     "fence": hold.fence,
                     "slot": options.acquire.slots.map(|_| hold.slot),
                     "waited_ms": u64::try_from(holds.waited_ms()).ok(),
-                    "ttl_ms": ttl,
+                    "ttl_ms": u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
                 });
                 let _ = writeln!(text, "{object}");
             }

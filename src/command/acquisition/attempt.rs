@@ -79,8 +79,7 @@ impl<'a> Attempt<'a> {
         let options = acquisition.wait_options;
         let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),
-            ttl: acquisition.request.ttl,
-            kill_after: acquisition.kill_after,
+            terms: acquisition.terms(),
             joins: acquisition.joins,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
@@ -503,7 +502,8 @@ impl<'a> Attempt<'a> {
                     success: None,
                 };
                 let client = self.client.hand_over();
-                self.held.add_grant(hold, lease, grant.lasting, client);
+                let lasting = grant.lasting.saturating_sub(self.acquisition.clock_skew);
+                self.held.add_grant(hold, lease, lasting, client);
                 return Ok(Outcome::Acquired);
             }
             wait::End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),

@@ -55,7 +55,7 @@ pub struct HeldLocks {
     /// The length of each lease by a renewal.
     ttl: Duration,
     renewer: Option<Renewer>,
-    /// How long a granted lock lasts, until the first renewal has confirmed it.
+    /// How long a granted lock is ours, until the first renewal has confirmed it.
     grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
     check_due: Option<Moment>,
@@ -93,7 +93,7 @@ impl HeldLocks {
         self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
     }
 
-    /// A lock is ours by a grant that is this long, and that the first renewal confirms.
+    /// A lock is ours by a grant that is good for this long, and that the first renewal confirms.
     pub fn add_grant(&mut self, hold: HeldLock, lease: Lease, lasting: Duration, client: Client) {
         self.add(hold, lease);
         self.client = client;

@@ -27,10 +27,10 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lease::Lease;
+use crate::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::lock::{
-    self, Claim, Client, ErrorKind, Limit, Lock, Loss, Name, QueueOptions, Reentry, ReleaseMode,
-    Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, Limit, Lock, Locks, Loss, Name, QueueOptions, Reentry,
+    ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
@@ -45,6 +45,8 @@ pub struct Acquisition<'a> {
     pub request: Request,
     /// The time between SIGTERM and SIGKILL for the protected process.
     pub kill_after: Duration,
+    /// What the clocks of the Redis hosts may differ.
+    pub clock_skew: Duration,
     /// If a run is in progress, it is waited for, and its status is ours.
     pub joins: bool,
     /// The work may start on a grant that isn't confirmed yet.
@@ -74,16 +76,26 @@ pub enum Reason {
 
 impl<'a> Acquisition<'a> {
     /// From the options common to run and acquire.
+    ///
+    /// # Errors
+    /// [`BadUsage`] for a TTL that is too short for the clock skew.
     pub fn new(
         settings: &'a Settings,
         names: Vec<Name>,
         who: Who,
         options: &'a cli::AcquireOptions,
         kill_after: Duration,
-    ) -> Self {
+    ) -> Result<Self> {
+        let clock_skew = clock_skew(options, &settings.locks)?;
         let ttl = u64::try_from(options.ttl.as_millis()).ok();
         let request = Request {
-            who: Who { ttl, ..who },
+            who: Who {
+                ttl,
+                skew: u64::try_from(clock_skew.as_millis())
+                    .ok()
+                    .filter(|ms| *ms > 0),
+                ..who
+            },
             ttl: options.ttl,
             limit: match (options.shared, options.slots) {
                 (true, _) => Limit::SHARED,
@@ -103,21 +115,31 @@ impl<'a> Acquisition<'a> {
             once_per: Duration::ZERO,
             repair_ttl: options.repair_ttl,
         };
-        Self {
+        Ok(Self {
             settings,
             names,
             wait_options: &options.wait,
             request,
             kill_after,
+            clock_skew,
             joins: false,
             starts_on_grant: false,
             inherited: environment::inherited(),
-        }
+        })
     }
 
     /// The start of an acquisition: nothing is held yet.
     pub fn nothing_held(&self) -> HeldLocks {
         HeldLocks::none(self.settings.locks.client(), self.request.ttl)
+    }
+
+    /// What each lease is asked for with.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            ttl: self.request.ttl,
+            kill_after: self.kill_after,
+            clock_skew: self.clock_skew,
+        }
     }
 
     pub fn verbosity(&self) -> Verbosity {
@@ -235,7 +257,7 @@ impl<'a> Acquisition<'a> {
             waited: Duration::ZERO,
             success: None,
         };
-        holds.add(hold, Lease::new(sent, ttl, self.kill_after));
+        holds.add(hold, Lease::new(sent, self.terms()));
         Ok(true)
     }
 
@@ -328,6 +350,40 @@ impl<'a> Acquisition<'a> {
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
             self.verbosity().verbose(error);
         }
+    }
+}
+
+/// What the clocks of the Redis hosts may differ where nothing else is said, and one may take over from
+/// another: NTP keeps them much closer.
+const USUAL_SKEW: Duration = Duration::from_millis(500);
+
+/// What the clocks of the Redis hosts may differ, for which the TTL has to be long enough.
+fn clock_skew(options: &cli::AcquireOptions, locks: &Locks) -> Result<Duration, BadUsage> {
+    let skew = match options.clock_skew {
+        Some(skew) => skew,
+        None if locks.may_fail_over() => USUAL_SKEW,
+        None => Duration::ZERO,
+    };
+    let least = shortest_for(skew);
+    if options.ttl >= least {
+        return Ok(skew);
+    }
+    let default = match options.clock_skew {
+        Some(_) => "",
+        None => " (its default where a replica may take over)",
+    };
+    let [ttl, given, least, most] =
+        [options.ttl, skew, least, longest_skew_for(options.ttl)].map(in_one_word);
+    Err(BadUsage(format!(
+        "--ttl {ttl} is less than three times --clock-skew {given}{default}; use --ttl {least} or more, or --clock-skew {most} or less"
+    )))
+}
+
+/// A duration as it can be typed without quotes.
+fn in_one_word(duration: Duration) -> String {
+    match duration.as_millis() {
+        ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
+        ms => format!("{ms}ms"),
     }
 }
 

@@ -65,7 +65,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
     };
     let mut acquisition =
-        Acquisition::new(settings, names, who, &options.acquire, options.kill_after);
+        Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.joins = options.join;
     // With several locks or --once-per the reply to the request matters, with --order other runs must

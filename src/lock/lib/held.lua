@@ -15,6 +15,12 @@ local function credible(left, ttl, token)
   return math.max(ttl, math.min(left, tonumber(notice('extended', token) or 0)))
 end
 
+-- How much sooner than here its run counts a lease as over: what the clocks of the Redis hosts may differ, ms.
+-- It is in the entry, so that a job needs no option to count as its run does.
+local function skew_of(entry)
+  return tonumber(string.match(entry, '"skew":(%d+)') or 0)
+end
+
 -- The answer for a token that doesn't hold the lock: {0, who forced it out or nil, the entry of a
 -- present holder or nil}, or {2} when it released the lock itself.
 local function not_held(token, value)
