@@ -58,7 +58,7 @@ _redlock() {
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -w | --wait | -E | --conflict-exit-code | \
             --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
-            --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --clock-skew | -c | --shell | \
+            --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --clock-skew | --restart-grace | -c | --shell | \
             --format | --while-pid | --token-file | --for | --id | --last | --since | --svg)
             ((++i))
             ;;
@@ -79,7 +79,7 @@ _redlock() {
     local patience='--wait --no-wait --conflict-exit-code'
     local replicas='--sync --sync-timeout'
     local taking="--ttl $patience $replicas --shared --slots --exclusive --priority --lifo --supersede --order
-        --cancel-running --repair-ttl --clock-skew --reason --label --kill-after --on-lost"
+        --cancel-running --repair-ttl --clock-skew --restart-grace --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in
     --sync) _redlock_words 'all 1 2' ;;
@@ -89,7 +89,7 @@ _redlock() {
     --password-file | --token-file | --tls-ca | --tls-cert | --tls-key | --svg) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
     --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
-        --once-per | --jitter | --clock-skew | --for | --since)
+        --once-per | --jitter | --clock-skew | --restart-grace | --for | --since)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --label | --id | -E | \

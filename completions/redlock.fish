@@ -76,7 +76,7 @@ set -g __redlock_one_name acquire extend check release stop freeze thaw
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout \
     --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
-    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew -c --shell --format \
+    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew --restart-grace -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg
 
 function __redlock_no_command
@@ -132,6 +132,7 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also terminate the run that holds the lock'
     complete -c redlock -n "__redlock_is $command" -l repair-ttl -d 'Set a TTL on a lock without an expiry'
     complete -c redlock -n "__redlock_is $command" -l clock-skew -x -d 'How far apart the clocks of the Redis hosts may be'
+    complete -c redlock -n "__redlock_is $command" -l restart-grace -x -d 'Hold an unknown lock back until Redis is this old'
     complete -c redlock -n "__redlock_is $command" -l reason -x -d 'Reason, shown to others'
     complete -c redlock -n "__redlock_is $command" -l label -x -d 'Shown in place of the command line'
     complete -c redlock -n "__redlock_is $command" -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'

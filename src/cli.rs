@@ -326,6 +326,13 @@ pub struct AcquireOptions {
     #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "When it goes wrong", hide_short_help = true)]
     pub clock_skew: Option<Duration>,
 
+    /// After a restart of Redis, hold an unknown lock back
+    ///
+    /// A lock that Redis has never seen isn't granted until Redis has been up for this long: it may have forgotten a
+    /// holder. Choose the longest TTL in use. 0: never.
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = remembered_or_none, help_heading = "When it goes wrong", hide_short_help = true)]
+    pub restart_grace: Duration,
+
     /// Reason, shown in `redlock status` and to waiters
     #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people")]
     pub reason: Option<String>,
@@ -947,6 +954,14 @@ fn remembered(text: &str) -> Result<Duration, String> {
     match positive_duration(text)? {
         duration if duration > REMEMBERED => Err("must be at most 30d".into()),
         duration => Ok(duration),
+    }
+}
+
+/// The same, or zero.
+fn remembered_or_none(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Ok(Duration::ZERO),
+        _ => remembered(text),
     }
 }
 

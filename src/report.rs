@@ -17,8 +17,9 @@ pub use self::text::{
     size, timestamp, truncate, width,
 };
 pub use self::words::{
-    Outlook, busy_line, command_and_reason, describe_job, expectation, holder, holder_and_others,
-    not_held, outage_line, quoted, user_at_host, user_at_host_with_reason, waiting_line,
+    Outlook, busy_line, command_and_reason, describe_job, expectation, held_back, holder,
+    holder_and_others, not_held, outage_line, quoted, user_at_host, user_at_host_with_reason,
+    waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

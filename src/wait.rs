@@ -810,7 +810,7 @@ impl<'a> Wait<'a> {
 
     fn show(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if let Phase::Queued { found, .. } | Phase::Joined { found, .. } = &self.phase
-            && let frozen = found.busy.frozen.as_ref().map(|frozen| frozen.since_ms)
+            && let frozen = found.busy.blocked_since()
             && self.progress.is_due_for(&found.busy.id, frozen, now)
         {
             actions.push(Action::Show {

@@ -93,7 +93,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             if at >= look_at || !matches!(client.receive(), Ok(None)) {
                 break;
             }
-            let frozen = busy.frozen.as_ref().map(|frozen| frozen.since_ms);
+            let frozen = busy.blocked_since();
             if progress.is_due_for(&busy.id, frozen, at) {
                 let outlook = report::Outlook {
                     usual,

@@ -11,12 +11,32 @@
 -- ARGV[13] number in an outside order or ''
 -- ARGV[14] once (ms that a success counts, or 0)
 -- ARGV[15] repair (1 or 0)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
+-- ARGV[16] restart grace (ms; left out when there is none)
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
 -- @include lock
+
+-- A name that a young server doesn't know may have a holder that it has forgotten.
+local notes_restart = false
+if ARGV[16] and not last_fence then
+  local info = redis.pcall('INFO', 'server')
+  if type(info) == 'table' and not string.find(info.err, 'nknown') then
+    return redis.error_reply("NOPERM this user has no permissions to run the 'info' command")
+  end
+  local up = tonumber(string.match(type(info) == 'string' and info or '', 'uptime_in_seconds:(%-?%d+)'))
+  if not up then return redis.error_reply('NOUPTIME in INFO server') end
+  -- In whole seconds, so that the server may be younger by one. Its clock may have been set back since it started.
+  local since = 1000 * (time[1] - math.max(0, up))
+  local until_ms = since + 1000 + tonumber(ARGV[16])
+  if until_ms > now_ms and until_ms > forgetful then
+    forgetful, restarted = until_ms, string.format('%.0f %.0f', until_ms, since)
+    frozen = math.max(frozen, forgetful)
+    notes_restart = true
+  end
+end
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
 -- lock without waiters and without leftovers. The rest would do just the same.
-if #ARGV == 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
+if #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
   and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0 then
   local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
   local at, memory = string.format('%.0f', now_ms), string.format('%.0f', 2 * RETENTION)
@@ -86,7 +106,7 @@ local function busy(ahead, polls)
   -- A grant that isn't confirmed may have gone to a suspended waiter, and the next ones may be suspended as well.
   local _, phase = string.match(entry or '', PHASE)
   local all = phase == 'granted' and 1 or 0
-  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, frozen > 0 and freeze, repaired, all}
+  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, restarted}
 end
 
 -- A newer run makes this one give up.
@@ -108,6 +128,10 @@ if is_held(token, value) then
   local cancelled = notice('cancelled', token)
   if cancelled then return {4, cancelled} end
   return accept(value)
+end
+if notes_restart then
+  set_state('restarted', restarted)
+  index_name(forgetful - now_ms)
 end
 if not value and frozen > 0 then
   clear_lock()

@@ -13,9 +13,9 @@ use redis::Value;
 use super::connection::Call;
 use super::scripts::{
     self, ACQUIRE, CHECK, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
-    lossy_text, milliseconds, number, slot, some_text, unexpected_reply,
+    lossy_text, milliseconds, number, restarted, slot, some_text, unexpected_reply,
 };
-use super::{Client, Error, Frozen, HoldOutcome, Holder, Limit, Lock, Token, Who};
+use super::{Client, Error, Frozen, HoldOutcome, Holder, Limit, Lock, Restarted, Token, Who};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct Request {
     pub once_per: Duration,
     /// A lock without an expiry gets one.
     pub repair_ttl: bool,
+    /// A name that the server doesn't know isn't granted before the server is this old.
+    pub restart_grace: Duration,
 }
 
 /// How to wait in the queue.
@@ -116,6 +118,17 @@ pub struct Busy {
     /// It was granted, and isn't confirmed yet: its waiter may be suspended, so that all in the queue ask
     /// again when that short lease ends.
     pub granted: bool,
+    /// The server may have forgotten a holder.
+    pub restarted: Option<Restarted>,
+}
+
+impl Busy {
+    /// Since when a freeze, or else a restart of the server, keeps all out, in milliseconds since 1970 by the
+    /// server's clock.
+    pub fn blocked_since(&self) -> Option<u64> {
+        let frozen = self.frozen.as_ref().map(|frozen| frozen.since_ms);
+        frozen.or(self.restarted.map(|restarted| restarted.since_ms))
+    }
 }
 
 /// The answer to [`Claim::renew_all`] and [`Claim::check_all`]; that there was no answer is an
@@ -242,6 +255,7 @@ impl Claim {
             queue,
             once_per,
             repair_ttl,
+            restart_grace,
         } = *request;
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
         let supersede = match queue.supersede {
@@ -249,7 +263,7 @@ impl Claim {
             Supersede::Waiters => "1",
             Supersede::HoldersToo => "2",
         };
-        let args = vec![
+        let mut args = vec![
             self.token.as_bytes().to_vec(),
             ttl.as_millis().to_string().into(),
             limit.number().to_string().into(),
@@ -263,6 +277,9 @@ impl Claim {
             once_per.as_millis().to_string().into(),
             u8::from(repair_ttl).to_string().into(),
         ];
+        if !restart_grace.is_zero() {
+            args.push(restart_grace.as_millis().to_string().into());
+        }
         self.lock.call(&ACQUIRE, args)
     }
 
@@ -427,6 +444,7 @@ pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
             freeze,
             repaired,
             granted,
+            restart,
         ] => Acquired::Busy(Busy {
             now_ms: number(now_ms)?,
             ahead: count(ahead)?,
@@ -442,6 +460,7 @@ pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
             frozen: frozen(freeze)?,
             repaired: flag(repaired)?,
             granted: flag(granted)?,
+            restarted: restarted(restart)?,
         }),
         [Value::Int(3), since] => Acquired::Done(ago(since)?.unwrap_or_default()),
         [Value::Int(2), by] => {

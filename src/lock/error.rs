@@ -152,6 +152,9 @@ fn wrong_server(error: &ServerError, details: &str, server: &Server) -> Option<E
             );
             return Some(Error::new(ErrorKind::Replica, message));
         }
+        "NOUPTIME" => format!(
+            "Redis at {server} doesn't say how long it has been up, which --restart-grace has to know; leave that option out there"
+        ),
         "CROSSSLOT" => format!(
             "Redis at {server} is a Redis Cluster, where all keys of redlock have to be in one hash slot; {HASH_TAG}"
         ),

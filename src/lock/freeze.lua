@@ -7,11 +7,12 @@
 -- @include names
 local long, who = tonumber(ARGV[4]), ARGV[5]
 
-local before = frozen > 0 and string.match(freeze, '^%d+ %d+ (.*)$')
-frozen = now_ms + long
+local before = freeze and string.match(freeze, '^%d+ %d+ (.*)$')
+local until_ms = now_ms + long
+frozen = math.max(until_ms, forgetful)
 local value = lock_value()
 if type(value) == 'table' then return value end
-redis.call('HSET', state, 'frozen', table.concat({int_text(frozen), int_text(now_ms), who}, ' '))
+redis.call('HSET', state, 'frozen', table.concat({int_text(until_ms), int_text(now_ms), who}, ' '))
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 index_name(long)
 -- The waiters are to see why.

@@ -7,7 +7,7 @@
 -- KEYS[6] waiters
 -- KEYS[7] history
 -- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil, ms that a hold lasted…}
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
 
@@ -42,8 +42,8 @@ for _, token in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
   local until_ms = tonumber(string.match(entry, '^%d+'))
   if until_ms and until_ms > now_ms then waiting[#waiting + 1] = {id(token), entry} end
 end
-local fence, freeze = unpack(redis.call('HMGET', state, 'fence', 'frozen'))
-local until_ms = tonumber(string.match(freeze or '', '^%d+') or 0)
+local fence, freeze, restarted = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'restarted'))
+local function lasts(entry) return tonumber(string.match(entry or '', '^%d+') or 0) > now_ms and entry end
 
 local lasted = {}
 if newest > 0 and (#held > 0 or #waiting > 0) then
@@ -55,4 +55,4 @@ if newest > 0 and (#held > 0 or #waiting > 0) then
     if ended then lasted[#lasted + 1] = math.min(2 ^ 53, math.max(0, ended - since)) end
   end
 end
-return {kind, fence, string.format('%.0f', now_ms), held, waiting, until_ms > now_ms and freeze, lasted}
+return {kind, fence, string.format('%.0f', now_ms), held, waiting, lasts(freeze), not fence and lasts(restarted), lasted}

@@ -9,10 +9,10 @@ use super::error::quoted;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::name::index_key;
 use super::scripts::{
-    INSPECT, array, frozen, holder, lossy_text, milliseconds, number, some_text, unexpected_reply,
-    waiter,
+    INSPECT, array, frozen, holder, lossy_text, milliseconds, number, restarted, some_text,
+    unexpected_reply, waiter,
 };
-use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Waiter};
+use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Restarted, Waiter};
 
 /// A lock as it was found.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Inspected {
     pub key: Key,
     /// No new holder is admitted.
     pub frozen: Option<Frozen>,
+    /// It isn't granted yet, as the server may have forgotten a holder.
+    pub restarted: Option<Restarted>,
     /// The waiters, in the order of their turns.
     pub waiters: Vec<Waiting>,
     /// How long a hold usually lasts, where that was asked and the history knows it.
@@ -130,12 +132,14 @@ impl Inspected {
             frozen: self.frozen.clone(),
             repaired: false,
             granted: false,
+            restarted: self.restarted,
         })
     }
 
-    /// It has no holder and no waiter, and isn't frozen.
+    /// It has no holder and no waiter, and would be granted.
     pub fn is_idle(&self) -> bool {
-        matches!(self.key, Key::Free) && self.waiters.is_empty() && self.frozen.is_none()
+        let is_blocked = self.frozen.is_some() || self.restarted.is_some();
+        matches!(self.key, Key::Free) && self.waiters.is_empty() && !is_blocked
     }
 }
 
@@ -217,10 +221,10 @@ impl Locks {
 }
 
 fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
-    let fields: [Value; 7] = array(answer)?
+    let fields: [Value; 8] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
-    let [kind, fence, now_ms, held, waiting, freeze, lasted] = fields;
+    let [kind, fence, now_ms, held, waiting, freeze, restart, lasted] = fields;
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
@@ -247,6 +251,7 @@ fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
         now_ms: number(&now_ms)?,
         key,
         frozen: frozen(&freeze)?,
+        restarted: restarted(&restart)?,
         waiters,
         usual: usual_of(
             array(lasted)?

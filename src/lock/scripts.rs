@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::quoted;
-use super::{Error, ErrorKind, Frozen, Holder, Waiter, Who};
+use super::{Error, ErrorKind, Frozen, Holder, Restarted, Waiter, Who};
 
 /// The largest number of ours: above it, Lua's numbers have gaps. Fences are below it until the year
 /// 2255, moments in milliseconds for longer than that.
@@ -162,6 +162,10 @@ pub(super) fn holder(value: &Value) -> Result<Option<Holder>, Error> {
 
 pub(super) fn frozen(value: &Value) -> Result<Option<Frozen>, Error> {
     Ok(some_text(value)?.and_then(Frozen::parse))
+}
+
+pub(super) fn restarted(value: &Value) -> Result<Option<Restarted>, Error> {
+    Ok(some_text(value)?.and_then(Restarted::parse))
 }
 
 pub(super) fn waiter(value: &Value) -> Result<Option<Waiter>, Error> {

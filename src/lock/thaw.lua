@@ -3,17 +3,18 @@
 -- @include lock
 -- @include queue
 -- @include names
-if frozen == 0 then
+if not freeze then
   redis.call('HDEL', state, 'frozen')
   return {0}
 end
-frozen = 0
+-- A person who thaws it knows nothing of what a restarted server has forgotten.
+frozen = forgetful
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HDEL', state, 'frozen')
 if value == FROZEN then
-  redis.call('DEL', lock)
-  value = false
+  clear_lock()
+  value = frozen > 0 and FROZEN
 end
 grant_next(value)
 retire_name()

@@ -264,6 +264,26 @@ impl Frozen {
     }
 }
 
+/// Why a lock that the server doesn't know is not granted: it has restarted, and may have forgotten a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restarted {
+    /// Until when, in milliseconds since 1970 by the server's clock.
+    pub until_ms: u64,
+    /// When it started.
+    pub since_ms: u64,
+}
+
+impl Restarted {
+    /// Reads `"<until> <since>"`; `None` for anything else.
+    pub(super) fn parse(entry: &[u8]) -> Option<Self> {
+        let (until, since) = within_bounds(entry)?.split_once(' ')?;
+        Some(Self {
+            until_ms: number(until)?,
+            since_ms: number(since)?,
+        })
+    }
+}
+
 /// An entry as text, if it can be one of ours.
 fn within_bounds(entry: &[u8]) -> Option<&str> {
     std::str::from_utf8(entry)

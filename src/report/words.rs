@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::text::{columns, ordinal, shorten};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
-use crate::lock::{Busy, ErrorKind, Frozen, Holder, Loss, Name, Who};
+use crate::lock::{Busy, ErrorKind, Frozen, Holder, Loss, Name, Restarted, Who};
 
 /// The command or its label, and its reason in parentheses.
 pub fn command_and_reason(who: &Who) -> String {
@@ -91,6 +91,10 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
             "lock \"{name}\" is frozen for {left} more by {by}; `redlock thaw {name}` ends that"
         );
     }
+    if let (0, Some(restarted)) = (busy.holders, busy.restarted) {
+        let (left, why) = held_back(restarted, busy.now_ms, Duration::ZERO);
+        return format!("lock \"{name}\" is held back for {left} more: {why} (--restart-grace)");
+    }
     let whom = holders(busy);
     match &busy.holder {
         _ if busy.holders == 0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
@@ -112,6 +116,18 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
         }
         None => format!("lock \"{name}\" is held by {whom}; {}", expiry(busy.left)),
     }
+}
+
+/// For how long a lock is held back after a restart of the server, and why: `Redis started 3s ago and may have
+/// forgotten a holder`. `now_ms` is the server's clock as it was `old` ago.
+pub fn held_back(restarted: Restarted, now_ms: u64, old: Duration) -> (String, String) {
+    let left = Duration::from_millis(restarted.until_ms.saturating_sub(now_ms));
+    let ago = Duration::from_millis(now_ms.saturating_sub(restarted.since_ms)) + old;
+    let ago = format_duration(Duration::from_secs(ago.as_secs()));
+    (
+        format_duration(left.saturating_sub(old)),
+        format!("Redis started {ago} ago and may have forgotten a holder"),
+    )
 }
 
 /// When a lease ends that is not known to be renewed: `expires in 28s`.
@@ -173,7 +189,14 @@ fn waiting_line_within(
             let reason = escaped(&user_at_host_with_reason(&frozen.who)).into_owned();
             (format!("{still}, frozen by "), reason)
         }
-        _ if busy.holders == 0 => (", which is being handed on".into(), String::new()),
+        _ if busy.holders == 0 => match busy.restarted {
+            Some(restarted) => {
+                let (left, why) = held_back(restarted, busy.now_ms, old);
+                short = Some(format!(", held back for {left} after a restart"));
+                (format!(", held back for {left} more: {why}"), String::new())
+            }
+            None => (", which is being handed on".into(), String::new()),
+        },
         (None, None) => {
             let left = busy.left.map_or(
                 " without an expiry (--repair-ttl gives it one)".into(),
@@ -329,6 +352,7 @@ mod tests {
                 who: who.clone(),
             }),
             frozen,
+            restarted: None,
             repaired: false,
             granted: false,
         };
@@ -376,6 +400,7 @@ mod tests {
                 who,
             }),
             frozen: None,
+            restarted: None,
             repaired: false,
             granted: false,
         };
@@ -404,5 +429,47 @@ mod tests {
         // It takes longer than usual.
         assert!(line(usize::MAX, Some(60)).ends_with("; usually done in 1m; 2nd in line"));
         assert!(line(usize::MAX, None).ends_with("eu-west-1; 2nd in line"));
+    }
+
+    #[test]
+    fn a_lock_that_is_held_back_says_for_how_long_and_why_it_is() {
+        let busy = Busy {
+            now_ms: 1_003_500,
+            ahead: 1,
+            ticket: None,
+            polls: false,
+            left: Some(Duration::from_secs(28)),
+            holders: 0,
+            id: String::new(),
+            holder: None,
+            frozen: None,
+            restarted: Some(Restarted {
+                until_ms: 1_031_500,
+                since_ms: 1_000_000,
+            }),
+            repaired: false,
+            granted: false,
+        };
+        let name = "deploy".parse().unwrap();
+        assert_eq!(
+            busy_line(&name, &busy),
+            "lock \"deploy\" is held back for 28s more: Redis started 3s ago and may have forgotten a holder (--restart-grace)"
+        );
+        let line = |width| {
+            let outlook = Outlook {
+                usual: None,
+                queues: true,
+            };
+            waiting_line_within(width, &name, &busy, Duration::from_secs(1), outlook)
+        };
+        assert_eq!(
+            line(usize::MAX),
+            "waiting for \"deploy\", held back for 27s more: Redis started 4s ago and may have forgotten a holder; 2nd in line"
+        );
+        assert_eq!(
+            line(79),
+            "waiting for \"deploy\", held back for 27s after a restart; 2nd in line"
+        );
+        assert_eq!(line(39), "waiting for \"deploy\"; 2nd in line");
     }
 }

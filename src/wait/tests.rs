@@ -45,6 +45,7 @@ fn busy() -> Busy {
         id: "a".into(),
         holder: Some(holder("elsewhere")),
         frozen: None,
+        restarted: None,
         repaired: false,
         granted: false,
     }

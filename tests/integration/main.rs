@@ -40,6 +40,7 @@
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
 //! | `cron` | running once: --hold-at-least, --once-per, --unless, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
+//! | `restarts` | a server that restarted without its data grants nothing that it may have forgotten |
 //! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |
 //! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
 //! | `lua` | the scripts are joined as they should be (and how tests call them) |
@@ -91,6 +92,7 @@ mod queue;
 mod recipes;
 mod release;
 mod repair;
+mod restarts;
 mod screen;
 mod scripts;
 mod second_host;

@@ -686,7 +686,7 @@ impl Twin {
         );
         if self.general {
             let short = [
-                "if #ARGV == 15 and",
+                "if #ARGV >= 15 and",
                 "if #ARGV == 7 and",
                 "if ARGV[6] == '' and",
             ];

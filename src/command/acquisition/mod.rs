@@ -114,6 +114,7 @@ impl<'a> Acquisition<'a> {
             },
             once_per: Duration::ZERO,
             repair_ttl: options.repair_ttl,
+            restart_grace: options.restart_grace,
         };
         Ok(Self {
             settings,

@@ -6,7 +6,8 @@ use super::picture::{Kind, Picture};
 use super::table::NOT_RENEWED;
 use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Name, Renewal, Waiting, Who};
 use crate::report::{
-    Line, Style, columns, command_line, escaped, expectation, format_duration, padded, user_at_host,
+    Line, Style, columns, command_line, escaped, expectation, format_duration, held_back, padded,
+    user_at_host,
 };
 
 /// How many columns the names of the fields take.
@@ -86,6 +87,16 @@ impl Block {
         }
         if let Some(frozen) = &lock.frozen {
             self.frozen(lock, frozen);
+        }
+        if let Some(restarted) = lock.restarted {
+            let (left, why) = held_back(restarted, lock.now_ms, Duration::ZERO);
+            self.fact(
+                name,
+                "held back",
+                Style::Yellow,
+                &format!("for {left} more"),
+            );
+            self.field("because", &why);
         }
         for hold in lock.holds() {
             self.space();
@@ -288,6 +299,8 @@ fn state(lock: &Inspected) -> String {
     };
     if lock.frozen.is_some() {
         format!("frozen, {held}")
+    } else if lock.restarted.is_some() {
+        format!("held back, {held}")
     } else {
         held
     }

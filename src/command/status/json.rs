@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lock::{Frozen, Hold, Inspected, Key, Limit, Renewal, Waiting, Who};
+use crate::lock::{Frozen, Hold, Inspected, Key, Limit, Renewal, Restarted, Waiting, Who};
 use crate::report::timestamp;
 
 /// A lock as JSON; the shape is part of the contract.
@@ -12,6 +12,9 @@ use crate::report::timestamp;
 pub struct LockJson<'a> {
     name: &'a str,
     frozen: Option<FrozenEntry<'a>>,
+    /// The server may have forgotten a holder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restarted: Option<RestartedEntry>,
     mode: Option<&'static str>,
     held: bool,
     ttl_ms: Option<u64>,
@@ -48,6 +51,21 @@ impl<'a> FrozenEntry<'a> {
             url: who.url.as_deref(),
             since: timestamp(frozen.since_ms),
             until: timestamp(frozen.until_ms),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RestartedEntry {
+    since: Option<String>,
+    until: Option<String>,
+}
+
+impl RestartedEntry {
+    fn new(restarted: Restarted) -> Self {
+        Self {
+            since: timestamp(restarted.since_ms),
+            until: timestamp(restarted.until_ms),
         }
     }
 }
@@ -113,6 +131,7 @@ impl<'a> LockJson<'a> {
         Self {
             name: lock.name.as_str(),
             frozen: lock.frozen.as_ref().map(FrozenEntry::new),
+            restarted: lock.restarted.map(RestartedEntry::new),
             mode: limit.map(Limit::mode),
             held: limit.is_some(),
             ttl_ms: last.map(milliseconds),

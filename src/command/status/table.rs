@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::picture::{Kind, Picture};
-use crate::lock::{Frozen, Hold, Inspected, Key, Renewal, Waiting, Who};
+use crate::lock::{Frozen, Hold, Inspected, Key, Renewal, Restarted, Waiting, Who};
 use crate::report::{
-    Line, Style, columns, command_and_reason, describe_job, escaped, format_duration, padded,
-    shorten, truncate,
+    Line, Style, columns, command_and_reason, describe_job, escaped, format_duration, held_back,
+    padded, shorten, truncate,
 };
 
 const COLUMNS: [&str; 8] = [
@@ -235,8 +235,11 @@ fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
     if let Some(by) = &lock.frozen {
         rows.push(frozen(lock, by, on_terminal));
     }
+    if let Some(restarted) = lock.restarted {
+        rows.push(after_restart(lock, restarted));
+    }
     match &lock.key {
-        Key::Free if lock.frozen.is_some() => {}
+        Key::Free if !rows.is_empty() => {}
         Key::Free => rows.push(Row::single(lock, "-", "free")),
         Key::NotALock(kind) => {
             rows.push(Row::single(
@@ -301,6 +304,16 @@ fn frozen(lock: &Inspected, by: &Frozen, on_terminal: bool) -> Row {
     let mut row = Row::about(lock, "frozen".into(), &by.who, by.since_ms, on_terminal);
     let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
     row.cells[LEFT] = format_duration(left);
+    row.styles[MODE] = Style::Yellow;
+    row
+}
+
+/// Until when a restart of the server keeps all out.
+fn after_restart(lock: &Inspected, restarted: Restarted) -> Row {
+    let mut row = Row::single(lock, "held back", "-");
+    let (left, why) = held_back(restarted, lock.now_ms, Duration::ZERO);
+    row.cells[LEFT] = left;
+    row.cells[COMMAND] = format!("({why})");
     row.styles[MODE] = Style::Yellow;
     row
 }

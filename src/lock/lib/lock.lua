@@ -1,6 +1,6 @@
 -- The keys of a lock, what every script needs to know of its state, and the time.
 -- KEYS[1] the lock: a holder's token, or one of the values for several holders
--- KEYS[2] state: the last fence and ticket, a freeze, notices
+-- KEYS[2] state: the last fence and ticket, a freeze, a restart of the server, notices
 -- KEYS[3] meta: the entry of each holder
 -- KEYS[4] holders, where there are several: until when each lease lasts
 -- KEYS[5] queue: the tokens of the waiters, by turn
@@ -32,6 +32,15 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local last_fence, freeze, succeeded, notified = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified'))
--- Until when no new holder is admitted; 0 when the lock isn't frozen.
+-- Until when no new holder is admitted; 0 when the lock is open.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
-if frozen <= now_ms then frozen = 0 end
+if frozen <= now_ms then frozen, freeze = 0, false end
+-- Until when a server that has restarted may have forgotten a holder of this name, and since when it runs: a
+-- client noted that ("<until> <since>"). With the first grant, which has a fence, the name is known.
+local restarted, forgetful = false, 0
+if not last_fence then
+  restarted = redis.call('HGET', state, 'restarted')
+  forgetful = tonumber(string.match(restarted or '', '^%d+') or 0)
+  if forgetful <= now_ms then restarted, forgetful = false, 0 end
+  frozen = math.max(frozen, forgetful)
+end
