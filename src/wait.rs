@@ -595,6 +595,11 @@ impl<'a> Wait<'a> {
         actions: &mut Vec<Action>,
     ) {
         let kind = error.kind;
+        // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
+        let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
+        if kind == ErrorKind::NotReplicated && is_first {
+            return self.end(End::Failed(error), actions);
+        }
         let (since, times, silent) = match self.contact {
             Contact::Unreached if !kind.is_worth_waiting() => {
                 return self.end(End::Failed(error), actions);

@@ -147,6 +147,11 @@ impl Client {
         self.deployment.server().was_reached()
     }
 
+    /// Whether it was found among several servers, and has answered this process.
+    pub fn was_found(&self) -> bool {
+        self.deployment.has_several() && self.was_reached()
+    }
+
     /// Asks the server whether it is a replica, together with the next request; with its answer
     /// [`Self::is_replica`] is known, where the server lets us know.
     pub fn ask_role(&mut self) -> Result<(), Error> {

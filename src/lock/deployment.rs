@@ -137,8 +137,8 @@ impl Deployment {
         Ok(connection)
     }
 
-    /// Whether it is known which replicas could follow the primary.
-    pub(super) fn knows_replicas(&self) -> bool {
+    /// Whether one of several servers has the locks, and another one after a failover.
+    pub(super) fn has_several(&self) -> bool {
         match &self.kind {
             Kind::Single => false,
             Kind::Sentinels(_) => true,

@@ -41,8 +41,9 @@ impl ErrorKind {
             | Self::Busy
             | Self::NoPrimary
             | Self::NotNow
+            | Self::NotReplicated
             | Self::Replica => true,
-            Self::NotReplicated | Self::Refused | Self::Config | Self::Internal => false,
+            Self::Refused | Self::Config | Self::Internal => false,
         }
     }
 

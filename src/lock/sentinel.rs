@@ -216,9 +216,19 @@ impl Sentinels {
         within: Duration,
         replication: Option<Replication>,
     ) -> bool {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
         let question = self.question(replication);
-        let Ok(answer) = ask(&self.nodes[turn], &question, FIRST.min(within / 4)) else {
+        // Which replicas there are has to be known; that the primary is another one is found out by a later
+        // look, too.
+        let most = if question.with_replicas {
+            self.nodes.len()
+        } else {
+            1
+        };
+        let asked = (0..most).find_map(|_| {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
+            ask(&self.nodes[turn], &question, FIRST.min(within / 4)).ok()
+        });
+        let Some(answer) = asked else {
             return false;
         };
         let mut known = self.known();

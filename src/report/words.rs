@@ -269,13 +269,12 @@ pub fn outage_line(kind: ErrorKind, lasting: Duration) -> String {
         ErrorKind::Loading => ("is loading its data", "is loading"),
         ErrorKind::Busy => ("is busy with a script", "is busy"),
         ErrorKind::NoPrimary => ("has no primary that answers", "has no primary"),
+        ErrorKind::NotReplicated => ("has too few replicas that follow", "lacks replicas"),
         ErrorKind::NotNow => ("is not ready", "is not ready"),
         ErrorKind::Replica => ("is a read-only replica", "is a replica"),
-        ErrorKind::Unreachable
-        | ErrorKind::NotReplicated
-        | ErrorKind::Refused
-        | ErrorKind::Config
-        | ErrorKind::Internal => ("doesn't answer", "doesn't answer"),
+        ErrorKind::Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
+            ("doesn't answer", "doesn't answer")
+        }
     };
     let lasting = format_duration(Duration::from_secs(lasting.as_secs()));
     let line = format!("Redis {what}; still trying ({lasting})");

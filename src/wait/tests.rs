@@ -423,6 +423,21 @@ fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a
             "end: failed",
         ),
         (
+            "others know of it",
+            Policy {
+                reached: false,
+                ..policy()
+            },
+            ErrorKind::NoPrimary,
+            "disconnect",
+        ),
+        (
+            "too few replicas",
+            policy(),
+            ErrorKind::NotReplicated,
+            "end: failed",
+        ),
+        (
             "no time to wait",
             Policy {
                 limit: over,
@@ -438,6 +453,18 @@ fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a
             expected,
             "{what}"
         );
+    }
+
+    // The list of the replicas settles only after a failover; who waits keeps the place.
+    let mut after_failover = Waiter::asking(policy());
+    after_failover.on(1, Event::Failed(unreachable()));
+    let mut queued = Waiter::asking(policy());
+    queued.on(1, Event::Answered(Ok(Acquired::Busy(busy()))));
+    for mut waiter in [after_failover, queued] {
+        while !waiter.tick(5000).contains("ask") {}
+        waiter.on(5000, Event::Sent(at(5000), MS * 2_000));
+        let lacking = Event::Failed(error(ErrorKind::NotReplicated));
+        assert!(waiter.on(5001, lacking).starts_with("disconnect"));
     }
 
     // An answer that is an error comes from a server that was reached.

@@ -83,7 +83,7 @@ impl<'a> Attempt<'a> {
             joins: acquisition.joins,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
-            reached: held.answered,
+            reached: held.answered || held.client.was_found(),
             single_line: report::has_terminal(),
             host: &acquisition.request.who.host,
             jitter: random_fraction,
