@@ -149,7 +149,7 @@ impl Client {
 
     /// Whether it was found among several servers, and has answered this process.
     pub fn was_found(&self) -> bool {
-        self.deployment.has_several() && self.was_reached()
+        self.deployment.may_fail_over() && self.was_reached()
     }
 
     /// Asks the server whether it is a replica, together with the next request; with its answer

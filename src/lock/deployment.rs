@@ -137,14 +137,6 @@ impl Deployment {
         Ok(connection)
     }
 
-    /// Whether one of several servers has the locks, and another one after a failover.
-    pub(super) fn has_several(&self) -> bool {
-        match &self.kind {
-            Kind::Single => false,
-            Kind::Sentinels(_) => true,
-        }
-    }
-
     /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
     pub(super) fn have_moved(

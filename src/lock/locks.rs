@@ -69,7 +69,7 @@ impl Locks {
     /// # Errors
     /// [`ErrorKind::Config`] where it isn't known which replicas there are.
     pub fn replicated(self, replication: Replication) -> Result<Self, Error> {
-        if replication.quorum == Quorum::All && !self.deployment.has_several() {
+        if replication.quorum == Quorum::All && !self.deployment.may_fail_over() {
             let message = "--sync all needs a list of the replicas that could follow the primary, which Sentinel has (redis-sentinel://); with the URL of one server, give their number, such as --sync 1";
             return Err(Error::new(ErrorKind::Config, message.into()));
         }
