@@ -756,13 +756,14 @@ impl Connection {
                 }
                 // Also unasked, such as "max number of clients reached".
                 (expected, Value::ServerError(error)) => {
-                    let key = match &expected {
-                        Some(Expected::Call(_, call)) => call.keys.first(),
-                        Some(Expected::Sent(_, _, key)) => Some(key),
-                        _ => None,
+                    let (script, key) = match &expected {
+                        Some(Expected::Call(_, call)) => (Some(call.script), call.keys.first()),
+                        Some(Expected::Sent(_, script, key)) => (Some(*script), Some(key)),
+                        _ => (None, None),
                     };
                     let key = key.map(Vec::as_slice);
-                    return Err(Error::from_server(&error, &self.server, key));
+                    let script = script.map(|script| script.source);
+                    return Err(Error::from_server(&error, &self.server, key, script));
                 }
                 (Some(Expected::Role), answer) => self.role(&answer),
                 (
@@ -1105,7 +1106,7 @@ impl Connection {
         }
         match self.next_reply() {
             Ok(Some(Value::ServerError(error))) => {
-                Some(Error::from_server(&error, &self.server, None))
+                Some(Error::from_server(&error, &self.server, None, None))
             }
             _ => None,
         }

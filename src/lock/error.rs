@@ -87,9 +87,14 @@ impl Error {
         Self { kind, message }
     }
 
-    /// What an error that a server answers with means to a user; `key` is the lock's, if it was asked
-    /// about one.
-    pub(super) fn from_server(error: &ServerError, server: &Server, key: Option<&[u8]>) -> Self {
+    /// What an error that a server answers with means to a user; `key` is the lock's and `script` the text of
+    /// the script, if it was asked about one.
+    pub(super) fn from_server(
+        error: &ServerError,
+        server: &Server,
+        key: Option<&[u8]>,
+        script: Option<&str>,
+    ) -> Self {
         let details = error.details().unwrap_or_default();
         let all = format!("{} {details}", error.code());
         // What a script adds is of use to its authors alone.
@@ -97,7 +102,7 @@ impl Error {
         if all.contains("WRONGTYPE") {
             return Self::new(ErrorKind::Config, wrong_type(key, said.len() < all.len()));
         }
-        let found = refused(error, &all, server)
+        let found = refused(error, &all, server, script)
             .map(|message| Self::new(ErrorKind::Refused, message))
             .or_else(|| wrong_server(error, details, server))
             .or_else(|| not_ready(error, &all, server));
@@ -110,10 +115,15 @@ impl Error {
 }
 
 /// Authentication and permissions.
-fn refused(error: &ServerError, said: &str, server: &Server) -> Option<String> {
+fn refused(
+    error: &ServerError,
+    said: &str,
+    server: &Server,
+    script: Option<&str>,
+) -> Option<String> {
     Some(match error.code() {
         _ if error.kind() == Some(ServerErrorKind::NoPerm) || is_refused_in_script(said) => {
-            let (what, rule) = missing_permission(said, server.prefix());
+            let (what, rule) = missing_permission(said, server.prefix(), script);
             let user = server.user();
             format!(
                 "Redis at {server} doesn't permit {user} {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
@@ -257,7 +267,7 @@ fn is_refused_in_script(said: &str) -> bool {
 }
 
 /// What a user isn't permitted, and the rule that is missing, by what servers of different ages say.
-fn missing_permission(said: &str, prefix: &str) -> (String, String) {
+fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String, String) {
     // Where the prefix has a hash tag, all keys begin with that, too.
     let tag = match prefix.find('{') {
         None => format!("{{{prefix}"),
@@ -281,15 +291,48 @@ fn missing_permission(said: &str, prefix: &str) -> (String, String) {
             let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '|' | '-' | '_' | '.');
             !name.is_empty() && name.len() < 50 && name.chars().all(is_part)
         });
-    match named {
-        Some(name) => (
-            format!("the command {}", name.to_uppercase()),
-            format!("+{}", name.to_lowercase()),
-        ),
-        None => (
+    let named = named.map(|name| vec![name]);
+    // Redis before 7.2 names the line, and not the command.
+    let commands = named.or_else(|| Some(commands_in_line(script?, line_of_script(said)?)));
+    let (upper, lower): (Vec<String>, Vec<String>) = commands
+        .unwrap_or_default()
+        .into_iter()
+        .map(|name| (name.to_uppercase(), format!("+{}", name.to_lowercase())))
+        .unzip();
+    match upper.as_slice() {
+        [] => (
             "a command that redlock's scripts use".into(),
             "it (ACL LOG there names it)".into(),
         ),
+        [name] => (format!("the command {name}"), lower.join(" ")),
+        several => (
+            format!("one of the commands {}", several.join(", ")),
+            lower.join(" "),
+        ),
+    }
+}
+
+/// The line of a script that an error is about: `on @user_script:12.`
+fn line_of_script(said: &str) -> Option<usize> {
+    let (_, rest) = said.split_once("@user_script:")?;
+    let end = rest.find(|c: char| !c.is_ascii_digit());
+    rest[..end.unwrap_or(rest.len())].parse().ok()
+}
+
+/// The commands that a line of a script calls: first of all those whose errors end it.
+fn commands_in_line(script: &str, number: usize) -> Vec<&str> {
+    let line = script.lines().nth(number.wrapping_sub(1)).unwrap_or("");
+    let called = |by: &str| {
+        let calls = line.split(by).skip(1);
+        let mut names: Vec<&str> = calls.filter_map(|rest| rest.split('\'').next()).collect();
+        names.dedup();
+        names
+    };
+    let names = called("redis.call('");
+    if names.is_empty() {
+        called("redis.pcall('")
+    } else {
+        names
     }
 }
 
@@ -365,13 +408,32 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                missing_permission(said, "p:"),
+                missing_permission(said, "p:", None),
                 (what.into(), rule.into()),
                 "{said}"
             );
         }
-        let tagged = missing_permission("NOPERM No permissions to access a key", "{p}:").1;
+        let tagged = missing_permission("NOPERM No permissions to access a key", "{p}:", None).1;
         assert_eq!(tagged, "~{p}:* ~{p}*");
+    }
+
+    #[test]
+    fn where_only_the_line_of_a_script_is_said_the_commands_of_that_line_are_named() {
+        let script = "local a = KEYS[1]\nredis.pcall('TIME')\nif redis.call('HGET', a, 'x') then redis.call('SET', a, 1) end\nreturn redis.call('DEL', a)\n";
+        let said = |line: usize| {
+            let said = format!(
+                "ERR The user executing the script can't run this command or subcommand script: 4ff, on @user_script:{line}."
+            );
+            missing_permission(&said, "p:", Some(script))
+        };
+        let names = |what: &str, rule: &str| (what.to_owned(), rule.to_owned());
+        assert_eq!(said(4), names("the command DEL", "+del"));
+        let both = names("one of the commands HGET, SET", "+hget +set");
+        assert_eq!(said(3), both);
+        assert_eq!(said(2), names("the command TIME", "+time"));
+        for line in [0, 5] {
+            assert!(said(line).0.starts_with("a command that"), "{line}");
+        }
     }
 
     #[test]

@@ -767,7 +767,7 @@ fn what_a_user_is_not_permitted_is_named_with_the_rule_that_is_missing() {
     let keys = ["the keys of redlock (prefix \"redlock:\"); add ~redlock:* ~{redlock:* to"];
     refused(&["~else:*", "&*", "+@all"], "", &keys);
     refused(&["~redlock:*", "&*", "+@all"], "", &keys);
-    let inside = ["a command that redlock's scripts use; add it (ACL LOG there names it)"];
+    let inside = ["the command TIME; add +time to"];
     refused(&["~*", "&*", "+eval", "+evalsha", "+get"], "", &inside);
 }
 
