@@ -276,6 +276,85 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
 }
 
 #[test]
+fn a_private_ca_vouches_for_no_other_name_and_time_and_the_server_takes_no_strangers_certificate() {
+    let directory = certificates();
+    let dir = directory.path();
+    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let sign = |name: &str, ca: &str, options: &str| {
+        openssl(
+            dir,
+            &format!(
+                "x509 -req -in server.csr -CA {ca}.crt -CAkey {ca}.key -CAcreateserial {options} -out {name}.crt"
+            ),
+        );
+    };
+    fs::write(
+        dir.join("elsewhere"),
+        "subjectAltName=DNS:elsewhere.example\n",
+    )
+    .unwrap();
+    sign("elsewhere", "ca", "-days 2 -extfile elsewhere");
+    sign("over", "ca", "-days -1 -extfile names");
+    sign("stranger", "other-ca", "-days 2 -extfile names");
+    let server = |certificate: &str| {
+        let port = free_port().to_string();
+        let (cert, key, ca) = (file(certificate), file("server.key"), file("ca.crt"));
+        let redis = Redis::with(&[
+            "--tls-port",
+            &port,
+            "--tls-cert-file",
+            &cert,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &ca,
+        ]);
+        (redis, format!("rediss://localhost:{port}"))
+    };
+    let run = |url: &str, certificate: &str, key: &str| {
+        let (ca, cert, key) = (file("ca.crt"), file(certificate), file(key));
+        let options = [
+            "-u",
+            url,
+            "--tls-ca",
+            &ca,
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+        ];
+        let command = ["run", "a", "--", "echo", "ran"];
+        outcome(&mut redlock(&[&options[..], &command].concat()))
+    };
+    for (certificate, says) in [
+        (
+            "elsewhere.crt",
+            "its certificate is not for localhost, but for elsewhere.example",
+        ),
+        ("over.crt", "its certificate has expired"),
+    ] {
+        let (_redis, url) = server(certificate);
+        let end = run(&url, "client.crt", "client.key");
+        end.assert_code(78).assert_says(says);
+        assert_eq!(end.stdout, "");
+    }
+    let (redis, url) = server("server.crt");
+    run(&url, "client.crt", "client.key")
+        .assert_code(0)
+        .assert_silent();
+    // What isn't signed by its CA, or was at a time that is over, isn't let in.
+    for certificate in ["stranger.crt", "over.crt"] {
+        let end = run(&url, certificate, "server.key");
+        assert!(
+            matches!(end.code(), Some(69 | 78)),
+            "{certificate}: {end:?}"
+        );
+        assert_eq!(end.stdout, "");
+    }
+    assert_eq!(redis.holder("a"), None);
+}
+
+#[test]
 fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
     let bus = free_port().to_string();
     let redis = Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
