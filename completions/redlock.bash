@@ -49,11 +49,11 @@ _redlock() {
     done
     for ((i = 1; i < ${#words[@]} - 1; i++)); do
         case ${words[i]} in
-        -u | --url | --prefix | --password-file | --tls-ca | --tls-cert | --tls-key)
+        -u | --url | --prefix | --password-file | --password-command | --tls-ca | --tls-cert | --tls-key)
             server+=("${words[i]}" "${words[i + 1]}")
             ((++i))
             ;;
-        --url=* | --prefix=* | --password-file=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
+        --url=* | --prefix=* | --password-file=* | --password-command=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
             server+=("${words[i]}")
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -w | --wait | -E | --conflict-exit-code | \
@@ -74,8 +74,8 @@ _redlock() {
         prev=${cur%%=*} cur=${cur#*=}
     fi
 
-    local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout
-        --history-size --quiet --verbose --help'
+    local common='--url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
+        --connect-timeout --history-size --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
     local replicas='--sync --sync-timeout'
     local taking="--ttl $patience $replicas --shared --slots --exclusive --priority --lifo --supersede --order

@@ -9,9 +9,9 @@ function __redlock_names
     set -l server
     for i in (seq (count $words))
         switch $words[$i]
-            case -u --url --prefix --password-file --tls-ca --tls-cert --tls-key
+            case -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
                 set -a server $words[$i] $words[(math $i + 1)]
-            case '--url=*' '--prefix=*' '--password-file=*' '--tls-ca=*' '--tls-cert=*' '--tls-key=*'
+            case '--url=*' '--prefix=*' '--password-file=*' '--password-command=*' '--tls-ca=*' '--tls-cert=*' '--tls-key=*'
                 set -a server $words[$i]
         end
     end
@@ -74,8 +74,8 @@ set -g __redlock_commands run acquire extend check release stop wait status hist
 set -g __redlock_many_names run wait status
 set -g __redlock_one_name acquire extend check release stop freeze thaw
 # The options whose value is a separate word. In `redlock history` -n is one, too.
-set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key --connect-timeout \
-    --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
+set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
+    --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew --restart-grace -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg
 
@@ -100,6 +100,7 @@ complete -c redlock -n __redlock_no_command -s V -l version -d 'Print the versio
 complete -c redlock -n 'not __redlock_after_dashes' -s u -l url -x -d 'Redis server'
 complete -c redlock -n 'not __redlock_after_dashes' -l prefix -x -d 'Key prefix'
 complete -c redlock -n 'not __redlock_after_dashes' -l password-file -r -F -d 'File with the password'
+complete -c redlock -n 'not __redlock_after_dashes' -l password-command -x -d 'Command that prints the password'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-ca -r -F -d 'Trusted certificates'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-cert -r -F -d 'Client certificate'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-key -r -F -d 'Client key'

@@ -11,7 +11,11 @@ use anyhow::Result;
 
 use crate::cli::{Common, SyncOptions, SyncReplicas, history_size, positive_duration};
 use crate::command::VARIABLES;
-use crate::lock::{self, Access, Client, Locks, Quorum, Replication, TlsFiles, UrlOrigin};
+use crate::lock::{
+    self, Access, Client, Locks, PasswordCommand, PasswordSource, Quorum, Replication, TlsFiles,
+    UrlOrigin,
+};
+use crate::output;
 use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
@@ -68,10 +72,11 @@ const SYSTEM_FILE: &str = "/etc/redlock.env";
 
 /// The variables of the options that every command has. All other options of [`cli::WITH_SETTINGS`] have
 /// one, too, which [`options`] makes of the option's name.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
+    "REDLOCK_PASSWORD_COMMAND",
     "REDLOCK_TLS_CA",
     "REDLOCK_TLS_CERT",
     "REDLOCK_TLS_KEY",
@@ -114,20 +119,22 @@ impl Settings {
             Some(url) => (url.as_str(), UrlOrigin::Option),
             None => sources.url()?,
         };
-        let set = sources.get("REDLOCK_PASSWORD_FILE");
-        let (file, from) = match (&options.password_file, set) {
-            (Some(file), _) => (Some(file.clone()), UrlOrigin::Option),
-            (None, Some(setting)) => (Some((&setting.value).into()), setting.origin()),
-            (None, None) => (None, UrlOrigin::Default),
+        let (given, from) = match (&options.password_file, &options.password_command) {
+            (Some(file), _) => (Some(Given::File(file)), UrlOrigin::Option),
+            (None, Some(command)) => {
+                let said = "--password-command".to_owned();
+                (Some(Given::Command(command, said)), UrlOrigin::Option)
+            }
+            (None, None) => sources.password()?,
         };
         let is_weaker = sources.rank(&origin) < sources.rank(&from);
         // What a configuration file says of its server is no other server's business.
         let goes_elsewhere = is_weaker && matches!(from, UrlOrigin::File(..));
-        let file = file.filter(|_| !goes_elsewhere);
+        let given = given.filter(|_| !goes_elsewhere);
         let access = Access {
             url,
             origin,
-            password: file.map(|file| password(&file)).transpose()?,
+            password: given.map(Given::read).transpose()?,
             url_first: is_weaker,
             tls,
             timeout,
@@ -191,6 +198,28 @@ impl Settings {
                 "Redis at {} is a replica, and may be behind its primary",
                 self.locks
             ));
+        }
+    }
+}
+
+/// Where the password is to be had.
+enum Given<'a> {
+    File(&'a Path),
+    /// What prints it, and where that is set.
+    Command(&'a str, String),
+}
+
+impl Given<'_> {
+    fn read(self) -> Result<PasswordSource> {
+        match self {
+            Self::File(path) => Ok(PasswordSource::File(password(path)?)),
+            Self::Command(..) if std::env::var_os(output::MARK).is_some() => {
+                Err(BadConfig("the password command runs redlock, which would run that command again; give redlock another password there, such as --password-file".into()).into())
+            }
+            Self::Command(script, said) => {
+                let command = PasswordCommand::new(script.to_owned(), said, &VARIABLES);
+                Ok(PasswordSource::Command(command))
+            }
         }
     }
 }
@@ -273,7 +302,7 @@ impl Sources {
             };
             // Those that redlock sets for a job are none, and a token may be of any bytes.
             let is_other = |others: &[&str]| others.contains(&name.as_str());
-            if is_other(&VARIABLES) || is_other(&INSTALLATION) {
+            if is_other(&VARIABLES) || is_other(&INSTALLATION) || is_other(&[output::MARK]) {
                 continue;
             }
             let Ok(value) = value.into_string() else {
@@ -324,6 +353,33 @@ impl Sources {
                 path.display()
             ))),
         }
+    }
+
+    /// Where the password is to be had, and where that is set: the file or the command that counts first.
+    ///
+    /// # Errors
+    /// Both are set in one place.
+    fn password(&self) -> Result<(Option<Given<'_>>, UrlOrigin), BadConfig> {
+        let file = self.get("REDLOCK_PASSWORD_FILE");
+        let command = self.get("REDLOCK_PASSWORD_COMMAND");
+        let rank = |setting: &Setting| self.rank(&setting.origin());
+        let (given, setting) = match (file, command) {
+            (Some(file), Some(command)) if rank(file) == rank(command) => {
+                return Err(command.bad("REDLOCK_PASSWORD_FILE is set beside it; remove one"));
+            }
+            (Some(file), command) if command.is_none_or(|command| rank(file) < rank(command)) => {
+                (Given::File(Path::new(&file.value)), file)
+            }
+            (_, Some(command)) => {
+                let said = match &command.place {
+                    None => format!("${}", command.name),
+                    Some((path, line)) => format!("{}:{line}", path.display()),
+                };
+                (Given::Command(&command.value, said), command)
+            }
+            (_, None) => return Ok((None, UrlOrigin::Default)),
+        };
+        Ok((Some(given), setting.origin()))
     }
 
     /// The smaller, the more it counts.

@@ -19,6 +19,7 @@
 //! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
+//! output                               what a command prints that works for redlock itself
 //! reason                               why the system refused something, in words; pure
 //! stderr                               messages, written without waiting for a reader
 //! lock                                 the lock protocol; one Lua script an operation
@@ -31,8 +32,8 @@
 //!
 //! # Invariants
 //!
-//! 1. `lock` alone names the redis crate; `child` alone spawns what is supervised; `sys` alone is
-//!    unsafe.
+//! 1. `lock` alone names the redis crate; `child` alone spawns what is supervised, and `output` what
+//!    works for redlock itself; `sys` alone is unsafe.
 //! 2. `session`, `lease`, `wait`, `exit`, `ci`, `pattern` and what draws the history never read a clock,
 //!    do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
@@ -55,6 +56,7 @@ mod config;
 mod exit;
 mod lease;
 mod lock;
+mod output;
 mod pattern;
 mod process;
 mod reason;
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         Err(error) => command::usage(&error, &typed, &from_settings.stand_ins),
     };
     command::fail_eval(exit, &words);
+    output::stop();
     stderr::flush(stderr::LINGER);
     if let Exit::Interrupted(signal) = exit {
         sys::die_by(signal);

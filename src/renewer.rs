@@ -27,6 +27,8 @@ pub enum Task {
     Renew,
     /// Check whether the locks are still ours.
     Check,
+    /// Replace the connection, as its password may soon be over, and check over the new one.
+    Reconnect,
 }
 
 /// A result of a task.
@@ -63,7 +65,7 @@ pub struct Completed {
 /// The pause before another try to wake the thread that decides.
 const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
-/// An end that takes longer than this is slow.
+/// An end, or an answer, that takes longer than this is slow.
 const SOON: Duration = Duration::from_millis(500);
 
 /// A running renewer.
@@ -116,7 +118,10 @@ impl Renewer {
     pub fn start_task(&mut self, task: Task, client: Client, claims: Vec<Claim>) {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
-        let patience = client.longest(3) + Duration::from_millis(200);
+        let mut patience = client.longest(3) + Duration::from_millis(200);
+        if client.has_password_command() {
+            patience += SOON;
+        }
         let job = Job {
             task,
             client,
@@ -180,7 +185,14 @@ impl Job {
     /// makes a fresh one; what was learned before it counts.
     fn carry_out(mut self, ttl: Duration) -> Completed {
         let mut reports = Vec::new();
-        if let Err(error) = self.ask(ttl, &mut reports) {
+        let (was_open, began) = (self.client.is_open(), now());
+        let mut asked = self.ask(ttl, &mut reports);
+        // A password that is over shows at once; a fresh connection has a fresh one.
+        let may_be_over = was_open && self.client.has_password_command();
+        if asked.is_err() && may_be_over && reports.is_empty() && now().since(began) < SOON {
+            asked = self.ask(ttl, &mut reports);
+        }
+        if let Err(error) = asked {
             reports.push(Report::Failed(error));
         }
         let mut client = self.client;
@@ -195,6 +207,10 @@ impl Job {
             claims,
         } = self;
         client.follow_locks();
+        if *task == Task::Reconnect && client.reconnect().is_err() {
+            // The connection that there is still serves, and the next renewal is followed by another try.
+            return Ok(());
+        }
         let sent = now();
         client.open()?;
         if *task == Task::Renew {

@@ -10,9 +10,10 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::time::Duration;
 
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 
 use crate::clock::{Moment, now};
+use crate::output;
 use crate::signal::SIGINT;
 use crate::sys;
 
@@ -65,7 +66,7 @@ impl Tree {
             for child in children(parent) {
                 // A keeper may be the child of the script that it watches.
                 let is_ours = child == Pid::this();
-                if !is_ours && !found.contains(&child) && !self.was_there_before(child) {
+                if !is_ours && !found.contains(&child) && !self.is_apart(child) {
                     visit(child);
                     found.push(child);
                 }
@@ -77,7 +78,7 @@ impl Tree {
     pub fn has_only_earlier_children(&self) -> bool {
         let children = children(self.root);
         // Where none is found they couldn't be read.
-        !children.is_empty() && children.iter().all(|&child| self.was_there_before(child))
+        !children.is_empty() && children.iter().all(|&child| self.is_apart(child))
     }
 
     /// All members but the root.
@@ -102,6 +103,16 @@ impl Tree {
     /// Descendants that were there before, where start times alone don't show it.
     pub fn earlier(&self) -> &[Known] {
         &self.earlier
+    }
+
+    /// Whether a process below the root isn't part of it: it was there before, or is what a command that
+    /// works for redlock itself has left behind.
+    fn is_apart(&self, pid: Pid) -> bool {
+        let works_for_us = || {
+            let may_be = self.root == Pid::this() && output::was_used();
+            may_be && environment(pid).is_ok_and(|text| output::is_marked(&text))
+        };
+        self.was_there_before(pid) || works_for_us()
     }
 
     /// Whether a process below the root was there before.
@@ -150,13 +161,16 @@ pub fn ancestors() -> Vec<Known> {
     found
 }
 
-/// The children of a process, of all its threads.
+/// The children of a process, of all its threads; of our own only those of this thread, as others start
+/// what works for redlock itself.
 fn children(of: Pid) -> Vec<Pid> {
     let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else {
         return Vec::new();
     };
+    let this = gettid().to_string();
+    let counts = |thread: &fs::DirEntry| of != Pid::this() || thread.file_name() == *this;
     let mut found = Vec::new();
-    for thread in threads.flatten() {
+    for thread in threads.flatten().filter(counts) {
         match fs::read_to_string(thread.path().join("children")) {
             Ok(list) => {
                 let pids = list.split_ascii_whitespace();

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, PushKind, ServerErrorKind, Value, cmd};
+use redis::{Cmd, PushKind, ServerError, ServerErrorKind, Value, cmd};
 
 use super::replication::{Goal, Replicas, Replication, Role};
 use super::resp::{Broken, Replies};
@@ -52,6 +52,10 @@ const SOON: Duration = Duration::from_micros(100);
 
 /// How long a server that closes the connection at once is asked whether it expects TLS.
 const PROBE: Duration = Duration::from_millis(500);
+
+/// A connection whose password a command has printed is replaced when it is older than this: some services end
+/// connections together with the token, and none of those known has tokens of less than 15 minutes.
+const NEW_PASSWORD: Duration = Duration::from_secs(10 * 60);
 
 /// One call of a script.
 pub(super) struct Call {
@@ -200,6 +204,9 @@ pub(super) struct Connection {
     resp3: Resp3,
     /// Something that was asked was answered.
     has_answered: bool,
+    /// A script was answered: we were permitted to call it.
+    is_proven: bool,
+    opened: Instant,
     /// The channel to listen to, once it is known that the server speaks RESP3.
     channel: Option<Vec<u8>>,
     /// The channel that was last asked for.
@@ -247,7 +254,8 @@ impl Connection {
         within: Duration,
         questions: &[Cmd],
     ) -> Result<(Self, Vec<Value>), Error> {
-        let until = Instant::now() + within;
+        let opened = Instant::now();
+        let until = opened + within;
         let mut connection = Self {
             stream: server.open(until)?,
             replies: Replies::default(),
@@ -258,6 +266,8 @@ impl Connection {
             written: Instant::now(),
             resp3: Resp3::Unasked,
             has_answered: false,
+            is_proven: false,
+            opened,
             channel: None,
             subscribed: None,
             held_back: Vec::new(),
@@ -272,8 +282,45 @@ impl Connection {
             server: Arc::clone(server),
             timeout,
         };
-        let answers = connection.introduce(questions, until)?;
+        let answers = connection.introduce(questions, until);
+        let answers = answers.map_err(|error| connection.judged(error))?;
+        if let Some(command) = &server.password_command {
+            command.note_accepted();
+        }
         Ok((connection, answers))
+    }
+
+    /// Whether its password, which a command has printed, may soon be over.
+    pub(super) fn wants_new_password(&self) -> bool {
+        self.server.password_command.is_some() && self.opened.elapsed() > NEW_PASSWORD
+    }
+
+    /// The error for what a server answers to a request.
+    fn call_error(&self, expected: Option<&Expected>, error: &ServerError) -> Error {
+        let (script, key) = match expected {
+            Some(Expected::Call(_, call)) => (Some(call.script), call.keys.first()),
+            Some(Expected::Sent(_, script, key)) => (Some(*script), Some(key)),
+            _ => (None, None),
+        };
+        let key = key.map(Vec::as_slice);
+        let script = script.map(|script| script.source);
+        let error = Error::from_server(error, &self.server, key, script);
+        // What the first call on a connection isn't permitted, the user isn't.
+        if self.is_proven {
+            self.judged(error)
+        } else {
+            error
+        }
+    }
+
+    /// What is refused because a password is over, the next one may permit.
+    fn judged(&self, mut error: Error) -> Error {
+        if error.kind == ErrorKind::Refused
+            && let Some(command) = &self.server.password_command
+        {
+            error.kind = command.kind(error.kind);
+        }
+        error
     }
 
     /// The server at the other end.
@@ -291,7 +338,7 @@ impl Connection {
     fn introduce(&mut self, questions: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
         let mut bytes = Vec::new();
         let mut answers = questions.len();
-        let (username, password) = (&self.server.username, &self.server.password);
+        let (username, password) = (&self.server.username, self.server.password());
         // There are users without a password.
         if username.is_some() || password.is_some() {
             let mut auth = cmd("AUTH");
@@ -756,14 +803,7 @@ impl Connection {
                 }
                 // Also unasked, such as "max number of clients reached".
                 (expected, Value::ServerError(error)) => {
-                    let (script, key) = match &expected {
-                        Some(Expected::Call(_, call)) => (Some(call.script), call.keys.first()),
-                        Some(Expected::Sent(_, script, key)) => (Some(*script), Some(key)),
-                        _ => (None, None),
-                    };
-                    let key = key.map(Vec::as_slice);
-                    let script = script.map(|script| script.source);
-                    return Err(Error::from_server(&error, &self.server, key, script));
+                    return Err(self.call_error(expected.as_ref(), &error));
                 }
                 (Some(Expected::Role), answer) => self.role(&answer),
                 (
@@ -797,6 +837,7 @@ impl Connection {
         value: Value,
     ) -> Received {
         self.has_answered = true;
+        self.is_proven |= script.is_some();
         Received::Answer {
             number,
             script,

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::connection::Connection;
+use super::password::PasswordSource;
 use super::replication::Replication;
 use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
@@ -88,8 +89,8 @@ impl Deployment {
         })
     }
 
-    /// Uses this password, that of a file, in place of the URL's.
-    pub(super) fn set_password(&mut self, password: String) {
+    /// Uses this password, in place of the URL's.
+    pub(super) fn set_password(&mut self, password: PasswordSource) {
         if let Some(server) = Arc::get_mut(&mut self.lock()) {
             server.set_password(password);
         }
@@ -112,6 +113,11 @@ impl Deployment {
         }
     }
 
+    /// Whether a command prints the password for each new connection.
+    pub(super) fn has_password_command(&self) -> bool {
+        self.lock().password_command.is_some()
+    }
+
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
     ///
     /// # Errors
@@ -123,6 +129,13 @@ impl Deployment {
         replication: Option<Replication>,
     ) -> Result<Connection, Error> {
         let server = self.server();
+        let mut within = within;
+        if let Some(command) = &server.password_command {
+            // Before all else, so that no server has to wait for it.
+            let began = Instant::now();
+            command.run(began + within)?;
+            within = within.saturating_sub(began.elapsed());
+        }
         let (mut connection, replicas) = match &self.kind {
             Kind::Single => (Connection::open(&server, timeout, within)?, Arc::default()),
             Kind::Sentinels(sentinels) => {

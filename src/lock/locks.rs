@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::deployment::Deployment;
 use super::name::Keys;
+use super::password::PasswordSource;
 use super::server::UrlOrigin;
 use super::{Client, Error, ErrorKind, Lock, Name, Quorum, Replication, TlsFiles};
 
@@ -15,7 +16,7 @@ pub struct Access<'a> {
     pub url: &'a str,
     pub origin: UrlOrigin,
     /// In place of the URL's.
-    pub password: Option<String>,
+    pub password: Option<PasswordSource>,
     /// A password in the URL counts before that one.
     pub url_first: bool,
     pub tls: TlsFiles,

@@ -74,6 +74,7 @@ mod history;
 mod inspect;
 mod locks;
 mod name;
+mod password;
 mod ready;
 mod replication;
 mod resp;
@@ -104,6 +105,7 @@ pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
+pub use self::password::{PasswordCommand, PasswordSource};
 pub use self::replication::{Quorum, Replication};
 use self::scripts::{
     FORCE, FREEZE, STOP, Script, THAW, count, holder, lossy_text, unexpected_reply, waiter,

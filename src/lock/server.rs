@@ -3,6 +3,7 @@
 //! The redis crate's own connection can't be waited for together with signals and timers (it has
 //! no descriptor to poll), so the stream is ours; URLs, commands, replies and errors are the crate's.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
+use super::password::{PasswordCommand, PasswordSource};
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
 use super::url::{Address, Login};
@@ -68,6 +70,8 @@ pub(super) struct Server {
     origin: UrlOrigin,
     /// The password is that of a file.
     password_from_file: bool,
+    /// In place of a password: what prints one for each new connection.
+    pub(super) password_command: Option<Arc<PasswordCommand>>,
     /// What all keys begin with, for messages about permissions.
     prefix: String,
     /// It has answered this process, or another one of the same URL has.
@@ -98,6 +102,7 @@ impl Server {
             timeout,
             origin,
             password_from_file: false,
+            password_command: None,
             prefix: prefix.to_owned(),
             reached: Arc::new(AtomicBool::new(false)),
             is_replica: AtomicBool::new(false),
@@ -117,6 +122,7 @@ impl Server {
             timeout: self.timeout,
             origin: self.origin.clone(),
             password_from_file: self.password_from_file,
+            password_command: self.password_command.clone(),
             prefix: self.prefix.clone(),
             reached: Arc::clone(&self.reached),
             is_replica: AtomicBool::new(false),
@@ -154,7 +160,9 @@ impl Server {
 
     /// Where the password was given, in a sentence.
     pub(super) fn password_origin(&self) -> String {
-        if self.password_from_file {
+        if let Some(command) = &self.password_command {
+            format!("by the password command ({})", command.origin())
+        } else if self.password_from_file {
             "in the password file".into()
         } else {
             format!("in the URL ({})", self.origin)
@@ -164,6 +172,15 @@ impl Server {
     /// What is said of a password that the server doesn't take.
     pub(super) fn wrong_password(&self) -> String {
         let user = self.user();
+        if let Some(command) = &self.password_command {
+            let no_such_user = self.username.as_ref();
+            let no_such_user = no_such_user.map_or("", |_| ", or there is no such user");
+            let origin = command.origin();
+            return format!(
+                "{} refused {user}: the password that the password command ({origin}) printed is wrong{no_such_user}",
+                self.title()
+            );
+        }
         let next = match (&self.password, &self.username) {
             (Some(_), _) if self.part == Part::Sentinel => {
                 "the password for the sentinels in the URL is wrong".to_owned()
@@ -225,10 +242,26 @@ impl Server {
         self.closes_on_hello.load(Ordering::Relaxed)
     }
 
-    /// Uses the password that a file holds, in place of the URL's.
-    pub(super) fn set_password(&mut self, password: String) {
-        self.password = Some(password);
-        self.password_from_file = true;
+    /// Uses this password, in place of the URL's.
+    pub(super) fn set_password(&mut self, source: PasswordSource) {
+        match source {
+            PasswordSource::File(password) => {
+                self.password = Some(password);
+                self.password_from_file = true;
+            }
+            PasswordSource::Command(command) => {
+                self.password = None;
+                self.password_command = Some(Arc::new(command));
+            }
+        }
+    }
+
+    /// The password for a new connection; one that a command prints, as it was last.
+    pub(super) fn password(&self) -> Option<Cow<'_, str>> {
+        match &self.password_command {
+            Some(command) => command.password().map(Cow::Owned),
+            None => self.password.as_deref().map(Cow::Borrowed),
+        }
     }
 
     /// Connects until this moment at the latest; no command has been sent yet.

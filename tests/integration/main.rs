@@ -54,6 +54,7 @@
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
 //! | `config` | settings, passwords, TLS |
+//! | `password` | a command that prints the password, and locks that outlive their passwords |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
@@ -84,6 +85,7 @@ mod loss;
 mod lua;
 mod nesting;
 mod packages;
+mod password;
 mod privacy;
 mod protocol;
 mod proxy;

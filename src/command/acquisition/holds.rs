@@ -46,6 +46,7 @@ pub enum LockTrouble {
 }
 
 /// All locks of a run, in the order in which they were taken.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct HeldLocks {
     pub all: Vec<HeldLock>,
     /// The lease of all together: it ends when the first of them does.
@@ -61,6 +62,8 @@ pub struct HeldLocks {
     check_due: Option<Moment>,
     /// A renewal is due since before the task that is under way has ended.
     renewal_waits: bool,
+    /// The connection's password may soon be over, and the lease was just renewed: there is time for it.
+    reconnect_due: bool,
     /// The minimum time between two checks, however often the keys change.
     checks: Pace,
     /// The server has answered a question of ours: it was reached.
@@ -81,6 +84,7 @@ impl HeldLocks {
             grant: None,
             check_due: None,
             renewal_waits: false,
+            reconnect_due: false,
             checks: Pace::default(),
             answered: false,
             marked: false,
@@ -210,15 +214,28 @@ impl HeldLocks {
             return reports;
         };
         if let Some(completed) = renewer.completed() {
+            let is_renewal = |report: &Report| matches!(report, Report::Renewed(_));
+            self.reconnect_due =
+                completed.client.wants_new_password() && completed.reports.iter().any(is_renewal);
             reports.extend(completed.reports);
             self.client = completed.client;
         }
         let is_busy = renewer.is_busy();
         if let Err(error) = self.take_pushes() {
             self.client.disconnect();
-            reports.push(Report::Failed(error));
+            // A service may have closed it because its password is over; but not again and again.
+            let is_over = self.client.has_password_command()
+                && self.checks.ask_at(now()) <= now()
+                && self.start_task(Task::Renew).is_ok();
+            if !is_over {
+                reports.push(Report::Failed(error));
+            }
         } else if !is_busy && std::mem::take(&mut self.renewal_waits) {
             if let Err(error) = self.start_task(Task::Renew) {
+                reports.push(Report::Failed(error));
+            }
+        } else if !is_busy && std::mem::take(&mut self.reconnect_due) {
+            if let Err(error) = self.start_task(Task::Reconnect) {
                 reports.push(Report::Failed(error));
             }
         } else if !is_busy && self.check_due.is_some_and(|at| now() >= at) {

@@ -32,6 +32,7 @@ use crate::lock::{
     self, Claim, Client, ErrorKind, Limit, Lock, Locks, Loss, Name, QueueOptions, Reentry,
     ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
+use crate::output;
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, ends_waiting, is_passed_up};
 use crate::sys;
@@ -475,6 +476,7 @@ fn open_in_background(
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())])?;
         if let Some(signal) = ending(signals)? {
+            output::stop();
             return Ok(Ok(Err(signal)));
         }
         if let Ok(opened) = answered.try_recv() {
