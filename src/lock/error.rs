@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use redis::{ServerError, ServerErrorKind};
+use redis::ServerError;
 
 use super::server::{Part, Server};
 
@@ -90,17 +90,16 @@ impl Error {
     /// What an error that a server answers with means to a user; `key` is the lock's, if it was asked
     /// about one.
     pub(super) fn from_server(error: &ServerError, server: &Server, key: Option<&[u8]>) -> Self {
-        let details = error.details().unwrap_or_default();
-        let all = format!("{} {details}", error.code());
-        // What a script adds is of use to its authors alone.
-        let said = all.split(" script: ").next().unwrap_or(&all);
-        if all.contains("WRONGTYPE") {
-            return Self::new(ErrorKind::Config, wrong_type(key, said.len() < all.len()));
+        let all = format!("{} {}", error.code(), error.details().unwrap_or_default());
+        let (said, in_script) = without_script(&all);
+        let (code, details) = said.split_once(' ').unwrap_or((said, ""));
+        if said.contains("WRONGTYPE") {
+            return Self::new(ErrorKind::Config, wrong_type(key, in_script));
         }
-        let found = refused(error, &all, server)
+        let found = refused(code, &all, server)
             .map(|message| Self::new(ErrorKind::Refused, message))
-            .or_else(|| wrong_server(error, details, server))
-            .or_else(|| not_ready(error, &all, server));
+            .or_else(|| wrong_server(code, details, server))
+            .or_else(|| not_ready(code, &all, server));
         found.unwrap_or_else(|| {
             let said = without_hashes(said);
             let message = format!("Redis at {server} answered: {}", quoted(&said));
@@ -109,10 +108,26 @@ impl Error {
     }
 }
 
+/// An error without what a script adds, which is of use to the script's authors alone; and whether it is
+/// from within one. Redis 7.0 adds that behind the error, older servers in front of it.
+fn without_script(said: &str) -> (&str, bool) {
+    let before_7 = said
+        .strip_prefix("ERR Error running script")
+        .and_then(|rest| rest.rsplit_once("@user_script:"));
+    if let Some((_, rest)) = before_7 {
+        let is_place = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ':' | '-');
+        return (rest.trim_start_matches(is_place), true);
+    }
+    match said.split_once(" script: ") {
+        Some((said, _)) => (said, true),
+        None => (said, false),
+    }
+}
+
 /// Authentication and permissions.
-fn refused(error: &ServerError, said: &str, server: &Server) -> Option<String> {
-    Some(match error.code() {
-        _ if error.kind() == Some(ServerErrorKind::NoPerm) || is_refused_in_script(said) => {
+fn refused(code: &str, said: &str, server: &Server) -> Option<String> {
+    Some(match code {
+        _ if code == "NOPERM" || is_refused_in_script(said) => {
             let (what, rule) = missing_permission(said, server.prefix());
             let user = server.user();
             format!(
@@ -144,8 +159,8 @@ fn needs_password(server: &Server) -> String {
 }
 
 /// A server, or a database, that can't hold our locks as it is used.
-fn wrong_server(error: &ServerError, details: &str, server: &Server) -> Option<Error> {
-    let message = match error.code() {
+fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
+    let message = match code {
         "READONLY" => return Some(server.replica_error()),
         "MASTERDOWN" => {
             let message = format!(
@@ -181,8 +196,8 @@ fn wrong_server(error: &ServerError, details: &str, server: &Server) -> Option<E
 }
 
 /// What may pass.
-fn not_ready(error: &ServerError, said: &str, server: &Server) -> Option<Error> {
-    let (kind, why) = match error.code() {
+fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
+    let (kind, why) = match code {
         "LOADING" => (
             ErrorKind::Loading,
             "it is loading its data; try again when it has",
@@ -372,6 +387,28 @@ mod tests {
         }
         let tagged = missing_permission("NOPERM No permissions to access a key", "{p}:").1;
         assert_eq!(tagged, "~{p}:* ~{p}*");
+    }
+
+    #[test]
+    fn what_a_script_adds_to_an_error_is_left_out_whichever_side_it_is_on() {
+        for (said, error) in [
+            (
+                "READONLY You can't write against a read only replica. script: 4ff, on @user_script:20.",
+                "READONLY You can't write against a read only replica.",
+            ),
+            (
+                "ERR Error running script (call to f_4ff): @user_script:20: @user_script: 20: -READONLY You can't write against a read only replica.",
+                "READONLY You can't write against a read only replica.",
+            ),
+            (
+                "ERR Error running script (call to f_4ff): @user_script:2: WRONGTYPE Operation against a key holding the wrong kind of value",
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+            ),
+        ] {
+            assert_eq!(without_script(said), (error, true));
+        }
+        let plain = "NOAUTH Authentication required.";
+        assert_eq!(without_script(plain), (plain, false));
     }
 
     #[test]

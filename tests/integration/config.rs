@@ -279,7 +279,7 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
 fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
     let bus = free_port().to_string();
     let redis = Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
-    redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    redis.add_slots(0..16384);
     wait_until("the cluster is up", || {
         redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
     });
