@@ -98,6 +98,7 @@ impl Error {
         }
         let found = refused(code, &all, server)
             .map(|message| Self::new(ErrorKind::Refused, message))
+            .or_else(|| behind_proxy(said, server))
             .or_else(|| wrong_server(code, details, server))
             .or_else(|| not_ready(code, &all, server));
         found.unwrap_or_else(|| {
@@ -156,6 +157,31 @@ fn needs_password(server: &Server) -> String {
         );
     }
     format!("Redis at {server} requires a password; use --password-file or the URL")
+}
+
+/// What proxies say when they can't reach their server, or get no answer from it: Envoy's sentences, and
+/// the system's from twemproxy. What was asked may have been done.
+fn behind_proxy(said: &str, server: &Server) -> Option<Error> {
+    let by_envoy = ["upstream failure", "no upstream host"].contains(&said.trim_end());
+    let by_twemproxy = [
+        "Connection refused",
+        "Connection timed out",
+        "Connection reset",
+        "No route to host",
+        "Host is ",
+        "Network is ",
+    ];
+    let error = said.strip_prefix("ERR ").unwrap_or_default();
+    let is_known = by_envoy || by_twemproxy.iter().any(|start| error.starts_with(start));
+    is_known.then(|| {
+        let why = error.trim_end().to_lowercase();
+        let why = if by_envoy { said.trim_end() } else { &why };
+        let message = format!(
+            "the proxy at {server} can't reach its Redis: {}",
+            quoted(why)
+        );
+        Error::new(ErrorKind::Unreachable, message)
+    })
 }
 
 /// A server, or a database, that can't hold our locks as it is used.
