@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use redis::{ServerError, ServerErrorKind};
+use redis::ServerError;
 
 use super::server::{Part, Server};
 
@@ -95,17 +95,17 @@ impl Error {
         key: Option<&[u8]>,
         script: Option<&str>,
     ) -> Self {
-        let details = error.details().unwrap_or_default();
-        let all = format!("{} {details}", error.code());
-        // What a script adds is of use to its authors alone.
-        let said = all.split(" script: ").next().unwrap_or(&all);
-        if all.contains("WRONGTYPE") {
-            return Self::new(ErrorKind::Config, wrong_type(key, said.len() < all.len()));
+        let all = format!("{} {}", error.code(), error.details().unwrap_or_default());
+        let (said, in_script) = without_script(&all);
+        let (code, details) = said.split_once(' ').unwrap_or((said, ""));
+        if said.contains("WRONGTYPE") {
+            return Self::new(ErrorKind::Config, wrong_type(key, in_script));
         }
-        let found = refused(error, &all, server, script)
+        let found = refused(code, &all, server, script)
             .map(|message| Self::new(ErrorKind::Refused, message))
-            .or_else(|| wrong_server(error, details, server))
-            .or_else(|| not_ready(error, &all, server));
+            .or_else(|| behind_proxy(said, server))
+            .or_else(|| wrong_server(code, details, server))
+            .or_else(|| not_ready(code, &all, server));
         found.unwrap_or_else(|| {
             let said = without_hashes(said);
             let message = format!("Redis at {server} answered: {}", quoted(&said));
@@ -114,15 +114,26 @@ impl Error {
     }
 }
 
+/// An error without what a script adds, which is of use to the script's authors alone; and whether it is
+/// from within one. Redis 7.0 adds that behind the error, older servers in front of it.
+fn without_script(said: &str) -> (&str, bool) {
+    let before_7 = said
+        .strip_prefix("ERR Error running script")
+        .and_then(|rest| rest.rsplit_once("@user_script:"));
+    if let Some((_, rest)) = before_7 {
+        let is_place = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ':' | '-');
+        return (rest.trim_start_matches(is_place), true);
+    }
+    match said.split_once(" script: ") {
+        Some((said, _)) => (said, true),
+        None => (said, false),
+    }
+}
+
 /// Authentication and permissions.
-fn refused(
-    error: &ServerError,
-    said: &str,
-    server: &Server,
-    script: Option<&str>,
-) -> Option<String> {
-    Some(match error.code() {
-        _ if error.kind() == Some(ServerErrorKind::NoPerm) || is_refused_in_script(said) => {
+fn refused(code: &str, said: &str, server: &Server, script: Option<&str>) -> Option<String> {
+    Some(match code {
+        _ if code == "NOPERM" || is_refused_in_script(said) => {
             let (what, rule) = missing_permission(said, server.prefix(), script);
             let user = server.user();
             format!(
@@ -153,9 +164,34 @@ fn needs_password(server: &Server) -> String {
     format!("Redis at {server} requires a password; use --password-file or the URL")
 }
 
+/// What proxies say when they can't reach their server, or get no answer from it: Envoy's sentences, and
+/// the system's from twemproxy. What was asked may have been done.
+fn behind_proxy(said: &str, server: &Server) -> Option<Error> {
+    let by_envoy = ["upstream failure", "no upstream host"].contains(&said.trim_end());
+    let by_twemproxy = [
+        "Connection refused",
+        "Connection timed out",
+        "Connection reset",
+        "No route to host",
+        "Host is ",
+        "Network is ",
+    ];
+    let error = said.strip_prefix("ERR ").unwrap_or_default();
+    let is_known = by_envoy || by_twemproxy.iter().any(|start| error.starts_with(start));
+    is_known.then(|| {
+        let why = error.trim_end().to_lowercase();
+        let why = if by_envoy { said.trim_end() } else { &why };
+        let message = format!(
+            "the proxy at {server} can't reach its Redis: {}",
+            quoted(why)
+        );
+        Error::new(ErrorKind::Unreachable, message)
+    })
+}
+
 /// A server, or a database, that can't hold our locks as it is used.
-fn wrong_server(error: &ServerError, details: &str, server: &Server) -> Option<Error> {
-    let message = match error.code() {
+fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
+    let message = match code {
         "READONLY" => return Some(server.replica_error()),
         "MASTERDOWN" => {
             let message = format!(
@@ -191,8 +227,8 @@ fn wrong_server(error: &ServerError, details: &str, server: &Server) -> Option<E
 }
 
 /// What may pass.
-fn not_ready(error: &ServerError, said: &str, server: &Server) -> Option<Error> {
-    let (kind, why) = match error.code() {
+fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
+    let (kind, why) = match code {
         "LOADING" => (
             ErrorKind::Loading,
             "it is loading its data; try again when it has",
@@ -434,6 +470,28 @@ mod tests {
         for line in [0, 5] {
             assert!(said(line).0.starts_with("a command that"), "{line}");
         }
+    }
+
+    #[test]
+    fn what_a_script_adds_to_an_error_is_left_out_whichever_side_it_is_on() {
+        for (said, error) in [
+            (
+                "READONLY You can't write against a read only replica. script: 4ff, on @user_script:20.",
+                "READONLY You can't write against a read only replica.",
+            ),
+            (
+                "ERR Error running script (call to f_4ff): @user_script:20: @user_script: 20: -READONLY You can't write against a read only replica.",
+                "READONLY You can't write against a read only replica.",
+            ),
+            (
+                "ERR Error running script (call to f_4ff): @user_script:2: WRONGTYPE Operation against a key holding the wrong kind of value",
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+            ),
+        ] {
+            assert_eq!(without_script(said), (error, true));
+        }
+        let plain = "NOAUTH Authentication required.";
+        assert_eq!(without_script(plain), (plain, false));
     }
 
     #[test]

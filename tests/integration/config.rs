@@ -358,7 +358,7 @@ fn a_private_ca_vouches_for_no_other_name_and_time_and_the_server_takes_no_stran
 fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
     let bus = free_port().to_string();
     let redis = Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
-    redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    redis.add_slots(0..16384);
     wait_until("the cluster is up", || {
         redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
     });

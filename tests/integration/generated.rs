@@ -15,7 +15,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use nix::sys::signal::Signal;
 
-use crate::support::{Gated, Outcome, Redis, Running, outcome, path, wait_until};
+use crate::support::{Gated, Outcome, Redis, Running, SERVER, outcome, path, wait_until};
 
 #[path = "../../src/cli.rs"]
 #[allow(dead_code)]
@@ -584,6 +584,14 @@ fn make_acl_users(redis: &Redis) {
             .replace("redis-cli", cli.to_str().unwrap())
             .replace("/etc/redlock.password", "password")
             .replace("viewer.password", "password");
+        let is_rule = |word: &&str| !word.starts_with("'&") && *word != "resetchannels";
+        let command = if SERVER.is_before(6, 2) {
+            // Without rules for channels, as redlock-protocol(7) says.
+            let words: Vec<&str> = command.split(' ').filter(is_rule).collect();
+            words.join(" ")
+        } else {
+            command
+        };
         let mut shell = Command::new("sh");
         shell.args(["-c", &command]).current_dir(redis.dir.path());
         assert_eq!(outcome(&mut shell).stdout, "OK\n");

@@ -268,14 +268,15 @@ fn no_command_starts_on_a_grant_that_the_server_refused_to_write() {
         let next: Vec<Gated> = (0..waiters)
             .map(|_| Gated::queued(&redis, &["a"]))
             .collect();
-        redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        // A replica of nothing.
+        redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
         // Its release is refused, and with it the grant.
         holder.open();
         let end = holder.run.finish();
         end.assert_code(0).assert_says("could not release");
         let pids: Vec<i32> = next.iter().map(|next| next.run.pid()).collect();
         assert_eq!(redis.queue("a"), pids);
-        redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        redis.cli(&["REPLICAOF", "NO", "ONE"]);
         for next in next {
             next.end();
         }
@@ -421,7 +422,8 @@ fn when_the_holder_dies_the_head_of_the_queue_has_the_lock_within_100_ms_of_its_
             let expiry = now() + MS * (1400 + 90 * round);
             let key = format!("redlock:{name}");
             let at = expiry.as_millis().to_string();
-            assert_eq!(redis.cli(&["SET", &key, "theirs", "PXAT", &at]), "OK");
+            assert_eq!(redis.cli(&["SET", &key, "theirs"]), "OK");
+            assert_eq!(redis.cli(&["PEXPIREAT", &key, &at]), "1");
             let waiter = redis.redlock(&["run", "-q", &name, "--", "date", "+%s%N"]);
             (expiry, Running::start(&mut { waiter }))
         })

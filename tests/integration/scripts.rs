@@ -292,7 +292,7 @@ fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
     other.expect_line("ready");
     // With its first renewal it asks to be notified of changes.
     wait_until("it has been renewed for the first time", || {
-        redis.calls("client|caching") > 0
+        redis.trackers() > 0
     });
     let options = ["run", "-s", "--ttl", "3s", "-k", "100ms", "a", "-c"];
     let script = r#"echo begin; read go <"$HOME/gate"; redlock extend 1m && echo ready

@@ -41,7 +41,7 @@ fn slow_to_end(redis: &Redis, options: &str) -> Running {
     let mut run = Running::start(&mut redis.run(&format!("{options} a"), script));
     run.expect_line("ready");
     // What is asked of it comes in later than its first renewal.
-    wait_until("it tracks its lock", || redis.calls("client|tracking") > 0);
+    wait_until("it tracks its lock", || redis.trackers() > 0);
     run
 }
 
@@ -213,9 +213,7 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
     assert!(is_held(&redis));
     // The same once more, until somebody doesn't want to wait for it any longer.
     let again = Running::start(&mut with_default_signals(redis.redlock(&["stop", "a"])));
-    wait_until("it looks at the lock", || {
-        redis.calls("client|tracking") >= 2
-    });
+    wait_until("it looks at the lock", || redis.trackers() >= 2);
     again.signal(Signal::SIGINT);
     again.finish().assert_killed_by(libc::SIGINT);
     assert!(is_held(&redis));

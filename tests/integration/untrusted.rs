@@ -379,6 +379,52 @@ fn a_waiter_gets_its_turn_behind_a_proxy_that_closes_when_it_hears_hello() {
 }
 
 #[test]
+fn a_proxy_that_can_not_reach_its_redis_is_69() {
+    for (says, sentence) in [
+        ("-upstream failure\r\n", ": upstream failure"),
+        ("-no upstream host\r\n", ": no upstream host"),
+        ("-ERR Connection refused\r\n", ": connection refused"),
+        ("-ERR Connection timed out\r\n", ": connection timed out"),
+    ] {
+        let redis = Redis::start();
+        let liar = Liar::new(&redis, |asked| match asked {
+            "acquire" => Say::Lie(says.into()),
+            _ => Say::Truth,
+        });
+        let run = ["run", "-n", "a", "--", "echo", "started"];
+        let end = outcome(&mut liar.redlock(&redis, &run));
+        assert_eq!(end.code(), Some(69), "{end:?}");
+        end.assert_says("the proxy at ").assert_says(sentence);
+        assert_eq!(end.stdout, "");
+    }
+}
+
+#[test]
+fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&requests);
+    // The first one takes the place in the queue.
+    let liar = Liar::new(&redis, move |asked| match asked {
+        "acquire" if (1..3).contains(&count.fetch_add(1, Ordering::Relaxed)) => {
+            Say::Lie(b"-upstream failure\r\n".into())
+        }
+        _ => Say::Truth,
+    });
+    let run = ["run", "-q", "a", "--", "echo", "mine"];
+    let mut waiter = Running::start(&mut liar.redlock(&redis, &run));
+    waiter.wait_until_queued(&redis);
+    wait_until("it was answered so twice, and has asked again", || {
+        requests.load(Ordering::Relaxed) > 3
+    });
+    holder.end();
+    waiter.expect_line("mine");
+    waiter.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_run_is_renewed_on_a_server_without_resp3() {
     let redis = Redis::with(&["--rename-command", "HELLO", ""]);
     let holder = Gated::start(&redis, &["--ttl", "1s", "a"]).ready();

@@ -122,7 +122,7 @@ impl Server {
             .arg("--dir")
             .arg(dir.path())
             // A key expires when a client looks at it, and not at a moment of the server's choice.
-            .args(["--enable-debug-command", "yes"])
+            .args(SERVER.known(&["--enable-debug-command".into(), "yes".into()]))
             .env("LD_PRELOAD", &shim)
             .env("SIMULATED_CLOCK", &path)
             .stdin(Stdio::null())

@@ -30,17 +30,58 @@ pub static SERVER: LazyLock<ServerProgram> = LazyLock::new(|| {
     let (name, version) = name_and_version(&String::from_utf8_lossy(&output.stdout));
     let line = format!("tests run on {name} {version} ({})\n", path.display());
     let _ = std::io::stderr().write_all(line.as_bytes());
-    ServerProgram { path }
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut number = || numbers.next().unwrap_or(0);
+    ServerProgram {
+        path,
+        version: (number(), number()),
+    }
 });
 
 pub struct ServerProgram {
     pub path: PathBuf,
+    version: (u32, u32),
 }
 
 impl ServerProgram {
     pub fn command(&self) -> Command {
         Command::new(&self.path)
     }
+
+    /// Valkey and others that began as Redis 7 have higher numbers than that.
+    pub fn is_before(&self, major: u32, minor: u32) -> bool {
+        self.version < (major, minor)
+    }
+
+    /// Options without those that this server doesn't know and doesn't need.
+    pub fn known<'a>(&self, options: &'a [String]) -> impl Iterator<Item = &'a String> {
+        // DEBUG is always there, the bus of a cluster has the port that is higher by 10,000, and a server
+        // that is bound to all addresses by name isn't in protected mode.
+        let since_7 = [
+            "--enable-debug-command",
+            "--cluster-port",
+            "--loading-process-events-interval-bytes",
+        ];
+        let is_old = self.is_before(7, 0);
+        let is_left_out = move |at: usize| {
+            since_7.contains(&options[at].as_str())
+                || options[at..].starts_with(&["--bind".into(), "0.0.0.0".into()])
+        };
+        // An option and its value.
+        let words = options.iter().enumerate();
+        words
+            .filter(move |&(at, _)| !is_old || !(is_left_out(at) || at > 0 && is_left_out(at - 1)))
+            .map(|(_, word)| word)
+    }
+}
+
+/// The rules for channels came with Redis 6.2; before, each user has all of them.
+fn known_rules<'a>(command: &[&'a str]) -> Vec<&'a str> {
+    let is_acl = command.starts_with(&["ACL", "SETUSER"]) && SERVER.is_before(6, 2);
+    let words = command.iter().copied();
+    words
+        .filter(|word| !is_acl || !(word.starts_with('&') || *word == "resetchannels"))
+        .collect()
 }
 
 /// Of `Redis server v=7.0.15 sha=00000000:0 malloc=...`.
@@ -70,7 +111,13 @@ impl Redis {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         loop {
             let dir = tempfile::tempdir().expect("a temporary directory");
-            let port = free_port();
+            let is_node = options.iter().any(|option| option == "--cluster-enabled");
+            let port = if is_node && SERVER.is_before(7, 0) {
+                // So that there is a port for the bus.
+                free_port() - 10_000
+            } else {
+                free_port()
+            };
             let process = launch(&dir, port, &options);
             let mut redis = Self {
                 dir,
@@ -108,12 +155,20 @@ impl Redis {
         let output = Command::new("redis-cli")
             .arg("-s")
             .arg(self.socket())
-            .args(command)
+            .args(known_rules(command))
             .output()
             .expect("redis-cli runs");
         String::from_utf8_lossy(&output.stdout)
             .trim_end()
             .to_owned()
+    }
+
+    /// Has a node of a cluster serve these hash slots.
+    pub fn add_slots(&self, slots: std::ops::Range<u32>) {
+        let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+        let mut command = vec!["CLUSTER", "ADDSLOTS"];
+        command.extend(slots.iter().map(String::as_str));
+        assert_eq!(self.cli(&command), "OK");
     }
 
     /// All keys, sorted, but those of what is remembered when a lock is long over: the history, the runs
@@ -152,6 +207,15 @@ impl Redis {
             .lines()
             .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))
             .and_then(|rest| rest.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// How many connections are notified of changes of keys.
+    pub fn trackers(&self) -> u64 {
+        let clients = self.cli(&["INFO", "clients"]);
+        clients
+            .lines()
+            .find_map(|line| line.strip_prefix("tracking_clients:")?.parse().ok())
             .unwrap_or(0)
     }
 
@@ -247,23 +311,18 @@ impl Drop for Redis {
 
 fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
     let log = fs::File::create(dir.path().join("redis.log")).unwrap();
+    let is_bound = options.iter().any(|option| option == "--bind");
+    let bind = ["--bind", "127.0.0.1"];
     SERVER
         .command()
-        .args([
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--bind",
-            "127.0.0.1",
-            "--port",
-            &port.to_string(),
-        ])
+        .args(["--save", "", "--appendonly", "no"])
+        .args(["--port", &port.to_string()])
+        .args(bind.iter().filter(|_| !is_bound))
         .arg("--unixsocket")
         .arg(dir.path().join("redis.sock"))
         .arg("--dir")
         .arg(dir.path())
-        .args(options)
+        .args(SERVER.known(options))
         .stdin(Stdio::null())
         .stdout(log.try_clone().unwrap())
         .stderr(log)
