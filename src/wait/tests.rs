@@ -458,13 +458,13 @@ fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a
     // The list of the replicas settles only after a failover; who waits keeps the place.
     let mut after_failover = Waiter::asking(policy());
     after_failover.on(1, Event::Failed(unreachable()));
+    let mut times = (1..10_000).step_by(50);
+    let asked = times.find(|&ms| after_failover.tick(ms).contains("ask"));
+    let asked = asked.expect("it asks again");
+    after_failover.sent(asked);
     let mut queued = Waiter::asking(policy());
-    queued.on(1, Event::Answered(Ok(Acquired::Busy(busy()))));
+    queued.0.place = Some(Place::default());
     for mut waiter in [after_failover, queued] {
-        let mut times = (1..10_000).step_by(50);
-        let asked = times.find(|&ms| waiter.tick(ms).contains("ask"));
-        let asked = asked.expect("it asks again");
-        waiter.sent(asked);
         let lacking = Event::Failed(error(ErrorKind::NotReplicated));
         assert!(waiter.on(asked + 1, lacking).starts_with("disconnect"));
     }
