@@ -133,5 +133,6 @@ fn dispatch(
         Command::Freeze(options) => command::freeze(&options, &settings()?),
         Command::Thaw(options) => command::thaw(&options, &settings()?),
         Command::Fence(options) => command::fence(&options),
+        Command::Doctor(options) => command::doctor(&options, &settings()?),
     }
 }

@@ -118,7 +118,7 @@ fn key_of_prefix(prefix: &str, what: &str) -> String {
 }
 
 /// What Redis Cluster hashes of a key: the text between the first `{` and the next `}`.
-fn hash_tag(key: &str) -> Option<&str> {
+pub(super) fn hash_tag(key: &str) -> Option<&str> {
     let inner = &key[key.find('{')? + 1..];
     let tag = &inner[..inner.find('}')?];
     (!tag.is_empty()).then_some(tag)

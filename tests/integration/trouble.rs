@@ -333,7 +333,7 @@ fn on_a_terminal_the_time_without_redis_grows_in_one_line() {
 }
 
 /// Makes a certificate for localhost that is signed by nobody else: "NAME.crt" and "NAME.key".
-fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
+pub fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
     let names = format!("subjectAltName=DNS:localhost\nbasicConstraints=CA:{is_ca}\n");
     fs::write(dir.join("names"), names).unwrap();
     let request = format!("req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key");
@@ -343,7 +343,7 @@ fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
 }
 
 /// A Redis with this certificate, and its TLS port.
-fn encrypted(dir: &Path, name: &str) -> (Redis, u16) {
+pub fn encrypted(dir: &Path, name: &str) -> (Redis, u16) {
     let port = free_port();
     let file = |ending: &str| {
         dir.join(format!("{name}.{ending}"))
