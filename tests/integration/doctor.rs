@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -12,7 +13,8 @@ use serde_json::Value;
 use crate::config::openssl;
 use crate::proxy::{Action, Proxy, Request};
 use crate::support::{
-    Outcome, Redis, UnresponsiveServer, assert_within, free_port, outcome, redlock, wait_until,
+    Outcome, Redis, SERVER, UnresponsiveServer, assert_within, free_port, outcome, redlock,
+    wait_until,
 };
 use crate::tmux::Tmux;
 use crate::trouble::{encrypted, self_signed};
@@ -299,16 +301,17 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
 const RULES: &str = "~redlock:* ~{redlock:* &{redlock:* +evalsha +eval +get +set +getrange +del +exists \
     +type +pttl +pexpire +time +hget +hmget +hset +hdel +hexists +hgetall +hvals +zadd +zrem +zrange \
     +zrank +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe \
-    +client|tracking +client|caching +role";
+    +client|tracking +client|caching +role +wait";
 
 /// Those that redlock can do without.
-const HELPFUL: [&str; 6] = [
+const HELPFUL: [&str; 7] = [
     "&{redlock:*",
     "+publish",
     "+subscribe",
     "+client|tracking",
     "+client|caching",
     "+role",
+    "+wait",
 ];
 
 #[test]
@@ -736,4 +739,109 @@ fn a_message_of_which_doctor_knows_more_says_so() {
     let end = outcome(run.env("HOME", "/nonexistent"));
     end.assert_code(78);
     assert!(!end.stderr.contains("doctor"), "{end:?}");
+}
+
+/// A sentinel that watches a primary, gone when dropped.
+struct Sentinel {
+    process: Child,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl Sentinel {
+    fn of(primary: &Redis, quorum: u32, down_after_ms: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (port, file) = (free_port(), dir.path().join("sentinel.conf"));
+        let config = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor mymaster 127.0.0.1 {} {quorum}\n\
+             sentinel down-after-milliseconds mymaster {down_after_ms}\n",
+            dir.path().display(),
+            primary.port
+        );
+        fs::write(&file, config).unwrap();
+        let process = SERVER
+            .command()
+            .arg(&file)
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("the sentinel listens", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        Self {
+            process,
+            port,
+            _dir: dir,
+        }
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time() {
+    let (primary, other) = (good(), good());
+    let port = primary.port.to_string();
+    let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
+    wait_until("it is in sync", || {
+        let info = primary.cli(&["INFO", "replication"]);
+        info.contains("state=online") && replica.cli(&["GET", "x"]).is_empty()
+    });
+    let first = Sentinel::of(&primary, 1, 5000);
+    let examine = |hosts: &[u16], name: &str, options: &[&str]| {
+        let hosts: Vec<String> = hosts
+            .iter()
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
+        let url = format!("redis-sentinel://{}/{name}", hosts.join(","));
+        Examined::new(by_url(&url, &[]).args(options))
+    };
+    let found = examine(&[first.port], "mymaster", &[]);
+    let agree = format!("1 of 1 agree on 127.0.0.1:{port}; 1 in all");
+    found.assert("sentinels", "warn", &agree, "three or more");
+    found.assert("failover", "ok", "begins 5s after the primary's death", "");
+    found.assert("sync", "ok", "--sync all is possible", "");
+    found.assert("role", "ok", "primary of 1 replica", "");
+    assert_eq!(found.document["redis"], format!("127.0.0.1:{port}"));
+    let set = format!(
+        "redis-cli -p {} SENTINEL SET mymaster down-after",
+        first.port
+    );
+    let found = examine(&[first.port], "mymaster", &["--ttl", "9s"]);
+    found.assert("failover", "warn", "leases of 9s may end before", &set);
+
+    let gone = free_port();
+    let found = examine(&[first.port, gone], "mymaster", &[]);
+    found.assert(
+        "sentinels",
+        "warn",
+        &format!("127.0.0.1:{gone} gives no answer"),
+        "start it",
+    );
+    let found = examine(&[gone], "mymaster", &[]);
+    found.assert("sentinels", "fail", "none of 1 answers", "start them");
+    let found = examine(&[first.port], "nobody", &[]);
+    found.assert(
+        "sentinels",
+        "fail",
+        "no primary of the name",
+        "SENTINEL MASTERS",
+    );
+    // One that has missed a failover.
+    let second = Sentinel::of(&other, 1, 5000);
+    let found = examine(&[first.port, second.port], "mymaster", &[]);
+    found.assert(
+        "sentinels",
+        "fail",
+        &format!("says 127.0.0.1:{}", other.port),
+        "logs",
+    );
+    assert_eq!(all_keys(&primary), "");
 }

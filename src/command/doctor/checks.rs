@@ -653,10 +653,7 @@ fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Finding {
         )
     } else if known < 3 {
         check.warn(
-            format!(
-                "{says}; {} in all, so one that fails prevents a failover",
-                known
-            ),
+            format!("{says}; {known} in all, so one that fails prevents a failover"),
             "run three or more, on hosts of their own",
         )
     } else {
@@ -694,7 +691,7 @@ fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
         format_duration(again)
     );
     // A lease was last renewed up to a third of its time before.
-    let left = ttl - measure.renewal();
+    let left = ttl.saturating_sub(measure.renewal());
     let finding = if down_after + ELECTION > left {
         let shorter = (ttl / 3).min(Duration::from_secs(5)).as_millis();
         check.warn(

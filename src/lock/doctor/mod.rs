@@ -334,7 +334,7 @@ impl Examiner<'_> {
             asked.extend([remove.clone(), forget.clone()]);
             let began = Instant::now();
             let all_of_it = self.until;
-            self.until = all_of_it - REMOVED_WITHIN;
+            self.until = all_of_it.checked_sub(REMOVED_WITHIN).unwrap_or(all_of_it);
             let answers = self.ask_known("", &asked);
             self.until = all_of_it;
             let took = began.elapsed();

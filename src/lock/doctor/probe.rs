@@ -76,6 +76,8 @@ pub(super) fn questions(prefix: &str, keys: &Keys) -> Vec<Question> {
             cmd("PUBLISH").arg(keys.channels.as_slice()).arg("hello"),
         ),
         ask(vec![Subject::Optional("role")], &mut cmd("ROLE")),
+        // For none it doesn't wait.
+        ask(vec![Subject::Optional("wait")], cmd("WAIT").arg(0).arg(1)),
         ask(
             vec![Subject::Optional("client|tracking")],
             cmd("CLIENT").arg("TRACKING").arg("OFF"),
