@@ -125,7 +125,7 @@ pub(super) fn hash_tag(key: &str) -> Option<&str> {
 }
 
 /// The hash slot of a text, as Redis Cluster has it: CRC16 (XMODEM) modulo 16384.
-fn hash_slot(text: &[u8]) -> u16 {
+pub(super) fn hash_slot(text: &[u8]) -> u16 {
     let crc = text.iter().fold(0_u16, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             let carry = crc & 0x8000 != 0;

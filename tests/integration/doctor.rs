@@ -273,7 +273,7 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     found.assert("role", "ok", "primary of 1 replica", "");
     found.assert("sync", "ok", "--sync 1 is possible", "");
     found.assert("replicas", "ok", "1 in sync", "");
-    found.assert("clocks", "ok", "its replicas' within", "");
+    found.assert("clocks", "ok", "the other servers' within", "");
     // One that accepts writes is a second primary.
     set(&replica, "replica-read-only", "no");
     examine(&replica, &[]).assert(

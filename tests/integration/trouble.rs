@@ -519,7 +519,12 @@ fn where_nothing_listens_it_is_said_where_the_address_is_from() {
     let refused = format!("can't reach Redis at {}: connection refused", &url[8..]);
     let end = outcome(&mut run(&url, &[]));
     assert_line(&end, 69, &[&refused]);
-    assert!(end.stderr.trim_end().ends_with("refused"), "{end:?}");
+    assert!(
+        end.stderr
+            .trim_end()
+            .ends_with("refused (`redlock doctor` shows more)"),
+        "{end:?}"
+    );
     let end = outcome(redlock(&["status"]).env("REDLOCK_URL", &url));
     assert_line(&end, 69, &[&refused, "; the URL is from $REDLOCK_URL"]);
     let directory = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use crate::lock::doctor::{
     Trial, Unknown, Validity, Verdict, best_clock,
 };
 use crate::lock::{Error, ErrorKind, Key};
-use crate::report::{busy_line, command_line, format_duration};
+use crate::report::{busy_line, command_line, format_duration, held_back};
 
 /// What the findings are judged by.
 #[derive(Clone, Copy, Debug)]
@@ -315,7 +315,7 @@ fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
     };
     let mut most: Option<(Duration, String)> = None;
     let mut silent = Vec::new();
-    for replica in &evidence.replicas {
+    for replica in evidence.replicas.iter().chain(&evidence.nodes) {
         match &replica.clock {
             Ok(clock) => {
                 let apart = apart(*clock, server);
@@ -328,7 +328,7 @@ fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
     }
     if let Some((most, _)) = &most {
         says = format!(
-            "{says}; its replicas' within {}",
+            "{says}; the other servers' within {}",
             short((*most).max(LEAST_APART))
         );
     }
@@ -340,6 +340,10 @@ fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
         says = format!("{says}; not known of {first}{others}");
     }
     let sync = "synchronise the hosts' clocks (chronyc tracking shows the offset)";
+    let skewed = |most: Duration| {
+        let most = format_duration(rounded_up(most));
+        format!("synchronise the hosts' clocks; until then --clock-skew {most}")
+    };
     let finding = match most {
         Some((most, place)) if most >= measure.ttl / 2 => check.fail(
             format!(
@@ -354,7 +358,7 @@ fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
                 "the clock of {place} is {} from the primary's: after a failover leases end that much too early",
                 short(most)
             ),
-            sync,
+            skewed(most),
         ),
         _ if Duration::from_micros(server.ahead_us.unsigned_abs()) >= OWN_APART => check.warn(
             format!("{says}; times in status and history are the server's"),
@@ -569,9 +573,9 @@ fn sync(evidence: &Evidence) -> Finding {
     by_info(evidence, check, |info| {
         let many = info.number("connected_slaves").unwrap_or(0);
         let replicas = counted(usize::try_from(many).unwrap_or(usize::MAX), "replica");
-        match (&evidence.acknowledged, &evidence.sentinels) {
-            (_, None) if many == 0 => check.moot("no replica to wait for"),
-            (_, Some(_)) if many == 0 => check.warn(
+        match (&evidence.acknowledged, evidence.knows_replicas) {
+            (_, false) if many == 0 => check.moot("no replica to wait for"),
+            (_, true) if many == 0 => check.warn(
                 "no replica: --sync can't be used, and nothing takes over from this server",
                 "start a replica (replicaof)",
             ),
@@ -582,8 +586,8 @@ fn sync(evidence: &Evidence) -> Finding {
                 ),
                 redis_cli(evidence, &["INFO", "replication"]),
             ),
-            (Ok(_), Some(_)) => check.ok(format!("--sync all is possible: {replicas} can confirm")),
-            (Ok(_), None) => check.ok(format!(
+            (Ok(_), true) => check.ok(format!("--sync all is possible: {replicas} can confirm")),
+            (Ok(_), false) => check.ok(format!(
                 "--sync {many} is possible (--sync all with redis-sentinel://)"
             )),
         }
@@ -714,10 +718,13 @@ fn cluster(evidence: &Evidence) -> Finding {
     let check = Check("cluster", Group::Server);
     by_info(evidence, check, |info| {
         let prefix = &evidence.prefix;
+        let slot = evidence
+            .slot
+            .map_or(String::new(), |slot| format!(", {slot}"));
         match (info.is_on("cluster_enabled"), evidence.prefix_has_tag) {
             (false, _) => check.moot("not a cluster"),
             (true, true) => check.ok(format!(
-                "the prefix {prefix} keeps all keys in one hash slot"
+                "the prefix {prefix} keeps all keys in one hash slot{slot}"
             )),
             (true, false) => check.fail(
                 format!("the prefix {prefix} has no hash tag, so its keys are on several nodes"),
@@ -768,7 +775,7 @@ fn eviction(evidence: &Evidence) -> Finding {
             }
         } else if most == 0 {
             check.warn(
-                format!("{policy}: harmless without maxmemory, but with one it evicts locks"),
+                format!("{policy}: evicts locks once there is a maxmemory"),
                 fix,
             )
         } else if evicted > 0 {
@@ -915,7 +922,10 @@ fn uptime(evidence: &Evidence, measure: Measure) -> Finding {
                 let left = format_duration(rounded_up(measure.ttl.saturating_sub(up)));
                 check.warn(
                     format!("restarted {since} ago: it may have forgotten locks that last"),
-                    format!("wait {left}: then no lease from before is left"),
+                    format!(
+                        "wait {left}; runs with --restart-grace {} wait by themselves",
+                        format_duration(measure.ttl)
+                    ),
                 )
             }
             _ => check.ok(since),
@@ -1138,7 +1148,13 @@ fn named_lock(evidence: &Evidence, check: Check, named: &NamedLock) -> Finding {
                     format!("redlock thaw {lock}"),
                 )
             }
-            None => check.ok(format!("\"{lock}\" is free")),
+            None => match found.restarted {
+                Some(restarted) => {
+                    let (left, why) = held_back(restarted, found.now_ms, Duration::ZERO);
+                    check.ok(format!("\"{lock}\" is held back for {left} more: {why}"))
+                }
+                None => check.ok(format!("\"{lock}\" is free")),
+            },
         },
     }
 }

@@ -50,6 +50,9 @@ fn healthy() -> Evidence {
         config: config.map(|(name, value)| (name, Ok(value.into()))).into(),
         round_trips: Ok(vec![trip(200, 10), trip(300, 20)]),
         replicas: Vec::new(),
+        nodes: Vec::new(),
+        slot: None,
+        knows_replicas: false,
         probes: Ok(Vec::new()),
         scripts: Ok(Trial {
             done: 12,
@@ -156,7 +159,7 @@ fn what_info_says_is_judged() {
             &["maxmemory_policy:allkeys-lru"],
             "eviction",
             Warn,
-            "harmless without maxmemory",
+            "once there is a maxmemory",
             noeviction,
         ),
         (
@@ -434,9 +437,9 @@ fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
         (0, &[][..], Level::Ok, "agrees with this host's"),
         (-5_000_000, &[], Level::Ok, "the server's is 5.0 s behind"),
         (11_000_000, &[], Level::Warn, "status and history"),
-        (0, &[400_000], Level::Ok, "its replicas' within"),
+        (0, &[400_000], Level::Ok, "the other servers' within"),
         // What the questions took doesn't count.
-        (0, &[500_500], Level::Ok, "its replicas' within"),
+        (0, &[500_500], Level::Ok, "the other servers' within"),
         (
             0,
             &[400_000, 600_000],
@@ -449,7 +452,7 @@ fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
             3_000_000,
             &[3_000_000],
             Level::Ok,
-            "its replicas' within 1.0 ms",
+            "the other servers' within 1.0 ms",
         ),
     ] {
         let evidence = Evidence {
@@ -461,6 +464,17 @@ fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
         assert_eq!(found.level, level, "{found:?}");
         assert!(found.says.contains(says), "{says:?}: {found:?}");
     }
+    let evidence = Evidence {
+        nodes: vec![replica(-900_000, 100)],
+        ..healthy()
+    };
+    assert_only(
+        &evidence,
+        "clocks",
+        Level::Warn,
+        "b:6379 is 89",
+        "--clock-skew",
+    );
 }
 
 #[test]
@@ -502,6 +516,7 @@ fn by_sentinels(answers: Vec<Known<SentinelAnswer>>) -> Evidence {
             answers: places.into_iter().zip(answers).collect(),
         }),
         acknowledged: Ok(1),
+        knows_replicas: true,
         ..with_info(&["connected_slaves:1"])
     }
 }
@@ -609,7 +624,7 @@ fn sync_is_possible_where_the_replicas_confirm() {
         ),
         (
             Evidence {
-                sentinels: all().sentinels,
+                knows_replicas: true,
                 ..with_info(&[])
             },
             Level::Warn,
@@ -869,6 +884,7 @@ fn time_outs_that_cost_renewals_are_named() {
 fn what_is_stored_under_a_name_is_said() {
     let found = |key| Inspected {
         name: "deploy".parse().unwrap(),
+        restarted: None,
         fence: None,
         now_ms: 0,
         key,

@@ -60,6 +60,12 @@ pub struct Evidence {
     pub config: BTreeMap<&'static str, Known<String>>,
     pub round_trips: Known<Vec<RoundTrip>>,
     pub replicas: Vec<Replica>,
+    /// The other primaries of a cluster.
+    pub nodes: Vec<Replica>,
+    /// The hash slot of the prefix, where it has a tag.
+    pub slot: Option<u16>,
+    /// It is known which replicas could follow the primary.
+    pub knows_replicas: bool,
     pub probes: Known<Vec<Probe>>,
     pub scripts: Known<Trial>,
     pub messages: Known<Messages>,
@@ -182,6 +188,26 @@ impl ReplicaEntry {
             format!("{}:{}", self.host, self.port)
         }
     }
+}
+
+/// The primaries that CLUSTER NODES lists beside the one that answers, if they can be reached.
+pub fn other_primaries(nodes: &str) -> Vec<ReplicaEntry> {
+    // <id> <host>:<port>@<bus port>[,<name>] <flags> <id of the primary> ...
+    let read = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let (address, flags) = (words.next()?, words.next()?);
+        let (host, port) = address.split('@').next()?.rsplit_once(':')?;
+        let has = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
+        let is_one = has("master") && !has("myself") && !flags.contains("fail");
+        (is_one && !host.is_empty()).then_some(ReplicaEntry {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            is_online: true,
+            behind: None,
+            last_heard: None,
+        })
+    };
+    nodes.lines().filter_map(read).collect()
 }
 
 /// A replica, as its primary knows it and as it answers itself.
@@ -320,6 +346,18 @@ mod tests {
         assert_eq!(replicas[0].last_heard, Some(Duration::from_secs(1)));
         assert!(replicas[0].is_online && !replicas[1].is_online);
         assert_eq!(replicas[1].place(), "[fe80::1]:7");
+    }
+
+    #[test]
+    fn the_other_primaries_of_a_cluster_are_read() {
+        let nodes = "aa 127.0.0.1:30004@31004,h4 slave bb 0 1 4 connected\n\
+            cc 127.0.0.1:30002@31002,h2 master - 0 1 2 connected 5461-10922\n\
+            dd 127.0.0.1:30003@31003 master,fail - 0 1 3 disconnected\n\
+            ee :0@0 master,noaddr - 0 1 3 disconnected\n\
+            bb 127.0.0.1:30001@31001 myself,master - 0 0 1 connected 0-5460\n";
+        let found = other_primaries(nodes);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].place(), "127.0.0.1:30002");
     }
 
     #[test]

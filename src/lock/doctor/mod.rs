@@ -27,7 +27,7 @@ use super::claim::{acquired, checked, released, renewed};
 use super::connection::{Call, Connection};
 use super::error::{key_starts, quoted};
 use super::inspect::inspected;
-use super::name::hash_tag;
+use super::name::{hash_slot, hash_tag};
 use super::scripts::{
     FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, count, lossy_text, number, unexpected_reply,
 };
@@ -100,6 +100,12 @@ impl Locks {
         (evidence.info, evidence.config) = examiner.facts();
         let entries = evidence.info.as_ref().map(Info::replicas);
         let replicas = examiner.ask_replicas(entries.unwrap_or_default());
+        let is_cluster = matches!(&evidence.info, Ok(info) if info.is_on("cluster_enabled"));
+        let nodes = if is_cluster {
+            examiner.other_primaries()
+        } else {
+            Vec::new()
+        };
         evidence.round_trips = examiner.round_trips(&lock);
         evidence.probes = examiner.probes(&lock);
         let is_permitted =
@@ -119,6 +125,7 @@ impl Locks {
         }
         evidence.named = name.map(|name| examiner.look_at(name));
         evidence.replicas = replicas.into_iter().map(Questioned::finish).collect();
+        evidence.nodes = nodes.into_iter().map(Questioned::finish).collect();
         evidence
     }
 
@@ -139,6 +146,9 @@ impl Locks {
             config: BTreeMap::new(),
             round_trips: Err(Unknown::NotAsked),
             replicas: Vec::new(),
+            nodes: Vec::new(),
+            slot: hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes())),
+            knows_replicas: self.deployment.may_fail_over(),
             probes: Err(Unknown::NotAsked),
             scripts: Err(Unknown::NotAsked),
             messages: Err(Unknown::NotAsked),
@@ -244,6 +254,14 @@ impl Examiner<'_> {
             }
         };
         entries.into_iter().take(REPLICAS).map(ask).collect()
+    }
+
+    /// Starts to ask the other primaries of a cluster.
+    fn other_primaries(&mut self) -> Vec<Questioned> {
+        let question = cmd("CLUSTER").arg("NODES").clone();
+        let answers = self.ask_known("CLUSTER", &[question]).unwrap_or_default();
+        let nodes = text("CLUSTER", answers.into_iter().next()).unwrap_or_default();
+        self.ask_replicas(other_primaries(&nodes))
     }
 
     /// Asks for the time again and again; or for something else, where that isn't permitted.
