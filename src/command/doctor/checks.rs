@@ -131,6 +131,12 @@ fn connection(evidence: &Evidence) -> Finding {
         Err(error) if is_about_tls(evidence, error) => CONNECTION.unknown(&Unknown::NotAsked),
         Err(error) => {
             let (says, fix) = in_parts(evidence, error);
+            if evidence.sentinels.is_some() && error.kind == ErrorKind::Unreachable {
+                return CONNECTION.fail(
+                    says,
+                    "start the primary, or wait for the failover; see the sentinels' answers below",
+                );
+            }
             let ping = redis_cli(evidence, &["PING"]);
             let fix = fix.unwrap_or_else(|| match error.kind {
                 ErrorKind::Unreachable if says.contains("refused") => {
