@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use super::super::finding::Level;
 use super::*;
-use crate::lock::doctor::{Known, Messages, Replica, ReplicaEntry, RoundTrip, Stranger, Subject};
-use crate::lock::{Hold, Inspected};
+use crate::lock::doctor::{
+    ClockOffset, Known, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip,
+    SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity, Verdict,
+};
+use crate::lock::{Hold, Inspected, Key};
 
 const INFO: &str = "redis_version:7.0.15\r\nredis_mode:standalone\r\nos:Linux\r\n\
     process_supervised:no\r\nuptime_in_seconds:100000\r\nconnected_clients:3\r\nmaxclients:10000\r\n\
