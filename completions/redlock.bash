@@ -112,17 +112,18 @@ _redlock() {
         release:-*) _redlock_words "--token-file --force --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         freeze:-*) _redlock_words "--reason --for $common" ;;
+        doctor:-*) _redlock_words "--ttl --json $common" ;;
         thaw:-* | fence:-*) _redlock_words "$common" ;;
         :*)
             _redlock_words "run acquire extend check release stop wait status history freeze thaw fence
-                --version $common"
+                doctor --version $common"
             ;;
         run:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
             _redlock_names "${server[@]}"
             ;;
         wait:* | status:* | history:*) _redlock_names "${server[@]}" ;;
-        acquire:* | check:* | release:* | stop:* | freeze:* | thaw:*) ((names)) || _redlock_names "${server[@]}" ;;
+        acquire:* | check:* | release:* | stop:* | freeze:* | thaw:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
             case $names in
             0) _redlock_names "${server[@]}" ;;

@@ -69,10 +69,10 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run acquire extend check release stop wait status history freeze thaw fence
+set -g __redlock_commands run acquire extend check release stop wait status history freeze thaw fence doctor
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run wait status
-set -g __redlock_one_name acquire extend check release stop freeze thaw
+set -g __redlock_one_name acquire extend check release stop freeze thaw doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
@@ -95,6 +95,7 @@ complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock,
 complete -c redlock -n __redlock_no_command -a freeze -d 'Block new holders; the current one may finish'
 complete -c redlock -n __redlock_no_command -a thaw -d 'Undo redlock freeze'
 complete -c redlock -n __redlock_no_command -a fence -d 'Reject stale writes, using a fence file'
+complete -c redlock -n __redlock_no_command -a doctor -d 'Check that this Redis is fit to hold locks'
 complete -c redlock -n __redlock_no_command -s V -l version -d 'Print the version'
 
 complete -c redlock -n 'not __redlock_after_dashes' -s u -l url -x -d 'Redis server'
@@ -177,6 +178,9 @@ complete -c redlock -n '__redlock_is history' -s f -l follow -d 'Follow: print t
 complete -c redlock -n '__redlock_is history' -l timeline -d 'Draw a chart'
 complete -c redlock -n '__redlock_is history' -l svg -r -F -d 'Write the chart to an SVG file'
 complete -c redlock -n '__redlock_is history' -l names-only -d 'Print names only'
+
+complete -c redlock -n '__redlock_is doctor' -l ttl -x -d 'The TTL of the locks'
+complete -c redlock -n '__redlock_is doctor' -l json -d 'Print JSON'
 
 complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Reason, shown to every run that wants the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freeze'

@@ -206,6 +206,7 @@ commands! {
     Freeze "freeze" "Block new holders; the current one may finish";
     Thaw "thaw" "Undo `redlock freeze`";
     Fence "fence" "Reject stale writes, using a fence file";
+    Doctor "doctor" "Check that this Redis is fit to hold locks";
 }
 
 /// The exit status when a lock stays busy.
@@ -765,6 +766,26 @@ pub struct Fence {
     /// This job's fence [default: $REDLOCK_FENCE]
     #[arg(value_name = "N", value_parser = count::<u64>)]
     pub number: Option<u64>,
+}
+
+/// Check that this Redis is fit to hold locks
+///
+/// Asks the server and this host for all that locks depend on, and prints a line for each check: ok, warn or
+/// fail, what was found, and what to type where it isn't well. The scripts run on a lock of their own, of which
+/// nothing is left. Exits 0, or 1 if a check fails; after 2 seconds at most.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Lock name: also check what is stored under it
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// The TTL of the locks, by which times are judged
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl)]
+    pub ttl: Duration,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The options that mean something only beside another one, each with that one.

@@ -17,6 +17,8 @@ pub enum Exit {
     Interrupted(i32),
     /// `redlock fence`: a later holder has been here.
     StaleFence,
+    /// `redlock doctor`: something is wrong.
+    Unfit,
     /// Wrong usage: options, names, durations.
     Usage,
     /// Redis can't be reached.
@@ -46,7 +48,7 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
-            Self::StaleFence => 1,
+            Self::StaleFence | Self::Unfit => 1,
             Self::Command(status) | Self::Busy(status) => status,
             Self::Signal(signal) | Self::Interrupted(signal) => {
                 u8::try_from(128 + signal).unwrap_or(u8::MAX)

@@ -12,6 +12,7 @@
 //!                   session, process
 //! command/acquisition → lock, wait,    acquiring locks, and what is held all the while
 //!                       renewer
+//! command/doctor → lock::doctor        what is wrong with a server, by evidence that is judged purely
 //! command/environment → lock           the variables by which a job knows its locks
 //! renewer → lock                       the background thread that renews
 //! session → lease, exit                decisions about a running command; pure
@@ -133,5 +134,6 @@ fn dispatch(
         Command::Freeze(options) => command::freeze(&options, &settings()?),
         Command::Thaw(options) => command::thaw(&options, &settings()?),
         Command::Fence(options) => command::fence(&options),
+        Command::Doctor(options) => command::doctor(&options, &settings()?),
     }
 }

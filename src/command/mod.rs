@@ -2,6 +2,7 @@
 
 mod acquire;
 mod acquisition;
+mod doctor;
 mod environment;
 mod extend;
 mod fence;
@@ -20,6 +21,7 @@ mod version;
 mod wait;
 
 pub use self::acquire::{acquire, fail_eval};
+pub use self::doctor::doctor;
 pub use self::environment::VARIABLES;
 pub use self::extend::{check, extend};
 pub use self::fence::fence;

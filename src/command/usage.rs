@@ -54,6 +54,9 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
     }
 }
 
+/// Where to read on, behind a message.
+const DOCTOR: &str = " (`redlock doctor` shows more)";
+
 /// Reports an error that ended a command, of these words.
 pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     let exit = exit_for(error);
@@ -61,7 +64,15 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
         let typed = Typed::new(words.to_vec());
         report::error(with_help(&format!("{error:#}"), typed.name()));
     } else {
-        report::error(format_args!("{error:#}"));
+        let lock_error = error.downcast_ref::<lock::Error>();
+        let more = lock_error.is_some_and(lock::Error::doctor_knows_more);
+        let line = format!("{error:#}");
+        let hint = if more && !line.contains("`redlock doctor`") {
+            DOCTOR
+        } else {
+            ""
+        };
+        report::error(line + hint);
     }
     exit
 }

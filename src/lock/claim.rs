@@ -241,7 +241,7 @@ impl Claim {
         client.send(self.acquire_call(request, place))
     }
 
-    fn acquire_call(&self, request: &Request, place: Option<&Place>) -> Call {
+    pub(super) fn acquire_call(&self, request: &Request, place: Option<&Place>) -> Call {
         let how = match place {
             None => "",
             Some(Place { polls: true, .. }) => "poll",
@@ -285,7 +285,7 @@ impl Claim {
 
     /// `instance` is from now on the process whose end means that no process uses the lock any more;
     /// `notify`: the run that renews the lock is to check how long it lasts.
-    fn renewal(&self, ttl: Duration, instance: Option<&str>, notify: bool) -> Call {
+    pub(super) fn renewal(&self, ttl: Duration, instance: Option<&str>, notify: bool) -> Call {
         let instance = instance.map_or(String::new(), |instance| format!("={instance}"));
         let args = vec![
             self.token.as_bytes().to_vec(),
@@ -361,15 +361,17 @@ impl Claim {
         client: &mut Client,
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
-        let call = |claim: &Self| {
-            let ttl = ttl.as_millis().to_string();
-            let args = vec![claim.token.as_bytes().to_vec(), ttl.into()];
-            claim.lock.call(&CHECK, args)
-        };
+        let call = |claim: &Self| claim.check_call(ttl);
         client.with_connection(|connection, within| {
             connection.track_keys(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
             connection.pipeline(claims.iter().map(call).collect(), within, checked)
         })
+    }
+
+    pub(super) fn check_call(&self, ttl: Duration) -> Call {
+        let ttl = ttl.as_millis().to_string();
+        let args = vec![self.token.as_bytes().to_vec(), ttl.into()];
+        self.lock.call(&CHECK, args)
     }
 
     /// Releases the lock, or the place in the queue; calls `is_slow` when the answer takes longer
@@ -380,6 +382,14 @@ impl Claim {
         mode: &ReleaseMode,
         is_slow: impl FnOnce(),
     ) -> Result<Released, Error> {
+        let call = self.release_call(mode);
+        client.with_connection(|connection, within| {
+            let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
+            released(answer)
+        })
+    }
+
+    pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {
         let (by_job, outcome, keep_for) = match mode {
             ReleaseMode::Unused => ("0", String::new(), Duration::ZERO),
             ReleaseMode::ByJob => ("1", HoldOutcome::Released.to_text(), Duration::ZERO),
@@ -391,17 +401,7 @@ impl Claim {
             outcome.into(),
             keep_for.as_millis().to_string().into(),
         ];
-        let call = self.lock.call(&RELEASE, args);
-        client.with_connection(|connection, within| {
-            let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
-            match array(answer)?.as_slice() {
-                [Value::Int(1)] => Ok(Released::Now),
-                [Value::Int(3), rest] => Ok(Released::Kept(left(rest)?)),
-                [Value::Int(2)] => Ok(Released::Before),
-                [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
-                other => Err(unexpected_reply(other)),
-            }
-        })
+        self.lock.call(&RELEASE, args)
     }
 
     /// The same, and once more over a fresh connection where that fails over the one that there was,
@@ -471,8 +471,19 @@ pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
     })
 }
 
+/// Reads the answer to [`Claim::release`].
+pub(super) fn released(answer: Value) -> Result<Released, Error> {
+    match array(answer)?.as_slice() {
+        [Value::Int(1)] => Ok(Released::Now),
+        [Value::Int(3), rest] => Ok(Released::Kept(left(rest)?)),
+        [Value::Int(2)] => Ok(Released::Before),
+        [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
+        other => Err(unexpected_reply(other)),
+    }
+}
+
 /// Reads the answer to [`Claim::renew_all`].
-fn renewed(answer: Value) -> Result<LeaseState, Error> {
+pub(super) fn renewed(answer: Value) -> Result<LeaseState, Error> {
     lease_state(&array(answer)?)
 }
 
@@ -493,7 +504,7 @@ fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
 }
 
 /// Reads the answer to [`Claim::check_all`].
-fn checked(answer: Value) -> Result<LeaseState, Error> {
+pub(super) fn checked(answer: Value) -> Result<LeaseState, Error> {
     let fields = array(answer)?;
     match fields.as_slice() {
         // A notice that can't be read is ignored.

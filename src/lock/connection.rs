@@ -66,7 +66,7 @@ pub(super) struct Call {
 
 impl Call {
     /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
-    fn command(&self, by_hash: bool) -> Cmd {
+    pub(super) fn command(&self, by_hash: bool) -> Cmd {
         let mut command = if by_hash {
             let mut command = cmd("EVALSHA");
             command.arg(self.script.hash);
@@ -92,6 +92,8 @@ enum Expected {
     Sent(RequestId, &'static Script, Vec<u8>),
     /// A command whose answer is wanted as it is.
     Plain(RequestId),
+    /// The same, also where the answer is an error.
+    Any(RequestId),
     /// The change to RESP3.
     Hello,
     /// What we can do without: tracking.
@@ -801,6 +803,9 @@ impl Connection {
                 (Some(Expected::Subscribed), _) => {
                     return Err(self.out_of_step("did not answer a subscription"));
                 }
+                (Some(Expected::Any(number)), value) => {
+                    return Ok(Some(self.answered(number, None, value)));
+                }
                 // Also unasked, such as "max number of clients reached".
                 (expected, Value::ServerError(error)) => {
                     return Err(self.call_error(expected.as_ref(), &error));
@@ -1087,6 +1092,37 @@ impl Connection {
         answer
     }
 
+    /// Sends plain commands at once and waits for all answers, in which an error is an answer, too.
+    pub(super) fn query_each(
+        &mut self,
+        commands: &[Cmd],
+        within: Duration,
+    ) -> Result<Vec<Value>, Error> {
+        let until = Instant::now() + within;
+        self.nothing_is_left()?;
+        let mut bytes = Vec::new();
+        let mut numbers = Vec::new();
+        for command in commands {
+            command.write_packed_command(&mut bytes);
+            self.sent += 1;
+            self.expected.push_back(Expected::Any(self.sent));
+            numbers.push(self.sent);
+        }
+        self.write(&bytes, until)?;
+        let answers = numbers.into_iter();
+        answers.map(|number| self.answer(number, until)).collect()
+    }
+
+    /// Whether messages differ from answers here, so that it can be subscribed to a channel.
+    pub(super) fn speaks_resp3(&self) -> bool {
+        self.resp3 == Resp3::Spoken
+    }
+
+    /// The certificate that the server has shown.
+    pub(super) fn certificate(&self) -> Option<&[u8]> {
+        self.stream.certificate()
+    }
+
     /// Waits for the answer to a request, passing over all else.
     fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
         loop {
@@ -1160,7 +1196,9 @@ impl Connection {
                 Expected::Call(_, call) => Some(call.script),
                 Expected::Sent(_, script, _) => Some(*script),
                 Expected::Plain(_) => None,
-                Expected::Hello
+                // Where such a question writes anything, its last part removes that.
+                Expected::Any(_)
+                | Expected::Hello
                 | Expected::Optional
                 | Expected::Role
                 | Expected::Acknowledged

@@ -150,6 +150,14 @@ impl Deployment {
         Ok(connection)
     }
 
+    /// The sentinels that are asked for the primary, if any are.
+    pub(super) fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.kind {
+            Kind::Single => None,
+            Kind::Sentinels(sentinels) => Some(sentinels),
+        }
+    }
+
     /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
     pub(super) fn have_moved(

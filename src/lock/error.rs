@@ -69,6 +69,8 @@ impl ErrorKind {
 pub struct Error {
     pub kind: ErrorKind,
     message: String,
+    /// `redlock doctor` shows more of what is wrong than the message says.
+    doctor_knows_more: bool,
 }
 
 /// How much of a text a message quotes, in characters.
@@ -84,7 +86,26 @@ pub(super) fn quoted(text: &str) -> Cow<'_, str> {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: String) -> Self {
-        Self { kind, message }
+        let doctor_knows_more = matches!(
+            kind,
+            ErrorKind::Unreachable | ErrorKind::NotNow | ErrorKind::Replica
+        );
+        Self {
+            kind,
+            message,
+            doctor_knows_more,
+        }
+    }
+
+    /// The same, of what `redlock doctor` shows more.
+    fn for_doctor(mut self) -> Self {
+        self.doctor_knows_more = true;
+        self
+    }
+
+    /// Whether `redlock doctor` shows more of what is wrong than this says.
+    pub fn doctor_knows_more(&self) -> bool {
+        self.doctor_knows_more
     }
 
     /// What an error that a server answers with means to a user; `key` is the lock's and `script` the text of
@@ -99,10 +120,19 @@ impl Error {
         let (said, in_script) = without_script(&all);
         let (code, details) = said.split_once(' ').unwrap_or((said, ""));
         if said.contains("WRONGTYPE") {
-            return Self::new(ErrorKind::Config, wrong_type(key, in_script));
+            let message = wrong_type(key, in_script);
+            return Self::new(ErrorKind::Config, message).for_doctor();
         }
         let found = refused(code, &all, server, script)
-            .map(|message| Self::new(ErrorKind::Refused, message))
+            .map(|message| {
+                let refused = Self::new(ErrorKind::Refused, message);
+                // All rules that are missing, and not only the first one.
+                if is_permission(code, &all) {
+                    refused.for_doctor()
+                } else {
+                    refused
+                }
+            })
             .or_else(|| behind_proxy(said, server))
             .or_else(|| wrong_server(code, details, server))
             .or_else(|| not_ready(code, &all, server));
@@ -130,10 +160,15 @@ fn without_script(said: &str) -> (&str, bool) {
     }
 }
 
+/// Whether a rule of the access list is missing.
+fn is_permission(code: &str, said: &str) -> bool {
+    code == "NOPERM" || is_refused_in_script(said)
+}
+
 /// Authentication and permissions.
 fn refused(code: &str, said: &str, server: &Server, script: Option<&str>) -> Option<String> {
     Some(match code {
-        _ if code == "NOPERM" || is_refused_in_script(said) => {
+        _ if is_permission(code, said) => {
             let (what, rule) = missing_permission(said, server.prefix(), script);
             let user = server.user();
             format!(
@@ -223,7 +258,7 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
         ),
         _ => return None,
     };
-    Some(Error::new(ErrorKind::Config, message))
+    Some(Error::new(ErrorKind::Config, message).for_doctor())
 }
 
 /// What may pass.
@@ -302,17 +337,23 @@ fn is_refused_in_script(said: &str) -> bool {
     said.contains("user executing the script can't") || said.contains("ACL failure in script")
 }
 
-/// What a user isn't permitted, and the rule that is missing, by what servers of different ages say.
-fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String, String) {
+/// What the keys of the locks begin with, and those beside them, whose names don't contain braces.
+pub(super) fn key_starts(prefix: &str) -> (String, String) {
     // Where the prefix has a hash tag, all keys begin with that, too.
-    let tag = match prefix.find('{') {
+    let beside = match prefix.find('{') {
         None => format!("{{{prefix}"),
         Some(at) => {
             let tag = &prefix[at..];
             tag.split_inclusive('}').next().unwrap_or(tag).to_owned()
         }
     };
-    let (keys, channels) = (format!("~{prefix}* ~{tag}*"), format!("&{tag}*"));
+    (prefix.to_owned(), beside)
+}
+
+/// What a user isn't permitted, and the rule that is missing, by what servers of different ages say.
+fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String, String) {
+    let (lock, beside) = key_starts(prefix);
+    let (keys, channels) = (format!("~{lock}* ~{beside}*"), format!("&{beside}*"));
     if said.contains("channel") {
         return ("the channels of redlock".into(), channels);
     }
@@ -338,7 +379,7 @@ fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String
     match upper.as_slice() {
         [] => (
             "a command that redlock's scripts use".into(),
-            "it (ACL LOG there names it)".into(),
+            "the one that `redlock doctor` names".into(),
         ),
         [name] => (format!("the command {name}"), lower.join(" ")),
         several => (
@@ -435,7 +476,7 @@ mod tests {
             (
                 "ERR The user executing the script can't run this command or subcommand script: 4ff, on @user_script:1.",
                 "a command that redlock's scripts use",
-                "it (ACL LOG there names it)",
+                "the one that `redlock doctor` names",
             ),
             (
                 "ERR ACL failure in script: User jobs has no permissions to run the 'set' command script: 4ff",

@@ -174,12 +174,7 @@ impl Locks {
     ) -> Result<Vec<Inspected>, Error> {
         let calls: Vec<Call> = names
             .iter()
-            .map(|name| {
-                let mut call = self.lock(name.clone()).call(&INSPECT, Vec::new());
-                call.keys.truncate(7);
-                call.args = vec![newest.to_string().into()];
-                call
-            })
+            .map(|name| self.inspect_call(name, newest))
             .collect();
         let mut names = names.iter();
         let found = connection.list(calls, |answer| {
@@ -187,6 +182,14 @@ impl Locks {
             name.map(|name| inspected(name, answer)).transpose()
         })?;
         Ok(found.into_iter().flatten().collect())
+    }
+
+    /// The call that looks at a lock, and at how long this many of its newest holds lasted.
+    pub(super) fn inspect_call(&self, name: &Name, newest: usize) -> Call {
+        let mut call = self.lock(name.clone()).call(&INSPECT, Vec::new());
+        call.keys.truncate(7);
+        call.args = vec![newest.to_string().into()];
+        call
     }
 
     /// Has the server notify us when one of these locks changes for the next time, where it can.
@@ -220,7 +223,7 @@ impl Locks {
     }
 }
 
-fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
+pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
     let fields: [Value; 8] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;

@@ -27,7 +27,7 @@ pub struct Access<'a> {
 /// The locks of one user. Its `Display` is where they are, and never shows a password.
 #[derive(Clone, Debug)]
 pub struct Locks {
-    deployment: Arc<Deployment>,
+    pub(super) deployment: Arc<Deployment>,
     /// What each key begins with.
     pub(super) prefix: String,
     /// How many holds of each lock are remembered.

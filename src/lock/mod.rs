@@ -69,6 +69,7 @@ mod client;
 mod connection;
 mod deadlock;
 mod deployment;
+pub mod doctor;
 mod error;
 mod history;
 mod inspect;

@@ -118,14 +118,14 @@ fn key_of_prefix(prefix: &str, what: &str) -> String {
 }
 
 /// What Redis Cluster hashes of a key: the text between the first `{` and the next `}`.
-fn hash_tag(key: &str) -> Option<&str> {
+pub(super) fn hash_tag(key: &str) -> Option<&str> {
     let inner = &key[key.find('{')? + 1..];
     let tag = &inner[..inner.find('}')?];
     (!tag.is_empty()).then_some(tag)
 }
 
 /// The hash slot of a text, as Redis Cluster has it: CRC16 (XMODEM) modulo 16384.
-fn hash_slot(text: &[u8]) -> u16 {
+pub(super) fn hash_slot(text: &[u8]) -> u16 {
     let crc = text.iter().fold(0_u16, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             let carry = crc & 0x8000 != 0;

@@ -79,6 +79,15 @@ impl Sentinels {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn nodes(&self) -> &[Arc<Server>] {
+        &self.nodes
+    }
+
+    /// The name under which they know the primary.
+    pub(super) fn primary(&self) -> &str {
+        &self.primary
+    }
+
     /// The replicas that count, as they were listed last.
     pub(super) fn replicas(&self) -> Arc<Replicas> {
         Arc::clone(&self.replicas)
@@ -372,10 +381,10 @@ fn those_that_count(known: &[KnownReplica], role: &Role) -> Vec<Replica> {
 
 /// Names and values in turn.
 #[derive(Default)]
-struct Fields(Vec<(String, String)>);
+pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    fn new(value: &Value) -> Self {
+    pub(super) fn new(value: &Value) -> Self {
         let Value::Array(fields) = value else {
             return Self::default();
         };
@@ -387,7 +396,7 @@ impl Fields {
         )
     }
 
-    fn get(&self, name: &str) -> Option<String> {
+    pub(super) fn get(&self, name: &str) -> Option<String> {
         let found = self.0.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.clone())
     }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
+use super::doctor::Transport;
 use super::password::{PasswordCommand, PasswordSource};
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
@@ -261,6 +262,53 @@ impl Server {
         match &self.password_command {
             Some(command) => command.password().map(Cow::Owned),
             None => self.password.as_deref().map(Cow::Borrowed),
+        }
+    }
+
+    /// Another server, reached in the same way with the same credentials.
+    pub(super) fn neighbour(&self, host: &str, port: u16) -> Self {
+        let tls = matches!(self.address, Address::Tcp { tls: true, .. });
+        let host = host.to_owned();
+        self.at(Address::Tcp { host, port, tls })
+    }
+
+    /// How it is reached.
+    pub(super) fn transport(&self) -> Transport {
+        match &self.address {
+            Address::Unix(_) => Transport::Socket,
+            Address::Tcp {
+                host, tls: true, ..
+            } => Transport::Tls { host: host.clone() },
+            Address::Tcp { host, .. } => Transport::Plain {
+                is_loopback: host == "localhost"
+                    || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+            },
+        }
+    }
+
+    /// What begins a command for it in a shell, word by word; it asks for a password itself.
+    pub(super) fn redis_cli(&self) -> Vec<String> {
+        let mut words = vec!["redis-cli".to_owned()];
+        match &self.address {
+            Address::Unix(path) => words.extend(["-s".into(), path.display().to_string()]),
+            Address::Tcp { host, port, tls } => {
+                if !matches!(host.as_str(), "localhost" | "127.0.0.1") {
+                    words.extend(["-h".into(), host.clone()]);
+                }
+                if *port != 6379 {
+                    words.extend(["-p".into(), port.to_string()]);
+                }
+                words.extend(tls.then(|| "--tls".into()));
+            }
+        }
+        words
+    }
+
+    /// The certificate that we show it, if it can be read.
+    pub(super) fn own_certificate(&self) -> Option<Vec<u8>> {
+        match self.address {
+            Address::Tcp { tls: true, .. } => self.tls.own_certificate(),
+            Address::Tcp { .. } | Address::Unix(_) => None,
         }
     }
 

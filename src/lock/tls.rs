@@ -31,6 +31,12 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
+    /// Our certificate, in DER, if there is one.
+    pub(super) fn own_certificate(&self) -> Option<Vec<u8>> {
+        let chain = certificates(self.cert.as_ref()?).ok()?;
+        Some(chain.first()?.to_vec())
+    }
+
     pub(super) fn client_config(&self) -> Result<ClientConfig, Error> {
         let mut roots = RootCertStore::empty();
         let mut given = Vec::new();

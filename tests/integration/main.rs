@@ -17,6 +17,7 @@
 //! | `unresponsive` | ending while Redis doesn't respond, and starting nothing under an expired lease |
 //! | `trouble` | each way in which Redis or its URL can be wrong: one clear line, the status, what to do |
 //! | `distance` | servers that are far away, suspended or not ready |
+//! | `doctor` | whether a Redis is fit to hold locks: each thing that can be wrong is found, with what to type |
 //! | `exclusion` | two holders never run at once, whichever clients they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
@@ -70,6 +71,7 @@ mod config;
 mod contested;
 mod cron;
 mod distance;
+mod doctor;
 mod exclusion;
 mod exit;
 mod faults;

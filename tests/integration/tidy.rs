@@ -119,6 +119,11 @@ fn decisions_read_no_clock_and_do_no_io() {
         "ci.rs",
         "command/history/listing.rs",
         "command/history/chart",
+        "command/doctor/checks/",
+        "command/doctor/finding.rs",
+        "command/doctor/page.rs",
+        "lock/doctor/certificate.rs",
+        "lock/doctor/evidence.rs",
     ];
     let impure = [
         "now()",

@@ -356,7 +356,7 @@ fn on_a_terminal_the_time_without_redis_grows_in_one_line() {
 }
 
 /// Makes a certificate for localhost that is signed by nobody else: "NAME.crt" and "NAME.key".
-fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
+pub fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
     let names = format!("subjectAltName=DNS:localhost\nbasicConstraints=CA:{is_ca}\n");
     fs::write(dir.join("names"), names).unwrap();
     let request = format!("req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key");
@@ -366,7 +366,7 @@ fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
 }
 
 /// A Redis with this certificate, and its TLS port.
-fn encrypted(dir: &Path, name: &str) -> (Redis, u16) {
+pub fn encrypted(dir: &Path, name: &str) -> (Redis, u16) {
     let port = free_port();
     let file = |ending: &str| {
         dir.join(format!("{name}.{ending}"))
@@ -542,7 +542,12 @@ fn where_nothing_listens_it_is_said_where_the_address_is_from() {
     let refused = format!("can't reach Redis at {}: connection refused", &url[8..]);
     let end = outcome(&mut run(&url, &[]));
     assert_line(&end, 69, &[&refused]);
-    assert!(end.stderr.trim_end().ends_with("refused"), "{end:?}");
+    assert!(
+        end.stderr
+            .trim_end()
+            .ends_with("refused (`redlock doctor` shows more)"),
+        "{end:?}"
+    );
     let end = outcome(redlock(&["status"]).env("REDLOCK_URL", &url));
     assert_line(&end, 69, &[&refused, "; the URL is from $REDLOCK_URL"]);
     let directory = tempfile::tempdir().unwrap();

@@ -399,6 +399,7 @@ pub fn outcome_of(exit: Exit) -> lock::HoldOutcome {
         Exit::Success
         | Exit::Command(_)
         | Exit::StaleFence
+        | Exit::Unfit
         | Exit::Usage
         | Exit::Unreachable
         | Exit::Busy(_)

@@ -1,0 +1,54 @@
+//! This host. Pure.
+
+use std::time::Duration;
+
+use super::super::finding::{Check, Finding, Group};
+use super::super::host::Host;
+use crate::report::format_duration;
+
+pub(super) fn this_host(host: &Host) -> [Finding; 4] {
+    let judge = |check, ok: &str, result: &Result<(), String>, without: &str, fix: &str| {
+        let check = Check(check, Group::Host);
+        match result {
+            Ok(()) => check.ok(ok),
+            Err(why) => check.warn(format!("{why}: {without}"), fix),
+        }
+    };
+    let clock = Check("boottime", Group::Host);
+    let clock = match &host.boot_clock {
+        Ok(Duration::ZERO) => clock.ok("leases are counted while the machine is suspended"),
+        Ok(suspended) => clock.ok(format!(
+            "leases are counted in suspend, {} since boot",
+            format_duration(*suspended)
+        )),
+        Err(why) => clock.fail(
+            format!("{why}: after a suspend, redlock would believe in leases that have ended"),
+            "Linux 3.15 or later, without a filter for timerfd_create and CLOCK_BOOTTIME",
+        ),
+    };
+    let filter = "permit it: a filter of system calls (seccomp) is the usual reason";
+    [
+        clock,
+        judge(
+            "pdeathsig",
+            "the kernel kills a command whose redlock was killed",
+            &host.pdeathsig,
+            "a command outlives a redlock that was killed",
+            filter,
+        ),
+        judge(
+            "pidfd",
+            "processes are watched and signalled by descriptor",
+            &host.pidfd,
+            "whether a dead holder's command is gone isn't known",
+            "Linux 5.3 or later, without a filter for pidfd_open",
+        ),
+        judge(
+            "subreaper",
+            "what a command leaves behind stays with redlock",
+            &host.subreaper,
+            "what a command leaves behind may escape",
+            filter,
+        ),
+    ]
+}

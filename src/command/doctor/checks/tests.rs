@@ -1,0 +1,970 @@
+//! What the checks make of evidence that is as it should be, but for one thing.
+
+use std::collections::BTreeMap;
+
+use super::super::finding::Level;
+use super::*;
+use crate::lock::doctor::{
+    ClockOffset, Known, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip,
+    SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity, Verdict,
+};
+use crate::lock::{Hold, Inspected, Key};
+
+const INFO: &str = "redis_version:7.0.15\r\nredis_mode:standalone\r\nos:Linux\r\n\
+    process_supervised:no\r\nuptime_in_seconds:100000\r\nconnected_clients:3\r\nmaxclients:10000\r\n\
+    used_memory:1000000\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nevicted_keys:0\r\n\
+    aof_enabled:1\r\naof_last_write_status:ok\r\nrdb_last_save_time:1000\r\n\
+    rdb_last_bgsave_status:ok\r\nrole:master\r\nconnected_slaves:0\r\ncluster_enabled:0\r\n";
+
+const MEASURE: Measure = Measure {
+    ttl: Duration::from_secs(30),
+    now: 2000,
+};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn trip(us: u64, ahead_us: i64) -> RoundTrip {
+    RoundTrip {
+        took: Duration::from_micros(us),
+        clock: Some(ClockOffset {
+            ahead_us,
+            error_us: us / 2,
+        }),
+    }
+}
+
+/// A server at which nothing is wrong.
+fn healthy() -> Evidence {
+    let config = [("save", ""), ("appendfsync", "everysec"), ("timeout", "0")];
+    Evidence {
+        place: "redis.internal:6379".into(),
+        redis_cli: vec!["redis-cli".into(), "-h".into(), "redis.internal".into()],
+        prefix: "redlock:".into(),
+        prefix_has_tag: false,
+        user: Some("jobs".into()),
+        transport: Transport::Plain { is_loopback: false },
+        timeout: ms(2000),
+        connected: Ok(ms(1)),
+        certificate: None,
+        own_certificate: None,
+        info: Ok(Info::parse(INFO)),
+        config: config.map(|(name, value)| (name, Ok(value.into()))).into(),
+        round_trips: Ok(vec![trip(200, 10), trip(300, 20)]),
+        replicas: Vec::new(),
+        nodes: Vec::new(),
+        slot: None,
+        knows_replicas: false,
+        probes: Ok(Vec::new()),
+        scripts: Ok(Trial {
+            done: 12,
+            took: ms(1),
+            failure: None,
+        }),
+        messages: Ok(Messages {
+            resp3: true,
+            refused: None,
+            is_subscribed: true,
+            was_granted: true,
+            was_invalidated: true,
+        }),
+        named: None,
+        sentinels: None,
+        acknowledged: Ok(9),
+    }
+}
+
+fn host() -> Host {
+    Host {
+        boot_clock: Ok(Duration::ZERO),
+        pdeathsig: Ok(()),
+        pidfd: Ok(()),
+        subreaper: Ok(()),
+    }
+}
+
+/// The same server, where INFO has these lines in place of others.
+fn with_info(lines: &[&str]) -> Evidence {
+    let fields: BTreeMap<&str, &str> = INFO
+        .lines()
+        .chain(lines.iter().copied())
+        .filter_map(|line| line.split_once(':'))
+        .collect();
+    let text: Vec<String> = fields.iter().map(|(k, v)| format!("{k}:{v}")).collect();
+    Evidence {
+        info: Ok(Info::parse(&text.join("\n"))),
+        ..healthy()
+    }
+}
+
+/// All but this check are well; its level, what it says, and the fix.
+#[track_caller]
+fn only(evidence: &Evidence, check: &str) -> (Level, String, String) {
+    let all = all(evidence, &host(), MEASURE);
+    let bad: Vec<&Finding> = all.iter().filter(|it| it.level != Level::Ok).collect();
+    assert!(bad.iter().all(|it| it.check == check), "{bad:#?}");
+    let found = all.iter().find(|it| it.check == check).expect("the check");
+    assert!(
+        found.level == Level::Ok || found.fix.is_some() || found.unknown.is_some(),
+        "{found:?}"
+    );
+    let fix = found.fix.clone().unwrap_or_default();
+    (found.level, found.says.clone(), fix)
+}
+
+#[track_caller]
+fn assert_only(evidence: &Evidence, check: &str, level: Level, says: &str, fix: &str) {
+    let found = only(evidence, check);
+    assert_eq!(found.0, level, "{found:?}");
+    assert!(found.1.contains(says), "{says:?}: {found:?}");
+    assert!(found.2.contains(fix), "{fix:?}: {found:?}");
+}
+
+#[test]
+fn where_nothing_is_wrong_all_is_ok_and_each_check_has_a_name_of_its_own() {
+    let all = all(&healthy(), &host(), MEASURE);
+    assert!(all.iter().all(|it| it.level == Level::Ok), "{all:#?}");
+    let mut names: Vec<&str> = all.iter().map(|it| it.check).collect();
+    let many = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), many, "{names:?}");
+}
+
+#[test]
+#[allow(clippy::too_many_lines)] // A table.
+fn what_info_says_is_judged() {
+    use Level::{Fail, Ok, Warn};
+    let noeviction = "redis-cli -h redis.internal CONFIG SET maxmemory-policy noeviction";
+    let append = "redis-cli -h redis.internal CONFIG SET appendonly yes";
+    for (lines, check, level, says, fix) in [
+        // Eviction.
+        (
+            &["maxmemory_policy:allkeys-lru", "maxmemory:100000000"][..],
+            "eviction",
+            Fail,
+            "when it is full it evicts locks",
+            noeviction,
+        ),
+        (
+            &[
+                "maxmemory_policy:volatile-ttl",
+                "maxmemory:1",
+                "evicted_keys:7",
+            ],
+            "eviction",
+            Fail,
+            "has evicted 7 keys",
+            noeviction,
+        ),
+        (
+            &["maxmemory_policy:allkeys-lru"],
+            "eviction",
+            Warn,
+            "once there is a maxmemory",
+            noeviction,
+        ),
+        (
+            &["maxmemory:1100000"],
+            "eviction",
+            Warn,
+            "no new lock is granted",
+            "raise maxmemory",
+        ),
+        (
+            &["maxmemory:9000000"],
+            "eviction",
+            Ok,
+            "1.0 MB of 9.0 MB used",
+            "",
+        ),
+        // Persistence and restarts.
+        (
+            &["aof_last_write_status:err"],
+            "persistence",
+            Warn,
+            "can't be written",
+            "disk is full",
+        ),
+        (
+            &["aof_enabled:0"],
+            "persistence",
+            Warn,
+            "a restart forgets all locks",
+            append,
+        ),
+        (
+            &["uptime_in_seconds:3"],
+            "uptime",
+            Ok,
+            "with the locks from before",
+            "",
+        ),
+        // Roles.
+        (
+            &["role:active-replica", "master_host:b", "master_port:6379"],
+            "role",
+            Fail,
+            "writable, and a replica of b:6379",
+            "active-replica no",
+        ),
+        (
+            &[
+                "role:slave",
+                "slave_read_only:0",
+                "master_host:b",
+                "master_port:6379",
+            ],
+            "role",
+            Fail,
+            "writable, and a replica of b:6379",
+            "replica-read-only yes",
+        ),
+        (
+            &["active_replica:1"],
+            "role",
+            Fail,
+            "each of the two grants the same lock",
+            "one writer only",
+        ),
+        (
+            &[
+                "role:slave",
+                "slave_read_only:1",
+                "master_host:b",
+                "master_port:7",
+                "master_link_status:up",
+            ],
+            "role",
+            Fail,
+            "a read-only replica of b:7 (link up)",
+            "--url redis://b:7",
+        ),
+        (
+            &["connected_slaves:2"],
+            "role",
+            Ok,
+            "primary of 2 replicas",
+            "",
+        ),
+        (
+            &["redis_mode:sentinel"],
+            "server",
+            Fail,
+            "holds none",
+            "the primary",
+        ),
+        (
+            &["valkey_version:8.1.0", "server_name:valkey"],
+            "server",
+            Ok,
+            "Valkey 8.1.0",
+            "",
+        ),
+        (
+            &["executable:/usr/bin/keydb-server"],
+            "server",
+            Ok,
+            "KeyDB 7.0.15",
+            "",
+        ),
+        (
+            &["os:Amazon ElastiCache"],
+            "server",
+            Ok,
+            "Redis 7.0.15 (Amazon ElastiCache)",
+            "",
+        ),
+        // Replicas.
+        (
+            &[
+                "slave0:ip=b,port=1,state=online,offset=5,lag=0",
+                "master_repl_offset:5",
+            ],
+            "replicas",
+            Ok,
+            "1 in sync, none behind",
+            "",
+        ),
+        (
+            &[
+                "slave0:ip=b,port=1,state=online,offset=5,lag=60",
+                "master_repl_offset:5",
+            ],
+            "replicas",
+            Warn,
+            "b:1 was last heard of 1m ago",
+            "INFO replication",
+        ),
+        (
+            &[
+                "slave0:ip=b,port=1,state=online,offset=5,lag=0",
+                "master_repl_offset:5000005",
+            ],
+            "replicas",
+            Warn,
+            "b:1 is 5.0 MB behind",
+            "INFO replication",
+        ),
+        (
+            &["slave0:ip=b,port=1,state=wait_bgsave,offset=0,lag=0"],
+            "replicas",
+            Warn,
+            "b:1 is not in sync yet",
+            "INFO replication",
+        ),
+        // Others.
+        (
+            &["cluster_enabled:1"],
+            "cluster",
+            Fail,
+            "redlock: has no hash tag",
+            "--prefix '{redlock}:'",
+        ),
+        (
+            &["connected_clients:9500"],
+            "clients",
+            Warn,
+            "9500 of at most 10000",
+            "maxclients",
+        ),
+    ] {
+        assert_only(&with_info(lines), check, level, says, fix);
+    }
+}
+
+#[test]
+fn a_server_without_an_append_only_file_forgets_and_with_a_supervisor_its_replicas_forget_too() {
+    let judge = |lines: &[&str], save: &str| {
+        let mut evidence = with_info(&[&["aof_enabled:0"], lines].concat());
+        evidence.config.insert("save", Ok(save.into()));
+        let found = persistence(&evidence, MEASURE);
+        (found.level, found.says, uptime(&evidence, MEASURE).level)
+    };
+    let rule = "3600 1 300 100";
+    let (level, says, _) = judge(&[], rule);
+    assert_eq!(level, Level::Warn);
+    assert!(says.ends_with("since the last one, 16m 40s ago"), "{says}");
+    let (level, says, _) = judge(&["rdb_last_bgsave_status:err"], rule);
+    assert_eq!(level, Level::Warn);
+    assert!(says.starts_with("the last snapshot failed"), "{says}");
+    let replica = "connected_slaves:1";
+    assert_eq!(judge(&[replica], "").0, Level::Warn);
+    assert_eq!(
+        judge(&[replica, "process_supervised:systemd"], "").0,
+        Level::Fail
+    );
+    assert_eq!(judge(&["process_supervised:systemd"], "").0, Level::Warn);
+    for save in ["", rule] {
+        assert_eq!(judge(&["uptime_in_seconds:3"], save).2, Level::Warn);
+        assert_eq!(judge(&["uptime_in_seconds:31"], save).2, Level::Ok);
+    }
+}
+
+#[test]
+fn what_a_managed_service_does_not_show_is_not_known_and_nothing_fails() {
+    let denied = |command| Unknown::Denied(command);
+    let mut evidence = with_info(&["aof_enabled:0"]);
+    for value in evidence.config.values_mut() {
+        *value = Err(denied("CONFIG"));
+    }
+    let (level, says, _) = only(&evidence, "persistence");
+    assert_eq!(level, Level::Unknown);
+    assert_eq!(says, "not checked: CONFIG is not permitted");
+    let fix = permit(&evidence, &denied("CONFIG")).unwrap();
+    assert_eq!(
+        fix,
+        "redis-cli -h redis.internal ACL SETUSER jobs '+config|get'"
+    );
+
+    evidence.info = Err(denied("INFO"));
+    let found = all(&evidence, &host(), MEASURE);
+    assert!(found.iter().all(|it| it.level < Level::Warn), "{found:#?}");
+    let reasons = not_known(&found);
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert!(reasons[0].1.contains(&"eviction") && reasons[0].1.contains(&"role"));
+}
+
+#[test]
+fn latency_is_judged_by_the_time_between_renewals() {
+    for (longest, level) in [
+        (ms(999), Level::Ok),
+        (ms(1000), Level::Warn),
+        (ms(10_000), Level::Fail),
+    ] {
+        let mut trips = vec![trip(100, 0); 39];
+        trips.push(RoundTrip {
+            took: longest,
+            clock: None,
+        });
+        let evidence = Evidence {
+            round_trips: Ok(trips),
+            ..healthy()
+        };
+        let found = latency(&evidence, MEASURE);
+        assert_eq!(found.level, level, "{found:?}");
+        assert!(found.says.starts_with("p50 0.1 ms, p99 "), "{found:?}");
+        assert_eq!(found.facts["p50_us"], 100);
+    }
+    // A slow one of a hundred is the most, and not the 99th percentile.
+    let mut trips = vec![trip(100, 0); 99];
+    trips.push(trip(5_000_000, 0));
+    let evidence = Evidence {
+        round_trips: Ok(trips),
+        ..healthy()
+    };
+    assert_eq!(latency(&evidence, MEASURE).level, Level::Ok);
+}
+
+fn replica(ahead_us: i64, priority: u32) -> Replica {
+    Replica {
+        entry: ReplicaEntry {
+            host: "b".into(),
+            port: 6379,
+            is_online: true,
+            behind: Some(0),
+            last_heard: Some(Duration::ZERO),
+        },
+        clock: Ok(ClockOffset {
+            ahead_us,
+            error_us: 1000,
+        }),
+        info: Ok(Info::parse(&format!("slave_priority:{priority}"))),
+    }
+}
+
+#[test]
+fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
+    for (server, replicas, level, says) in [
+        (0, &[][..], Level::Ok, "agrees with this host's"),
+        (-5_000_000, &[], Level::Ok, "the server's is 5.0 s behind"),
+        (11_000_000, &[], Level::Warn, "status and history"),
+        (0, &[400_000], Level::Ok, "the other servers' within"),
+        // What the questions took doesn't count.
+        (0, &[500_500], Level::Ok, "the other servers' within"),
+        (
+            0,
+            &[400_000, 600_000],
+            Level::Warn,
+            "b:6379 is 599 ms from the primary's",
+        ),
+        (0, &[-15_100_000], Level::Fail, "too early or too late"),
+        // All are wrong alike.
+        (
+            3_000_000,
+            &[3_000_000],
+            Level::Ok,
+            "the other servers' within 1.0 ms",
+        ),
+    ] {
+        let evidence = Evidence {
+            round_trips: Ok(vec![trip(200, server)]),
+            replicas: replicas.iter().map(|&ahead| replica(ahead, 100)).collect(),
+            ..healthy()
+        };
+        let found = clocks(&evidence, MEASURE);
+        assert_eq!(found.level, level, "{found:?}");
+        assert!(found.says.contains(says), "{says:?}: {found:?}");
+    }
+    let evidence = Evidence {
+        nodes: vec![replica(-900_000, 100)],
+        ..healthy()
+    };
+    assert_only(
+        &evidence,
+        "clocks",
+        Level::Warn,
+        "b:6379 is 89",
+        "--clock-skew",
+    );
+}
+
+#[test]
+fn replicas_that_may_never_be_promoted_are_none() {
+    let lines = [
+        "slave0:ip=b,port=6379,state=online,offset=5,lag=0",
+        "master_repl_offset:5",
+    ];
+    for (priority, level) in [(100, Level::Ok), (0, Level::Warn)] {
+        let evidence = Evidence {
+            replicas: vec![replica(0, priority)],
+            ..with_info(&lines)
+        };
+        assert_eq!(replicas_level(&evidence), level);
+    }
+}
+
+fn replicas_level(evidence: &Evidence) -> Level {
+    replicas(evidence).level
+}
+
+fn sentinel(primary: &str) -> SentinelAnswer {
+    SentinelAnswer {
+        primary: primary.into(),
+        flags: "master".into(),
+        quorum: 2,
+        sentinels: 3,
+        replicas: 1,
+        down_after: ms(5000),
+        failover_timeout: ms(60_000),
+    }
+}
+
+fn by_sentinels(answers: Vec<Known<SentinelAnswer>>) -> Evidence {
+    let places = ["s1:26379", "s2:26379", "s3:26379"].map(str::to_owned);
+    Evidence {
+        sentinels: Some(SentinelEvidence {
+            primary: "mymaster".into(),
+            answers: places.into_iter().zip(answers).collect(),
+        }),
+        acknowledged: Ok(1),
+        knows_replicas: true,
+        ..with_info(&["connected_slaves:1"])
+    }
+}
+
+#[test]
+fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
+    let one = || Ok(sentinel("a:1"));
+    let with = |change: fn(&mut SentinelAnswer)| {
+        let mut answer = sentinel("a:1");
+        change(&mut answer);
+        Ok(answer)
+    };
+    let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
+    for (answers, level, says, fix) in [
+        (
+            vec![one(), one(), one()],
+            Level::Ok,
+            "3 of 3 agree on a:1; quorum 2 of 3",
+            "",
+        ),
+        (
+            vec![one(), one(), gone()],
+            Level::Warn,
+            "2 of 3 agree on a:1; s3:26379 gives no answer",
+            "start it",
+        ),
+        (
+            vec![gone(), gone(), gone()],
+            Level::Fail,
+            "none of 3 answers",
+            "start them",
+        ),
+        (
+            vec![one(), Ok(sentinel("b:1")), one()],
+            Level::Fail,
+            "s1:26379 says that mymaster is a:1, s2:26379 says b:1",
+            "logs",
+        ),
+        (
+            vec![with(|it| it.quorum = 4), one(), one()],
+            Level::Fail,
+            "the quorum of 4 is more than the 3",
+            "quorum 2",
+        ),
+        (
+            vec![with(|it| it.sentinels = 2)],
+            Level::Warn,
+            "2 in all",
+            "three or more",
+        ),
+    ] {
+        let evidence = by_sentinels(answers);
+        let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
+        assert_eq!(found.level, level, "{found:?}");
+        assert!(found.says.contains(says), "{says:?}: {found:?}");
+        assert!(found.fix.unwrap_or_default().contains(fix), "{fix:?}");
+    }
+}
+
+#[test]
+fn a_failover_should_be_over_before_a_lease_ends() {
+    for (down_after, level) in [
+        (5000, Level::Ok),
+        (18_000, Level::Ok),
+        (18_001, Level::Warn),
+    ] {
+        let mut slow = sentinel("a:1");
+        slow.down_after = ms(down_after);
+        let evidence = by_sentinels(vec![Ok(sentinel("a:1")), Ok(slow)]);
+        let found = failover(evidence.sentinels.as_ref().unwrap(), MEASURE);
+        assert_eq!(found.level, level, "{found:?}");
+        assert!(found.says.contains("is retried after 2m"), "{found:?}");
+        let fix = found.fix.unwrap_or_default();
+        assert_eq!(
+            fix.contains("down-after-milliseconds 5000"),
+            level == Level::Warn
+        );
+    }
+}
+
+#[test]
+fn sync_is_possible_where_the_replicas_confirm() {
+    let all = || by_sentinels(vec![Ok(sentinel("a:1"))]);
+    let plain = |connected: &str, confirmed| Evidence {
+        acknowledged: confirmed,
+        ..with_info(&[connected])
+    };
+    for (evidence, level, says) in [
+        (all(), Level::Ok, "--sync all is possible: 1 replica"),
+        (
+            plain("connected_slaves:2", Ok(2)),
+            Level::Ok,
+            "--sync 2 is possible",
+        ),
+        (
+            plain("connected_slaves:2", Ok(1)),
+            Level::Warn,
+            "1 of 2 replicas confirm",
+        ),
+        (plain("connected_slaves:0", Ok(0)), Level::Ok, "no replica"),
+        (
+            plain("connected_slaves:1", Err(Unknown::Denied("WAIT"))),
+            Level::Unknown,
+            "WAIT is not permitted",
+        ),
+        (
+            Evidence {
+                knows_replicas: true,
+                ..with_info(&[])
+            },
+            Level::Warn,
+            "nothing takes over",
+        ),
+    ] {
+        let found = sync(&evidence);
+        assert_eq!(found.level, level, "{found:?}");
+        assert!(found.says.contains(says), "{says:?}: {found:?}");
+    }
+}
+
+#[test]
+fn the_missing_rules_are_named_as_they_are_typed() {
+    let probe = |subject, verdict| Probe { subject, verdict };
+    let evidence = |probes| Evidence {
+        probes: Ok(probes),
+        ..healthy()
+    };
+    let lacking = evidence(vec![
+        probe(Subject::Command("get"), Verdict::Permitted),
+        probe(Subject::Command("set"), Verdict::Denied),
+        probe(Subject::Keys("{redlock:".into()), Verdict::Denied),
+        probe(Subject::Optional("publish"), Verdict::Denied),
+        probe(Subject::Keys("redlock:".into()), Verdict::Unclear),
+    ]);
+    assert_only(
+        &lacking,
+        "permissions",
+        Level::Fail,
+        "user \"jobs\" lacks +set ~{redlock:*",
+        "redis-cli -h redis.internal ACL SETUSER jobs +set '~{redlock:*' +publish",
+    );
+    let mut polling = evidence(vec![probe(Subject::Optional("publish"), Verdict::Denied)]);
+    assert_only(
+        &polling,
+        "permissions",
+        Level::Warn,
+        "+publish, which",
+        "+publish",
+    );
+    polling.messages.as_mut().unwrap().was_granted = false;
+    let found = messages(&polling);
+    assert_eq!(found.level, Level::Warn);
+    assert_eq!(
+        found.fix.unwrap(),
+        "redis-cli -h redis.internal ACL SETUSER jobs +publish"
+    );
+    let renamed = evidence(vec![
+        probe(Subject::Command("eval"), Verdict::Missing),
+        probe(Subject::Command("evalsha"), Verdict::Missing),
+        probe(Subject::Optional("client|tracking"), Verdict::Missing),
+    ]);
+    assert_only(
+        &renamed,
+        "commands",
+        Level::Fail,
+        "EVAL, EVALSHA are missing",
+        "rename-command",
+    );
+}
+
+#[test]
+fn without_messages_waiters_poll_and_the_reason_is_said() {
+    let heard = |resp3, is_subscribed, refused: Option<&str>| Evidence {
+        messages: Ok(Messages {
+            resp3,
+            refused: refused.map(str::to_owned),
+            is_subscribed,
+            was_granted: false,
+            was_invalidated: true,
+        }),
+        ..healthy()
+    };
+    for (evidence, says) in [
+        (heard(false, false, None), "no RESP3"),
+        (
+            heard(false, false, Some("ERR unknown command")),
+            "ERR unknown command",
+        ),
+        (heard(true, false, None), "can't subscribe"),
+        (heard(true, true, None), "no message arrived"),
+    ] {
+        assert_only(&evidence, "messages", Level::Warn, says, "Redis 6");
+    }
+    let mut untracked = healthy();
+    untracked.messages.as_mut().unwrap().was_invalidated = false;
+    assert_only(&untracked, "tracking", Level::Warn, "every 10s", "Redis 6");
+}
+
+#[test]
+fn a_certificate_is_renewed_in_time() {
+    let day = 86400;
+    for (left, long, level, says) in [
+        (61 * day, 90 * day, Level::Ok, "for 61d more"),
+        (13 * day, 90 * day, Level::Warn, "expires in 13d"),
+        (-3600, 90 * day, Level::Fail, "has expired, 1h ago"),
+        // One that lives for a day only.
+        (5 * 3600, day, Level::Ok, "for 5h more"),
+        (3600, day, Level::Warn, "expires in 1h"),
+    ] {
+        let until = MEASURE.now + left;
+        let validity = Validity {
+            from: until - long,
+            until,
+        };
+        let host = "redis.internal";
+        let encrypted = Evidence {
+            transport: Transport::Tls { host: host.into() },
+            certificate: Some(validity),
+            ..healthy()
+        };
+        let fix = if level == Level::Ok { "" } else { "renew" };
+        assert_only(&encrypted, "tls", level, says, fix);
+        let ours = Evidence {
+            own_certificate: Some(validity),
+            ..healthy()
+        };
+        assert_only(&ours, "client-certificate", level, says, fix);
+    }
+}
+
+#[test]
+fn a_connection_that_failed_says_why_and_all_else_is_not_known() {
+    let failed = |kind, message: &str, transport| Evidence {
+        connected: Err(Error::new(kind, message.into())),
+        transport,
+        info: Err(Unknown::NotAsked),
+        round_trips: Err(Unknown::NotAsked),
+        probes: Err(Unknown::NotAsked),
+        scripts: Err(Unknown::NotAsked),
+        messages: Err(Unknown::NotAsked),
+        ..healthy()
+    };
+    let plain = Transport::Plain { is_loopback: false };
+    let tls = Transport::Tls { host: "h".into() };
+    for (evidence, check, says, fix) in [
+        (
+            failed(
+                ErrorKind::Unreachable,
+                "can't reach Redis at h: connection refused",
+                plain.clone(),
+            ),
+            "connection",
+            "connection refused",
+            "start Redis",
+        ),
+        (
+            failed(
+                ErrorKind::Unreachable,
+                "can't reach Redis at h: no answer in time",
+                plain.clone(),
+            ),
+            "connection",
+            "no answer in time",
+            "firewall",
+        ),
+        (
+            failed(
+                ErrorKind::Refused,
+                "Redis at redis.internal:6379 requires a password; use --password-file",
+                plain,
+            ),
+            "connection",
+            "requires a password",
+            "use --password-file",
+        ),
+        (
+            failed(
+                ErrorKind::Config,
+                "TLS with h failed: expired; renew it",
+                tls,
+            ),
+            "tls",
+            "TLS with h failed: expired",
+            "renew it",
+        ),
+    ] {
+        let found = all(&evidence, &host(), MEASURE);
+        let bad: Vec<&Finding> = found.iter().filter(|it| it.level == Level::Fail).collect();
+        assert_eq!(bad.len(), 1, "{bad:?}");
+        assert_eq!(bad[0].check, check);
+        assert!(bad[0].says.contains(says), "{bad:?}");
+        assert!(bad[0].fix.as_ref().unwrap().contains(fix), "{bad:?}");
+        assert!(found.iter().all(|it| it.level != Level::Warn), "{found:#?}");
+    }
+}
+
+#[test]
+fn writes_that_are_refused_are_one_failure() {
+    for (kind, message) in [
+        (
+            ErrorKind::NotNow,
+            "Redis at redis.internal:6379 is not ready: it has no memory left; free some",
+        ),
+        (
+            ErrorKind::Replica,
+            "Redis at redis.internal:6379 is a read-only replica; use the URL of its primary",
+        ),
+    ] {
+        let evidence = Evidence {
+            scripts: Ok(Trial {
+                done: 0,
+                took: ms(1),
+                failure: Some(("acquire", Error::new(kind, message.into()))),
+            }),
+            ..healthy()
+        };
+        let found = writes(&evidence);
+        assert_eq!(found.level, Level::Fail);
+        assert!(found.says.starts_with("refused: it "), "{found:?}");
+        assert!(found.fix.is_some());
+        assert_eq!(scripts(&evidence).level, Level::Unknown);
+    }
+    let broken = Evidence {
+        scripts: Ok(Trial {
+            done: 3,
+            took: ms(1),
+            failure: Some((
+                "check",
+                Error::new(ErrorKind::Internal, "Redis answered: no".into()),
+            )),
+        }),
+        ..healthy()
+    };
+    assert_eq!(scripts(&broken).says, "check: Redis answered: no");
+    assert_eq!(writes(&broken).level, Level::Unknown);
+}
+
+#[test]
+fn time_outs_that_cost_renewals_are_named() {
+    let slow = Evidence {
+        timeout: Duration::from_secs(11),
+        ..healthy()
+    };
+    assert_only(
+        &slow,
+        "timeouts",
+        Level::Warn,
+        "--connect-timeout 11s",
+        "--connect-timeout 10s",
+    );
+    let mut idle = healthy();
+    idle.config.insert("timeout", Ok("5".into()));
+    assert_only(
+        &idle,
+        "timeouts",
+        Level::Warn,
+        "idle for 5s",
+        "CONFIG SET timeout 0",
+    );
+    idle.config.insert("timeout", Ok("300".into()));
+    assert_only(&idle, "timeouts", Level::Ok, "kept for 5m", "");
+}
+
+#[test]
+fn what_is_stored_under_a_name_is_said() {
+    let found = |key| Inspected {
+        name: "deploy".parse().unwrap(),
+        restarted: None,
+        fence: None,
+        now_ms: 0,
+        key,
+        frozen: None,
+        waiters: Vec::new(),
+        usual: None,
+    };
+    let foreign = |left| {
+        Key::Held(vec![Hold {
+            id: "0123".into(),
+            left,
+            holder: None,
+        }])
+    };
+    let named = |found: Option<Inspected>, strangers: Vec<Stranger>| Evidence {
+        named: Some(Ok(NamedLock {
+            key: "redlock:deploy".into(),
+            strangers,
+            found,
+        })),
+        ..healthy()
+    };
+    let stranger = |key: &str| Stranger {
+        key: key.into(),
+        found: "zset".into(),
+        expected: "string",
+    };
+    for (evidence, level, says, fix) in [
+        (
+            named(Some(found(Key::Free)), Vec::new()),
+            Level::Ok,
+            "\"deploy\" is free",
+            "",
+        ),
+        (
+            named(Some(found(foreign(Some(ms(9000))))), Vec::new()),
+            Level::Ok,
+            "another client",
+            "",
+        ),
+        (
+            named(Some(found(foreign(None))), Vec::new()),
+            Level::Fail,
+            "has no expiry",
+            "redlock release --force deploy",
+        ),
+        (
+            named(None, vec![stranger("redlock:deploy")]),
+            Level::Fail,
+            "is a sorted set of another program",
+            "another name or --prefix",
+        ),
+        (
+            named(None, vec![stranger("a"), stranger("b")]),
+            Level::Fail,
+            "(and 1 key more)",
+            "RENAME",
+        ),
+    ] {
+        assert_only(&evidence, "name", level, says, fix);
+    }
+}
+
+#[test]
+fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
+    let lacks = Host {
+        boot_clock: Err("CLOCK_BOOTTIME fails".into()),
+        pdeathsig: Err("PR_SET_PDEATHSIG fails".into()),
+        pidfd: Err("pidfd_open fails".into()),
+        subreaper: Err("PR_SET_CHILD_SUBREAPER fails".into()),
+    };
+    let levels = this_host(&lacks).map(|it| (it.level, it.fix.is_some()));
+    let warned = (Level::Warn, true);
+    assert_eq!(levels, [(Level::Fail, true), warned, warned, warned]);
+    let suspended = Host {
+        boot_clock: Ok(Duration::from_secs(7200)),
+        ..host()
+    };
+    assert!(this_host(&suspended)[0].says.contains("2h since boot"));
+}

@@ -1,0 +1,123 @@
+//! What a check says: a level, the evidence, and what to type where it isn't well. Pure.
+
+use serde::Serialize;
+use serde_json::Map;
+
+use crate::lock::doctor::Unknown;
+
+/// How well it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Ok,
+    /// It couldn't be found out.
+    Unknown,
+    /// Locks are safe, but something is slower than it could be, or will fail one day.
+    Warn,
+    /// Locks can't be acquired, or two may hold the same one.
+    Fail,
+}
+
+/// What a check is about, in the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    Way,
+    Server,
+    Locks,
+    Host,
+}
+
+impl Group {
+    pub const ALL: [Self; 4] = [Self::Way, Self::Server, Self::Locks, Self::Host];
+
+    /// Its heading.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::Way => "The way to Redis",
+            Self::Server => "The server",
+            Self::Locks => "Locks on it",
+            Self::Host => "This host",
+        }
+    }
+}
+
+/// What a check says; the shape is part of the contract.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    pub check: &'static str,
+    pub group: Group,
+    pub level: Level,
+    pub says: String,
+    /// What to type, or to do.
+    pub fix: Option<String>,
+    /// Numbers for programs.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub facts: Map<String, serde_json::Value>,
+    /// There is nothing to say about it here.
+    #[serde(skip)]
+    pub is_moot: bool,
+    /// Why it isn't known.
+    #[serde(skip)]
+    pub unknown: Option<Unknown>,
+}
+
+/// The name of a check and its group, from which its findings are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Check(pub &'static str, pub Group);
+
+impl Check {
+    fn finding(self, level: Level, says: impl Into<String>) -> Finding {
+        Finding {
+            check: self.0,
+            group: self.1,
+            level,
+            says: says.into(),
+            fix: None,
+            facts: Map::new(),
+            is_moot: false,
+            unknown: None,
+        }
+    }
+
+    pub fn ok(self, says: impl Into<String>) -> Finding {
+        self.finding(Level::Ok, says)
+    }
+
+    pub fn warn(self, says: impl Into<String>, fix: impl Into<String>) -> Finding {
+        Finding {
+            fix: Some(fix.into()),
+            ..self.finding(Level::Warn, says)
+        }
+    }
+
+    pub fn fail(self, says: impl Into<String>, fix: impl Into<String>) -> Finding {
+        Finding {
+            fix: Some(fix.into()),
+            ..self.finding(Level::Fail, says)
+        }
+    }
+
+    /// It doesn't matter here, so a person isn't shown it.
+    pub fn moot(self, says: impl Into<String>) -> Finding {
+        Finding {
+            is_moot: true,
+            ..self.ok(says)
+        }
+    }
+
+    pub fn unknown(self, why: &Unknown) -> Finding {
+        Finding {
+            unknown: Some(why.clone()),
+            ..self.finding(Level::Unknown, format!("not checked: {why}"))
+        }
+    }
+}
+
+impl Finding {
+    /// The same with a number for programs.
+    pub fn with(mut self, name: &str, fact: impl Into<serde_json::Value>) -> Self {
+        self.facts.insert(name.to_owned(), fact.into());
+        self
+    }
+}

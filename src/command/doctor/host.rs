@@ -1,0 +1,63 @@
+//! What this host's kernel can do, of what redlock relies on.
+
+use std::io;
+use std::time::Duration;
+
+use nix::sys::prctl;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::clock::Timer;
+use crate::reason::reason;
+use crate::sys;
+
+/// What it can do; what it said otherwise.
+#[derive(Debug)]
+pub struct Host {
+    /// How long it was suspended since it was started, on a clock that runs meanwhile.
+    pub boot_clock: Result<Duration, String>,
+    /// A process can be killed when its parent ends.
+    pub pdeathsig: Result<(), String>,
+    /// A process can be watched by a descriptor.
+    pub pidfd: Result<(), String>,
+    /// Orphans can be adopted.
+    pub subreaper: Result<(), String>,
+}
+
+impl Host {
+    /// Tries all of it on this process, which stays as it is.
+    pub fn examine() -> Self {
+        Self {
+            boot_clock: boot_clock().map_err(|error| said("CLOCK_BOOTTIME", error)),
+            pdeathsig: prctl::get_pdeathsig()
+                .and_then(prctl::set_pdeathsig)
+                .map_err(|error| said("PR_SET_PDEATHSIG", error)),
+            pidfd: pidfd(),
+            subreaper: prctl::get_child_subreaper()
+                .and_then(prctl::set_child_subreaper)
+                .map_err(|error| said("PR_SET_CHILD_SUBREAPER", error)),
+        }
+    }
+}
+
+fn said(what: &str, error: nix::Error) -> String {
+    format!("{what} fails ({})", reason(&error.into()))
+}
+
+fn boot_clock() -> nix::Result<Duration> {
+    let awake: Duration = clock_gettime(ClockId::CLOCK_MONOTONIC)?.into();
+    let all: Duration = clock_gettime(ClockId::CLOCK_BOOTTIME)?.into();
+    Timer::new()?;
+    // In a container both may have been moved.
+    let suspended = all.saturating_sub(awake);
+    Ok(Duration::from_secs(suspended.as_secs()))
+}
+
+fn pidfd() -> Result<(), String> {
+    let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    let failed = |error: &io::Error| format!("pidfd_open fails ({})", reason(error));
+    match sys::pidfd(own) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err("pidfd_open doesn't find this process".into()),
+        Err(error) => Err(failed(&error)),
+    }
+}

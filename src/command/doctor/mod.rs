@@ -1,0 +1,97 @@
+//! `redlock doctor`: whether this Redis is fit to hold locks, whether we may use it, and what to do where it
+//! isn't so.
+//!
+//! `lock::doctor` asks the server, `host` this machine; `checks` judges what was found, `page` draws it for
+//! people.
+
+mod checks;
+mod finding;
+mod host;
+mod page;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use self::checks::Measure;
+use self::finding::{Finding, Level};
+use self::host::Host;
+use self::page::Page;
+use super::identity::own_identity;
+use super::usage::name;
+use crate::cli;
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::lock::{Name, Who};
+use crate::report::{self, escaped_json, has_colors, print};
+
+/// When all questions end. The rest of the two seconds is for starting and drawing.
+const WITHIN: Duration = Duration::from_millis(1700);
+
+/// Everything as one JSON document; the shape is part of the contract.
+#[derive(Serialize)]
+struct Document<'a> {
+    redis: &'a str,
+    prefix: &'a str,
+    name: Option<&'a str>,
+    ttl_ms: u64,
+    fit: bool,
+    failures: usize,
+    warnings: usize,
+    took_ms: u64,
+    checks: &'a [Finding],
+}
+
+/// Examines the server and this host.
+pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
+    let began = Instant::now();
+    let asked: Option<Name> = options.name.as_deref().map(name).transpose()?;
+    let who = Who {
+        label: Some("redlock doctor".into()),
+        ..own_identity()
+    };
+    let host = Host::examine();
+    let evidence = settings.locks.examine(asked.as_ref(), &who, began + WITHIN);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let measure = Measure {
+        ttl: options.ttl,
+        now: i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX),
+    };
+    let findings = checks::all(&evidence, &host, measure);
+    let many = |level| findings.iter().filter(|it| it.level == level).count();
+    let (failures, warnings) = (many(Level::Fail), many(Level::Warn));
+    let took = began.elapsed();
+    let text = if options.json {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let document = Document {
+            redis: &evidence.place,
+            prefix: &evidence.prefix,
+            name: asked.as_ref().map(Name::as_str),
+            ttl_ms: millis(options.ttl),
+            fit: failures == 0,
+            failures,
+            warnings,
+            took_ms: millis(took),
+            checks: &findings,
+        };
+        let json = serde_json::to_string(&document)?;
+        format!("{}\n", escaped_json(&json))
+    } else {
+        let page = Page {
+            evidence: &evidence,
+            findings: &findings,
+            ttl: options.ttl,
+            took,
+            width: report::width(),
+            shows_all: settings.verbosity >= report::Verbosity::Verbose,
+        };
+        page.painted(has_colors())
+    };
+    print(&text)?;
+    Ok(if failures > 0 {
+        Exit::Unfit
+    } else {
+        Exit::Success
+    })
+}

@@ -1,0 +1,373 @@
+//! What `redlock doctor` has found out about a server, before anything is judged. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::super::{Error, Inspected};
+use super::certificate::Validity;
+
+/// What is known of one thing, or why it isn't.
+pub type Known<T> = Result<T, Unknown>;
+
+/// Why something isn't known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// This command isn't permitted.
+    Denied(&'static str),
+    /// The server doesn't have this command, or closes the connection at it.
+    Unsupported(&'static str),
+    /// There was no answer in time.
+    NoAnswer,
+    /// It wasn't asked, as something that comes before it failed.
+    NotAsked,
+    /// Something else was answered.
+    Failed(String),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(command) => write!(f, "{command} is not permitted"),
+            Self::Unsupported(command) => write!(f, "there is no {command} here"),
+            Self::NoAnswer => f.write_str("there was no answer in time"),
+            Self::NotAsked => f.write_str("something above failed"),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Everything that was found out.
+#[derive(Debug)]
+pub struct Evidence {
+    /// The server, as messages name it.
+    pub place: String,
+    /// What begins a command for that server in a shell, word by word: `redis-cli -h redis.internal`.
+    pub redis_cli: Vec<String>,
+    pub prefix: String,
+    pub prefix_has_tag: bool,
+    /// The user of the server's access list, where one was given.
+    pub user: Option<String>,
+    pub transport: Transport,
+    /// The longest that connecting, and each answer, may take.
+    pub timeout: Duration,
+    /// How long it took to connect and to log in.
+    pub connected: Result<Duration, Error>,
+    /// Of the server, and of ours for it.
+    pub certificate: Option<Validity>,
+    pub own_certificate: Option<Validity>,
+    pub info: Known<Info>,
+    pub config: BTreeMap<&'static str, Known<String>>,
+    pub round_trips: Known<Vec<RoundTrip>>,
+    pub replicas: Vec<Replica>,
+    /// The other primaries of a cluster.
+    pub nodes: Vec<Replica>,
+    /// The hash slot of the prefix, where it has a tag.
+    pub slot: Option<u16>,
+    /// It is known which replicas could follow the primary.
+    pub knows_replicas: bool,
+    pub probes: Known<Vec<Probe>>,
+    pub scripts: Known<Trial>,
+    pub messages: Known<Messages>,
+    /// What is at the keys of the name that was asked about.
+    pub named: Option<Known<NamedLock>>,
+    /// Where the primary is found by sentinels.
+    pub sentinels: Option<SentinelEvidence>,
+    /// How many replicas have confirmed what was written.
+    pub acknowledged: Known<u64>,
+}
+
+/// What the sentinels of a URL say.
+#[derive(Clone, Debug)]
+pub struct SentinelEvidence {
+    /// The name under which they know the primary.
+    pub primary: String,
+    /// Of each sentinel, by its address.
+    pub answers: Vec<(String, Known<SentinelAnswer>)>,
+}
+
+/// What a sentinel says of a primary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SentinelAnswer {
+    /// Its address.
+    pub primary: String,
+    pub flags: String,
+    /// How many sentinels have to take it for dead.
+    pub quorum: u64,
+    /// How many it knows, itself included.
+    pub sentinels: u64,
+    pub replicas: u64,
+    pub down_after: Duration,
+    pub failover_timeout: Duration,
+}
+
+/// How the server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Socket,
+    Plain { is_loopback: bool },
+    Tls { host: String },
+}
+
+/// What INFO says: `field:value` lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info(BTreeMap<String, String>);
+
+impl Info {
+    /// Reads the text; what isn't a field is passed over.
+    pub fn parse(text: &str) -> Self {
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        Self(fields.collect())
+    }
+
+    /// A field that isn't empty.
+    pub fn text(&self, field: &str) -> Option<&str> {
+        let value = self.0.get(field)?.as_str();
+        (!value.is_empty()).then_some(value)
+    }
+
+    pub fn number(&self, field: &str) -> Option<u64> {
+        self.text(field)?.parse().ok()
+    }
+
+    /// Whether a field is 1.
+    pub fn is_on(&self, field: &str) -> bool {
+        self.number(field) == Some(1)
+    }
+
+    /// The replicas that are connected, as their primary knows them.
+    pub fn replicas(&self) -> Vec<ReplicaEntry> {
+        let is_one = |name: &str| {
+            let number = name.strip_prefix("slave");
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let lines = self.0.iter().filter(|(name, _)| is_one(name));
+        let offset = self.number("master_repl_offset");
+        lines
+            .filter_map(|(_, line)| ReplicaEntry::parse(line, offset))
+            .collect()
+    }
+}
+
+/// A replica, as its primary knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaEntry {
+    pub host: String,
+    pub port: u16,
+    pub is_online: bool,
+    /// How much it has not confirmed yet, in bytes.
+    pub behind: Option<u64>,
+    /// How long ago it last confirmed anything.
+    pub last_heard: Option<Duration>,
+}
+
+impl ReplicaEntry {
+    /// Reads `ip=10.0.0.7,port=6379,state=online,offset=1234,lag=0`.
+    fn parse(line: &str, primary_offset: Option<u64>) -> Option<Self> {
+        let field = |wanted: &str| {
+            let mut pairs = line.split(',').filter_map(|pair| pair.split_once('='));
+            pairs.find_map(|(name, value)| (name == wanted).then_some(value))
+        };
+        let number = |wanted: &str| field(wanted)?.parse::<u64>().ok();
+        Some(Self {
+            host: field("ip")?.to_owned(),
+            port: field("port")?.parse().ok()?,
+            is_online: field("state") == Some("online"),
+            behind: primary_offset
+                .zip(number("offset"))
+                .map(|(primary, replica)| primary.saturating_sub(replica)),
+            last_heard: number("lag").map(Duration::from_secs),
+        })
+    }
+
+    pub fn place(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// The primaries that CLUSTER NODES lists beside the one that answers, if they can be reached.
+pub fn other_primaries(nodes: &str) -> Vec<ReplicaEntry> {
+    // <id> <host>:<port>@<bus port>[,<name>] <flags> <id of the primary> ...
+    let read = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let (address, flags) = (words.next()?, words.next()?);
+        let (host, port) = address.split('@').next()?.rsplit_once(':')?;
+        let has = |wanted: &str| flags.split(',').any(|flag| flag == wanted);
+        let is_one = has("master") && !has("myself") && !flags.contains("fail");
+        (is_one && !host.is_empty()).then_some(ReplicaEntry {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            is_online: true,
+            behind: None,
+            last_heard: None,
+        })
+    };
+    nodes.lines().filter_map(read).collect()
+}
+
+/// A replica, as its primary knows it and as it answers itself.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    pub entry: ReplicaEntry,
+    /// How far its clock is ahead of ours; and what it says of itself.
+    pub clock: Known<ClockOffset>,
+    pub info: Known<Info>,
+}
+
+/// The time that one question took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    pub took: Duration,
+    pub clock: Option<ClockOffset>,
+}
+
+/// How far another clock is ahead of ours, give or take, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    pub ahead_us: i64,
+    pub error_us: u64,
+}
+
+/// The answer that took the least time knows best.
+pub fn best_clock(round_trips: &[RoundTrip]) -> Option<ClockOffset> {
+    let clocks = round_trips.iter().filter_map(|it| it.clock);
+    clocks.min_by_key(|clock| clock.error_us)
+}
+
+/// What became of a command that redlock uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    pub subject: Subject,
+    pub verdict: Verdict,
+}
+
+/// What a rule of the access list is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Without it nothing works.
+    Command(&'static str),
+    /// Without it something is slower.
+    Optional(&'static str),
+    /// Keys that begin so.
+    Keys(String),
+    /// Channels that begin so.
+    Channels(String),
+}
+
+impl Subject {
+    /// The rule that permits it.
+    pub fn rule(&self) -> String {
+        match self {
+            Self::Command(name) | Self::Optional(name) => format!("+{name}"),
+            Self::Keys(start) => format!("~{start}*"),
+            Self::Channels(start) => format!("&{start}*"),
+        }
+    }
+
+    /// Whether nothing works without it.
+    pub fn is_needed(&self) -> bool {
+        matches!(self, Self::Command(_) | Self::Keys(_))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Permitted,
+    Denied,
+    /// The server has no such command: it is another one, or the command was renamed or disabled.
+    Missing,
+    /// Another rule that is missing hides it.
+    Unclear,
+}
+
+/// What became of the scripts, on a name of our own.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// How many did what they should.
+    pub done: u32,
+    pub took: Duration,
+    /// The first that didn't, and why.
+    pub failure: Option<(&'static str, Error)>,
+}
+
+/// How a run is notified.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Messages {
+    pub resp3: bool,
+    /// Why RESP3 isn't spoken, or the channel can't be subscribed to.
+    pub refused: Option<String>,
+    pub is_subscribed: bool,
+    /// A waiter got the message that the lock is its own.
+    pub was_granted: bool,
+    /// The change of a lock was pushed.
+    pub was_invalidated: bool,
+}
+
+/// What is at the keys of a lock.
+#[derive(Clone, Debug)]
+pub struct NamedLock {
+    pub key: String,
+    /// The keys of another type than ours have, each with its type and with the one that it should have.
+    pub strangers: Vec<Stranger>,
+    /// `None` where the scripts can't read it for those.
+    pub found: Option<Inspected>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    pub key: String,
+    pub found: String,
+    pub expected: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn info_is_read_line_by_line_and_the_replicas_from_it() {
+        let info = Info::parse(
+            "# Replication\r\nrole:master\r\nconnected_slaves:2\r\nmaster_repl_offset:1000\r\n\
+             slave0:ip=10.0.0.7,port=6379,state=online,offset=900,lag=1\r\n\
+             slave1:ip=fe80::1,port=7,state=wait_bgsave,offset=0,lag=0\r\nexecutable:\r\n",
+        );
+        assert_eq!(info.text("role"), Some("master"));
+        assert_eq!(info.text("executable"), None);
+        assert_eq!(info.number("master_repl_offset"), Some(1000));
+        let replicas = info.replicas();
+        assert_eq!(replicas.len(), 2);
+        assert_eq!(replicas[0].behind, Some(100));
+        assert_eq!(replicas[0].last_heard, Some(Duration::from_secs(1)));
+        assert!(replicas[0].is_online && !replicas[1].is_online);
+        assert_eq!(replicas[1].place(), "[fe80::1]:7");
+    }
+
+    #[test]
+    fn the_other_primaries_of_a_cluster_are_read() {
+        let nodes = "aa 127.0.0.1:30004@31004,h4 slave bb 0 1 4 connected\n\
+            cc 127.0.0.1:30002@31002,h2 master - 0 1 2 connected 5461-10922\n\
+            dd 127.0.0.1:30003@31003 master,fail - 0 1 3 disconnected\n\
+            ee :0@0 master,noaddr - 0 1 3 disconnected\n\
+            bb 127.0.0.1:30001@31001 myself,master - 0 0 1 connected 0-5460\n";
+        let found = other_primaries(nodes);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].place(), "127.0.0.1:30002");
+    }
+
+    #[test]
+    fn the_clock_is_known_best_by_the_shortest_round_trip() {
+        let trip = |ahead_us, error_us| RoundTrip {
+            took: Duration::from_micros(2 * error_us),
+            clock: Some(ClockOffset { ahead_us, error_us }),
+        };
+        let best = best_clock(&[trip(900, 1000), trip(5, 40), trip(70, 80)]);
+        assert_eq!(best.unwrap().ahead_us, 5);
+        assert_eq!(best_clock(&[]), None);
+    }
+}

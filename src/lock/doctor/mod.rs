@@ -1,0 +1,797 @@
+//! What `redlock doctor` asks a server, and the answers. Nothing is judged here.
+//!
+//! All questions end at one moment at the latest, also those to other servers. What needs several questions
+//! asks them at once: over a slow line there is time for a few round trips only. Where a question fails, those
+//! that don't depend on it are still asked, over a fresh connection.
+//!
+//! The scripts are tried on a name of our own, whose keys are removed by the end of the same request that
+//! creates them: so nothing is left either where the answers don't come in time. Where that request may have
+//! got lost on its way, they are removed over a fresh connection.
+
+mod certificate;
+mod evidence;
+mod probe;
+mod sentinels;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
+
+pub use self::certificate::Validity;
+pub use self::evidence::*;
+use self::probe::{Question, is_denied, is_unknown, more_questions, questions, verdicts};
+use super::claim::{acquired, checked, released, renewed};
+use super::connection::{Call, Connection};
+use super::error::{key_starts, quoted};
+use super::inspect::inspected;
+use super::name::{hash_slot, hash_tag};
+use super::scripts::{
+    FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, count, lossy_text, number, unexpected_reply,
+};
+use super::server::Server;
+use super::{
+    Acquired, Claim, Client, Error, Incoming, LeaseState, Limit, Lock, Locks, Name, Place,
+    QueueOptions, ReleaseMode, Released, Request, Who, ready,
+};
+
+/// The parts of a server's configuration that are of interest and that INFO doesn't show.
+const CONFIG: [&str; 3] = ["save", "appendfsync", "timeout"];
+
+/// How often a question is asked for its round trip, and for how long at most.
+const ROUND_TRIPS: usize = 40;
+const ROUND_TRIPS_WITHIN: Duration = Duration::from_millis(250);
+
+/// How many replicas are asked themselves, how often for their clock, and for how long.
+const REPLICAS: usize = 8;
+const CLOCK_QUESTIONS: usize = 3;
+const REPLICA_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long a message that has been sent may take.
+const MESSAGE_WITHIN: Duration = Duration::from_millis(250);
+
+/// How long a replica may take to have what was written.
+const ACKNOWLEDGED_WITHIN_MS: u32 = 200;
+
+/// How much time is kept to remove a lock of our own after a request that failed.
+const REMOVED_WITHIN: Duration = Duration::from_millis(200);
+
+/// The lease of a lock of our own, which is over with the request that acquires it.
+const TTL: Duration = Duration::from_secs(5);
+
+impl Locks {
+    /// Asks the server everything that matters to locks, and what there is at the keys of a name, until this
+    /// moment. `who` is shown as the holder of a lock of our own, if anyone looks at that moment.
+    pub fn examine(&self, name: Option<&Name>, who: &Who, until: Instant) -> Evidence {
+        let sentinels = self.deployment.sentinels();
+        let sentinels = sentinels.map(|them| sentinels::ask_all(them, until));
+        let mut evidence = self.examine_server(name, who, until);
+        evidence.sentinels = sentinels.map(sentinels::Questioned::finish);
+        evidence
+    }
+
+    fn examine_server(&self, name: Option<&Name>, who: &Who, until: Instant) -> Evidence {
+        let mut evidence = self.nothing_known();
+        let mut examiner = Examiner {
+            locks: self,
+            client: self.client(),
+            until,
+        };
+        let own_name = format!("redlock-doctor-{:016x}", random());
+        let Ok(own_name) = own_name.parse() else {
+            return evidence;
+        };
+        let lock = self.lock(own_name);
+        let began = Instant::now();
+        match examiner.connect(&lock) {
+            Ok(()) => {
+                // With Sentinel it is known only now which one it is.
+                evidence = self.nothing_known();
+                evidence.connected = Ok(began.elapsed());
+            }
+            Err(error) => {
+                evidence.connected = Err(error);
+                return evidence;
+            }
+        }
+        evidence.certificate = examiner.certificate();
+        (evidence.info, evidence.config) = examiner.facts();
+        let entries = evidence.info.as_ref().map(Info::replicas);
+        let replicas = examiner.ask_replicas(entries.unwrap_or_default());
+        let is_cluster = matches!(&evidence.info, Ok(info) if info.is_on("cluster_enabled"));
+        let nodes = if is_cluster {
+            examiner.other_primaries()
+        } else {
+            Vec::new()
+        };
+        evidence.round_trips = examiner.round_trips(&lock);
+        evidence.probes = examiner.probes(&lock);
+        let is_permitted =
+            |probe: &Probe| !probe.subject.is_needed() || probe.verdict == Verdict::Permitted;
+        if let Ok(probes) = &mut evidence.probes
+            && probes.iter().all(is_permitted)
+        {
+            let (messages, scripts, more) = examiner.try_scripts(&lock, who);
+            evidence.messages = messages;
+            evidence.scripts = scripts;
+            probes.retain(|probe| more.iter().all(|it| it.subject != probe.subject));
+            probes.extend(more);
+            if let Ok(info) = &evidence.info {
+                let replicas = info.number("connected_slaves").unwrap_or(0);
+                evidence.acknowledged = examiner.acknowledged(replicas);
+            }
+        }
+        evidence.named = name.map(|name| examiner.look_at(name));
+        evidence.replicas = replicas.into_iter().map(Questioned::finish).collect();
+        evidence.nodes = nodes.into_iter().map(Questioned::finish).collect();
+        evidence
+    }
+
+    fn nothing_known(&self) -> Evidence {
+        let server = self.deployment.server();
+        Evidence {
+            place: server.to_string(),
+            redis_cli: server.redis_cli(),
+            prefix: self.prefix.clone(),
+            prefix_has_tag: hash_tag(&self.prefix).is_some(),
+            user: server.username.clone(),
+            transport: server.transport(),
+            timeout: server.timeout,
+            connected: Err(server.unreachable_error(&std::io::ErrorKind::TimedOut.into())),
+            certificate: None,
+            own_certificate: server.own_certificate().and_then(|der| Validity::of(&der)),
+            info: Err(Unknown::NotAsked),
+            config: BTreeMap::new(),
+            round_trips: Err(Unknown::NotAsked),
+            replicas: Vec::new(),
+            nodes: Vec::new(),
+            slot: hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes())),
+            knows_replicas: self.deployment.may_fail_over(),
+            probes: Err(Unknown::NotAsked),
+            scripts: Err(Unknown::NotAsked),
+            messages: Err(Unknown::NotAsked),
+            named: None,
+            sentinels: None,
+            acknowledged: Err(Unknown::NotAsked),
+        }
+    }
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Without them another doctor may have the same name, and both try the scripts at once.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_be_bytes(bytes)
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+/// Asks all of it over one connection after the other.
+struct Examiner<'a> {
+    locks: &'a Locks,
+    client: Client,
+    until: Instant,
+}
+
+impl Examiner<'_> {
+    /// Connects; and asks something, as a server lets everyone connect.
+    fn connect(&mut self, lock: &Lock) -> Result<(), Error> {
+        let mut exists = cmd("EXISTS");
+        exists.arg(&lock.keys.lock);
+        let answers = self.ask(&[exists])?;
+        match answers.first() {
+            Some(Value::ServerError(error)) if keeps_out(error) => {
+                Err(Error::from_server(error, &self.server(), None, None))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks at once; errors are among the answers.
+    fn ask(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Error> {
+        let until = self.until;
+        ask_over(&mut self.client, commands, until)
+    }
+
+    /// The same where an error means that it isn't known.
+    fn ask_known(&mut self, what: &'static str, commands: &[Cmd]) -> Known<Vec<Value>> {
+        let until = self.until;
+        self.ask(commands).map_err(|error| match left(until) {
+            Duration::ZERO => Unknown::NoAnswer,
+            // Some proxies close the connection at what they don't know.
+            _ if !what.is_empty() && is_closed(&error) => Unknown::Unsupported(what),
+            _ => Unknown::Failed(error.to_string()),
+        })
+    }
+
+    fn certificate(&mut self) -> Option<Validity> {
+        let read = |der: Option<&[u8]>| der.and_then(Validity::of);
+        let found = self
+            .client
+            .with_connection(|connection, _| Ok(read(connection.certificate())));
+        found.ok().flatten()
+    }
+
+    /// INFO, and parts of the configuration.
+    fn facts(&mut self) -> (Known<Info>, BTreeMap<&'static str, Known<String>>) {
+        let config = CONFIG.map(|name| cmd("CONFIG").arg("GET").arg(name).clone());
+        let asked = [&[cmd("INFO")][..], &config].concat();
+        let answers = match self.ask_known("INFO", &asked) {
+            Ok(answers) => answers,
+            Err(why) => {
+                let all = CONFIG.map(|name| (name, Err(why.clone())));
+                return (Err(why), all.into());
+            }
+        };
+        let mut answers = answers.into_iter();
+        let info = text("INFO", answers.next()).map(|text| Info::parse(&text));
+        let config = CONFIG.into_iter().zip(answers).map(|(name, answer)| {
+            let value = match answer {
+                Value::Array(pair) => Ok(pair.get(1).map(lossy_text).unwrap_or_default()),
+                other => text("CONFIG", Some(other)),
+            };
+            (name, value)
+        });
+        (info, config.collect())
+    }
+
+    /// Starts to ask the replicas, all at once.
+    fn ask_replicas(&self, entries: Vec<ReplicaEntry>) -> Vec<Questioned> {
+        let until = self.until.min(Instant::now() + REPLICA_WITHIN);
+        let server = self.server();
+        let ask = |entry: ReplicaEntry| {
+            let server = Arc::new(server.neighbour(&entry.host, entry.port));
+            let thread = thread::Builder::new()
+                .name("replica".into())
+                .spawn(move || ask_replica(&server, until));
+            Questioned {
+                entry,
+                answers: thread.ok(),
+            }
+        };
+        entries.into_iter().take(REPLICAS).map(ask).collect()
+    }
+
+    /// Starts to ask the other primaries of a cluster.
+    fn other_primaries(&mut self) -> Vec<Questioned> {
+        let question = cmd("CLUSTER").arg("NODES").clone();
+        let answers = self.ask_known("CLUSTER", &[question]).unwrap_or_default();
+        let nodes = text("CLUSTER", answers.into_iter().next()).unwrap_or_default();
+        self.ask_replicas(other_primaries(&nodes))
+    }
+
+    /// Asks for the time again and again; or for something else, where that isn't permitted.
+    fn round_trips(&mut self, lock: &Lock) -> Known<Vec<RoundTrip>> {
+        let mut exists = cmd("EXISTS");
+        exists.arg(&lock.keys.lock);
+        let mut question = cmd("TIME");
+        let end = self.until.min(Instant::now() + ROUND_TRIPS_WITHIN);
+        let mut found = Vec::new();
+        while found.len() < ROUND_TRIPS && (found.is_empty() || Instant::now() < end) {
+            match round_trip(|| self.ask(std::slice::from_ref(&question))) {
+                Ok(Ok(trip)) => found.push(trip),
+                Ok(Err(_)) => question = exists.clone(),
+                Err(_) if !found.is_empty() => break,
+                Err(_) => return Err(Unknown::NoAnswer),
+            }
+        }
+        Ok(found)
+    }
+
+    /// What this user may do.
+    fn probes(&mut self, lock: &Lock) -> Known<Vec<Probe>> {
+        let mut asked = questions(&self.locks.prefix, &lock.keys);
+        let mut answers = self.ask_known("", &commands(&asked))?;
+        // Where it was refused for another reason than a missing rule, so are the others.
+        let is_there = !matches!(
+            answers.first(),
+            Some(Value::ServerError(error)) if is_refused(error)
+        );
+        let more = more_questions(&lock.keys, is_there);
+        answers.extend(self.ask_known("", &commands(&more))?);
+        asked.extend(more);
+        Ok(verdicts(&asked, &answers))
+    }
+
+    /// Acquires, waits, hands on and all else, as holders and waiters do; what a waiter gets to know of it, and
+    /// the rules that it would need.
+    fn try_scripts(
+        &mut self,
+        lock: &Lock,
+        who: &Who,
+    ) -> (Known<Messages>, Known<Trial>, Vec<Probe>) {
+        let claims = Claim::new(lock.clone(), who)
+            .and_then(|holder| Ok((holder, Claim::new(lock.clone(), who)?)));
+        let (holder, waiter) = match claims {
+            Ok(claims) => claims,
+            Err(error) => {
+                let why = Unknown::Failed(error.to_string());
+                return (Err(why.clone()), Err(why), Vec::new());
+            }
+        };
+        let mut listener = Listener {
+            client: self.client.another(),
+            until: self.until,
+            prefix: self.locks.prefix.clone(),
+            heard: Messages::default(),
+        };
+        let more = listener.start(lock, &waiter);
+        let polls = !listener.heard.is_subscribed;
+        let trial = self.trial(&steps(lock, &holder, &waiter, who, polls), lock);
+        if matches!(&trial, Ok(trial) if trial.failure.is_none()) {
+            listener.listen();
+            (Ok(listener.heard), trial, more)
+        } else {
+            (Err(Unknown::NotAsked), trial, more)
+        }
+    }
+
+    fn trial(&mut self, steps: &[Step], lock: &Lock) -> Known<Trial> {
+        let mut remove = cmd("DEL");
+        let keys = &lock.keys;
+        remove
+            .arg(&keys.lock)
+            .arg(&keys.state)
+            .arg(&keys.meta)
+            .arg(&keys.holders)
+            .arg(&keys.queue)
+            .arg(&keys.waiters)
+            .arg(&keys.slots)
+            .arg(&keys.history)
+            .arg(&keys.skips);
+        let mut forget = cmd("ZREM");
+        forget.arg(&keys.index).arg(lock.name.as_str());
+        let mut had_to_load = false;
+        loop {
+            let by_hash = !had_to_load;
+            let mut asked: Vec<Cmd> = steps.iter().map(|it| it.call.command(by_hash)).collect();
+            asked.extend([remove.clone(), forget.clone()]);
+            let began = Instant::now();
+            let all_of_it = self.until;
+            self.until = all_of_it.checked_sub(REMOVED_WITHIN).unwrap_or(all_of_it);
+            let answers = self.ask_known("", &asked);
+            self.until = all_of_it;
+            let took = began.elapsed();
+            if answers.is_err() {
+                // The end of the request may have got lost as well.
+                let _ = self.ask(&[remove.clone(), forget.clone()]);
+            }
+            let answers = answers?;
+            let is_unknown = |answer: &Value| {
+                matches!(answer, Value::ServerError(error)
+                    if error.kind() == Some(ServerErrorKind::NoScript))
+            };
+            if by_hash && answers.iter().any(is_unknown) {
+                had_to_load = true;
+                continue;
+            }
+            let mut trial = Trial {
+                done: 0,
+                took,
+                failure: None,
+            };
+            for (step, answer) in steps.iter().zip(answers) {
+                let key = Some(keys.lock.as_slice());
+                let read = match answer {
+                    Value::ServerError(error) => {
+                        let script = Some(step.call.script.source);
+                        Err(Error::from_server(&error, &self.server(), key, script))
+                    }
+                    answer => (step.read)(answer),
+                };
+                match read {
+                    Ok(()) => trial.done += 1,
+                    Err(error) => {
+                        trial.failure = Some((step.name, error));
+                        break;
+                    }
+                }
+            }
+            return Ok(trial);
+        }
+    }
+
+    /// How many of the replicas have what has been written so far.
+    fn acknowledged(&mut self, replicas: u64) -> Known<u64> {
+        if replicas == 0 {
+            return Ok(0);
+        }
+        let mut wait = cmd("WAIT");
+        wait.arg(replicas).arg(ACKNOWLEDGED_WITHIN_MS);
+        match self.ask_known("WAIT", &[wait])?.into_iter().next() {
+            Some(Value::Int(many)) => Ok(u64::try_from(many).unwrap_or(0)),
+            answer => Err(text("WAIT", answer).err().unwrap_or(Unknown::NoAnswer)),
+        }
+    }
+
+    fn server(&self) -> Arc<Server> {
+        self.locks.deployment.server()
+    }
+
+    /// What is at the keys of a name.
+    fn look_at(&mut self, name: &Name) -> Known<NamedLock> {
+        let lock = self.locks.lock(name.clone());
+        let keys = &lock.keys;
+        let all = [
+            (&keys.lock, "string"),
+            (&keys.state, "hash"),
+            (&keys.meta, "hash"),
+            (&keys.holders, "zset"),
+            (&keys.queue, "zset"),
+            (&keys.waiters, "hash"),
+            (&keys.slots, "zset"),
+            (&keys.history, "list"),
+            (&keys.skips, "list"),
+            (&keys.index, "zset"),
+        ];
+        let mut asked: Vec<Cmd> = all
+            .iter()
+            .map(|(key, _)| cmd("TYPE").arg(key).clone())
+            .collect();
+        asked.push(self.locks.inspect_call(name, 0).command(false));
+        let mut answers = self.ask_known("TYPE", &asked)?;
+        let inspected_as = answers.pop().unwrap_or(Value::Nil);
+        let mut strangers = Vec::new();
+        for ((key, expected), answer) in all.into_iter().zip(answers) {
+            let found = text("TYPE", Some(answer))?;
+            if found != "none" && found != expected {
+                strangers.push(Stranger {
+                    key: String::from_utf8_lossy(key).into_owned(),
+                    found,
+                    expected,
+                });
+            }
+        }
+        let found = match inspected_as {
+            Value::ServerError(error) if strangers.is_empty() => {
+                let error = Error::from_server(&error, &self.server(), None, None);
+                return Err(Unknown::Failed(error.to_string()));
+            }
+            Value::ServerError(_) => None,
+            answer => inspected(name.clone(), answer).ok(),
+        };
+        Ok(NamedLock {
+            key: String::from_utf8_lossy(&keys.lock).into_owned(),
+            strangers,
+            found,
+        })
+    }
+}
+
+/// Whether a server that answers so answers nothing else.
+fn keeps_out(error: &ServerError) -> bool {
+    let details = error.details().unwrap_or_default();
+    matches!(error.code(), "NOAUTH" | "DENIED" | "LOADING" | "BUSY")
+        || details.contains("max number of clients")
+        || details.contains("unauthenticated")
+}
+
+fn is_closed(error: &Error) -> bool {
+    error.to_string().contains("the connection was closed")
+}
+
+fn is_refused(error: &ServerError) -> bool {
+    error.kind() == Some(ServerErrorKind::NoPerm) || is_unknown(error)
+}
+
+fn commands(asked: &[Question]) -> Vec<Cmd> {
+    asked.iter().map(|it| it.command.clone()).collect()
+}
+
+fn ask_over(client: &mut Client, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
+    client.limit_to(left(until));
+    client.with_connection(|connection, within| {
+        connection.query_each(commands, within.min(left(until)))
+    })
+}
+
+/// A text, or why there is none.
+fn text(command: &'static str, answer: Option<Value>) -> Known<String> {
+    match answer {
+        Some(Value::ServerError(error)) if is_denied(&error) => Err(Unknown::Denied(command)),
+        Some(Value::ServerError(error)) if is_unknown(&error) => Err(Unknown::Unsupported(command)),
+        Some(Value::ServerError(error)) => Err(Unknown::Failed(said(&error))),
+        Some(Value::VerbatimString { text, .. }) => Ok(text),
+        Some(answer) => Ok(lossy_text(&answer)),
+        None => Err(Unknown::NoAnswer),
+    }
+}
+
+/// What a server said, word for word.
+fn said(error: &ServerError) -> String {
+    let details = error.details().unwrap_or_default();
+    quoted(&format!("{} {details}", error.code())).into_owned()
+}
+
+/// Asks once, perhaps for the time; the inner error is the server's.
+fn round_trip(
+    ask: impl FnOnce() -> Result<Vec<Value>, Error>,
+) -> Result<Result<RoundTrip, ServerError>, Error> {
+    let (began, at) = (Instant::now(), now_us());
+    let answers = ask()?;
+    let took = began.elapsed();
+    let half = u64::try_from(took.as_micros() / 2).unwrap_or(u64::MAX);
+    match answers.into_iter().next() {
+        Some(Value::ServerError(error)) => Ok(Err(error)),
+        Some(Value::Array(fields)) => {
+            let clock = match fields.as_slice() {
+                [seconds, micros] => {
+                    let time = number(seconds)?.saturating_mul(1_000_000) + number(micros)?;
+                    let ours = at.saturating_add(half);
+                    Some(ClockOffset {
+                        ahead_us: i64::try_from(i128::from(time) - i128::from(ours))
+                            .unwrap_or(i64::MAX),
+                        error_us: half,
+                    })
+                }
+                _ => None,
+            };
+            Ok(Ok(RoundTrip { took, clock }))
+        }
+        _ => Ok(Ok(RoundTrip { took, clock: None })),
+    }
+}
+
+fn now_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(now.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A replica that is being asked.
+struct Questioned {
+    entry: ReplicaEntry,
+    answers: Option<JoinHandle<(Known<ClockOffset>, Known<Info>)>>,
+}
+
+impl Questioned {
+    fn finish(self) -> Replica {
+        let failed = || Unknown::Failed("it could not be asked".into());
+        let answers = self.answers.and_then(|thread| thread.join().ok());
+        let (clock, info) = answers.unwrap_or_else(|| (Err(failed()), Err(failed())));
+        Replica {
+            entry: self.entry,
+            clock,
+            info,
+        }
+    }
+}
+
+/// Asks a replica for its time and for what it says of itself.
+fn ask_replica(server: &Arc<Server>, until: Instant) -> (Known<ClockOffset>, Known<Info>) {
+    let failed = |error: &Error| Unknown::Failed(error.to_string());
+    let within = left(until);
+    let mut connection = match Connection::open_asking(server, within, within, &[]) {
+        Ok((connection, _)) => connection,
+        Err(error) => return (Err(failed(&error)), Err(failed(&error))),
+    };
+    let mut ask = |question: Cmd| connection.query_each(&[question], left(until));
+    let mut trips = Vec::new();
+    for _ in 0..CLOCK_QUESTIONS {
+        match round_trip(|| ask(cmd("TIME"))) {
+            Ok(Ok(trip)) => trips.push(trip),
+            Ok(Err(error)) => {
+                let why = text("TIME", Some(Value::ServerError(error)));
+                let why = why.err().unwrap_or(Unknown::NoAnswer);
+                return (Err(why.clone()), Err(why));
+            }
+            Err(error) => return (Err(failed(&error)), Err(failed(&error))),
+        }
+    }
+    let answer = ask(cmd("INFO"))
+        .ok()
+        .and_then(|answers| answers.into_iter().next());
+    let info = text("INFO", answer).map(|text| Info::parse(&text));
+    (best_clock(&trips).ok_or(Unknown::NoAnswer), info)
+}
+
+/// Listens as a waiter does for its turn, and as a holder does for changes of its lock.
+struct Listener {
+    client: Client,
+    until: Instant,
+    /// What the keys of all locks begin with.
+    prefix: String,
+    heard: Messages,
+}
+
+impl Listener {
+    /// Subscribes to the channel of a waiter, and tracks the lock; the rules that are missing for that.
+    fn start(&mut self, lock: &Lock, waiter: &Claim) -> Vec<Probe> {
+        self.client.limit_to(left(self.until));
+        let until = self.until;
+        let mut exists = cmd("EXISTS");
+        exists.arg(&lock.keys.lock);
+        let started = waiter.subscribe(&mut self.client).and_then(|()| {
+            self.client.with_connection(|connection, within| {
+                connection.track_keys([lock.keys.lock.as_slice()].into_iter())?;
+                connection.query_each(&[exists], within.min(left(until)))?;
+                Ok(connection.speaks_resp3())
+            })
+        });
+        let mut is_denied = started.is_err();
+        self.heard.resp3 = started.unwrap_or(false);
+        while let Ok(Some(incoming)) = self.client.receive() {
+            is_denied |= matches!(incoming, Incoming::SubscribeDenied);
+        }
+        self.heard.is_subscribed = self.heard.resp3 && !is_denied;
+        if self.heard.is_subscribed {
+            return Vec::new();
+        }
+        // In RESP2 a subscription has an answer like any other command.
+        let (question, subject) = if self.heard.resp3 {
+            let channel = lock.channel_of(&waiter.id());
+            (cmd("SUBSCRIBE").arg(channel).clone(), "subscribe")
+        } else {
+            (cmd("HELLO").arg(3).clone(), "hello")
+        };
+        let answers = ask_over(&mut self.client.another(), &[question], until);
+        match answers.map(|answers| answers.into_iter().next()) {
+            Ok(Some(Value::ServerError(error)))
+                if error.kind() == Some(ServerErrorKind::NoPerm) =>
+            {
+                let (_, beside) = key_starts(&self.prefix);
+                let subject = if probe::is_denied(&error) {
+                    Subject::Optional(subject)
+                } else {
+                    Subject::Channels(beside)
+                };
+                return vec![Probe {
+                    subject,
+                    verdict: Verdict::Denied,
+                }];
+            }
+            Ok(Some(Value::ServerError(error))) => self.heard.refused = Some(said(&error)),
+            Ok(_) => {}
+            Err(error) if is_closed(&error) => {
+                self.heard.refused = Some("it closes the connection when asked".into());
+            }
+            Err(error) => self.heard.refused = Some(error.to_string()),
+        }
+        Vec::new()
+    }
+
+    /// Takes in what has been sent by now, or is about to arrive.
+    fn listen(&mut self) {
+        let end = self.until.min(Instant::now() + MESSAGE_WITHIN);
+        loop {
+            match self.client.receive() {
+                Ok(Some(Incoming::Granted(_) | Incoming::Message)) => self.heard.was_granted = true,
+                Ok(Some(Incoming::KeyChanged)) => self.heard.was_invalidated = true,
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let is_over = self.heard.was_granted && self.heard.was_invalidated;
+                    let within = left(end);
+                    let Some(fd) = self.client.fds().next() else {
+                        return;
+                    };
+                    if is_over || within.is_zero() || !ready::to_read(fd, within).unwrap_or(false) {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// One call of a script, and how its answer is read.
+struct Step {
+    name: &'static str,
+    call: Call,
+    read: fn(Value) -> Result<(), Error>,
+}
+
+/// All scripts, as they are called by a holder, by a waiter that comes after it, and by a person.
+fn steps(lock: &Lock, holder: &Claim, waiter: &Claim, who: &Who, polls: bool) -> Vec<Step> {
+    let request = Request {
+        who: who.clone(),
+        ttl: TTL,
+        limit: Limit::EXCLUSIVE,
+        queue: QueueOptions::default(),
+        once_per: Duration::ZERO,
+        restart_grace: Duration::ZERO,
+        repair_ttl: false,
+    };
+    let place = Place {
+        ticket: None,
+        polls,
+    };
+    let who = who.to_json();
+    let ttl = TTL.as_millis().to_string();
+    let step = |name, call, read| Step { name, call, read };
+    let mut skip = lock.call(
+        &SKIP,
+        vec!["busy".into(), "0".into(), who.clone(), Vec::new()],
+    );
+    skip.keys.push(lock.keys.skips.clone());
+    vec![
+        step("acquire", holder.acquire_call(&request, None), is_held),
+        step(
+            "acquire",
+            waiter.acquire_call(&request, Some(&place)),
+            is_queued,
+        ),
+        step("renew", holder.renewal(TTL, None, false), |answer| {
+            is_ours(renewed(answer)?)
+        }),
+        step("check", holder.check_call(TTL), |answer| {
+            is_ours(checked(answer)?)
+        }),
+        step(
+            "stop",
+            lock.call(&STOP, vec![holder.id().into(), who.clone()]),
+            |answer| is_answer(answer, 1),
+        ),
+        step(
+            "freeze",
+            lock.call(&FREEZE, vec![ttl.into(), who]),
+            |answer| is_answer(answer, 3),
+        ),
+        step("thaw", lock.call(&THAW, Vec::new()), |answer| {
+            is_answer(answer, 2)
+        }),
+        step(
+            "release",
+            holder.release_call(&ReleaseMode::Unused),
+            |answer| match released(answer)? {
+                Released::Now => Ok(()),
+                other => Err(otherwise(&format!("{other:?}"))),
+            },
+        ),
+        step(
+            "acquire",
+            waiter.acquire_call(&request, Some(&place)),
+            is_held,
+        ),
+        step(
+            "force",
+            lock.call(&FORCE, vec![Vec::new(), Vec::new()]),
+            |answer| is_answer(answer, 3),
+        ),
+        step("skip", skip, |answer| is_answer(answer, 1)),
+        step("history", lock.call(&HISTORY, Vec::new()), |answer| {
+            is_answer(answer, 3)
+        }),
+    ]
+}
+
+fn is_held(answer: Value) -> Result<(), Error> {
+    match acquired(answer)? {
+        Acquired::Held { .. } => Ok(()),
+        other => Err(otherwise(&format!("{other:?}"))),
+    }
+}
+
+fn is_queued(answer: Value) -> Result<(), Error> {
+    match acquired(answer)? {
+        Acquired::Busy(busy) if busy.ticket.is_some() => Ok(()),
+        other => Err(otherwise(&format!("{other:?}"))),
+    }
+}
+
+fn is_ours(state: LeaseState) -> Result<(), Error> {
+    match state {
+        LeaseState::Held { .. } => Ok(()),
+        other => Err(otherwise(&format!("{other:?}"))),
+    }
+}
+
+/// It has at least this many fields.
+fn is_answer(answer: Value, least: usize) -> Result<(), Error> {
+    let fields = array(answer)?;
+    match fields.first() {
+        Some(first) if fields.len() >= least => count(first).or(number(first).map(|_| 0)).map(drop),
+        _ => Err(unexpected_reply(&fields)),
+    }
+}
+
+/// The error for a script that did something else than it should.
+fn otherwise(what: &str) -> Error {
+    Error::new(
+        super::ErrorKind::Internal,
+        format!("it answered otherwise than it should: {}", quoted(what)),
+    )
+}

@@ -1,0 +1,79 @@
+//! What each sentinel says of the primary.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use redis::cmd;
+
+use super::super::connection::Connection;
+use super::super::sentinel::{Fields, Sentinels};
+use super::super::server::Server;
+use super::evidence::{SentinelAnswer, SentinelEvidence, Unknown};
+use super::left;
+
+/// How long a sentinel is waited for.
+const WITHIN: Duration = Duration::from_secs(1);
+
+/// Sentinels that are being asked.
+pub(super) struct Questioned {
+    primary: String,
+    sentinels: Vec<(String, Option<Answering>)>,
+}
+
+type Answering = JoinHandle<Result<SentinelAnswer, Unknown>>;
+
+/// Starts to ask all of them at once.
+pub(super) fn ask_all(sentinels: &Sentinels, until: Instant) -> Questioned {
+    let until = until.min(Instant::now() + WITHIN);
+    let primary = sentinels.primary().to_owned();
+    let ask_one = |node: &Arc<Server>| {
+        let (server, name) = (Arc::clone(node), primary.clone());
+        let asking = thread::Builder::new()
+            .name("sentinel".into())
+            .spawn(move || ask(&server, &name, until));
+        (node.to_string(), asking.ok())
+    };
+    Questioned {
+        sentinels: sentinels.nodes().iter().map(ask_one).collect(),
+        primary,
+    }
+}
+
+impl Questioned {
+    pub(super) fn finish(self) -> SentinelEvidence {
+        let finish = |answering: Option<Answering>| {
+            let answer = answering.and_then(|thread| thread.join().ok());
+            answer.unwrap_or_else(|| Err(Unknown::Failed("it could not be asked".into())))
+        };
+        let answers = self.sentinels.into_iter();
+        SentinelEvidence {
+            primary: self.primary,
+            answers: answers.map(|(place, it)| (place, finish(it))).collect(),
+        }
+    }
+}
+
+fn ask(server: &Arc<Server>, primary: &str, until: Instant) -> Result<SentinelAnswer, Unknown> {
+    let within = left(until);
+    let mut question = cmd("SENTINEL");
+    question.arg("MASTER").arg(primary);
+    let (_, answers) = Connection::open_asking(server, within, within, &[question])
+        .map_err(|error| Unknown::Failed(error.to_string()))?;
+    let fields = answers.first().map(Fields::new).unwrap_or_default();
+    let number = |name| -> Option<u64> { fields.get(name)?.parse().ok() };
+    let millis = |name| number(name).map(Duration::from_millis);
+    let (host, port) = (fields.get("ip"), fields.get("port"));
+    Ok(SentinelAnswer {
+        primary: host
+            .zip(port)
+            .map(|(host, port)| format!("{host}:{port}"))
+            .unwrap_or_default(),
+        flags: fields.get("flags").unwrap_or_default(),
+        quorum: number("quorum").unwrap_or(0),
+        sentinels: number("num-other-sentinels").map_or(0, |others| others + 1),
+        replicas: number("num-slaves").unwrap_or(0),
+        down_after: millis("down-after-milliseconds").unwrap_or_default(),
+        failover_timeout: millis("failover-timeout").unwrap_or_default(),
+    })
+}
