@@ -1,7 +1,5 @@
 //! A server's wall clock that is wrong by as much as a test says.
 
-#![allow(dead_code)]
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

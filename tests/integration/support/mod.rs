@@ -15,7 +15,6 @@ mod turns;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-#[allow(unused_imports)]
 pub use self::clock::*;
 #[allow(unused_imports)]
 pub use self::cluster::*;

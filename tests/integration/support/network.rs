@@ -1,7 +1,5 @@
 //! Hosts in a network that can be cut: each is a network namespace, and all are plugged into one switch.
 
-#![allow(dead_code)]
-
 use std::process::Command;
 
 use super::{Running, is_permitted, outcome, path, without_terminal};

@@ -1,7 +1,5 @@
 //! A primary with replicas, watched over by three sentinels.
 
-#![allow(dead_code)]
-
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -10,8 +8,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::{Network, Redis, SERVER, ask, free_port, redlock, wait_until};
+use super::{Network, Redis, SERVER, TIMEOUT, ask, free_port, redlock, wait_until};
 
 /// The name under which the sentinels know the primary.
 pub const MASTER: &str = "main";
@@ -93,7 +92,7 @@ impl Replicated {
             options.extend(["--protected-mode", "no", "--bind", &bind]);
             let users = ["sentinel", "server-0", "server-1", "server-2"];
             for user in users {
-                options.extend(["--user", user, "on", ">secret", "~*", "&*", "+@all"]);
+                options.extend(["--user", user, "on", ">secret", "~*", "+@all"]);
             }
             options.extend(["--masteruser", users[1 + number], "--masterauth", "secret"]);
             let primary = servers.first().map(|first| first.port.to_string());
@@ -104,6 +103,7 @@ impl Replicated {
             options.extend(plan.options);
             let before: Vec<&str> = before.iter().map(String::as_str).collect();
             servers.push(Redis::under(&before, &options));
+            permit_channels(&servers[number]);
         }
         // A replica that the primary knows not yet would be found by the sentinels only later.
         let in_sync = |server: &Redis| server.info("replication", "master_link_status");
@@ -124,13 +124,14 @@ impl Replicated {
 
     /// The URL of the sentinels.
     pub fn url(&self) -> String {
-        self.url_by(|sentinel| sentinel.port)
+        let each = self.sentinels.iter();
+        self.url_at(each.map(|sentinel| sentinel.port))
     }
 
-    /// The URL of the sentinels, each by way of this port.
-    pub fn url_by(&self, port: impl Fn(&Sentinel) -> u16) -> String {
-        let each = self.sentinels.iter();
-        let each = each.map(|sentinel| format!("{}:{}", sentinel.host, port(sentinel)));
+    /// The URL of the sentinels, which are reached at these ports.
+    pub fn url_at(&self, ports: impl Iterator<Item = u16>) -> String {
+        let each = self.sentinels.iter().zip(ports);
+        let each = each.map(|(sentinel, port)| format!("{}:{port}", sentinel.host));
         let hosts: Vec<String> = each.collect();
         format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
     }
@@ -180,10 +181,13 @@ impl Replicated {
     /// Waits until the replicas have all that their primary has.
     #[track_caller]
     pub fn settle(&self, primary: usize) {
-        let server = &self.servers[primary];
-        let connected = server.info("replication", "connected_slaves");
-        let both = || server.cli(&["WAIT", &connected, "1000"]) == connected;
-        wait_until("the replicas have it all", both);
+        // `WAIT` over a connection that has written nothing waits for nothing.
+        let offset = |server: &Redis| server.info("replication", "master_repl_offset");
+        let at: u64 = offset(&self.servers[primary]).parse().unwrap();
+        let has_it = |server: &Redis| offset(server).parse().is_ok_and(|has: u64| has >= at);
+        wait_until("the replicas have it all", || {
+            self.servers.iter().all(has_it)
+        });
     }
 
     /// Has the sentinels make another server the primary; the old one lives on as its replica. The number
@@ -191,40 +195,65 @@ impl Replicated {
     #[track_caller]
     pub fn failover(&self) -> usize {
         let old = self.primary();
-        wait_until("a sentinel begins a failover", || {
-            self.sentinels[0].cli(&["SENTINEL", "FAILOVER", MASTER]) == "OK"
+        let mut asked: Option<Instant> = None;
+        wait_until("the sentinels have made another server the primary", || {
+            // On a busy machine it may come to nothing.
+            if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(4)) {
+                self.sentinels[0].cli(&["SENTINEL", "FAILOVER", MASTER]);
+                asked = Some(Instant::now());
+            }
+            self.agreed().is_some_and(|number| number != old)
         });
-        self.primary_after(old)
+        self.primary()
     }
 
     /// Waits until all is well: the sentinels agree and see each other, all servers run, and the replicas
     /// are in sync.
     #[track_caller]
     pub fn wait_until_whole(&self) {
-        wait_until("all servers run and all sentinels see them", || {
-            let Some(primary) = self.agreed() else {
-                return false;
-            };
-            let port = self.servers[primary].port.to_string();
-            let follows = |(number, server): (usize, &Redis)| {
-                number == primary
-                    || server.info("replication", "master_link_status") == "up"
-                        && server.info("replication", "master_port") == port
-            };
-            self.servers.iter().enumerate().all(follows)
-                && self.sentinels.iter().all(Sentinel::sees_all)
-        });
+        let end = Instant::now() + TIMEOUT;
+        while let Some(lacking) = self.lacking() {
+            assert!(Instant::now() < end, "never well: {lacking}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What isn't well yet.
+    fn lacking(&self) -> Option<String> {
+        let Some(primary) = self.agreed() else {
+            return Some("the sentinels don't agree".into());
+        };
+        let port = self.servers[primary].port.to_string();
+        for (number, server) in self.servers.iter().enumerate() {
+            let field = |name| server.info("replication", name);
+            let follows = field("master_link_status") == "up" && field("master_port") == port;
+            if number != primary && !follows {
+                let all = server.cli(&["INFO", "replication"]);
+                return Some(format!("{number} doesn't follow {primary}: {all}"));
+            }
+        }
+        let mut sentinels = self.sentinels.iter();
+        let blind = sentinels.find(|sentinel| !sentinel.sees_all())?;
+        let [replicas, sentinels] = ["REPLICAS", "SENTINELS"].map(|of| blind.fields(of, "flags"));
+        Some(format!("a sentinel sees {replicas:?} {sentinels:?}"))
+    }
+
+    /// Starts a server again that was killed, empty.
+    pub fn start_again(&mut self, number: usize) {
+        self.servers[number].start_again();
+        permit_channels(&self.servers[number]);
     }
 
     /// Has a server refuse the sentinels and the other servers, while it goes on for all others: as if
     /// it were cut off together with its clients.
     pub fn shut_in(&self, number: usize) {
         let server = &self.servers[number];
-        // Whoever isn't let in with its own name is the default user, whose PING would still be answered.
-        server.cli(&["ACL", "SETUSER", "default", "-ping", "-psync", "-replconf"]);
         for user in self.others(number) {
             self.refuse(number, &user);
         }
+        // Whoever isn't let in with its own name is the default user.
+        let rules = ["-@dangerous", "-ping", "+role", "+acl"];
+        server.cli(&[&["ACL", "SETUSER", "default"][..], &rules].concat());
     }
 
     /// Ends that.
@@ -243,6 +272,25 @@ impl Replicated {
         others.chain(["sentinel".to_owned()]).collect()
     }
 
+    /// Has the sentinels choose this replica when the primary is gone; those with a priority of 0 never.
+    #[track_caller]
+    pub fn prefer(&self, replica: usize) {
+        let server = &self.servers[replica];
+        assert_eq!(
+            server.cli(&["CONFIG", "SET", "replica-priority", "1"]),
+            "OK"
+        );
+        let port = server.port.to_string();
+        let knows = |sentinel: &Sentinel| {
+            let listed = sentinel.fields("REPLICAS", "slave-priority");
+            let of = sentinel.fields("REPLICAS", "port");
+            of.iter()
+                .zip(listed)
+                .any(|(of, is)| *of == port && is == "1")
+        };
+        wait_until("the sentinels know", || self.sentinels.iter().all(knows));
+    }
+
     /// Breaks the connection from a replica to its primary: nothing of what is written from now on gets
     /// there. To sentinels both look well.
     #[track_caller]
@@ -257,6 +305,11 @@ impl Replicated {
         server.cli(&["ACL", "SETUSER", user, "off"]);
         server.cli(&["CLIENT", "KILL", "USER", user]);
     }
+}
+
+/// Sentinels tell of each other by way of the servers. Redis 6.0 knows no permissions for that.
+fn permit_channels(server: &Redis) {
+    server.cli(&["ACL", "SETUSER", "sentinel", "&*"]);
 }
 
 /// One sentinel, gone when dropped.
@@ -376,13 +429,17 @@ impl Sentinel {
 
     /// It sees that the primary, both replicas and both other sentinels are well.
     fn sees_all(&self) -> bool {
-        let flags = |of: &str| -> Option<Vec<String>> {
-            let each = self.ask(&["SENTINEL", of, MASTER])?;
-            let each: Vec<HashMap<String, String>> = redis::from_redis_value(each).ok()?;
-            each.iter().map(|one| one.get("flags").cloned()).collect()
-        };
-        flags("REPLICAS").is_some_and(|flags| flags == ["slave"; 2])
-            && flags("SENTINELS").is_some_and(|flags| flags == ["sentinel"; 2])
+        self.fields("REPLICAS", "flags") == ["slave"; 2]
+            && self.fields("SENTINELS", "flags") == ["sentinel"; 2]
+    }
+
+    /// A field of each that it knows of this kind.
+    fn fields(&self, of: &str, name: &str) -> Vec<String> {
+        let each = self.ask(&["SENTINEL", of, MASTER]);
+        let each = each.and_then(|each| redis::from_redis_value(each).ok());
+        let each: Vec<HashMap<String, String>> = each.unwrap_or_default();
+        let field = |one: &HashMap<String, String>| one.get(name).cloned();
+        each.iter().filter_map(field).collect()
     }
 
     fn is_running(&self) -> bool {
@@ -441,15 +498,16 @@ impl Drop for Sentinel {
 pub struct Exchange {
     pub port: u16,
     ended: Arc<AtomicBool>,
+    is_cut: Arc<AtomicBool>,
 }
 
 impl Exchange {
-    /// In what the sentinel says, the first port of each pair becomes the second.
+    /// In what the sentinel says of the primary, the first port of each pair becomes the second.
     pub fn new(sentinel: &Sentinel, ports: Vec<(u16, u16)>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let ended = Arc::new(AtomicBool::new(false));
-        let (end, to) = (Arc::clone(&ended), sentinel.port);
+        let [ended, is_cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (end, cut, to) = (Arc::clone(&ended), Arc::clone(&is_cut), sentinel.port);
         let ports = Arc::new(ports);
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
@@ -460,12 +518,22 @@ impl Exchange {
                     continue;
                 };
                 let (up, down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                std::thread::spawn(move || pass(up, far, &[]));
+                let (one, other) = (Arc::clone(&cut), Arc::clone(&cut));
+                std::thread::spawn(move || pass(up, far, &[], &one));
                 let ports = Arc::clone(&ports);
-                std::thread::spawn(move || pass(down, near, &ports));
+                std::thread::spawn(move || pass(down, near, &ports, &other));
             }
         });
-        Self { port, ended }
+        Self {
+            port,
+            ended,
+            is_cut,
+        }
+    }
+
+    /// From now on nothing passes.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
     }
 }
 
@@ -476,14 +544,22 @@ impl Drop for Exchange {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, ports: &[(u16, u16)]) {
+fn pass(mut from: TcpStream, mut to: TcpStream, ports: &[(u16, u16)], is_cut: &AtomicBool) {
     let mut bytes = [0; 16384];
     while let Ok(read @ 1..) = from.read(&mut bytes) {
+        if is_cut.load(Ordering::Relaxed) {
+            continue;
+        }
         // Ports are texts of five digits; answers are short, and come in one piece on one machine.
         let mut text = bytes[..read].to_vec();
         for (server, proxy) in ports {
             let (old, new) = (format!("\n{server}\r"), format!("\n{proxy}\r"));
-            let starts: Vec<usize> = (0..text.len().saturating_sub(old.len() - 1))
+            // What follows, a list of lists, are the replicas.
+            let of_primary = text
+                .windows(6)
+                .position(|part| part.starts_with(b"\r\n*") && part[4..] == *b"\r\n");
+            let end = of_primary.unwrap_or(text.len());
+            let starts: Vec<usize> = (0..end.saturating_sub(old.len() - 1))
                 .filter(|&at| text[at..].starts_with(old.as_bytes()))
                 .collect();
             for at in starts {

@@ -22,13 +22,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// `run` is a command up to the names of the locks; its HOME is where the jobs write.
+    /// `run` is a command up to the names of the locks; in `home` the jobs write.
     pub fn start(label: &str, home: &Path, mut run: Command) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let gate = home.join(format!("gate-{count}"));
         nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        run.env("LABEL", label);
+        run.env("LABEL", label).env("HOME", home);
         run.args(["--", "sh", "-c", &format!("{ENTER} read go <\"$0\"")]);
         run.arg(&gate);
         let mut both = fs::OpenOptions::new();
