@@ -54,6 +54,8 @@
 //! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
+//! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
+//! | `sync` | replicas that confirm what is granted: what `--sync` promises, and clocks that differ |
 //! | `config` | settings, passwords, TLS |
 //! | `password` | a command that prints the password, and locks that outlive their passwords |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
@@ -100,6 +102,7 @@ mod restarts;
 mod screen;
 mod scripts;
 mod second_host;
+mod sentinel;
 mod services;
 mod starting;
 mod status;
@@ -110,6 +113,7 @@ mod support;
 mod survival;
 mod survivors;
 mod sweep;
+mod sync;
 mod takeover;
 mod terminal;
 mod tidy;

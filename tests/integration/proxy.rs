@@ -160,6 +160,11 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Where it listens on loopback.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// A connection by way of it.
     pub fn connect(&self) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.port)).unwrap()

@@ -3,17 +3,28 @@
 //! Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line, at the
 //! end of a stream, or at a condition that it waits for.
 
+mod clock;
+mod cluster;
 mod isolation;
+mod network;
 mod processes;
 mod running;
+mod sentinel;
 mod server;
+mod turns;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+pub use self::clock::*;
+#[allow(unused_imports)]
+pub use self::cluster::*;
 pub use self::isolation::*;
+pub use self::network::*;
 pub use self::processes::*;
 pub use self::running::*;
+pub use self::sentinel::*;
 pub use self::server::*;
+pub use self::turns::*;
 
 /// How long anything may take before a test calls it a failure.
 pub const TIMEOUT: Duration = Duration::from_secs(20);

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -97,6 +97,7 @@ fn name_and_version(line: &str) -> (String, String) {
 pub struct Redis {
     pub dir: tempfile::TempDir,
     pub port: u16,
+    before: Vec<String>,
     options: Vec<String>,
     process: Child,
 }
@@ -108,7 +109,13 @@ impl Redis {
 
     /// A Redis with more options, as on its command line: `["--requirepass", "secret"]`.
     pub fn with(options: &[&str]) -> Self {
-        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        Self::under(&[], options)
+    }
+
+    /// The same, started by a command that becomes the server: `["env", "LD_PRELOAD=x.so"]`.
+    pub fn under(before: &[&str], options: &[&str]) -> Self {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let (before, options): (Vec<String>, Vec<String>) = (owned(before), owned(options));
         loop {
             let dir = tempfile::tempdir().expect("a temporary directory");
             let is_node = options.iter().any(|option| option == "--cluster-enabled");
@@ -118,10 +125,11 @@ impl Redis {
             } else {
                 free_port()
             };
-            let process = launch(&dir, port, &options);
+            let process = launch(&before, &dir, port, &options);
             let mut redis = Self {
                 dir,
                 port,
+                before: before.clone(),
                 options: options.clone(),
                 process,
             };
@@ -219,6 +227,23 @@ impl Redis {
             .unwrap_or(0)
     }
 
+    /// What it answers, without another process: for what is asked again and again. `None` while it
+    /// doesn't, or where that is an error.
+    pub fn ask(&self, command: &[&str]) -> Option<redis::Value> {
+        ask(&self.socket(), command)
+    }
+
+    /// A field of a section of `INFO`; empty while the server doesn't answer, or has no such field.
+    pub fn info(&self, section: &str, field: &str) -> String {
+        let Some(redis::Value::BulkString(text)) = self.ask(&["INFO", section]) else {
+            return String::new();
+        };
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+        let found = fields.find(|(name, _)| *name == field);
+        found.map_or_else(String::new, |(_, value)| value.to_owned())
+    }
+
     /// Stops its process, as a stalled server; `resume` lets it go on.
     pub fn stall(&self) {
         self.signal(Signal::SIGSTOP);
@@ -229,8 +254,12 @@ impl Redis {
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal)
-            .expect("redis-server lives");
+        kill(Pid::from_raw(self.pid()), signal).expect("redis-server lives");
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> i32 {
+        self.process.id().try_into().unwrap()
     }
 
     /// Kills it; the data is lost.
@@ -241,7 +270,7 @@ impl Redis {
 
     /// Starts it again after `kill`, empty, on the same socket and port.
     pub fn start_again(&mut self) {
-        self.process = launch(&self.dir, self.port, &self.options);
+        self.process = launch(&self.before, &self.dir, self.port, &self.options);
         assert!(self.comes_up(), "redis-server doesn't start again");
     }
 
@@ -309,12 +338,16 @@ impl Drop for Redis {
     }
 }
 
-fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
+fn launch(before: &[String], dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
     let log = fs::File::create(dir.path().join("redis.log")).unwrap();
     let is_bound = options.iter().any(|option| option == "--bind");
     let bind = ["--bind", "127.0.0.1"];
-    SERVER
-        .command()
+    let mut command = SERVER.command();
+    if let Some((first, more)) = before.split_first() {
+        command = Command::new(first);
+        command.args(more).arg(&SERVER.path);
+    }
+    command
         .args(["--save", "", "--appendonly", "no"])
         .args(["--port", &port.to_string()])
         .args(bind.iter().filter(|_| !is_bound))
@@ -328,6 +361,18 @@ fn launch(dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
         .stderr(log)
         .spawn()
         .expect("redis-server is installed")
+}
+
+/// What a server at a socket answers; `None` while it doesn't, or where that is an error.
+pub fn ask(socket: &Path, command: &[&str]) -> Option<redis::Value> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    let limit = Some(Duration::from_millis(500));
+    stream.set_read_timeout(limit).ok()?;
+    let mut packed = redis::cmd(command[0]);
+    packed.arg(&command[1..]);
+    stream.write_all(&packed.get_packed_command()).ok()?;
+    let answer = redis::Parser::new().parse_value(&mut stream).ok()?;
+    (!matches!(answer, redis::Value::ServerError(_))).then_some(answer)
 }
 
 /// A server that is so busy that it doesn't even accept connections.
@@ -359,11 +404,14 @@ impl UnresponsiveServer {
     }
 }
 
-/// A loopback port that was free a moment ago.
+/// A loopback port that was free a moment ago. There is another one 10000 above it, where a node of a
+/// cluster listens for the others.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        if port < u16::MAX - 10_000 {
+            return port;
+        }
+    }
 }

@@ -1,0 +1,534 @@
+//! A primary with replicas, watched over by sentinels: whichever way the primary goes, the holder goes on,
+//! the waiters get their turns, and no two run at once.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::proxy::{Action, Proxy};
+use crate::support::{
+    Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, TIMEOUT,
+    UnresponsiveServer, assert_in_turn, outcome, turns, wait_until,
+};
+
+/// A way in which the primary is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Sentinels are asked to.
+    Asked,
+    /// It is killed; it comes back empty.
+    Killed,
+    /// It hangs, and goes on later as if nothing had happened.
+    Stopped,
+    /// The sentinels and the other servers can't reach it any more. Its clients can.
+    ShutIn,
+}
+
+const WAYS: [Way; 4] = [Way::Asked, Way::Killed, Way::Stopped, Way::ShutIn];
+
+impl Way {
+    /// Replaces the primary; the number of the next one.
+    #[track_caller]
+    fn replace(self, all: &mut Replicated, old: usize) -> usize {
+        match self {
+            Self::Asked => all.failover(),
+            Self::Killed => {
+                all.servers[old].kill();
+                all.primary_after(old)
+            }
+            Self::Stopped => {
+                all.servers[old].stall();
+                all.primary_after(old)
+            }
+            Self::ShutIn => {
+                all.shut_in(old);
+                all.primary_after(old)
+            }
+        }
+    }
+
+    /// All servers are there again.
+    #[track_caller]
+    fn recover(self, all: &mut Replicated, old: usize) {
+        match self {
+            Self::Asked => {}
+            Self::Killed => all.start_again(old),
+            Self::Stopped => all.servers[old].resume(),
+            Self::ShutIn => all.let_in(old),
+        }
+        all.wait_until_whole();
+    }
+}
+
+/// Starts a job.
+fn job(all: &Replicated, label: &str, options: &[&str]) -> Job {
+    let run = all.redlock(&[&["run", "--ttl", "12s", "-k", "1s"], options, &["a"]].concat());
+    Job::start(label, all.home.path(), run)
+}
+
+/// Starts waiters one after the other.
+#[track_caller]
+fn waiters(all: &Replicated, primary: usize, labels: &[&str]) -> Vec<Job> {
+    let start = |label: &&str| {
+        let job = job(all, label, &[]);
+        wait_until("it stands in the queue", || {
+            all.servers[primary].queue("a").contains(&job.run.pid())
+        });
+        job
+    };
+    labels.iter().map(start).collect()
+}
+
+/// How many waiters listen at a server.
+fn listening(server: &Redis) -> usize {
+    let channels = server.cli(&["PUBSUB", "CHANNELS", "{redlock:*"]);
+    channels.lines().filter(|line| !line.is_empty()).count()
+}
+
+const FIVE: [&str; 5] = ["1", "2", "3", "4", "5"];
+
+#[test]
+fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_their_turns() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let mut labels = Vec::new();
+    for way in WAYS {
+        let old = all.primary();
+        let holder = job(&all, "holder", &[]).ready();
+        let token = all.servers[old].cli(&["GET", "redlock:a"]);
+        let waiting = waiters(&all, old, &FIVE);
+        all.settle(old);
+        let new = way.replace(&mut all, old);
+        let server = &all.servers[new];
+        let left = || server.cli(&["PTTL", "redlock:a"]).parse::<i64>().unwrap();
+        let before = left();
+        wait_until("it is renewed at the new primary", || left() > before);
+        assert_eq!(server.cli(&["GET", "redlock:a"]), token, "{way:?}");
+        // One that isn't there yet when its turn comes would have to queue again.
+        wait_until("all waiters listen there", || {
+            listening(server) == FIVE.len()
+        });
+        holder.end();
+        for waiter in waiting {
+            waiter.end();
+        }
+        labels.push("holder");
+        labels.extend(FIVE);
+        let each = turns(&home);
+        let order: Vec<&str> = each.iter().map(|(_, label)| label.as_str()).collect();
+        assert_eq!(order, labels, "{way:?}");
+        assert_in_turn(&home);
+        way.recover(&mut all, old);
+    }
+}
+
+/// A proxy in front of each server, and a way to each sentinel that tells of the proxies.
+pub struct Proxied {
+    pub proxies: Vec<Proxy>,
+    exchanges: Vec<Exchange>,
+}
+
+impl Proxied {
+    pub fn new(all: &Replicated) -> Self {
+        let proxies: Vec<Proxy> = all.servers.iter().map(Proxy::new).collect();
+        let ports = all.servers.iter().zip(&proxies);
+        let ports: Vec<(u16, u16)> = ports.map(|(of, by)| (of.port, by.port())).collect();
+        let each = all.sentinels.iter();
+        let exchanges = each.map(|of| Exchange::new(of, ports.clone())).collect();
+        Self { proxies, exchanges }
+    }
+
+    pub fn url(&self, all: &Replicated) -> String {
+        all.url_at(self.exchanges.iter().map(|exchange| exchange.port))
+    }
+
+    /// Holds a request of this operation back, the first one after another operation where `after` names
+    /// one; all that comes to that server waits with it.
+    fn hold_back(
+        &self,
+        server: usize,
+        after: Option<&'static str>,
+        operation: &'static str,
+    ) -> HeldBack {
+        let (reached, waiting) = channel();
+        let (go, told) = channel();
+        let (mut begins, mut is_over) = (after.is_none(), false);
+        self.proxies[server].set_hook(move |request| {
+            begins |= after == Some(request.operation.as_str());
+            if is_over || !begins || request.operation != operation {
+                return Action::Pass;
+            }
+            is_over = true;
+            let _ = reached.send(());
+            told.recv_timeout(TIMEOUT).unwrap_or(Action::Pass)
+        });
+        HeldBack { waiting, go }
+    }
+}
+
+/// A request that is held back as soon as it comes.
+struct HeldBack {
+    waiting: Receiver<()>,
+    go: Sender<Action>,
+}
+
+impl HeldBack {
+    #[track_caller]
+    fn wait(&self) {
+        self.waiting.recv_timeout(TIMEOUT).expect("it is asked");
+    }
+
+    fn let_go(&self, action: Action) {
+        self.go.send(action).unwrap();
+    }
+}
+
+/// At what step of a run the primary is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Acquire,
+    /// The confirmation of a lock that was handed on.
+    Claim,
+    Renew,
+    Release,
+}
+
+/// Before the request gets to the primary, or when that has carried it out, and the answer is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+#[test]
+fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_at_all() {
+    use Step::{Acquire, Claim, Release, Renew};
+    use Way::{Asked, Killed, Stopped};
+    use When::{After, Before};
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let proxied = Proxied::new(&all);
+    let url = proxied.url(&all);
+    let options = ["--url", &url, "run", "--ttl", "9s", "-k", "1s", "a"];
+    let start = |all: &Replicated, label: &str| Job::start(label, &home, all.redlock(&options));
+    for (step, way, when) in [
+        (Acquire, Killed, Before),
+        (Acquire, Asked, After),
+        (Claim, Killed, Before),
+        (Claim, Asked, Before),
+        (Claim, Stopped, After),
+        (Renew, Killed, Before),
+        (Renew, Stopped, After),
+        (Release, Killed, After),
+        (Release, Asked, Before),
+    ] {
+        let before = turns(&home).len();
+        let old = all.primary();
+        let (after, operation) = match step {
+            Acquire => (None, "acquire"),
+            Claim => (Some("release"), "heartbeat"),
+            Renew => (None, "renew"),
+            Release => (None, "release"),
+        };
+        let arm = || proxied.hold_back(old, after, operation);
+        let mut jobs = Vec::new();
+        let held_back = if step == Acquire {
+            let armed = arm();
+            jobs.push(start(&all, "0"));
+            armed
+        } else {
+            jobs.push(start(&all, "0").ready());
+            for label in ["1", "2"] {
+                jobs.push(start(&all, label));
+                let pid = jobs.last().unwrap().run.pid();
+                let queue = || all.servers[old].queue("a");
+                wait_until("it stands in the queue", || queue().contains(&pid));
+            }
+            arm()
+        };
+        if [Claim, Release].contains(&step) {
+            jobs[0].let_go();
+        }
+        held_back.wait();
+        if when == After {
+            let calls = |all: &Replicated| {
+                let server = &all.servers[old];
+                server.calls("evalsha") + server.calls("eval")
+            };
+            let before = calls(&all);
+            held_back.let_go(Action::LoseReply);
+            wait_until("it is carried out", || calls(&all) > before);
+        }
+        all.settle(old);
+        way.replace(&mut all, old);
+        if when == Before {
+            // Asked for, the old primary takes for a moment what is lost then.
+            if way == Asked {
+                all.wait_until_whole();
+            }
+            held_back.let_go(Action::Pass);
+        }
+        // A grant that isn't confirmed in time goes to the next one, so their order may be another.
+        let has_ended = usize::from([Claim, Release].contains(&step));
+        jobs.iter_mut().skip(has_ended).for_each(Job::let_go);
+        let ends: Vec<Outcome> = jobs.into_iter().map(Job::finish).collect();
+        let are_well = ends.iter().all(|end| end.code() == Some(0));
+        let turns_of_all = turns(&home);
+        assert!(
+            are_well,
+            "{step:?} {way:?} {when:?}: {turns_of_all:?} {ends:?}"
+        );
+        let count = if step == Acquire { 1 } else { 3 };
+        assert_eq!(
+            turns(&home).len() - before,
+            count,
+            "{step:?} {way:?} {when:?}"
+        );
+        assert_in_turn(&home);
+        way.recover(&mut all, old);
+    }
+}
+
+/// A holder on the host of the primary, by itself with that; a waiter elsewhere is granted the lock by
+/// another primary. `holder` and `waiter` are redlock with a URL; `isolate` cuts the holder's host off.
+fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: impl FnOnce()) {
+    let options = ["run", "--sync", "all", "--ttl", "8s"];
+    let job = |label: &str, mut command: Command| {
+        command.args(options).args(["-k", "500ms", "a"]);
+        Job::start(label, home, command)
+    };
+    let holder = job("holder", holder).ready();
+    let mut waiter = job("waiter", waiter);
+    waiter.let_go();
+    isolate();
+    // Without a place in the queue it would do as well: it waits for as long as the lock isn't its own.
+    waiter.finish().assert_code(0);
+    holder.finish().assert_code(79);
+    let turns = turns(home);
+    let labels: Vec<&str> = turns.iter().map(|(_, label)| label.as_str()).collect();
+    assert_eq!(labels, ["holder", "waiter"]);
+    assert_in_turn(home);
+}
+
+#[test]
+fn on_a_primary_that_is_cut_off_with_its_holder_the_command_is_dead_before_another_grants() {
+    // Where namespaces aren't permitted, the next test says it without them.
+    let Some(network) = Network::of(3) else {
+        return;
+    };
+    let all = Replicated::with(&Plan {
+        network: Some(&network),
+        ..Plan::default()
+    });
+    let on = |host: usize| {
+        let words = network.on(host);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(REDLOCK);
+        command
+            .env_clear()
+            .env("PATH", crate::support::path())
+            .env("REDLOCK_URL", all.url())
+            .env("HOME", all.home.path());
+        crate::support::without_terminal(&mut command);
+        command
+    };
+    assert_dead_in_time(all.home.path(), on(0), on(1), || network.cut(0));
+    network.mend(0);
+    all.wait_until_whole();
+}
+
+#[test]
+fn on_a_primary_that_only_its_holder_reaches_the_command_is_dead_before_another_grants() {
+    let all = Replicated::start();
+    let proxied = Proxied::new(&all);
+    let mut holder = all.redlock(&[]);
+    holder.env("REDLOCK_URL", proxied.url(&all));
+    assert_dead_in_time(all.home.path(), holder, all.redlock(&[]), || {
+        // Of the sentinels, the holder sees none; of the servers, the old primary only.
+        for exchange in &proxied.exchanges {
+            exchange.cut();
+        }
+        for other in 1..3 {
+            proxied.proxies[other].vanish();
+        }
+        all.shut_in(0);
+    });
+}
+
+#[test]
+fn a_sentinel_that_never_answers_costs_a_moment() {
+    let all = Replicated::start();
+    // One doesn't accept connections, the other one does.
+    let busy = UnresponsiveServer::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (busy, silent) = (busy.url(), silent.local_addr().unwrap());
+    let busy = busy.strip_prefix("redis://").unwrap();
+    let good = format!("127.0.0.1:{}", all.sentinels[2].port);
+    let url = format!("redis-sentinel://{busy},{silent},{good}/{MASTER}");
+    let began = Instant::now();
+    let run = ["--url", &url, "run", "-q", "a", "--", "true"];
+    outcome(&mut all.redlock(&run))
+        .assert_code(0)
+        .assert_silent();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // While a lock is held, too: it is renewed several times, and released.
+    let home = all.home.path();
+    let run = ["--url", &url, "run", "--ttl", "3s", "-k", "200ms", "a"];
+    let holder = Job::start("holder", home, all.redlock(&run)).ready();
+    let renewals = || all.servers[0].calls("pexpire");
+    let before = renewals();
+    wait_until("it is renewed", || renewals() >= before + 4);
+    holder.end();
+    // None is better than the others: all but one may hang.
+    all.sentinels[0].stall();
+    all.sentinels[1].stall();
+    let began = Instant::now();
+    let run = ["run", "-q", "a", "--", "true"];
+    outcome(&mut all.redlock(&run))
+        .assert_code(0)
+        .assert_silent();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    all.sentinels[0].resume();
+    all.sentinels[1].resume();
+}
+
+#[test]
+fn sentinels_that_want_a_password_get_their_own() {
+    let all = Replicated::start();
+    for server in &all.servers {
+        server.cli(&[
+            "ACL", "SETUSER", "app", "on", ">theirs", "~*", "&*", "+@all",
+        ]);
+        server.cli(&["ACL", "SETUSER", "default", "resetkeys"]);
+    }
+    for sentinel in &all.sentinels {
+        let user = ["ACL", "SETUSER", "asker", "on", ">hush hush", "+sentinel"];
+        assert_eq!(sentinel.cli(&user), "OK");
+        let default = ["ACL", "SETUSER", "default", "off"];
+        assert_eq!(sentinel.cli(&default), "OK");
+    }
+    let file = all.home.path().join("password");
+    fs::write(&file, "hush hush\n").unwrap();
+    let url = all.url().replace("://", "://app:theirs@");
+    let run = |options: &str| {
+        let url = format!("{url}{options}");
+        let end = outcome(&mut all.redlock(&["--url", &url, "run", "-q", "a", "--", "true"]));
+        for secret in ["theirs", "hush"] {
+            assert!(!end.stderr.contains(secret), "{end:?}");
+        }
+        end
+    };
+    run("?sentinel_user=asker&sentinel_password=hush%20hush").assert_code(0);
+    let file = format!(
+        "?sentinel_user=asker&sentinel_password_file={}",
+        file.display()
+    );
+    run(&file).assert_code(0);
+    run("?sentinel_user=asker&sentinel_password=hush").assert_code(77);
+    run("").assert_code(77);
+}
+
+#[test]
+fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
+    let all = Replicated::start();
+    let home = all.home.path();
+    let redlock = |words: &[&str]| outcome(&mut all.redlock(words));
+    let job = |label: &str, options: &[&str]| {
+        let run = [&["run", "--ttl", "6s", "-k", "200ms"], options].concat();
+        Job::start(label, home, all.redlock(&run)).ready()
+    };
+    redlock(&["run", "done", "--", "sh", "-c", "exit 3"]).assert_code(3);
+    redlock(&["freeze", "frozen", "--reason", "release night"]).assert_code(0);
+    let script =
+        r#"eval "$(redlock acquire --while-pid $$ --ttl 6s kept)"; echo ready; exec sleep 60"#;
+    let mut script = Running::start(all.redlock(&[]).env("SCRIPT", script).args([
+        "run",
+        "-q",
+        "outer",
+        "-c",
+        r#"eval "$SCRIPT""#,
+    ]));
+    script.expect_line("ready");
+    let groups = [
+        job("shared", &["--shared", "read"]),
+        job("shared", &["--shared", "read"]),
+        job("slot", &["--slots", "2", "two"]),
+        job("slot", &["--slots", "2", "two"]),
+    ];
+    all.settle(0);
+    let new = all.failover();
+    let server = &all.servers[new];
+    let renewals = server.calls("pexpire") + 12;
+    wait_until("all are renewed there", || {
+        server.calls("pexpire") >= renewals
+    });
+    redlock(&["run", "-n", "frozen", "--", "true"])
+        .assert_code(75)
+        .assert_says("release night");
+    let history = redlock(&["history", "done"]);
+    assert!(history.stdout.contains("status 3"), "{history:?}");
+    for busy in ["kept", "read", "two"] {
+        redlock(&["run", "-q", "-n", busy, "--", "true"]).assert_code(75);
+    }
+    redlock(&["run", "-q", "-n", "--shared", "read", "--", "true"]).assert_code(0);
+    redlock(&["run", "-q", "-n", "--slots", "2", "two", "--", "true"]).assert_code(75);
+    for member in groups {
+        member.end();
+    }
+    drop(script);
+    redlock(&["run", "-q", "-w", "15s", "kept", "--", "true"]).assert_code(0);
+    redlock(&["thaw", "frozen"]).assert_code(0);
+    redlock(&["run", "-n", "frozen", "--", "true"]).assert_code(0);
+}
+
+#[test]
+fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    // Each worker takes the lock again and again, whatever became of the last time.
+    let script = r#"
+        exec 9>>"$HOME/inside"; flock -n 9 || echo "$REDLOCK_FENCE" >>"$HOME/overlaps"
+        echo "$REDLOCK_FENCE x" >>"$HOME/turns"
+    "#;
+    let options = [
+        "run", "-q", "--sync", "all", "--ttl", "4s", "-k", "500ms", "a", "-c", script,
+    ];
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (url, path) = (all.url(), crate::support::path());
+    let workers = [(); 4].map(|()| {
+        let (is_over, url, path) = (Arc::clone(&is_over), url.clone(), path.clone());
+        let home = home.clone();
+        std::thread::spawn(move || {
+            let mut grants = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let mut run = crate::support::redlock(&options);
+                run.env("HOME", &home)
+                    .env("PATH", &path)
+                    .env("REDLOCK_URL", &url);
+                let end = outcome(&mut run);
+                // While there is no primary, or not enough replicas, it may be 69.
+                assert!(matches!(end.code(), Some(0 | 69 | 79)), "{end:?}");
+                grants += usize::from(end.code() == Some(0));
+            }
+            grants
+        })
+    });
+    for way in [Way::Killed, Way::Asked, Way::Stopped, Way::Killed] {
+        let grants = turns(&home).len();
+        let old = all.primary();
+        way.replace(&mut all, old);
+        way.recover(&mut all, old);
+        wait_until("locks are granted", || turns(&home).len() > grants + 50);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let grants = workers.map(|worker| worker.join().unwrap());
+    assert!(grants.iter().sum::<usize>() >= 200, "{grants:?}");
+    assert_in_turn(&home);
+}

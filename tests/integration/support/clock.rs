@@ -1,0 +1,58 @@
+//! A server's wall clock that is wrong by as much as a test says.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// A wall clock, set by a library that is loaded before the server. It may be set while the server runs.
+pub struct WallClock {
+    offset: tempfile::NamedTempFile,
+}
+
+impl WallClock {
+    /// One that is ahead by this many milliseconds.
+    pub fn ahead_by(ms: i64) -> Self {
+        let offset = tempfile::NamedTempFile::new().unwrap();
+        let clock = Self { offset };
+        clock.set(ms);
+        clock
+    }
+
+    /// Sets it ahead of the right time by this many milliseconds.
+    pub fn set(&self, ms: i64) {
+        let file = self.offset.as_file();
+        file.write_all_at(&ms.to_ne_bytes(), 0).unwrap();
+    }
+
+    /// What starts a server with this clock ([`super::Redis::under`]).
+    pub fn before(&self) -> Vec<String> {
+        static LIBRARY: LazyLock<PathBuf> = LazyLock::new(compiled);
+        vec![
+            "env".into(),
+            format!("LD_PRELOAD={}", LIBRARY.display()),
+            format!("CLOCK_OFFSET_FILE={}", self.offset.path().display()),
+        ]
+    }
+}
+
+fn compiled() -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    // Another run of the tests may do the same now.
+    let source = tempfile::NamedTempFile::new().unwrap();
+    let fresh = tempfile::NamedTempFile::new_in(&directory).unwrap();
+    fs::write(source.path(), include_str!("clock.c")).unwrap();
+    let mut compile = Command::new("cc");
+    compile
+        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .arg(fresh.path())
+        .args(["-x", "c"])
+        .arg(source.path());
+    let output = compile.output().expect("there is a C compiler");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let library = directory.join("clock.so");
+    fresh.persist(&library).unwrap();
+    library
+}

@@ -1,0 +1,191 @@
+//! A cluster of three primaries, with replicas where a test needs them.
+
+#![allow(dead_code)]
+
+use std::process::Command;
+
+use super::{Redis, redlock, wait_until};
+
+/// A cluster, gone when dropped. The first three nodes have a third of the slots each; each further one is
+/// the replica of one of them.
+pub struct Cluster {
+    pub nodes: Vec<Redis>,
+    /// The home of those that use it.
+    pub home: tempfile::TempDir,
+}
+
+/// How many slots there are.
+const SLOTS: u16 = 16_384;
+
+impl Cluster {
+    /// Three nodes, and a replica of each of these.
+    pub fn start(replicas_of: &[usize]) -> Self {
+        Self::with(replicas_of, &[])
+    }
+
+    pub fn with(replicas_of: &[usize], options: &[&str]) -> Self {
+        let common = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+        let common = [&common[..], &["--repl-diskless-sync-delay", "0"], options].concat();
+        let nodes: Vec<Redis> = (0..3 + replicas_of.len())
+            .map(|_| Redis::with(&common))
+            .collect();
+        let home = tempfile::tempdir().unwrap();
+        let all = Self { nodes, home };
+        let port = |node: usize| all.nodes[node].port.to_string();
+        for (number, node) in all.nodes.iter().enumerate() {
+            let epoch = (number + 1).to_string();
+            assert_eq!(node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
+            if number > 0 {
+                let met = node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port(0)]);
+                assert_eq!(met, "OK");
+            }
+        }
+        for (number, node) in all.nodes[..3].iter().enumerate() {
+            let number = u16::try_from(number).unwrap();
+            let slots = (0..SLOTS).filter(|slot| slot / (SLOTS / 3 + 1) == number);
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            let words = ["CLUSTER", "ADDSLOTS"].into_iter();
+            let words: Vec<&str> = words.chain(slots.iter().map(String::as_str)).collect();
+            assert_eq!(node.cli(&words), "OK");
+        }
+        let known = all.nodes.len().to_string();
+        for node in &all.nodes {
+            wait_until("the node knows all others", || {
+                node.cluster_info("cluster_known_nodes") == known
+            });
+        }
+        for (replica, of) in all.nodes[3..].iter().zip(replicas_of) {
+            let id = all.id(*of);
+            wait_until("a node takes another for its primary", || {
+                replica.cli(&["CLUSTER", "REPLICATE", &id]) == "OK"
+            });
+        }
+        all.wait_until_whole();
+        all
+    }
+
+    /// Waits until all nodes are well, and the replicas are in sync.
+    #[track_caller]
+    pub fn wait_until_whole(&self) {
+        for node in &self.nodes {
+            wait_until("the cluster is complete", || {
+                node.cluster_info("cluster_state") == "ok"
+                    && (node.info("replication", "role") == "master"
+                        || node.info("replication", "master_link_status") == "up")
+            });
+        }
+    }
+
+    /// The URL with these nodes as the first ones to ask.
+    pub fn url_of(&self, nodes: &[usize]) -> String {
+        let each = nodes.iter().map(|&node| self.nodes[node].port);
+        let hosts: Vec<String> = each.map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("redis-cluster://{}", hosts.join(","))
+    }
+
+    /// The URL of the first three nodes.
+    pub fn url(&self) -> String {
+        self.url_of(&[0, 1, 2])
+    }
+
+    /// A redlock that knows the cluster, and nothing of the environment the tests run in.
+    pub fn redlock(&self, arguments: &[&str]) -> Command {
+        let mut command = redlock(arguments);
+        command
+            .env("REDLOCK_URL", self.url())
+            .env("HOME", self.home.path());
+        command
+    }
+
+    fn id(&self, node: usize) -> String {
+        self.nodes[node].cli(&["CLUSTER", "MYID"])
+    }
+
+    /// The slot of a key.
+    pub fn slot(&self, key: &str) -> String {
+        self.nodes[0].cli(&["CLUSTER", "KEYSLOT", key])
+    }
+
+    /// The number of the node that has a slot, as it says itself.
+    #[track_caller]
+    pub fn owner(&self, slot: &str) -> usize {
+        let mut found = None;
+        wait_until("a node has the slot", || {
+            found = self.nodes.iter().position(|node| node.has_slot(slot));
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Has a replica take the place of its primary, which lives on.
+    #[track_caller]
+    pub fn failover(&self, replica: usize) {
+        let replica = &self.nodes[replica];
+        assert_eq!(replica.cli(&["CLUSTER", "FAILOVER"]), "OK");
+        wait_until("the replica is a primary", || {
+            replica.info("replication", "role") == "master"
+        });
+    }
+
+    /// Moves a slot with all its keys, some at a time, as `redis-cli --cluster reshard` does; calls
+    /// `between` after each part, with the number of keys moved so far.
+    #[track_caller]
+    pub fn move_slot(&self, slot: &str, from: usize, to: usize, mut between: impl FnMut(usize)) {
+        let set = |node: usize, state: &str, other: usize| {
+            let words = ["CLUSTER", "SETSLOT", slot, state, &self.id(other)];
+            assert_eq!(self.nodes[node].cli(&words), "OK");
+        };
+        set(to, "IMPORTING", from);
+        set(from, "MIGRATING", to);
+        let (source, port) = (&self.nodes[from], self.nodes[to].port.to_string());
+        let mut moved = 0;
+        loop {
+            let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", slot, "100"]);
+            let keys: Vec<&str> = keys.lines().filter(|key| !key.is_empty()).collect();
+            if keys.is_empty() {
+                break;
+            }
+            let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            let answer = source.cli(&[&migrate[..], &keys].concat());
+            // They may have expired meanwhile.
+            assert!(matches!(&*answer, "OK" | "NOKEY"), "{answer}");
+            moved += keys.len();
+            between(moved);
+        }
+        set(to, "NODE", to);
+        set(from, "NODE", to);
+        for other in (0..3).filter(|other| ![from, to].contains(other)) {
+            set(other, "NODE", to);
+        }
+    }
+}
+
+impl Redis {
+    /// A field of `CLUSTER INFO`; empty while the node doesn't answer.
+    fn cluster_info(&self, field: &str) -> String {
+        let Some(redis::Value::BulkString(text)) = self.ask(&["CLUSTER", "INFO"]) else {
+            return String::new();
+        };
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+        let found = fields.find(|(name, _)| *name == field);
+        found.map_or_else(String::new, |(_, value)| value.to_owned())
+    }
+
+    /// Whether this node, and not another, has a slot.
+    fn has_slot(&self, slot: &str) -> bool {
+        let is_primary = self.info("replication", "role") == "master";
+        let own = self.cli(&["CLUSTER", "NODES"]);
+        let own = own
+            .lines()
+            .find(|line| line.contains("myself"))
+            .unwrap_or_default();
+        let slots = own.split(' ').skip(8).filter(|word| !word.starts_with('['));
+        let slot: u16 = slot.parse().unwrap();
+        let mut ranges = slots.map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            (first.parse::<u16>().unwrap(), last.parse::<u16>().unwrap())
+        });
+        is_primary && ranges.any(|(first, last)| (first..=last).contains(&slot))
+    }
+}

@@ -1,0 +1,574 @@
+//! A primary with replicas, watched over by three sentinels.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Network, Redis, SERVER, TIMEOUT, ask, free_port, redlock, wait_until};
+
+/// The name under which the sentinels know the primary.
+pub const MASTER: &str = "main";
+
+/// How long a server has to be silent until a sentinel takes it for dead. The first sentinel does so some
+/// time before the second and calls for an election at once: candidates at the same moment share the votes,
+/// and none of them wins.
+const DOWN_AFTER_MS: [u32; 3] = [900, 1900, 2900];
+
+/// The sentinels look at all servers and at each other more often than they usually do, so that a failover
+/// takes a second or two. Those that can't be told so (Redis 6) need somewhat longer.
+const TIMERS: [&str; 18] = [
+    "INFO-PERIOD",
+    "300",
+    "PING-PERIOD",
+    "400",
+    "ASK-PERIOD",
+    "100",
+    "PUBLISH-PERIOD",
+    "200",
+    "MIN-LINK-RECONNECT-PERIOD",
+    "500",
+    "SLAVE-RECONF-TIMEOUT",
+    "1500",
+    "ELECTION-TIMEOUT",
+    "1500",
+    // The machine may be busy: that is not a reason to do nothing for half a minute.
+    "TILT-TRIGGER",
+    "15000",
+    "TILT-PERIOD",
+    "500",
+];
+
+/// Where the servers run, and with what.
+#[derive(Default)]
+pub struct Plan<'a> {
+    /// Options of all servers.
+    pub options: &'a [&'a str],
+    /// What starts one of the servers, in place of nothing: a clock, say.
+    pub before: HashMap<usize, Vec<String>>,
+    /// Each server and each sentinel has a host of its own.
+    pub network: Option<&'a Network>,
+    /// More lines for the sentinels' configuration.
+    pub sentinel_lines: &'a str,
+    /// What redis-cli needs to be let in by a sentinel.
+    pub sentinel_login: &'a [&'a str],
+}
+
+/// A primary and two replicas, and three sentinels, all gone when dropped. The servers are numbered; number 0
+/// is the primary at first.
+pub struct Replicated {
+    pub servers: Vec<Redis>,
+    pub sentinels: Vec<Sentinel>,
+    /// The home of those that use it.
+    pub home: tempfile::TempDir,
+}
+
+impl Replicated {
+    /// One that is complete: the sentinels know all, and the replicas are in sync.
+    pub fn start() -> Self {
+        Self::with(&Plan::default())
+    }
+
+    pub fn with(plan: &Plan) -> Self {
+        let address = |number: usize| match plan.network {
+            Some(_) => Network::address(number),
+            None => "127.0.0.1".to_owned(),
+        };
+        let mut servers: Vec<Redis> = Vec::new();
+        for number in 0..3 {
+            let mut before = match plan.network {
+                Some(network) => network.on(number),
+                None => Vec::new(),
+            };
+            before.extend(plan.before.get(&number).cloned().unwrap_or_default());
+            let bind = address(number);
+            // Users of their own, so that a server can refuse one of the others.
+            let mut options = vec!["--repl-diskless-sync-delay", "0", "--repl-timeout", "5"];
+            options.extend(["--protected-mode", "no", "--bind", &bind]);
+            let users = ["sentinel", "server-0", "server-1", "server-2"];
+            for user in users {
+                options.extend(["--user", user, "on", ">secret", "~*", "+@all"]);
+            }
+            options.extend(["--masteruser", users[1 + number], "--masterauth", "secret"]);
+            let primary = servers.first().map(|first| first.port.to_string());
+            let first = address(0);
+            if let Some(port) = &primary {
+                options.extend(["--replicaof", &first, port]);
+            }
+            options.extend(plan.options);
+            let before: Vec<&str> = before.iter().map(String::as_str).collect();
+            servers.push(Redis::under(&before, &options));
+            permit_channels(&servers[number]);
+        }
+        // A replica that the primary knows not yet would be found by the sentinels only later.
+        let in_sync = |server: &Redis| server.info("replication", "master_link_status");
+        for replica in &servers[1..] {
+            wait_until("the replica is in sync", || in_sync(replica) == "up");
+        }
+        let places: Vec<(String, u16)> = (0..3).map(|at| (address(at), servers[at].port)).collect();
+        let sentinels = Sentinel::three(plan, &places);
+        let home = tempfile::tempdir().unwrap();
+        let all = Self {
+            servers,
+            sentinels,
+            home,
+        };
+        all.wait_until_whole();
+        all
+    }
+
+    /// The URL of the sentinels.
+    pub fn url(&self) -> String {
+        let each = self.sentinels.iter();
+        self.url_at(each.map(|sentinel| sentinel.port))
+    }
+
+    /// The URL of the sentinels, which are reached at these ports.
+    pub fn url_at(&self, ports: impl Iterator<Item = u16>) -> String {
+        let each = self.sentinels.iter().zip(ports);
+        let each = each.map(|(sentinel, port)| format!("{}:{port}", sentinel.host));
+        let hosts: Vec<String> = each.collect();
+        format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
+    }
+
+    /// A redlock that knows the sentinels, and nothing of the environment the tests run in.
+    pub fn redlock(&self, arguments: &[&str]) -> Command {
+        let mut command = redlock(arguments);
+        command
+            .env("REDLOCK_URL", self.url())
+            .env("HOME", self.home.path());
+        command
+    }
+
+    /// The number of the server that the sentinels call the primary; `None` while they don't agree, and
+    /// while that server isn't one yet.
+    pub fn agreed(&self) -> Option<usize> {
+        let mut all = self.sentinels.iter().filter(|one| one.is_running());
+        let port = all.next()?.primary_port()?;
+        let agree = all.all(|other| other.primary_port() == Some(port));
+        let number = self.servers.iter().position(|one| one.port == port)?;
+        let is_primary = || self.servers[number].info("replication", "role") == "master";
+        (agree && is_primary()).then_some(number)
+    }
+
+    /// The number of the primary, as soon as all agree about it.
+    #[track_caller]
+    pub fn primary(&self) -> usize {
+        let mut found = None;
+        wait_until("the sentinels agree about the primary", || {
+            found = self.agreed();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// The number of the primary, as soon as that is another one than this.
+    #[track_caller]
+    pub fn primary_after(&self, old: usize) -> usize {
+        let mut found = None;
+        wait_until("the sentinels agree about another primary", || {
+            found = self.agreed().filter(|&number| number != old);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Waits until the replicas have all that their primary has.
+    #[track_caller]
+    pub fn settle(&self, primary: usize) {
+        // `WAIT` over a connection that has written nothing waits for nothing.
+        let offset = |server: &Redis| server.info("replication", "master_repl_offset");
+        let at: u64 = offset(&self.servers[primary]).parse().unwrap();
+        let has_it = |server: &Redis| offset(server).parse().is_ok_and(|has: u64| has >= at);
+        wait_until("the replicas have it all", || {
+            self.servers.iter().all(has_it)
+        });
+    }
+
+    /// Has the sentinels make another server the primary; the old one lives on as its replica. The number
+    /// of the new one.
+    #[track_caller]
+    pub fn failover(&self) -> usize {
+        let old = self.primary();
+        let mut asked: Option<Instant> = None;
+        wait_until("the sentinels have made another server the primary", || {
+            // On a busy machine it may come to nothing.
+            if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(4)) {
+                self.sentinels[0].cli(&["SENTINEL", "FAILOVER", MASTER]);
+                asked = Some(Instant::now());
+            }
+            self.agreed().is_some_and(|number| number != old)
+        });
+        self.primary()
+    }
+
+    /// Waits until all is well: the sentinels agree and see each other, all servers run, and the replicas
+    /// are in sync.
+    #[track_caller]
+    pub fn wait_until_whole(&self) {
+        let end = Instant::now() + TIMEOUT;
+        while let Some(lacking) = self.lacking() {
+            assert!(Instant::now() < end, "never well: {lacking}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What isn't well yet.
+    fn lacking(&self) -> Option<String> {
+        let Some(primary) = self.agreed() else {
+            return Some("the sentinels don't agree".into());
+        };
+        let port = self.servers[primary].port.to_string();
+        for (number, server) in self.servers.iter().enumerate() {
+            let field = |name| server.info("replication", name);
+            let follows = field("master_link_status") == "up" && field("master_port") == port;
+            if number != primary && !follows {
+                let all = server.cli(&["INFO", "replication"]);
+                return Some(format!("{number} doesn't follow {primary}: {all}"));
+            }
+        }
+        let mut sentinels = self.sentinels.iter();
+        let blind = sentinels.find(|sentinel| !sentinel.sees_all())?;
+        let [replicas, sentinels] = ["REPLICAS", "SENTINELS"].map(|of| blind.fields(of, "flags"));
+        Some(format!("a sentinel sees {replicas:?} {sentinels:?}"))
+    }
+
+    /// Starts a server again that was killed, empty.
+    pub fn start_again(&mut self, number: usize) {
+        self.servers[number].start_again();
+        permit_channels(&self.servers[number]);
+    }
+
+    /// Has a server refuse the sentinels and the other servers, while it goes on for all others: as if
+    /// it were cut off together with its clients.
+    pub fn shut_in(&self, number: usize) {
+        let server = &self.servers[number];
+        for user in self.others(number) {
+            self.refuse(number, &user);
+        }
+        // Whoever isn't let in with its own name is the default user.
+        let rules = ["-@dangerous", "-ping", "+role", "+acl"];
+        server.cli(&[&["ACL", "SETUSER", "default"][..], &rules].concat());
+    }
+
+    /// Ends that.
+    pub fn let_in(&self, number: usize) {
+        let server = &self.servers[number];
+        server.cli(&["ACL", "SETUSER", "default", "+@all"]);
+        for user in self.others(number) {
+            server.cli(&["ACL", "SETUSER", &user, "on"]);
+        }
+    }
+
+    /// The users that the sentinels and the other servers are.
+    fn others(&self, number: usize) -> Vec<String> {
+        let others = (0..self.servers.len()).filter(|&other| other != number);
+        let others = others.map(|other| format!("server-{other}"));
+        others.chain(["sentinel".to_owned()]).collect()
+    }
+
+    /// Has the sentinels choose this replica when the primary is gone; those with a priority of 0 never.
+    #[track_caller]
+    pub fn prefer(&self, replica: usize) {
+        let server = &self.servers[replica];
+        assert_eq!(
+            server.cli(&["CONFIG", "SET", "replica-priority", "1"]),
+            "OK"
+        );
+        let port = server.port.to_string();
+        let knows = |sentinel: &Sentinel| {
+            let listed = sentinel.fields("REPLICAS", "slave-priority");
+            let of = sentinel.fields("REPLICAS", "port");
+            of.iter()
+                .zip(listed)
+                .any(|(of, is)| *of == port && is == "1")
+        };
+        wait_until("the sentinels know", || self.sentinels.iter().all(knows));
+    }
+
+    /// Breaks the connection from a replica to its primary: nothing of what is written from now on gets
+    /// there. To sentinels both look well.
+    #[track_caller]
+    pub fn cut_replication(&self, primary: usize, replica: usize) {
+        self.refuse(primary, &format!("server-{replica}"));
+        let link = || self.servers[replica].info("replication", "master_link_status");
+        wait_until("the replica isn't connected", || link() == "down");
+    }
+
+    fn refuse(&self, number: usize, user: &str) {
+        let server = &self.servers[number];
+        server.cli(&["ACL", "SETUSER", user, "off"]);
+        server.cli(&["CLIENT", "KILL", "USER", user]);
+    }
+}
+
+/// Sentinels tell of each other by way of the servers. Redis 6.0 knows no permissions for that.
+fn permit_channels(server: &Redis) {
+    server.cli(&["ACL", "SETUSER", "sentinel", "&*"]);
+}
+
+/// One sentinel, gone when dropped.
+pub struct Sentinel {
+    pub host: String,
+    pub port: u16,
+    dir: tempfile::TempDir,
+    before: Vec<String>,
+    login: Vec<String>,
+    process: Mutex<Child>,
+    stopped: AtomicBool,
+}
+
+impl Sentinel {
+    /// Three that know each other from the start: to find each other they would need seconds.
+    fn three(plan: &Plan, places: &[(String, u16)]) -> Vec<Self> {
+        let host = |number: usize| places[number].0.clone();
+        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let id = |number: usize| format!("{:040x}", 0xabc + number);
+        let (primary_host, primary_port) = &places[0];
+        let each = (0..3).map(|number| {
+            let mut text = format!(
+                "port {}\nbind {}\nprotected-mode no\nsentinel myid {}\n\
+                 sentinel monitor {MASTER} {primary_host} {primary_port} 1\n\
+                 sentinel down-after-milliseconds {MASTER} {}\n\
+                 sentinel failover-timeout {MASTER} 2000\n\
+                 sentinel parallel-syncs {MASTER} 2\n\
+                 sentinel auth-user {MASTER} sentinel\nsentinel auth-pass {MASTER} secret\n",
+                ports[number],
+                host(number),
+                id(number),
+                DOWN_AFTER_MS[number],
+            );
+            for (host, port) in &places[1..] {
+                let _ = writeln!(text, "sentinel known-replica {MASTER} {host} {port}");
+            }
+            for other in (0..3).filter(|&other| other != number) {
+                let (host, port, id) = (host(other), ports[other], id(other));
+                let _ = writeln!(text, "sentinel known-sentinel {MASTER} {host} {port} {id}");
+            }
+            text += plan.sentinel_lines;
+            let before = plan
+                .network
+                .map_or_else(Vec::new, |network| network.on(number));
+            let login = plan.sentinel_login.iter().map(|&word| word.to_owned());
+            Self::start(host(number), ports[number], &text, before, login.collect())
+        });
+        let all: Vec<Self> = each.collect();
+        for sentinel in &all {
+            wait_until("the sentinel answers", || sentinel.cli(&["PING"]) == "PONG");
+            sentinel.cli(&[&["SENTINEL", "DEBUG"][..], &TIMERS].concat());
+        }
+        all
+    }
+
+    fn start(host: String, port: u16, text: &str, before: Vec<String>, login: Vec<String>) -> Self {
+        // A sentinel writes to the disk and waits for that before it votes: in memory, an election doesn't
+        // depend on how busy the disk is.
+        let memory = ["/dev/shm", "/tmp"]
+            .into_iter()
+            .find(|path| fs::exists(path).unwrap_or(false));
+        let dir = tempfile::tempdir_in(memory.unwrap_or(".")).unwrap();
+        let configuration = dir.path().join("sentinel.conf");
+        let directory = dir.path().display();
+        let all = format!("dir {directory}\nunixsocket {directory}/redis.sock\n{text}");
+        fs::write(&configuration, all).unwrap();
+        let log = fs::File::create(dir.path().join("sentinel.log")).unwrap();
+        let mut command = SERVER.command();
+        if let Some((first, more)) = before.split_first() {
+            command = Command::new(first);
+            command.args(more).arg(&SERVER.path);
+        }
+        let process = command
+            .arg(&configuration)
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self {
+            host,
+            port,
+            dir,
+            before,
+            login,
+            process: Mutex::new(process),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// What redis-cli prints for a command, without the newline at its end.
+    pub fn cli(&self, command: &[&str]) -> String {
+        let mut words = self.before.clone();
+        let port = self.port.to_string();
+        words.extend(["redis-cli", "-h", &self.host, "-p", &port].map(str::to_owned));
+        words.extend(self.login.iter().cloned());
+        let output = Command::new(&words[0])
+            .args(&words[1..])
+            .args(command)
+            .output()
+            .expect("redis-cli runs");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        printed.trim_end().to_owned()
+    }
+
+    /// The port of the server that it calls the primary.
+    fn primary_port(&self) -> Option<u16> {
+        let address = self.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER])?;
+        let (_, port): (String, String) = redis::from_redis_value(address).ok()?;
+        port.parse().ok()
+    }
+
+    fn ask(&self, command: &[&str]) -> Option<redis::Value> {
+        ask(&self.dir.path().join("redis.sock"), command)
+    }
+
+    /// It sees that the primary, both replicas and both other sentinels are well.
+    fn sees_all(&self) -> bool {
+        self.fields("REPLICAS", "flags") == ["slave"; 2]
+            && self.fields("SENTINELS", "flags") == ["sentinel"; 2]
+    }
+
+    /// A field of each that it knows of this kind.
+    fn fields(&self, of: &str, name: &str) -> Vec<String> {
+        let each = self.ask(&["SENTINEL", of, MASTER]);
+        let each = each.and_then(|each| redis::from_redis_value(each).ok());
+        let each: Vec<HashMap<String, String>> = each.unwrap_or_default();
+        let field = |one: &HashMap<String, String>| one.get(name).cloned();
+        each.iter().filter_map(field).collect()
+    }
+
+    fn is_running(&self) -> bool {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.stopped.load(Ordering::Relaxed) && matches!(process.try_wait(), Ok(None))
+    }
+
+    /// Stops its process: it accepts connections and never answers.
+    pub fn stall(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        super::send(self.pid(), libc::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        super::send(self.pid(), libc::SIGCONT);
+        self.stopped.store(false, Ordering::Relaxed);
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+
+    fn pid(&self) -> i32 {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.id().try_into().unwrap()
+    }
+
+    /// What it has done, for a failing test.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("sentinel.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = self.log();
+            let last: Vec<&str> = log.lines().rev().take(25).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            let _ = writeln!(
+                std::io::stderr(),
+                "sentinel {}:\n{}",
+                self.port,
+                last.join("\n")
+            );
+        }
+    }
+}
+
+/// A way to a sentinel on which addresses are exchanged for others: those of servers for those of the
+/// proxies in front of them. Gone when dropped.
+pub struct Exchange {
+    pub port: u16,
+    ended: Arc<AtomicBool>,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Exchange {
+    /// In what the sentinel says of the primary, the first port of each pair becomes the second.
+    pub fn new(sentinel: &Sentinel, ports: Vec<(u16, u16)>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let [ended, is_cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (end, cut, to) = (Arc::clone(&ended), Arc::clone(&is_cut), sentinel.port);
+        let ports = Arc::new(ports);
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                if end.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(far) = TcpStream::connect(("127.0.0.1", to)) else {
+                    continue;
+                };
+                let (up, down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                let (one, other) = (Arc::clone(&cut), Arc::clone(&cut));
+                std::thread::spawn(move || pass(up, far, &[], &one));
+                let ports = Arc::clone(&ports);
+                std::thread::spawn(move || pass(down, near, &ports, &other));
+            }
+        });
+        Self {
+            port,
+            ended,
+            is_cut,
+        }
+    }
+
+    /// From now on nothing passes.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, ports: &[(u16, u16)], is_cut: &AtomicBool) {
+    let mut bytes = [0; 16384];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        if is_cut.load(Ordering::Relaxed) {
+            continue;
+        }
+        // Ports are texts of five digits; answers are short, and come in one piece on one machine.
+        let mut text = bytes[..read].to_vec();
+        for (server, proxy) in ports {
+            let (old, new) = (format!("\n{server}\r"), format!("\n{proxy}\r"));
+            // What follows, a list of lists, are the replicas.
+            let of_primary = text
+                .windows(6)
+                .position(|part| part.starts_with(b"\r\n*") && part[4..] == *b"\r\n");
+            let end = of_primary.unwrap_or(text.len());
+            let starts: Vec<usize> = (0..end.saturating_sub(old.len() - 1))
+                .filter(|&at| text[at..].starts_with(old.as_bytes()))
+                .collect();
+            for at in starts {
+                text.splice(at..at + old.len(), new.bytes());
+            }
+        }
+        if to.write_all(&text).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,228 @@
+//! What `--sync` promises: with `all` a failover loses no lock, whichever replica follows the primary; with
+//! fewer replicas it may.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::sentinel::Proxied;
+use crate::support::{
+    Job, Plan, Replicated, Running, WallClock, assert_in_turn, moment, now, outcome, turns,
+    wait_until,
+};
+
+/// Starts a job.
+fn job(all: &Replicated, label: &str, options: &[&str]) -> Job {
+    let run = all.redlock(&[&["run"], options, &["a"]].concat());
+    Job::start(label, all.home.path(), run)
+}
+
+fn overlaps(home: &Path) -> String {
+    fs::read_to_string(home.join("overlaps")).unwrap_or_default()
+}
+
+/// `host:port` of a server.
+fn address(all: &Replicated, number: usize) -> String {
+    format!("127.0.0.1:{}", all.servers[number].port)
+}
+
+#[test]
+fn with_sync_1_two_may_run_when_a_replica_without_the_lock_is_promoted() {
+    let mut all = Replicated::start();
+    all.prefer(2);
+    all.cut_replication(0, 2);
+    // One replica has it; COMMAND goes on for a while after the lock is lost.
+    let stubborn =
+        r#"trap "" TERM; exec 9>>"$HOME/inside"; flock 9; echo ready; sleep 8; echo done"#;
+    let options = ["run", "--sync", "1", "--ttl", "20s", "-k", "5s", "a"];
+    let mut holder = Running::start(&mut all.redlock(&[&options[..], &["-c", stubborn]].concat()));
+    holder.expect_line("ready");
+    all.servers[0].kill();
+    assert_eq!(all.primary_after(0), 2);
+    job(&all, "second", &["--sync", "1"]).ready().end();
+    assert_ne!(overlaps(all.home.path()), "", "the second waited");
+    let end = holder.finish();
+    end.assert_code(79);
+}
+
+#[test]
+fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one_is_named() {
+    let all = Replicated::start();
+    let lagging = address(&all, 2);
+    all.cut_replication(0, 2);
+    for command in [
+        &[
+            "run",
+            "--sync",
+            "all",
+            "--sync-timeout",
+            "300ms",
+            "a",
+            "--",
+            "echo",
+            "ran",
+        ][..],
+        &[
+            "run",
+            "--sync",
+            "2",
+            "--sync-timeout",
+            "300ms",
+            "a",
+            "--",
+            "echo",
+            "ran",
+        ],
+        &["acquire", "--sync", "all", "--sync-timeout", "300ms", "a"],
+    ] {
+        let end = outcome(&mut all.redlock(command));
+        end.assert_code(69);
+        if command[2] == "all" {
+            end.assert_says(&lagging);
+        }
+        assert!(!end.stdout.contains("ran"), "{command:?}");
+        wait_until("the lock is free again", || {
+            all.servers[0].cli(&["EXISTS", "redlock:a"]) == "0"
+        });
+    }
+    // One that is never to follow the primary doesn't count.
+    all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "0"]);
+    let sync = ["run", "-q", "--sync", "all", "a", "--", "true"];
+    let runs = |all: &Replicated| outcome(&mut all.redlock(&sync)).code() == Some(0);
+    wait_until("it doesn't count any more", || runs(&all));
+    // Nor does one that is dead, once the sentinels know it.
+    let mut all = all;
+    all.servers[1].kill();
+    assert!(!runs(&all), "a replica that just died is left out");
+    all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "100"]);
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    wait_until("it doesn't count any more", || runs(&all));
+}
+
+#[test]
+fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is_reported_once() {
+    let all = Replicated::start();
+    let lagging = address(&all, 2);
+    let until_stopped = r"trap 'date +%s%N; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let options = [
+        "run",
+        "--sync",
+        "all",
+        "--ttl",
+        "5s",
+        "-k",
+        "500ms",
+        "a",
+        "-c",
+        until_stopped,
+    ];
+    let mut holder = Running::start(&mut all.redlock(&options));
+    holder.expect_line("ready");
+    all.cut_replication(0, 2);
+    // The last renewal that counts was sent before that.
+    let cut = now();
+    let end = holder.finish();
+    end.assert_code(79).assert_says(&lagging);
+    assert_eq!(
+        end.stderr.matches("a renewal doesn't count").count(),
+        1,
+        "{end:?}"
+    );
+    let ended = moment(end.stdout.lines().last().unwrap());
+    let lease_end = cut + Duration::from_secs(5);
+    assert!(ended < lease_end, "{ended:?} {lease_end:?}");
+}
+
+#[test]
+fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    all.prefer(2);
+    let sync = ["--sync", "all", "--ttl", "12s", "-k", "1s"];
+    let holder = job(&all, "holder", &sync).ready();
+    let waiter = job(&all, "waiter", &sync);
+    wait_until("it stands in the queue", || {
+        all.servers[0].queue("a").contains(&waiter.run.pid())
+    });
+    // The lock is there; its renewals aren't any more.
+    all.settle(0);
+    all.cut_replication(0, 2);
+    let left = |number: usize| {
+        let left = all.servers[number].cli(&["PTTL", "redlock:a"]);
+        left.parse::<i64>().unwrap()
+    };
+    wait_until("it is renewed where that counts for nothing", || {
+        left(0) > left(2) + 1_000
+    });
+    all.servers[0].kill();
+    assert_eq!(all.primary_after(0), 2);
+    wait_until("it is renewed there", || {
+        let left = all.servers[2].cli(&["PTTL", "redlock:a"]);
+        left.parse::<i64>().unwrap() > 11_000
+    });
+    // The dead one counts as a replica that could be the next, until it is down for the sentinels.
+    holder.end();
+    waiter.ready().end();
+    assert_in_turn(&home);
+    assert_eq!(turns(&home).len(), 2);
+}
+
+#[test]
+fn a_primary_whose_clock_is_3_s_ahead_grants_nothing_before_the_commands_end_by_the_clock_skew() {
+    // One is ahead, one is behind.
+    let clocks = [WallClock::ahead_by(3_000), WallClock::ahead_by(-3_000)];
+    let before = HashMap::from([(1, clocks[0].before()), (2, clocks[1].before())]);
+    let mut all = Replicated::with(&Plan {
+        before,
+        ..Plan::default()
+    });
+    all.prefer(1);
+    let proxied = Proxied::new(&all);
+    let url = proxied.url(&all);
+    let home = |name: &str| {
+        let home = all.home.path().join(name);
+        fs::create_dir_all(&home).unwrap();
+        home
+    };
+    let job = |label: &str, url: &str, name: &str, skew: &str| {
+        let run = ["--url", url, "run", "--ttl", "11s", "-k", "500ms"];
+        let run = all.redlock(&[&run[..], &["--clock-skew", skew, name]].concat());
+        Job::start(label, &home(name), run)
+    };
+    // The same without the margin shows that it is needed.
+    let locks = [("with", "3500ms"), ("without", "0s")];
+    let holders = locks.map(|(name, skew)| job("holder", &url, name, skew).ready());
+    let waiters = locks.map(|(name, skew)| {
+        let mut waiter = job("waiter", &all.url(), name, skew);
+        let queue = || all.servers[0].queue(name);
+        wait_until("it stands in the queue", || !queue().is_empty());
+        waiter.let_go();
+        waiter
+    });
+    all.settle(0);
+    // From now on the holders reach nobody.
+    for proxy in &proxied.proxies {
+        proxy.vanish();
+    }
+    crate::support::send(all.servers[0].pid(), libc::SIGKILL);
+    assert_eq!(all.primary_after(0), 1);
+    for waiter in waiters {
+        waiter.finish().assert_code(0);
+    }
+    for holder in holders {
+        holder.finish().assert_code(79);
+    }
+    assert_in_turn(&home("with"));
+    assert_ne!(overlaps(&home("without")), "", "the margin isn't needed");
+    // The fence grows even where the clock has gone back by seconds.
+    let homes = home("with");
+    all.servers[0].kill();
+    all.start_again(0);
+    all.wait_until_whole();
+    all.prefer(2);
+    assert_eq!(all.failover(), 2);
+    let run = all.redlock(&["run", "with"]);
+    Job::start("later", &homes, run).ready().end();
+    assert_in_turn(&homes);
+}
