@@ -7,9 +7,9 @@ use std::{env, fs};
 mod join;
 
 /// The scripts, one an operation.
-const SCRIPTS: [&str; 11] = [
-    "acquire", "renew", "check", "release", "force", "stop", "freeze", "thaw", "skip", "history",
-    "inspect",
+const SCRIPTS: [&str; 12] = [
+    "acquire", "renew", "keep", "check", "release", "force", "stop", "freeze", "thaw", "skip",
+    "history", "inspect",
 ];
 
 fn main() {

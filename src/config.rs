@@ -65,7 +65,6 @@ impl fmt::Display for BadConfig {
 impl std::error::Error for BadConfig {}
 
 const URL: &str = "redis://127.0.0.1:6379";
-const PREFIX: &str = "redlock:";
 const HISTORY: u32 = 200;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const SYSTEM_FILE: &str = "/etc/redlock.env";
@@ -159,7 +158,7 @@ impl Settings {
         };
         let verbosity = sources.verbosity()?;
         Ok(Self {
-            locks: Locks::new(access, prefix.unwrap_or(PREFIX), history)?,
+            locks: Locks::new(access, prefix, history)?,
             show,
             verbosity: match (options.quiet, options.verbose) {
                 (true, _) => Verbosity::Quiet,

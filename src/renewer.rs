@@ -189,7 +189,12 @@ impl Job {
         let mut asked = self.ask(ttl, &mut reports);
         // A password that is over shows at once; a fresh connection has a fresh one.
         let may_be_over = was_open && self.client.has_password_command();
-        if asked.is_err() && may_be_over && reports.is_empty() && now().since(began) < SOON {
+        let is_over = may_be_over && reports.is_empty() && now().since(began) < SOON;
+        // Or a fresh one goes to another node of the cluster.
+        if asked
+            .as_ref()
+            .is_err_and(|error| is_over || error.goes_elsewhere())
+        {
             asked = self.ask(ttl, &mut reports);
         }
         if let Err(error) = asked {

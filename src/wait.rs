@@ -594,7 +594,7 @@ impl<'a> Wait<'a> {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let kind = error.kind;
+        let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
         // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
         let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
         if kind == ErrorKind::NotReplicated && is_first {
@@ -626,8 +626,14 @@ impl<'a> Wait<'a> {
         let new = || Outage::new(kind, since, single_line);
         self.outage.get_or_insert_with(new).becomes(kind, now);
         self.show_outage(now, actions);
+        // The first time at once, where the server itself says where to ask.
+        let pause = if goes_elsewhere && times == 1 {
+            Duration::ZERO
+        } else {
+            reconnect(times, (self.policy.jitter)())
+        };
         self.phase = Phase::Reconnecting {
-            until: asked + reconnect(times, (self.policy.jitter)()),
+            until: asked + pause,
         };
     }
 

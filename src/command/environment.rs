@@ -153,7 +153,7 @@ mod tests {
             url: "redis://h",
             ..Access::default()
         };
-        let locks = Locks::new(access, "p:", 0).unwrap();
+        let locks = Locks::new(access, Some("p:"), 0).unwrap();
         let token = Token::read(token.into()).unwrap();
         Claim::resume(locks.lock(name.parse().unwrap()), token)
     }

@@ -100,6 +100,7 @@ mod tests {
                 since_ms: 0,
                 priority: 0,
                 listens: true,
+                is_sharded: false,
                 who: Who::default(),
             },
         };

@@ -44,6 +44,7 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
             | lock::ErrorKind::Busy
             | lock::ErrorKind::NoPrimary
             | lock::ErrorKind::NotNow
+            | lock::ErrorKind::Moving
             | lock::ErrorKind::NotReplicated => Exit::Unreachable,
             lock::ErrorKind::Refused => Exit::Refused,
             lock::ErrorKind::Config | lock::ErrorKind::Replica => Exit::Config,

@@ -3,7 +3,7 @@
 -- ARGV[5] ttl (ms)
 -- ARGV[6] limit
 -- ARGV[7] who (JSON)
--- ARGV[8] place ('' none, 'listen' or 'poll')
+-- ARGV[8] place ('' none; it listens to its channel, 'listen', or, in a cluster, to that of its slot, 'shard'; or 'poll')
 -- ARGV[9] ticket ('' for a new one, or one whose number was lost with a reply)
 -- ARGV[10] priority
 -- ARGV[11] discipline ('fifo' or 'lifo')
@@ -212,6 +212,7 @@ if place == '' then return busy(redis.call('ZCARD', queue), 0) end
 
 -- From here on it is a waiter.
 local polls = place == 'poll'
+local listens = place == 'shard' and '2' or '1'
 local since = string.match(redis.call('HGET', waiters, token) or '', '^%S+ %d+ (%d+) ')
 local is_new = ticket == ''
 -- One that had its place before keeps it, and its turn, also on a full server.
@@ -230,9 +231,10 @@ if not score then
     local older = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
     for n = 1, #older, 2 do
       if older[n] ~= token then
+        local entry = redis.call('HGET', waiters, older[n])
         -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
         dequeue(older[n], older[n + 1], '0')
-        redis.pcall('PUBLISH', channels .. id(older[n]), 'superseded')
+        send_message(id(older[n]), entry, 'superseded')
       end
     end
     set_state('superseded', ticket, 'superseded_by', who)
@@ -252,13 +254,13 @@ if not score then
     end
   end
   -- A waiter that no message can reach has to poll.
-  if not polls then polls = (tonumber(redis.pcall('PUBLISH', channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
+  if not polls then polls = (tonumber(redis.pcall(PUBLISH[listens], channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
 end
 -- An entry lives for three heartbeats.
 local ahead = redis.call('ZRANK', queue, token)
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
 local life = table.concat({int_text(now_ms + 3 * beat), int_text(now_ms), ARGV[9] == '' and '0' or '1'}, ':')
-local entry = {life, int_text(limit), since or int_text(now_ms), priority, polls and '0' or '1', who}
+local entry = {life, int_text(limit), since or int_text(now_ms), priority, polls and '0' or listens, who}
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUE_TTL)
 redis.call('PEXPIRE', waiters, QUEUE_TTL)

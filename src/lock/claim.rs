@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Call;
+use super::connection::{Call, Connection};
 use super::scripts::{
-    self, ACQUIRE, CHECK, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
+    self, ACQUIRE, CHECK, KEEP, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
     lossy_text, milliseconds, number, restarted, slot, some_text, unexpected_reply,
 };
 use super::{Client, Error, Frozen, HoldOutcome, Holder, Limit, Lock, Restarted, Token, Who};
@@ -238,13 +238,21 @@ impl Claim {
         request: &Request,
         place: Option<&Place>,
     ) -> Result<Duration, Error> {
-        client.send(self.acquire_call(request, place))
+        let call = self.acquire_call(request, place, client.is_sharded());
+        client.send(call)
     }
 
-    pub(super) fn acquire_call(&self, request: &Request, place: Option<&Place>) -> Call {
+    /// `sharded`: the waiter listens to a channel of the keys' hash slot.
+    pub(super) fn acquire_call(
+        &self,
+        request: &Request,
+        place: Option<&Place>,
+        sharded: bool,
+    ) -> Call {
         let how = match place {
             None => "",
             Some(Place { polls: true, .. }) => "poll",
+            Some(_) if sharded => "shard",
             Some(Place { polls: false, .. }) => "listen",
         };
         let ticket = place.and_then(|place| place.ticket);
@@ -305,16 +313,54 @@ impl Claim {
         ttl: Duration,
     ) -> Result<(Vec<LeaseState>, bool), Error> {
         client.with_connection(|connection, within| {
-            if let [claim] = claims {
-                let (call, key) = (claim.renewal(ttl, None, false), &claim.lock.keys.lock);
-                let token = claim.token.as_bytes();
-                let (answer, tracked) = connection.renew_tracked(call, key, token, within)?;
-                return Ok((vec![renewed(answer)?], tracked));
+            match Self::renew_over(claims, connection, ttl, within) {
+                // Nothing that the replicas would confirm is known of the node that the keys go to.
+                Err(error) if error.is_migration() && !connection.is_replicated() => {
+                    for claim in claims {
+                        if !connection.keep(&claim.keeping(ttl), within)? {
+                            return Err(error);
+                        }
+                    }
+                    // All else that a renewal or a check finds can't be asked until that is over.
+                    let kept = LeaseState::Held {
+                        left: ttl,
+                        cancelled_by: None,
+                        is_grant: false,
+                    };
+                    Ok((vec![kept; claims.len()], true))
+                }
+                renewed => renewed,
             }
-            let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
-            let states = connection.pipeline(calls.collect(), within, renewed)?;
-            Ok((states, false))
         })
+    }
+
+    fn renew_over(
+        claims: &[Self],
+        connection: &mut Connection,
+        ttl: Duration,
+        within: Duration,
+    ) -> Result<(Vec<LeaseState>, bool), Error> {
+        if let [claim] = claims {
+            let (call, key) = (claim.renewal(ttl, None, false), &claim.lock.keys.lock);
+            let token = claim.token.as_bytes();
+            let (answer, tracked) = connection.renew_tracked(call, key, token, within)?;
+            return Ok((vec![renewed(answer)?], tracked));
+        }
+        let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
+        let states = connection.pipeline(calls.collect(), within, renewed)?;
+        Ok((states, false))
+    }
+
+    /// A renewal that needs the lock's key alone.
+    fn keeping(&self, ttl: Duration) -> Call {
+        Call {
+            script: &KEEP,
+            keys: vec![self.lock.keys.lock.clone()],
+            args: vec![
+                self.token.as_bytes().to_vec(),
+                ttl.as_millis().to_string().into(),
+            ],
+        }
     }
 
     /// Extends the leases of several claims on behalf of the runs that hold them, which are notified.

@@ -198,6 +198,12 @@ impl Client {
         Ok(())
     }
 
+    /// Whether a waiter's messages come over the channels of a hash slot.
+    pub(super) fn is_sharded(&mut self) -> bool {
+        let engine = self.engine.as_mut();
+        engine.is_some_and(|engine| engine.connection().is_sharded())
+    }
+
     /// Gives the connection up; the next request makes a fresh one.
     pub fn disconnect(&mut self) {
         self.engine = None;
@@ -208,8 +214,9 @@ impl Client {
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
         let moved = |engine: &mut Engine| {
-            let from = engine.connection().server();
-            self.deployment.have_moved(from, timeout, self.replication)
+            let connection = engine.connection();
+            self.deployment
+                .have_moved(connection, timeout, self.replication)
         };
         if self.engine.as_mut().is_some_and(moved) {
             self.disconnect();
@@ -372,7 +379,7 @@ mod tests {
             timeout: Duration::from_secs(20),
             ..Access::default()
         };
-        let locks = Locks::new(access, "p:", 0).unwrap();
+        let locks = Locks::new(access, Some("p:"), 0).unwrap();
         let mut client = locks.open().unwrap();
         assert!(locks.names(&mut client, Which::All).is_err());
         assert!(!client.is_open());

@@ -27,12 +27,13 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, PushKind, ServerError, ServerErrorKind, Value, cmd};
 
-use super::replication::{Goal, Replicas, Replication, Role};
+use super::cluster::{self, Nodes};
+use super::replication::{Goal, Quorum, Replicas, Replication, Role};
 use super::resp::{Broken, Replies};
 use super::scripts::{
     ACQUIRE, MOST, RELEASE, RENEW, SHARED_VALUES, SLOTS, Script, count, lossy_text,
 };
-use super::server::Server;
+use super::server::{Part, Server};
 use super::stream::Stream;
 use super::{Error, ErrorKind, Incoming, ready};
 
@@ -56,6 +57,12 @@ const PROBE: Duration = Duration::from_millis(500);
 /// A connection whose password a command has printed is replaced when it is older than this: some services end
 /// connections together with the token, and none of those known has tokens of less than 15 minutes.
 const NEW_PASSWORD: Duration = Duration::from_secs(10 * 60);
+
+/// How long the nodes of a cluster are taken to be what they were.
+const NODES_LAST: Duration = Duration::from_secs(60);
+
+/// The version of Redis from which on channels can belong to hash slots.
+const SHARDED_SINCE: u32 = 7;
 
 /// One call of a script.
 pub(super) struct Call {
@@ -110,6 +117,8 @@ enum Expected {
     Value(Vec<u8>),
     /// A subscription.
     Subscribed,
+    /// The nodes of the cluster, if we may know them.
+    Nodes,
 }
 
 /// Whether the server speaks RESP3, in which messages differ from answers.
@@ -204,6 +213,12 @@ pub(super) struct Connection {
     /// When something was last written.
     written: Instant,
     resp3: Resp3,
+    /// Whether it is a node of a cluster, as far as it says that.
+    is_node: Option<bool>,
+    /// Channels belong to hash slots here, and a message stays on the slot's node.
+    sharded: bool,
+    /// When the nodes of the cluster were asked for.
+    asked_nodes: Option<Instant>,
     /// Something that was asked was answered.
     has_answered: bool,
     /// A script was answered: we were permitted to call it.
@@ -267,6 +282,9 @@ impl Connection {
             sent: 0,
             written: Instant::now(),
             resp3: Resp3::Unasked,
+            is_node: None,
+            sharded: false,
+            asked_nodes: None,
             has_answered: false,
             is_proven: false,
             opened,
@@ -330,6 +348,11 @@ impl Connection {
         &self.server
     }
 
+    /// Whether a grant and a renewal count only when replicas have them.
+    pub(super) fn is_replicated(&self) -> bool {
+        self.replication.is_some()
+    }
+
     /// From now on a grant and a renewal count only when these replicas have them.
     pub(super) fn replicate(&mut self, replication: Replication, replicas: Arc<Replicas>) {
         self.replication = Some((replication, replicas));
@@ -339,7 +362,7 @@ impl Connection {
     /// where nothing is needed.
     fn introduce(&mut self, questions: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
         let mut bytes = Vec::new();
-        let mut answers = questions.len();
+        let mut steps = 0;
         let (username, password) = (&self.server.username, self.server.password());
         // There are users without a password.
         if username.is_some() || password.is_some() {
@@ -347,27 +370,48 @@ impl Connection {
             auth.arg(username.as_slice());
             auth.arg(password.as_deref().unwrap_or_default());
             auth.write_packed_command(&mut bytes);
-            answers += 1;
+            steps += 1;
         }
         if self.server.database != 0 {
             cmd("SELECT")
                 .arg(self.server.database)
                 .write_packed_command(&mut bytes);
-            answers += 1;
+            steps += 1;
         }
-        if answers == 0 {
-            return Ok(Vec::new());
+        let mut numbers: Vec<RequestId> = (0..steps).map(|_| self.expect_plain()).collect();
+        if self.server.part() == Part::Node {
+            // What it is, and what it can do for waiters.
+            cmd("HELLO").arg(3).write_packed_command(&mut bytes);
+            self.resp3 = Resp3::Asked;
+            self.expected.push_back(Expected::Hello);
         }
         for question in questions {
             question.write_packed_command(&mut bytes);
+            numbers.push(self.expect_plain());
         }
-        let numbers: Vec<RequestId> = (0..answers).map(|_| self.expect_plain()).collect();
+        if bytes.is_empty() {
+            return Ok(Vec::new());
+        }
         self.write(&bytes, until)?;
         let mut found = Vec::new();
         for number in numbers {
-            found.push(self.answer(number, until)?);
+            found.push(match self.answer(number, until) {
+                // Keys that it has moved already: until it has moved all of them it is the one to ask.
+                Err(error) if error.is_migration() => Value::Nil,
+                answer => answer?,
+            });
         }
-        Ok(found.split_off(answers - questions.len()))
+        Ok(found.split_off(steps))
+    }
+
+    /// Whether the server is a node of a cluster, as far as it has said.
+    pub(super) fn is_node(&self) -> Option<bool> {
+        self.is_node
+    }
+
+    /// Whether a waiter's channel is one of its hash slot.
+    pub(super) fn is_sharded(&self) -> bool {
+        self.sharded
     }
 
     /// Sends a call; its answer comes in later.
@@ -428,6 +472,7 @@ impl Connection {
                 expected,
                 Expected::Optional
                     | Expected::Value(_)
+                    | Expected::Nodes
                     | Expected::Written
                     | Expected::Acknowledged
             )
@@ -555,6 +600,9 @@ impl Connection {
         }
         self.ask_to_subscribe(channel)?;
         self.subscribed = Some(channel.to_vec());
+        if self.server.part() == Part::Node {
+            self.ask_nodes()?;
+        }
         Ok(())
     }
 
@@ -569,7 +617,7 @@ impl Connection {
         match self.resp3 {
             Resp3::Spoken => {
                 self.expected.push_back(Expected::Subscribed);
-                self.write(&subscribe_command(channel), until)
+                self.write(&self.subscribe_command(channel), until)
             }
             Resp3::Unasked if !self.server.closes_on_hello() => {
                 self.nothing_is_left()?;
@@ -609,6 +657,16 @@ impl Connection {
     fn hello(&mut self, answer: &Value) -> Result<(), Error> {
         // In RESP2 there are no maps.
         let spoken = matches!(answer, Value::Map(_));
+        if self.server.part() == Part::Node {
+            let said = |name| cluster::field(answer, name);
+            self.is_node = said("mode").map(|mode| mode == "cluster");
+            let version = said("version").unwrap_or_default();
+            let major = version
+                .split('.')
+                .next()
+                .and_then(|major| major.parse().ok());
+            self.sharded = spoken && major.is_some_and(|major: u32| major >= SHARDED_SINCE);
+        }
         self.resp3 = if spoken {
             Resp3::Spoken
         } else {
@@ -619,7 +677,7 @@ impl Connection {
         };
         let mut bytes = Vec::new();
         if spoken {
-            bytes = subscribe_command(&channel);
+            bytes = self.subscribe_command(&channel);
         } else {
             self.denied = true;
             let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
@@ -743,35 +801,23 @@ impl Connection {
             let Some(value) = self.next_reply()? else {
                 return Ok(None);
             };
-            if let Value::Push { kind, data } = value {
-                match kind {
-                    PushKind::Message => match data.last().map(lossy_text).as_deref() {
-                        // Another program only looks whether we are there.
-                        Some("hello") => continue,
-                        Some(message) => {
-                            let grant = Grant::parse(message);
-                            return event(grant.map_or(Incoming::Message, Incoming::Granted));
-                        }
-                        None => return event(Incoming::Message),
-                    },
-                    PushKind::Invalidate => return event(Incoming::KeyChanged),
-                    PushKind::Subscribe => {
-                        let expected = self.expected.pop_front();
-                        if !matches!(expected, Some(Expected::Subscribed)) {
-                            return Err(self.out_of_step("confirmed what was not asked for"));
-                        }
-                        return event(Incoming::Subscribed);
-                    }
-                    _ => continue,
-                }
-            }
+            let value = match value {
+                Value::Push { kind, data } => match self.pushed(&kind, &data)? {
+                    Some(incoming) => return event(incoming),
+                    None => continue,
+                },
+                value => value,
+            };
             match (self.expected.pop_front(), value) {
                 (Some(Expected::Call(number, call)), Value::ServerError(error))
                     if error.kind() == Some(ServerErrorKind::NoScript) =>
                 {
                     self.call_with_text(number, call)?;
                 }
-                (Some(Expected::Role | Expected::Written), Value::ServerError(_))
+                (
+                    Some(Expected::Role | Expected::Written | Expected::Nodes),
+                    Value::ServerError(_),
+                )
                 | (Some(Expected::Optional), _) => {}
                 (Some(Expected::Written), answer) => {
                     if let Some(pending) = &mut self.pending {
@@ -783,6 +829,19 @@ impl Connection {
                     if let Some(received) = self.positions(acknowledged, role.as_ref())? {
                         return Ok(Some(received));
                     }
+                }
+                (Some(Expected::Nodes), answer) => {
+                    let nodes = Nodes::parse(&lossy_text(&answer), self.server.address());
+                    if let Some((_, replicas)) = &self.replication {
+                        replicas.replace(nodes.replicas(&Role::default()));
+                    }
+                    self.server.note_nodes(nodes.others);
+                }
+                // It was moved to another node, so it isn't tracked. The renewal says more.
+                (Some(Expected::Value(_)), Value::ServerError(_))
+                    if self.server.part() == Part::Node =>
+                {
+                    self.tracking = false;
                 }
                 // Another client has changed it between the renewal and this.
                 (Some(Expected::Value(token)), value) => {
@@ -797,7 +856,12 @@ impl Connection {
                         return event(Incoming::SubscribeDenied);
                     }
                 }
-                (Some(Expected::Subscribed), Value::ServerError(_)) => {
+                (Some(Expected::Subscribed), Value::ServerError(error)) => {
+                    let error = Error::from_server(&error, &self.server, None, None);
+                    // On the node that the slot was moved to, it can.
+                    if error.kind == ErrorKind::Moving {
+                        return Err(error);
+                    }
                     return event(Incoming::SubscribeDenied);
                 }
                 (Some(Expected::Subscribed), _) => {
@@ -833,6 +897,39 @@ impl Connection {
                 (None, _) => return Err(self.out_of_step("sent a reply that was not asked for")),
             }
         }
+    }
+
+    /// What the server pushes, if it is of interest.
+    fn pushed(&mut self, kind: &PushKind, data: &[Value]) -> Result<Option<Incoming>, Error> {
+        Ok(match kind {
+            PushKind::Message | PushKind::SMessage => {
+                let message = data.last().map(lossy_text).unwrap_or_default();
+                // Another program only looks whether we are there.
+                (message != "hello").then(|| {
+                    let grant = Grant::parse(&message);
+                    grant.map_or(Incoming::Message, Incoming::Granted)
+                })
+            }
+            PushKind::Invalidate => Some(Incoming::KeyChanged),
+            PushKind::Subscribe | PushKind::SSubscribe => {
+                let expected = self.expected.pop_front();
+                if !matches!(expected, Some(Expected::Subscribed)) {
+                    return Err(self.out_of_step("confirmed what was not asked for"));
+                }
+                Some(Incoming::Subscribed)
+            }
+            // No message comes any more: the slot was moved to another node.
+            PushKind::SUnsubscribe => {
+                let message = format!(
+                    "these keys were moved from {} to another node of the cluster",
+                    self.server
+                );
+                let error = Error::new(ErrorKind::Moving, message);
+                self.broken = Some(error.clone());
+                return Err(error);
+            }
+            _ => None,
+        })
     }
 
     fn answered(
@@ -960,6 +1057,23 @@ impl Connection {
         self.write(&cmd("ROLE").get_packed_command(), until)
     }
 
+    /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
+    /// that to what is asked next, and nothing waits for it.
+    pub(super) fn ask_nodes(&mut self) -> Result<(), Error> {
+        let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
+        // All that can follow the primary: that changes with each replica that is added.
+        let needs_all = matches!(&self.replication, Some((of, _)) if of.quorum == Quorum::All);
+        if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
+            return Ok(());
+        }
+        let until = self.until();
+        self.nothing_is_left()?;
+        self.asked_nodes = Some(Instant::now());
+        self.expected.push_back(Expected::Nodes);
+        let mut nodes = cmd("CLUSTER");
+        self.write(&nodes.arg("NODES").get_packed_command(), until)
+    }
+
     fn role(&self, answer: &Value) {
         if let Value::Array(fields) = answer
             && let Some(role) = fields.first()
@@ -1075,9 +1189,36 @@ impl Connection {
         Ok(found)
     }
 
+    /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
+    /// answers no script that names them all; whether that was done.
+    pub(super) fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
+        let until = Instant::now() + within;
+        // Each node knows the script only once it was sent, and it is short.
+        let command = call.command(false);
+        let answer = match self.query_until(&command, until) {
+            Err(error) => match error.redirect().filter(|_| error.is_migration()) {
+                Some(redirect) => {
+                    let there = redirect.address(self.server.address());
+                    let server = Arc::new(self.server.at(there));
+                    let left = until.saturating_duration_since(Instant::now());
+                    let questions = [cmd("ASKING"), command];
+                    let (_, mut answers) =
+                        Self::open_asking(&server, self.timeout, left, &questions)?;
+                    answers.pop().unwrap_or(Value::Nil)
+                }
+                None => return Err(error),
+            },
+            answer => answer?,
+        };
+        Ok(answer == Value::Int(1))
+    }
+
     /// Sends a plain command and waits for its answer.
     pub(super) fn query(&mut self, command: &Cmd) -> Result<Value, Error> {
-        let until = self.until();
+        self.query_until(command, self.until())
+    }
+
+    fn query_until(&mut self, command: &Cmd, until: Instant) -> Result<Value, Error> {
         self.nothing_is_left()?;
         let number = self.expect_plain();
         self.write(&command.get_packed_command(), until)?;
@@ -1162,6 +1303,15 @@ impl Connection {
         }
     }
 
+    fn subscribe_command(&self, channel: &[u8]) -> Vec<u8> {
+        let name = if self.sharded {
+            "SSUBSCRIBE"
+        } else {
+            "SUBSCRIBE"
+        };
+        cmd(name).arg(channel).get_packed_command()
+    }
+
     fn write(&mut self, bytes: &[u8], until: Instant) -> Result<(), Error> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
@@ -1205,6 +1355,7 @@ impl Connection {
                 | Expected::Written
                 | Expected::Positions(_)
                 | Expected::Value(_)
+                | Expected::Nodes
                 | Expected::Subscribed => return None,
             };
             Some(script.is_none_or(|script| script.hash != RELEASE.hash))
@@ -1219,10 +1370,6 @@ impl Drop for Connection {
             self.stream.reset_when_closed();
         }
     }
-}
-
-fn subscribe_command(channel: &[u8]) -> Vec<u8> {
-    cmd("SUBSCRIBE").arg(channel).get_packed_command()
 }
 
 impl AsFd for Connection {

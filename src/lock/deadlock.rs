@@ -129,7 +129,11 @@ impl Search<'_> {
             return Ok(None);
         };
         if waiting.waiter.listens {
-            let mut publish = redis::cmd("PUBLISH");
+            let mut publish = redis::cmd(if waiting.waiter.is_sharded {
+                "SPUBLISH"
+            } else {
+                "PUBLISH"
+            });
             let channel = self.locks.lock(name.clone()).channel_of(id);
             publish.arg(channel).arg("hello");
             if self.connection.query(&publish)? == redis::Value::Int(0) {

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::cluster::Cluster;
 use super::connection::Connection;
+use super::name::is_in_one_slot;
 use super::password::PasswordSource;
 use super::replication::Replication;
 use super::sentinel::Sentinels;
@@ -28,10 +30,17 @@ pub(super) struct Deployment {
 enum Kind {
     Single,
     Sentinels(Sentinels),
+    Cluster(Cluster),
 }
 
+/// What all keys begin with, unless the user wants something else.
+const PREFIX: &str = "redlock:";
+
+/// The same in a cluster: its braces keep all keys in one slot.
+const CLUSTER_PREFIX: &str = "{redlock}:";
+
 impl Deployment {
-    /// Reads a URL; `password` is used in place of its own.
+    /// Reads a URL; a `prefix` that was given is used in place of what suits it.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] for a URL that can't be used; the message never repeats it, as it may hold a
@@ -41,7 +50,7 @@ impl Deployment {
         origin: &UrlOrigin,
         tls: &TlsFiles,
         timeout: Duration,
-        prefix: &str,
+        prefix: Option<&str>,
     ) -> Result<Self, Error> {
         let bad = |why: &str| {
             let message = format!("bad Redis URL in {origin}: {why}");
@@ -52,9 +61,18 @@ impl Deployment {
             database,
             login,
         } = Url::parse(url).map_err(|why| bad(&why))?;
+        let prefix = match (&place, prefix) {
+            (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
+                return Err(Error::new(ErrorKind::Config, scattered(prefix)));
+            }
+            (_, Some(prefix)) => prefix.to_owned(),
+            (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
+            (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
+            (Place::Server(_) | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
+        };
         let server = |place, login, database| {
             let (origin, tls) = (origin.clone(), tls.clone());
-            Server::new(place, (login, database), origin, tls, timeout, prefix)
+            Server::new(place, (login, database), origin, tls, timeout, &prefix)
         };
         let (kind, current) = match place {
             Place::Server(address) => {
@@ -77,10 +95,12 @@ impl Deployment {
                     server((first, Part::Primary), login, database),
                 )
             }
-            Place::Cluster { .. } => {
-                return Err(bad(
-                    "redlock uses one node of a Redis Cluster; use its own URL, redis://, and a prefix with a hash tag, such as --prefix '{redlock}:'",
-                ));
+            Place::Cluster { nodes, .. } => {
+                let first = nodes.first().cloned().ok_or_else(|| bad("no host"))?;
+                (
+                    Kind::Cluster(Cluster::new(nodes, &prefix)),
+                    server((first, Part::Node), login, database),
+                )
             }
         };
         Ok(Self {
@@ -109,7 +129,7 @@ impl Deployment {
     pub(super) fn may_fail_over(&self) -> bool {
         match &self.kind {
             Kind::Single => false,
-            Kind::Sentinels(_) => true,
+            Kind::Sentinels(_) | Kind::Cluster(_) => true,
         }
     }
 
@@ -140,10 +160,13 @@ impl Deployment {
             Kind::Single => (Connection::open(&server, timeout, within)?, Arc::default()),
             Kind::Sentinels(sentinels) => {
                 let connection = sentinels.open(&server, timeout, within, replication)?;
-                *self.lock() = Arc::clone(connection.server());
                 (connection, sentinels.replicas())
             }
+            Kind::Cluster(cluster) => cluster.open(&server, timeout, within, replication)?,
         };
+        if !matches!(self.kind, Kind::Single) {
+            *self.lock() = Arc::clone(connection.server());
+        }
         if let Some(replication) = replication {
             connection.replicate(replication, replicas);
         }
@@ -153,7 +176,7 @@ impl Deployment {
     /// The sentinels that are asked for the primary, if any are.
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
         match &self.kind {
-            Kind::Single => None,
+            Kind::Single | Kind::Cluster(_) => None,
             Kind::Sentinels(sentinels) => Some(sentinels),
         }
     }
@@ -162,13 +185,21 @@ impl Deployment {
     /// then the next connection goes to where they are.
     pub(super) fn have_moved(
         &self,
-        from: &Server,
+        connection: &mut Connection,
         within: Duration,
         replication: Option<Replication>,
     ) -> bool {
         match &self.kind {
             Kind::Single => false,
-            Kind::Sentinels(sentinels) => sentinels.have_another(from, within, replication),
+            Kind::Sentinels(sentinels) => {
+                sentinels.have_another(connection.server(), within, replication)
+            }
+            Kind::Cluster(_) => {
+                // The answer is for the next connection. A node that doesn't have the slot says so to any
+                // request, and a connection that has failed fails again.
+                let _ = connection.ask_nodes();
+                false
+            }
         }
     }
 }
@@ -177,6 +208,19 @@ impl fmt::Debug for Deployment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Deployment({})", self.server())
     }
+}
+
+/// What is said of a prefix without a hash tag, with the line that puts it right.
+fn scattered(prefix: &str) -> String {
+    let is_word = |c: char| !matches!(c, '{' | '}' | '\'') && !c.is_control();
+    let words: String = prefix.chars().filter(|c| is_word(*c)).collect();
+    let tag = match words.trim_end_matches(':') {
+        "" => "redlock",
+        words => words,
+    };
+    format!(
+        "the prefix \"{prefix}\" has no hash tag, without which the keys of a lock are on several nodes of the cluster; use --prefix '{{{tag}}}:'"
+    )
 }
 
 /// The password that a file holds; why there is none otherwise.
@@ -195,7 +239,36 @@ mod tests {
 
     fn parse(url: &str) -> Result<Deployment, Error> {
         let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
-        Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, "p:")
+        Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, None)
+    }
+
+    #[test]
+    fn all_keys_in_a_cluster_are_in_one_slot_whatever_the_prefix() {
+        let prefix = |url: &str, given: Option<&str>| {
+            let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
+            Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, given)
+                .map(|deployment| deployment.server().prefix().to_owned())
+                .map_err(|error| error.to_string())
+        };
+        for (url, given, is) in [
+            ("redis://h", None, "redlock:"),
+            ("redis-sentinel://h/m", None, "redlock:"),
+            ("redis://h", Some("ci:"), "ci:"),
+            ("redis-cluster://h", None, "{redlock}:"),
+            ("redis-cluster://h/ci", None, "{ci}:"),
+            ("rediss-cluster://h1,h2/ci", Some("{x}y"), "{x}y"),
+        ] {
+            assert_eq!(prefix(url, given).as_deref(), Ok(is), "{url} {given:?}");
+        }
+        for (given, line) in [
+            ("ci:", "use --prefix '{ci}:'"),
+            ("team:ci:", "use --prefix '{team:ci}:'"),
+            ("{}:", "use --prefix '{redlock}:'"),
+            ("it's}", "use --prefix '{its}:'"),
+        ] {
+            let said = prefix("redis-cluster://h/tag", Some(given)).unwrap_err();
+            assert!(said.ends_with(line), "{said}");
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::fmt;
 
 use redis::ServerError;
 
+use super::cluster::Redirect;
 use super::server::{Part, Server};
+use super::url::Address;
 
 /// What went wrong with Redis, as far as the exit status and another try need to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum ErrorKind {
     NotNow,
     /// It has done it, but too few of its replicas have it.
     NotReplicated,
+    /// It was reached, and its cluster is moving the keys to another node, or has moved them.
+    Moving,
     /// It is a replica, or became one in a failover: not to be written.
     Replica,
     /// Authentication or permissions.
@@ -42,6 +46,7 @@ impl ErrorKind {
             | Self::NoPrimary
             | Self::NotNow
             | Self::NotReplicated
+            | Self::Moving
             | Self::Replica => true,
             Self::Refused | Self::Config | Self::Internal => false,
         }
@@ -60,7 +65,7 @@ impl ErrorKind {
 
     /// Whether the server answers that it is there and will be ready, if not how soon.
     pub fn will_pass(self) -> bool {
-        matches!(self, Self::Loading | Self::Busy)
+        matches!(self, Self::Loading | Self::Busy | Self::Moving)
     }
 }
 
@@ -71,6 +76,10 @@ pub struct Error {
     message: String,
     /// `redlock doctor` shows more of what is wrong than the message says.
     doctor_knows_more: bool,
+    /// Where the keys are instead, by a node of a cluster.
+    redirect: Option<Redirect>,
+    /// They are on their way there: some of them, until all are.
+    is_migration: bool,
 }
 
 /// How much of a text a message quotes, in characters.
@@ -94,6 +103,8 @@ impl Error {
             kind,
             message,
             doctor_knows_more,
+            redirect: None,
+            is_migration: false,
         }
     }
 
@@ -106,6 +117,22 @@ impl Error {
     /// Whether `redlock doctor` shows more of what is wrong than this says.
     pub fn doctor_knows_more(&self) -> bool {
         self.doctor_knows_more
+    }
+
+    /// Whether nothing was done because the keys are on another node of a cluster, which the next connection
+    /// goes to; so there is no reason to wait.
+    pub fn goes_elsewhere(&self) -> bool {
+        self.redirect.is_some() && !self.is_migration
+    }
+
+    /// Whether the keys are just being moved to another node of a cluster.
+    pub(super) fn is_migration(&self) -> bool {
+        self.is_migration
+    }
+
+    /// Where the keys are instead, by a node of a cluster.
+    pub(super) fn redirect(&self) -> Option<&Redirect> {
+        self.redirect.as_ref()
     }
 
     /// What an error that a server answers with means to a user; `key` is the lock's and `script` the text of
@@ -134,6 +161,7 @@ impl Error {
                 }
             })
             .or_else(|| behind_proxy(said, server))
+            .or_else(|| moving(code, details, server))
             .or_else(|| wrong_server(code, details, server))
             .or_else(|| not_ready(code, &all, server));
         found.unwrap_or_else(|| {
@@ -224,6 +252,56 @@ fn behind_proxy(said: &str, server: &Server) -> Option<Error> {
     })
 }
 
+/// What a node of a cluster says about keys that it doesn't have, or doesn't have all of.
+fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
+    if server.part() != Part::Node {
+        return None;
+    }
+    let redirect = Redirect::parse(details);
+    let place = details.split(' ').nth(1).unwrap_or_default();
+    let (kind, message) = match code {
+        "MOVED" if redirect.is_some() => (
+            ErrorKind::Moving,
+            format!(
+                "these keys are on another node of the cluster than {server} now: {}",
+                quoted(place)
+            ),
+        ),
+        "MOVED" => (
+            ErrorKind::NotNow,
+            format!(
+                "these keys are on another node of the cluster than {server}, which names no host for it (\"{}\"); set cluster-announce-hostname, or cluster-announce-ip, there",
+                quoted(place)
+            ),
+        ),
+        "ASK" | "TRYAGAIN" => (
+            ErrorKind::Moving,
+            format!(
+                "Redis at {server} is moving these keys to another node of its cluster; try again when it has"
+            ),
+        ),
+        "CLUSTERDOWN" if details.contains("not served") => (
+            ErrorKind::NotNow,
+            format!(
+                "no node of the cluster of {server} serves the hash slot of these keys; assign it (redis-cli --cluster fix {server})"
+            ),
+        ),
+        // It heals, by a failover or by hand.
+        "CLUSTERDOWN" => (
+            ErrorKind::NoPrimary,
+            format!(
+                "the cluster of {server} is down, as a primary or the majority of them is; try again when the failover is over (redis-cli --cluster check {server})"
+            ),
+        ),
+        _ => return None,
+    };
+    Some(Error {
+        redirect,
+        is_migration: matches!(code, "ASK" | "TRYAGAIN"),
+        ..Error::new(kind, message)
+    })
+}
+
 /// A server, or a database, that can't hold our locks as it is used.
 fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
     let message = match code {
@@ -238,7 +316,8 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
             "Redis at {server} doesn't say how long it has been up, which --restart-grace has to know; leave that option out there"
         ),
         "CROSSSLOT" => format!(
-            "Redis at {server} is a Redis Cluster, where all keys of redlock have to be in one hash slot; {HASH_TAG}"
+            "Redis at {server} is a Redis Cluster, where all keys of redlock have to be in one hash slot; {}",
+            hash_tag(server)
         ),
         "MOVED" => moved(details, server),
         "CLUSTERDOWN" if details.contains("not served") => format!(
@@ -303,7 +382,19 @@ fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
 }
 
 /// What to do about a cluster.
-const HASH_TAG: &str = "use a prefix with a hash tag, such as --prefix '{redlock}:', and the URL of the node that serves it";
+fn hash_tag(server: &Server) -> String {
+    let scheme = match server.address() {
+        Address::Tcp { tls: true, .. } => "rediss-cluster",
+        Address::Tcp { tls: false, .. } | Address::Unix(_) => "redis-cluster",
+    };
+    let host = match server.address() {
+        Address::Tcp { .. } => server.to_string(),
+        Address::Unix(_) => "host1,host2".into(),
+    };
+    format!(
+        "use {scheme}://{host}, or a prefix with a hash tag, such as --prefix '{{redlock}}:', and the URL of the node that serves it"
+    )
+}
 
 /// A key of another type: that of the lock itself, or (a script stumbled over it) one beside it.
 fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
@@ -327,8 +418,9 @@ fn moved(details: &str, server: &Server) -> String {
     let is_known = !node.starts_with([':', '?']) && !node.is_empty();
     let node = if is_known { node } else { "another node" };
     format!(
-        "Redis at {server} is a Redis Cluster, and {} serves these keys; {HASH_TAG}",
-        quoted(node)
+        "Redis at {server} is a Redis Cluster, and {} serves these keys; {}",
+        quoted(node),
+        hash_tag(server)
     )
 }
 

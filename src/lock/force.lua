@@ -34,7 +34,7 @@ if #out == 0 then
       redis.pcall('HDEL', waiters, token)
       -- It gives up when it asks again, which the message makes it do at once.
       post_notice('removed', token, by)
-      redis.pcall('PUBLISH', channels .. only, 'removed')
+      send_message(only, waiting, 'removed')
       grant_next(value)
       retire_name()
       return {3, type(waiting) == 'string' and waiting}

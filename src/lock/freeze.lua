@@ -5,6 +5,7 @@
 -- @include lock
 -- @include holders
 -- @include names
+-- @include messages
 local long, who = tonumber(ARGV[4]), ARGV[5]
 
 local before = freeze and string.match(freeze, '^%d+ %d+ (.*)$')
@@ -17,7 +18,7 @@ redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 index_name(long)
 -- The waiters are to see why.
 for _, token in ipairs(redis.call('ZRANGE', queue, 0, 99)) do
-  redis.pcall('PUBLISH', channels .. id(token), 'frozen')
+  send_message(id(token), redis.pcall('HGET', waiters, token), 'frozen')
 end
 
 if not value or value == FROZEN then

@@ -37,13 +37,13 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// The locks whose keys begin with `prefix`; of each, as many holds are remembered as `history`
+    /// The locks whose keys begin with `prefix` (`None`: with what suits the URL); of each, as many holds are remembered as `history`
     /// says.
     ///
     /// # Errors
     /// [`super::ErrorKind::Config`] when the URL can't be used; the message never repeats it, as it
     /// may hold a password.
-    pub fn new(access: Access, prefix: &str, history: u32) -> Result<Self, Error> {
+    pub fn new(access: Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
         let Access {
             url,
             origin,
@@ -57,9 +57,10 @@ impl Locks {
         if let Some(password) = password.filter(|_| !stays) {
             deployment.set_password(password);
         }
+        let prefix = deployment.server().prefix().to_owned();
         Ok(Self {
             deployment: Arc::new(deployment),
-            prefix: prefix.to_owned(),
+            prefix,
             history,
             replication: None,
         })
@@ -71,7 +72,7 @@ impl Locks {
     /// [`ErrorKind::Config`] where it isn't known which replicas there are.
     pub fn replicated(self, replication: Replication) -> Result<Self, Error> {
         if replication.quorum == Quorum::All && !self.deployment.may_fail_over() {
-            let message = "--sync all needs a list of the replicas that could follow the primary, which Sentinel has (redis-sentinel://); with the URL of one server, give their number, such as --sync 1";
+            let message = "--sync all needs a list of the replicas that could follow the primary, which Sentinel and Redis Cluster have (redis-sentinel://, redis-cluster://); with the URL of one server, give their number, such as --sync 1";
             return Err(Error::new(ErrorKind::Config, message.into()));
         }
         Ok(Self {

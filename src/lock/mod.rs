@@ -66,6 +66,7 @@
 
 mod claim;
 mod client;
+mod cluster;
 mod connection;
 mod deadlock;
 mod deployment;

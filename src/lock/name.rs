@@ -117,6 +117,11 @@ fn key_of_prefix(prefix: &str, what: &str) -> String {
     }
 }
 
+/// Whether all keys below this prefix are in one hash slot of a Redis Cluster.
+pub(super) fn is_in_one_slot(prefix: &str) -> bool {
+    hash_tag(prefix).is_some()
+}
+
 /// What Redis Cluster hashes of a key: the text between the first `{` and the next `}`.
 pub(super) fn hash_tag(key: &str) -> Option<&str> {
     let inner = &key[key.find('{')? + 1..];

@@ -27,15 +27,16 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   elseif since and (waiting == 1 or now_ms - since < 20) then
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     local waiter = redis.pcall('HGET', waiters, head)
-    local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ 1 (.*)$'
-    local until_ms, seen, knows, queued_at, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
+    local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ ([12]) (.*)$'
+    local until_ms, seen, knows, queued_at, listens, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
     local notified_at = tonumber(string.match(notified or '', '^(%d+) ') or 0)
     if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000) then
       local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], last_fence + 1))
       local channel = channels .. string.sub(redis.sha1hex(head), 1, 12)
       -- Before the message, as in grant_next.
       redis.call('ZREM', queue, head)
-      local heard = redis.pcall('PUBLISH', channel, table.concat({'granted', fence, '1', at, '5000'}, ' '))
+      local publish = listens == '2' and 'SPUBLISH' or 'PUBLISH'
+      local heard = redis.pcall(publish, channel, table.concat({'granted', fence, '1', at, '5000'}, ' '))
       if type(heard) ~= 'number' or heard == 0 then
         -- The rest deals with it.
         redis.call('ZADD', queue, score, head)
@@ -115,7 +116,7 @@ if ours and start and left > 0 then
   index_name(left)
   -- The first in the queue expects the lock to end at another time.
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if head then redis.pcall('PUBLISH', channels .. id(head), 'kept') end
+  if head then send_message(id(head), redis.pcall('HGET', waiters, head), 'kept') end
   return {3, left}
 end
 

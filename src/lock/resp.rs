@@ -280,6 +280,9 @@ fn closed(list: List) -> Result<Value, Broken> {
                 Value::BulkString(kind) if kind == b"message" => PushKind::Message,
                 Value::BulkString(kind) if kind == b"subscribe" => PushKind::Subscribe,
                 Value::BulkString(kind) if kind == b"invalidate" => PushKind::Invalidate,
+                Value::BulkString(kind) if kind == b"smessage" => PushKind::SMessage,
+                Value::BulkString(kind) if kind == b"ssubscribe" => PushKind::SSubscribe,
+                Value::BulkString(kind) if kind == b"sunsubscribe" => PushKind::SUnsubscribe,
                 Value::BulkString(kind) => PushKind::Other(beginning(&kind)),
                 _ => return Err(Broken::Noise(">".into())),
             };

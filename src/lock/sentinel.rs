@@ -54,13 +54,13 @@ struct Answer {
     replicas: Vec<KnownReplica>,
 }
 
-/// A replica, as a sentinel knows it.
-#[derive(Clone)]
-struct KnownReplica {
-    address: String,
+/// A replica, as a sentinel, or a node of a cluster, knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KnownReplica {
+    pub(super) address: String,
     /// It isn't to follow the primary, ever.
-    has_no_priority: bool,
-    is_down: bool,
+    pub(super) has_no_priority: bool,
+    pub(super) is_down: bool,
 }
 
 impl Sentinels {
@@ -360,7 +360,7 @@ fn known_replica(value: &Value) -> KnownReplica {
 
 /// The replicas that count: those that the sentinel could make the primary, and those that are connected to
 /// the primary and that it hasn't heard of yet. One that is down can't become the primary.
-fn those_that_count(known: &[KnownReplica], role: &Role) -> Vec<Replica> {
+pub(super) fn those_that_count(known: &[KnownReplica], role: &Role) -> Vec<Replica> {
     let is_up = known.iter().filter(|of| !of.is_down);
     let by_sentinel = is_up.map(|of| Replica {
         address: of.address.clone(),

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
@@ -56,6 +56,8 @@ pub(super) enum Part {
     Sentinel,
     /// The primary, by what they say.
     Primary,
+    /// One of the nodes of a cluster.
+    Node,
 }
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
@@ -77,6 +79,8 @@ pub(super) struct Server {
     prefix: String,
     /// It has answered this process, or another one of the same URL has.
     reached: Arc<AtomicBool>,
+    /// Other nodes of the same cluster, as far as one of them has said.
+    nodes: Arc<Mutex<Vec<Address>>>,
     /// It said that it is a replica.
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
@@ -106,6 +110,7 @@ impl Server {
             password_command: None,
             prefix: prefix.to_owned(),
             reached: Arc::new(AtomicBool::new(false)),
+            nodes: Arc::default(),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
         }
@@ -126,6 +131,7 @@ impl Server {
             password_command: self.password_command.clone(),
             prefix: self.prefix.clone(),
             reached: Arc::clone(&self.reached),
+            nodes: Arc::clone(&self.nodes),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
         }
@@ -147,7 +153,7 @@ impl Server {
     fn title(&self) -> String {
         match self.part {
             Part::Sentinel => format!("the sentinel at {self}"),
-            Part::Only | Part::Primary => format!("Redis at {self}"),
+            Part::Only | Part::Primary | Part::Node => format!("Redis at {self}"),
         }
     }
 
@@ -209,6 +215,17 @@ impl Server {
         self.reached.load(Ordering::Relaxed)
     }
 
+    /// The other nodes of its cluster are at these addresses.
+    pub(super) fn note_nodes(&self, nodes: Vec<Address>) {
+        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+    }
+
+    /// The other nodes of its cluster, as far as they are known.
+    pub(super) fn nodes(&self) -> Vec<Address> {
+        let nodes = self.nodes.lock();
+        nodes.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(super) fn note_replica(&self, is_replica: bool) {
         self.is_replica.store(is_replica, Ordering::Relaxed);
     }
@@ -219,7 +236,7 @@ impl Server {
                 ErrorKind::Replica,
                 format!("Redis at {self} is a read-only replica; use the URL of its primary"),
             ),
-            Part::Primary => Error::new(
+            Part::Primary | Part::Node => Error::new(
                 ErrorKind::NotNow,
                 format!(
                     "Redis at {self} is a replica now, by a failover; try again when that is over"

@@ -224,6 +224,8 @@ pub struct Waiter {
     pub priority: i32,
     /// A message reaches it; otherwise it polls.
     pub listens: bool,
+    /// Over a channel of the hash slot, in a cluster.
+    pub is_sharded: bool,
     pub who: Who,
 }
 
@@ -232,11 +234,14 @@ impl Waiter {
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
         let mut parts = within_bounds(entry)?.splitn(6, ' ').skip(1);
+        let (limit, since, priority) = (parts.next()?, parts.next()?, parts.next()?);
+        let listens = parts.next()?;
         Some(Self {
-            limit: Limit::parse(parts.next()?)?,
-            since_ms: number(parts.next()?)?,
-            priority: parts.next()?.parse().ok()?,
-            listens: parts.next()? == "1",
+            limit: Limit::parse(limit)?,
+            since_ms: number(since)?,
+            priority: priority.parse().ok()?,
+            listens: matches!(listens, "1" | "2"),
+            is_sharded: listens == "2",
             who: Who::parse(parts.next()?.as_bytes())?,
         })
     }

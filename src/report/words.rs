@@ -271,6 +271,7 @@ pub fn outage_line(kind: ErrorKind, lasting: Duration) -> String {
         ErrorKind::NoPrimary => ("has no primary that answers", "has no primary"),
         ErrorKind::NotReplicated => ("has too few replicas that follow", "lacks replicas"),
         ErrorKind::NotNow => ("is not ready", "is not ready"),
+        ErrorKind::Moving => ("is moving the keys to another node", "moves the keys"),
         ErrorKind::Replica => ("is a read-only replica", "is a replica"),
         ErrorKind::Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
             ("doesn't answer", "doesn't answer")

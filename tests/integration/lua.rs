@@ -16,9 +16,9 @@ macro_rules! scripts {
 }
 
 /// The scripts by their names, as they are sent.
-pub const SCRIPTS: [(&str, &str); 11] = scripts![
-    "acquire", "renew", "check", "release", "force", "stop", "freeze", "thaw", "skip", "history",
-    "inspect"
+pub const SCRIPTS: [(&str, &str); 12] = scripts![
+    "acquire", "renew", "keep", "check", "release", "force", "stop", "freeze", "thaw", "skip",
+    "history", "inspect"
 ];
 
 /// The script of this name.

@@ -708,10 +708,14 @@ fn steps(lock: &Lock, holder: &Claim, waiter: &Claim, who: &Who, polls: bool) ->
     );
     skip.keys.push(lock.keys.skips.clone());
     vec![
-        step("acquire", holder.acquire_call(&request, None), is_held),
         step(
             "acquire",
-            waiter.acquire_call(&request, Some(&place)),
+            holder.acquire_call(&request, None, false),
+            is_held,
+        ),
+        step(
+            "acquire",
+            waiter.acquire_call(&request, Some(&place), false),
             is_queued,
         ),
         step("renew", holder.renewal(TTL, None, false), |answer| {
@@ -743,7 +747,7 @@ fn steps(lock: &Lock, holder: &Claim, waiter: &Claim, who: &Who, polls: bool) ->
         ),
         step(
             "acquire",
-            waiter.acquire_call(&request, Some(&place)),
+            waiter.acquire_call(&request, Some(&place), false),
             is_held,
         ),
         step(

@@ -1,5 +1,6 @@
 -- The queue: handing the lock on to the next waiters.
 -- @include admission
+-- @include messages
 
 local GRANT_TTL = 2000 -- how long a waiter has to confirm its grant, ms
 local DELIVERED_TTL = 5000 -- the same for one that got the message: its confirmation may be delayed
@@ -15,7 +16,7 @@ local function ticket_of(score)
 end
 
 -- The entry of a waiter, "<dies at>:<seen>:<knows its ticket> <limit> <since> <priority> <listens> <who>".
-local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) %S+ ([01]) (.*)$'
+local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) %S+ ([012]) (.*)$'
 
 -- Removes a waiter that leaves without the lock. It may come back with its ticket, or with its token alone if
 -- the reply with the ticket was lost.
@@ -31,7 +32,7 @@ local function notify_next(most, me)
   local next = most >= 1 and redis.call('ZRANGE', queue, 0, math.min(most, MOST_NOTIFIED) - 1, 'WITHSCORES') or {}
   if #next == 0 then return end
   for n = 1, #next, 2 do
-    if next[n] ~= me then redis.pcall('PUBLISH', channels .. id(next[n]), 'next') end
+    if next[n] ~= me then send_message(id(next[n]), redis.pcall('HGET', waiters, next[n]), 'next') end
   end
   notified = int_text(now_ms) .. ' ' .. next[#next]
   set_state('notified', notified)
@@ -64,14 +65,14 @@ local function grant_next(value, me, notify)
       slot = granted < GRANTS and free_slot(limit, value)
       if not slot then break end
       fence = next_fence()
-      if head ~= me and listens == '1' then
+      if head ~= me and listens ~= '0' then
         -- After a grant that was not confirmed the next one is shorter.
         if notify or not notified_at then grant_ttl = DELIVERED_TTL end
         local grant = table.concat({'granted', fence, slot, int_text(now_ms), grant_ttl}, ' ')
         -- The first write comes before the message: a server that takes no writes (a replica by now, say) ends
         -- the script here, and no command starts on a grant that was never written.
         redis.call('ZREM', queue, head)
-        local heard = redis.pcall('PUBLISH', channels .. id(head), grant)
+        local heard = redis.pcall(PUBLISH[listens], channels .. id(head), grant)
         -- Not permitted to this user: the waiters will poll.
         if type(heard) ~= 'number' then
           redis.call('ZADD', queue, score, head)

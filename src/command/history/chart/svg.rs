@@ -322,6 +322,7 @@ mod tests {
             since_ms: 120_000,
             priority: 0,
             listens: true,
+            is_sharded: false,
             who: holds[0].who.clone(),
         };
         let waiters = [(&holds[0].name, &waiter)];

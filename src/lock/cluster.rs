@@ -1,0 +1,473 @@
+//! The node of a Redis Cluster that has the locks: all their keys are in one hash slot.
+//!
+//! Which node that is, the nodes say themselves: one that doesn't serve the slot answers any question about a
+//! key of it with the address of the one that does (`MOVED`). So a connection counts once such a question was
+//! answered over it. The node that was used last is asked first; where that fails, all that are known are asked
+//! at once: those of the URL, and those that a node has named since.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value, cmd};
+
+use super::connection::Connection;
+use super::name::index_key;
+use super::replication::{Quorum, Replica, Replicas, Replication, Role};
+use super::scripts::lossy_text;
+use super::sentinel::{KnownReplica, those_that_count};
+use super::server::Server;
+use super::url::Address;
+use super::{Error, ErrorKind};
+
+/// How many nodes are asked for one connection at the most, and how many are remembered.
+const MOST: usize = 16;
+
+/// How often the first answers may name yet another node, before all are asked.
+const HOPS: usize = 3;
+
+/// The nodes of a URL, and what to ask them.
+pub(super) struct Cluster {
+    seeds: Vec<Address>,
+    /// About a key of the slot.
+    question: Cmd,
+}
+
+/// A connection, and the replicas of its node that count, if that matters.
+type Opened = (Connection, Arc<Replicas>);
+
+/// Where a node says that keys are: `<slot> <host>:<port>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirect {
+    /// Empty: the host of the node that says so.
+    host: String,
+    port: u16,
+}
+
+impl Redirect {
+    /// `None` for anything else, as for a node that knows no address of the other.
+    pub(super) fn parse(details: &str) -> Option<Self> {
+        let (host, port) = details.split(' ').nth(1)?.rsplit_once(':')?;
+        Some(Self {
+            host: is_host(host).then(|| host.to_owned())?,
+            port: port.parse().ok().filter(|port| *port > 0)?,
+        })
+    }
+
+    /// The address, if a node at this one says so.
+    pub(super) fn address(&self, by: &Address) -> Address {
+        sibling(by, &self.host, self.port)
+    }
+}
+
+/// Whether it can be a host, or the empty one; `?` stands for one that isn't known.
+fn is_host(host: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    host.chars().all(is_part)
+}
+
+/// The address of another node, by what a node says; no host stands for its own.
+fn sibling(of: &Address, host: &str, port: u16) -> Address {
+    match of {
+        Address::Tcp {
+            host: own_host,
+            tls,
+            ..
+        } => Address::Tcp {
+            host: if host.is_empty() { own_host } else { host }.to_owned(),
+            port,
+            tls: *tls,
+        },
+        // No node is reached this way.
+        Address::Unix(_) => of.clone(),
+    }
+}
+
+/// A node to ask.
+#[derive(Clone)]
+struct Candidate {
+    server: Arc<Server>,
+    /// The node that has named it as the one that serves the slot.
+    by: Option<Address>,
+}
+
+impl Cluster {
+    /// The cluster of these nodes, for the keys below a prefix.
+    pub(super) fn new(seeds: Vec<Address>, prefix: &str) -> Self {
+        let mut question = cmd("EXISTS");
+        question.arg(index_key(prefix));
+        Self { seeds, question }
+    }
+
+    /// Connects to the node that serves the slot; `last` is the one that was used last, with the credentials
+    /// for all.
+    pub(super) fn open(
+        &self,
+        last: &Arc<Server>,
+        timeout: Duration,
+        within: Duration,
+        replication: Option<Replication>,
+    ) -> Result<Opened, Error> {
+        let until = Instant::now() + within;
+        let questions = self.questions(replication);
+        let mut others = self.candidates(last);
+        let mut search = Search {
+            usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
+            ..Search::default()
+        };
+        others.retain(|address| address != last.address());
+        // A node that is silent leaves time for the others.
+        let share = if others.is_empty() {
+            within
+        } else {
+            within / 4
+        };
+        let mut next = Some(Candidate {
+            server: Arc::clone(last),
+            by: None,
+        });
+        for _ in 0..=HOPS {
+            let Some(candidate) = next.take() else {
+                break;
+            };
+            let share = share.min(left(until));
+            match connect(&candidate, &questions, timeout, share) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => next = search.after(&candidate, error),
+            }
+        }
+        others.push(last.address().clone());
+        let known = others.into_iter().map(|address| Candidate {
+            server: Arc::new(last.at(address)),
+            by: None,
+        });
+        // Those that were named first, as they may only need more time.
+        let all = search.named.clone().into_iter().chain(known);
+        ask_all(all, search, &questions, timeout, until)
+    }
+
+    /// What a connection begins with: whether the node serves the slot; and which replicas it has, where they all
+    /// have to have what counts.
+    fn questions(&self, replication: Option<Replication>) -> Vec<Cmd> {
+        let mut questions = vec![self.question.clone()];
+        if replication.is_some_and(|of| of.quorum == Quorum::All) {
+            let mut nodes = cmd("CLUSTER");
+            nodes.arg("NODES");
+            questions.extend([cmd("ROLE"), nodes]);
+        }
+        questions
+    }
+
+    /// All nodes that are known.
+    fn candidates(&self, by: &Server) -> Vec<Address> {
+        let mut known = self.seeds.clone();
+        for address in by.nodes() {
+            if !known.contains(&address) {
+                known.push(address);
+            }
+        }
+        known
+    }
+}
+
+/// Asks all of these at once, and those that they name.
+fn ask_all(
+    all: impl Iterator<Item = Candidate>,
+    mut search: Search,
+    questions: &[Cmd],
+    timeout: Duration,
+    until: Instant,
+) -> Result<Opened, Error> {
+    let (answers, receiver) = channel();
+    // One that has said that it isn't the one need not be asked again.
+    let mut to_ask: VecDeque<Candidate> = all
+        .filter(|candidate| !search.answered.contains(candidate.server.address()))
+        .collect();
+    let (mut asked, mut pending) = (0, 0);
+    loop {
+        while asked < MOST
+            && let Some(candidate) = to_ask.pop_front()
+        {
+            let (answers, questions) = (answers.clone(), questions.to_vec());
+            let within = left(until);
+            // One that can't be started is a node that doesn't answer.
+            let _ = std::thread::Builder::new().spawn(move || {
+                let answer = connect(&candidate, &questions, timeout, within);
+                let _ = answers.send((candidate, answer));
+            });
+            (asked, pending) = (asked + 1, pending + 1);
+        }
+        if pending == 0 {
+            return Err(search.into_error());
+        }
+        let Ok((candidate, answer)) = receiver.recv_timeout(left(until)) else {
+            return Err(search.into_error());
+        };
+        pending -= 1;
+        match answer {
+            Ok(opened) => return Ok(opened),
+            Err(error) => to_ask.extend(search.after(&candidate, error)),
+        }
+    }
+}
+
+/// Connects to a node, if it serves the slot.
+fn connect(
+    candidate: &Candidate,
+    questions: &[Cmd],
+    timeout: Duration,
+    within: Duration,
+) -> Result<Opened, Error> {
+    let server = &candidate.server;
+    let (mut connection, answers) = Connection::open_asking(server, timeout, within, questions)?;
+    // Several servers that know nothing of each other would each grant the lock.
+    let is_node = match connection.is_node() {
+        Some(is_node) => is_node,
+        // It is too old to say, or this user may not ask. Without a cluster it has no slots.
+        None => match connection.query(cmd("CLUSTER").arg("KEYSLOT").arg("x")) {
+            Err(error) if error.kind == ErrorKind::Internal => false,
+            answer => answer.map(|_| true)?,
+        },
+    };
+    if !is_node {
+        let message =
+            format!("Redis at {server} isn't a node of a Redis Cluster; use redis://{server}");
+        return Err(Error::new(ErrorKind::Config, message));
+    }
+    let replicas = Arc::<Replicas>::default();
+    if let [_, role, nodes] = answers.as_slice() {
+        let nodes = Nodes::parse(&lossy_text(nodes), server.address());
+        replicas.replace(nodes.replicas(&Role::parse(role).unwrap_or_default()));
+        server.note_nodes(nodes.others);
+    }
+    Ok((connection, replicas))
+}
+
+/// What came of the nodes so far.
+#[derive(Default)]
+struct Search {
+    /// Addresses that are known to be right: those of the URL, and that of the last connection.
+    usable: Vec<Address>,
+    /// Those that have named another one.
+    answered: Vec<Address>,
+    /// Those that were named.
+    named: Vec<Candidate>,
+    failures: Vec<Failure>,
+}
+
+struct Failure {
+    error: Error,
+    /// It was named as the one to ask.
+    is_named: bool,
+}
+
+impl Search {
+    /// What to ask after a node that wasn't the one, if it has named one.
+    fn after(&mut self, candidate: &Candidate, error: Error) -> Option<Candidate> {
+        let server = &candidate.server;
+        let named = error.redirect().map(|it| it.address(server.address()));
+        let error = match &candidate.by {
+            Some(by)
+                if error.kind == ErrorKind::Unreachable
+                    && !self.usable.contains(server.address()) =>
+            {
+                Error::new(
+                    ErrorKind::Unreachable,
+                    format!(
+                        "{error}; Redis at {by} says that the keys are there, so if that node is up, let it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
+                    ),
+                )
+            }
+            Some(_) if error.kind == ErrorKind::Unreachable => {
+                Error::new(ErrorKind::NoPrimary, error.to_string())
+            }
+            _ => error,
+        };
+        let is_named = candidate.by.is_some();
+        self.failures.push(Failure { error, is_named });
+        let named = named?;
+        self.answered.push(server.address().clone());
+        let is_it = |other: &Candidate| *other.server.address() == named;
+        if self.named.iter().any(is_it) {
+            return None;
+        }
+        let candidate = Candidate {
+            server: Arc::new(server.at(named)),
+            by: Some(server.address().clone()),
+        };
+        self.named.push(candidate.clone());
+        Some(candidate)
+    }
+
+    /// The failure that says most: what no other node can put right, then what became of the node that should
+    /// have the keys, then what the others have said.
+    fn into_error(self) -> Error {
+        let rank = |failure: &Failure| match failure.error.kind {
+            ErrorKind::Refused
+            | ErrorKind::Config
+            | ErrorKind::Internal
+            | ErrorKind::NotReplicated => 0,
+            _ if failure.is_named && !failure.error.goes_elsewhere() => 1,
+            ErrorKind::NoPrimary
+            | ErrorKind::NotNow
+            | ErrorKind::Loading
+            | ErrorKind::Busy
+            | ErrorKind::Replica => 2,
+            ErrorKind::Moving => 3,
+            ErrorKind::Unreachable => 4,
+        };
+        let best = self.failures.into_iter().min_by_key(rank);
+        match best {
+            Some(Failure { error, .. }) => error,
+            None => Error::new(
+                ErrorKind::Unreachable,
+                "no node of the cluster answers in time".into(),
+            ),
+        }
+    }
+}
+
+/// A field of the answer to `HELLO`.
+pub(super) fn field(answer: &Value, name: &str) -> Option<String> {
+    let Value::Map(fields) = answer else {
+        return None;
+    };
+    let found = fields.iter().find(|(key, _)| lossy_text(key) == name);
+    found.map(|(_, value)| lossy_text(value))
+}
+
+/// What a node knows of the others.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Nodes {
+    /// Where they are, those first that could take its slots over.
+    pub(super) others: Vec<Address>,
+    /// Its own replicas.
+    replicas: Vec<KnownReplica>,
+}
+
+impl Nodes {
+    /// Reads the answer of the node at this address to `CLUSTER NODES`: lines of
+    /// `<id> <ip>:<port>@<bus>[,<host name>…] <flags> <primary> …`. Anything else is passed over.
+    pub(super) fn parse(list: &str, at: &Address) -> Self {
+        let lines = || list.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let is_myself =
+            |line: &Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
+        let own = lines().find(is_myself);
+        let own = own.as_ref().and_then(|line| line.first().copied());
+        let (mut nodes, mut rest) = (Self::default(), Vec::new());
+        for line in lines() {
+            let [_, place, flags, primary, ..] = line[..] else {
+                continue;
+            };
+            let has = |flag| flags.split(',').any(|other| other == flag);
+            if has("myself") || has("noaddr") || has("handshake") {
+                continue;
+            }
+            let is_down = has("fail");
+            let is_replica = Some(primary) == own;
+            if is_replica && let Some((address, _)) = place.split_once('@') {
+                nodes.replicas.push(KnownReplica {
+                    address: address.to_owned(),
+                    has_no_priority: has("nofailover"),
+                    is_down,
+                });
+            }
+            match is_replica {
+                _ if is_down => {}
+                true => nodes.others.extend(addresses(place, at)),
+                false => rest.extend(addresses(place, at)),
+            }
+        }
+        nodes.others.append(&mut rest);
+        nodes.others.truncate(MOST);
+        nodes
+    }
+
+    /// The replicas that count for `--sync all`, and those that are connected but not listed yet.
+    pub(super) fn replicas(&self, role: &Role) -> Vec<Replica> {
+        those_that_count(&self.replicas, role)
+    }
+}
+
+/// The addresses in `<ip>:<port>@<bus>[,<host name>…]`: by its name and by its number.
+fn addresses(place: &str, at: &Address) -> Vec<Address> {
+    let (place, rest) = place.split_once('@').unwrap_or((place, ""));
+    let Some((ip, port)) = place.rsplit_once(':') else {
+        return Vec::new();
+    };
+    let Some(port) = port.parse().ok().filter(|port| *port > 0) else {
+        return Vec::new();
+    };
+    let name = rest.split(',').nth(1).unwrap_or_default();
+    [name, ip]
+        .into_iter()
+        .filter(|host| !host.is_empty() && is_host(host))
+        .map(|host| sibling(at, host, port))
+        .collect()
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp {
+            host: host.into(),
+            port,
+            tls: false,
+        }
+    }
+
+    #[test]
+    fn a_redirection_without_a_host_means_the_host_that_was_asked() {
+        let at = tcp("asked", 1);
+        for (details, address) in [
+            ("3999 10.0.0.1:6381", Some(tcp("10.0.0.1", 6381))),
+            ("3999 ::1:6381", Some(tcp("::1", 6381))),
+            (
+                "3999 redis-1.example:6381",
+                Some(tcp("redis-1.example", 6381)),
+            ),
+            ("3999 :6381", Some(tcp("asked", 6381))),
+            ("3999 ?:6381", None),
+            ("3999 a\u{1b}b:6381", None),
+            ("3999 h:0", None),
+            ("3999 h", None),
+            ("3999", None),
+        ] {
+            let redirect = Redirect::parse(details);
+            assert_eq!(redirect.map(|it| it.address(&at)), address, "{details}");
+        }
+    }
+
+    #[test]
+    fn the_nodes_that_would_take_the_slots_over_come_first() {
+        let list = "\
+aa :7001@17001 myself,master - 0 0 1 connected 0-5460
+bb 10.0.0.2:7002@17002 master - 0 0 2 connected 5461-10922
+cc 10.0.0.3:7003@17003,redis-3,shard-id=1 slave aa 0 0 1 connected
+dd 10.0.0.4:7004@17004 slave,fail aa 0 0 1 connected
+ee 10.0.0.5:7005@17005 slave,fail? bb 0 0 1 connected
+ff :0@0 slave,noaddr bb 0 0 1 disconnected
+gg
+";
+        let nodes = Nodes::parse(list, &tcp("h", 7001));
+        assert_eq!(
+            nodes.others,
+            [
+                tcp("redis-3", 7003),
+                tcp("10.0.0.3", 7003),
+                tcp("10.0.0.2", 7002),
+                tcp("10.0.0.5", 7005),
+            ]
+        );
+        let replicas = nodes.replicas(&Role::default());
+        let addresses: Vec<&str> = replicas.iter().map(|of| of.address.as_str()).collect();
+        assert_eq!(addresses, ["10.0.0.3:7003"]);
+    }
+}
