@@ -65,11 +65,11 @@ pub struct Cli {
 // description of each command that these options are added to.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Redis server: redis://, rediss://, unix:// or redis-sentinel:// [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
+    /// Redis server: redis://, rediss://, unix://, redis-sentinel:// or redis-cluster:// [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
     #[arg(short, long, value_name = "URL", help_heading = CONNECTION, hide_short_help = true)]
     pub url: Option<String>,
 
-    /// Key prefix [env: REDLOCK_PREFIX] [default: redlock:]
+    /// Key prefix [env: REDLOCK_PREFIX] [default: redlock:, in a cluster {redlock}:]
     #[arg(long, value_name = "TEXT", help_heading = CONNECTION, hide_short_help = true)]
     pub prefix: Option<String>,
 

@@ -6,7 +6,8 @@
 //! has, and is limited to a year, the longest TTL that can be requested. So if an answer is doubled or
 //! shifted on its way, we learn of a lease too late, but never believe in one that the server doesn't have.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
@@ -15,7 +16,9 @@ use super::scripts::{
     self, ACQUIRE, CHECK, KEEP, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
     lossy_text, milliseconds, number, restarted, slot, some_text, unexpected_reply,
 };
-use super::{Client, Error, Frozen, HoldOutcome, Holder, Limit, Lock, Restarted, Token, Who};
+use super::{
+    Client, Error, ErrorKind, Frozen, HoldOutcome, Holder, Limit, Lock, Restarted, Token, Who,
+};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
@@ -198,6 +201,9 @@ pub enum Released {
 /// After this time the answer to a release is slow: what a signal repeats comes within it, and has not
 /// to be taken for another request to end.
 const SOON: Duration = Duration::from_millis(500);
+
+/// The pause before the next try to release a lock whose keys are being moved to another node.
+const MOVING: Duration = Duration::from_millis(50);
 
 impl Claim {
     /// A claim with a fresh token for a process.
@@ -464,7 +470,16 @@ impl Claim {
             return Ok(released);
         }
         is_slow();
-        self.release(client, mode, || {})
+        let until = Instant::now() + client.longest(1);
+        loop {
+            match self.release(client, mode, || {}) {
+                // Usually that is over in less time than a waiter would need to find the lock free.
+                Err(error) if error.kind == ErrorKind::Moving && Instant::now() < until => {
+                    thread::sleep(MOVING);
+                }
+                released => return released,
+            }
+        }
     }
 }
 

@@ -137,6 +137,9 @@ impl Cluster {
                 Err(error) => next = search.after(&candidate, error),
             }
         }
+        if others.is_empty() && search.named.is_empty() {
+            return Err(search.into_error());
+        }
         others.push(last.address().clone());
         let known = others.into_iter().map(|address| Candidate {
             server: Arc::new(last.at(address)),
@@ -317,8 +320,14 @@ impl Search {
             ErrorKind::Moving => 3,
             ErrorKind::Unreachable => 4,
         };
+        let is_all = |kind| self.failures.iter().all(|of| of.error.kind == kind);
+        let is_silent = self.failures.len() > 1 && is_all(ErrorKind::Unreachable);
         let best = self.failures.into_iter().min_by_key(rank);
         match best {
+            Some(Failure { error, is_named }) if is_silent && !is_named => Error::new(
+                error.kind,
+                format!("{error}; no other node of the cluster answers"),
+            ),
             Some(Failure { error, .. }) => error,
             None => Error::new(
                 ErrorKind::Unreachable,

@@ -1,7 +1,5 @@
 //! A cluster of three primaries, with replicas where a test needs them.
 
-#![allow(dead_code)]
-
 use std::process::Command;
 
 use super::{Redis, redlock, wait_until};

@@ -16,7 +16,6 @@ mod turns;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use self::clock::*;
-#[allow(unused_imports)]
 pub use self::cluster::*;
 pub use self::isolation::*;
 pub use self::network::*;
