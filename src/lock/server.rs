@@ -446,6 +446,9 @@ impl Server {
 
     /// The URL without credentials, by another scheme.
     fn url_with(&self, scheme: &str) -> String {
+        if self.part == Part::Node {
+            return format!("{scheme}-cluster://{self}");
+        }
         match self.database {
             0 => format!("{scheme}://{self}"),
             database => format!("{scheme}://{self}/{database}"),

@@ -106,6 +106,9 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
 #[test]
 fn servers_that_know_nothing_of_each_other_are_no_cluster() {
     let alone = Redis::start();
+    let end = run(&format!("rediss-cluster://127.0.0.1:{}", alone.port), &[]);
+    let says = format!("use redis-cluster://127.0.0.1:{}", alone.port);
+    end.assert_exited(78).assert_says(&says);
     let end = run(&format!("redis-cluster://127.0.0.1:{}", alone.port), &[]);
     let says = format!(
         "isn't a node of a Redis Cluster; use redis://127.0.0.1:{}",
