@@ -409,6 +409,10 @@ fn sentinels_that_want_a_password_get_their_own() {
         server.cli(&["ACL", "SETUSER", "default", "resetkeys"]);
     }
     for sentinel in &all.sentinels {
+        // Redis 6.0 has no users of sentinels.
+        if sentinel.cli(&["ACL", "WHOAMI"]) != "default" {
+            return;
+        }
         let user = ["ACL", "SETUSER", "asker", "on", ">hush hush", "+sentinel"];
         assert_eq!(sentinel.cli(&user), "OK");
         let default = ["ACL", "SETUSER", "default", "off"];

@@ -214,7 +214,13 @@ fn a_primary_whose_clock_is_3_s_ahead_grants_nothing_before_the_commands_end_by_
         holder.finish().assert_code(79);
     }
     assert_in_turn(&home("with"));
-    assert_ne!(overlaps(&home("without")), "", "the margin isn't needed");
+    // Before 7.0, Redis replicated how long a key still lives, not until when.
+    if !all.servers[1]
+        .info("server", "redis_version")
+        .starts_with("6.")
+    {
+        assert_ne!(overlaps(&home("without")), "", "the margin isn't needed");
+    }
     // The fence grows even where the clock has gone back by seconds.
     let homes = home("with");
     all.servers[0].kill();
