@@ -243,7 +243,7 @@ pub struct SyncOptions {
     /// Replicas that must have the lock before it counts
     ///
     /// The command starts, and a renewal counts, only when so many replicas have confirmed it: a failover to one of
-    /// them knows of the lock. all: every replica that could follow the primary, by the list of the sentinels, and at
+    /// them knows of the lock. all: every replica that could follow the primary, by the list of the sentinels or the cluster, and at
     /// least one. With a number smaller than that a lost lock is less likely, never impossible. 0: none.
     #[arg(long, value_name = "all|N", value_parser = sync, help_heading = "When it goes wrong", hide_short_help = true)]
     pub sync: Option<SyncReplicas>,

@@ -97,7 +97,11 @@ impl Error {
     pub(crate) fn new(kind: ErrorKind, message: String) -> Self {
         let doctor_knows_more = matches!(
             kind,
-            ErrorKind::Unreachable | ErrorKind::NotNow | ErrorKind::Replica
+            ErrorKind::Unreachable
+                | ErrorKind::NoPrimary
+                | ErrorKind::NotReplicated
+                | ErrorKind::NotNow
+                | ErrorKind::Replica
         );
         Self {
             kind,
@@ -207,6 +211,14 @@ fn refused(code: &str, said: &str, server: &Server, script: Option<&str>) -> Opt
         // It answers so to a request with more than ten parts.
         _ if said.contains("unauthenticated") => needs_password(server),
         "WRONGPASS" => server.wrong_password(),
+        _ if said.contains("AUTH")
+            && said.contains("without any password")
+            && server.part() == Part::Sentinel =>
+        {
+            format!(
+                "the sentinel at {server} needs no password; leave sentinel_password out of the URL"
+            )
+        }
         _ if said.contains("AUTH") && said.contains("without any password") => format!(
             "Redis at {server} has no password set, but one was given {}; leave it out",
             server.password_origin()
@@ -329,6 +341,16 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
         _ if server.part() == Part::Sentinel && details.contains("unknown command") => format!(
             "{server} isn't a sentinel; their port is usually 26379, and a server's own URL begins with redis://"
         ),
+        // The first one that is asked for. Within a script it is another sentence.
+        _ if ["EVALSHA", "TIME", "ROLE"].iter().any(|name| {
+            details.starts_with(&format!("unknown command '{name}'"))
+                || details.starts_with(&format!("unknown command `{name}`"))
+        }) =>
+        {
+            format!(
+                "{server} doesn't run the commands of redlock; if it is a sentinel, use redis-sentinel://{server}/NAME, with the name of the primary, and if not, its Redis doesn't run scripts (EVALSHA)"
+            )
+        }
         _ if details.contains("SELECT is not allowed in cluster mode") => format!(
             "Redis at {server} is a Redis Cluster, which has database 0 only; leave the database out of the URL"
         ),

@@ -123,6 +123,16 @@ impl Goal {
         if connected == Some(0) {
             return "it has no replica that is connected".into();
         }
+        if let Some(connected) = connected
+            && self.each.is_empty()
+            && u32::try_from(connected).is_ok_and(|connected| connected < self.number)
+        {
+            return format!(
+                "{} replicas have to confirm it, and only {connected} {} connected",
+                self.number,
+                if connected == 1 { "is" } else { "are" },
+            );
+        }
         let within = humantime::format_duration(Duration::from_millis(
             u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
         ));
@@ -271,6 +281,16 @@ mod tests {
         assert_eq!(
             goal.in_words(0, second, Some(&role(10, &[])), None),
             "it has no replica that is connected"
+        );
+        let any = replicas.goal(Quorum::AtLeast(3));
+        assert_eq!(
+            any.in_words(
+                2,
+                second,
+                Some(&role(10, &[("a:1", 10), ("b:1", 10)])),
+                None
+            ),
+            "3 replicas have to confirm it, and only 2 are connected"
         );
     }
 

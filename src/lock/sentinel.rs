@@ -198,8 +198,7 @@ impl Sentinels {
             } else {
                 ""
             };
-            let message =
-                format!("{error}, which is the primary \"{name}\" by the sentinel at {by}{hint}");
+            let message = format!("the primary \"{name}\", by the sentinel at {by}: {error}{hint}");
             Error::new(kind, message)
         })?;
         let Some(role) = role.first().and_then(Role::parse) else {

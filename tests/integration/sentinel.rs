@@ -402,6 +402,18 @@ fn a_sentinel_that_never_answers_costs_a_moment() {
 #[test]
 fn sentinels_that_want_a_password_get_their_own() {
     let all = Replicated::start();
+    // A URL for a server, at a sentinel.
+    let sentinel = all.url_at(std::iter::once(all.sentinels[0].port));
+    let address = format!("127.0.0.1:{}", all.sentinels[0].port);
+    let plain = format!("redis://{address}");
+    let end = outcome(&mut all.redlock(&["--url", &plain, "run", "a", "--", "true"]));
+    end.assert_code(78)
+        .assert_says(&format!("use redis-sentinel://{address}/NAME"));
+    // A password that it doesn't want.
+    let url = format!("{sentinel}?sentinel_password=x");
+    let end = outcome(&mut all.redlock(&["--url", &url, "run", "a", "--", "true"]));
+    end.assert_code(77)
+        .assert_says("needs no password; leave sentinel_password out of the URL");
     for server in &all.servers {
         server.cli(&[
             "ACL", "SETUSER", "app", "on", ">theirs", "~*", "&*", "+@all",

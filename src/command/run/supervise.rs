@@ -112,7 +112,7 @@ struct Supervision<'a> {
     holds: &'a mut HeldLocks,
     /// What went wrong with the locks last.
     trouble: Option<LockTrouble>,
-    /// That a renewal wasn't replicated was said.
+    /// It was said that renewals aren't replicated, and so don't count.
     said_not_replicated: bool,
     /// Processes that we may not signal; said once.
     refused: Refused,
@@ -261,7 +261,11 @@ impl Supervision<'_> {
         }
         match event {
             LeaseEvent::Renewed(_) => {
-                verbosity.verbose("lease renewed");
+                if std::mem::take(&mut self.said_not_replicated) {
+                    verbosity.info("renewals count again");
+                } else {
+                    verbosity.verbose("lease renewed");
+                }
                 self.trouble = None;
             }
             // COMMAND still works under the others.
