@@ -249,6 +249,8 @@ pub struct SyncOptions {
     pub sync: Option<SyncReplicas>,
 
     /// How long replicas may take to confirm it
+    ///
+    /// For a renewal at most three quarters of the time that a try has: a fifth of the TTL, 3s or --connect-timeout.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive_duration, help_heading = "When it goes wrong", hide_short_help = true)]
     pub sync_timeout: Duration,
 }

@@ -307,12 +307,12 @@ impl Client {
 
     /// Sends a call whose answer comes in later, by [`Self::receive`]; how long that may take.
     pub(super) fn send(&mut self, call: Call) -> Result<Duration, Error> {
-        let (timeout, replicated) = (self.timeout(), self.is_replicated());
+        let timeout = self.timeout();
         let connection = self.connection()?;
         connection.send(call)?;
-        // A subscription may have a separate answer, for which the call waits; and so have replicas.
-        let answers = 1 + u32::from(connection.is_subscribing()) + u32::from(replicated);
-        Ok(timeout * answers)
+        // A subscription may have a separate answer, for which the call waits.
+        let answers = if connection.is_subscribing() { 2 } else { 1 };
+        Ok(timeout * answers + connection.replicas_timeout())
     }
 
     /// Listens to a channel from the next call on, unless that is done.

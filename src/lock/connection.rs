@@ -113,7 +113,7 @@ enum Expected {
     /// How far the primary was after the call that waits for its replicas.
     Written,
     /// How far each of them is.
-    Positions(u32),
+    Positions,
     /// The beginning of a lock's key, which should contain this token, or stand for several holders.
     Value(Vec<u8>),
     /// A subscription.
@@ -229,6 +229,8 @@ pub(super) struct Connection {
     replication: Option<(Replication, Arc<Replicas>)>,
     /// How long the replicas may take for the last call that waits for them.
     replicas_may_take: Duration,
+    /// Until when that call is to be answered.
+    answer_until: Instant,
     /// An answer that counts when it is.
     pending: Option<Pending>,
     /// Answers can't be matched to requests any more.
@@ -284,6 +286,7 @@ impl Connection {
             tracking: false,
             replication: None,
             replicas_may_take: Duration::ZERO,
+            answer_until: Instant::now(),
             pending: None,
             broken: None,
             server: Arc::clone(server),
@@ -398,7 +401,7 @@ impl Connection {
 
     /// Sends a call; its answer comes in later.
     pub(super) fn send(&mut self, call: Call) -> Result<(), Error> {
-        let until = self.until();
+        let until = self.until() + self.replicas_timeout();
         self.request(call, until).map(drop)
     }
 
@@ -424,6 +427,7 @@ impl Connection {
                     | Expected::Nodes
                     | Expected::Written
                     | Expected::Acknowledged
+                    | Expected::Positions
             )
         };
         if !self.expected.iter().all(is_about_it) {
@@ -432,11 +436,12 @@ impl Connection {
         // What is tracked was asked for before that.
         self.tracking = false;
         let until = self.until();
+        let answer_until = self.answer_until.max(Instant::now());
         let mut bytes = call.command(false).get_packed_command();
         let key = call.keys.into_iter().next().unwrap_or_default();
         let sent = Expected::Sent(number, call.script, key);
         self.expected.push_back(sent);
-        self.await_replicas(call.script, &mut bytes, until);
+        self.await_replicas(call.script, &mut bytes, answer_until);
         self.write(&bytes, until)
     }
 
@@ -692,16 +697,19 @@ impl Connection {
                         pending.offset = Role::parse(&answer).map(|role| role.offset);
                     }
                 }
-                (Some(Expected::Positions(acknowledged)), answer) => {
+                (Some(Expected::Positions), answer) => {
                     let role = Role::parse(&answer);
-                    if let Some(received) = self.positions(acknowledged, role.as_ref())? {
+                    if let Some(received) = self.positions(role.as_ref())? {
                         return Ok(Some(received));
                     }
                 }
                 (Some(Expected::Nodes), answer) => {
                     let nodes = Nodes::parse(&lossy_text(&answer), self.server.address());
                     if let Some((_, replicas)) = &self.replication {
-                        replicas.replace(nodes.replicas(&Role::default()));
+                        let listed = nodes.replicas();
+                        if !listed.is_empty() {
+                            replicas.replace(listed);
+                        }
                     }
                     self.server.note_nodes(nodes.others);
                 }
@@ -1221,7 +1229,7 @@ impl Connection {
                 | Expected::Role
                 | Expected::Acknowledged
                 | Expected::Written
-                | Expected::Positions(_)
+                | Expected::Positions
                 | Expected::Value(_)
                 | Expected::Nodes
                 | Expected::Subscribed => return None,

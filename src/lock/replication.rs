@@ -1,8 +1,8 @@
 //! Replicas that have to have a grant or a renewal before it counts. A primary that fails takes with it
 //! what it hasn't passed on, and the replica that follows it knows nothing of that.
 //!
-//! `WAIT` tells how many replicas have what was written, not which; where some could not follow the
-//! primary anyway (their priority is 0), `ROLE` tells how far each has come.
+//! `WAIT` tells how many replicas have what was written, not which; where that matters, `ROLE` before and
+//! after it tells how far the primary was, and how far each of them is.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,79 +27,69 @@ pub struct Replication {
     pub timeout: Duration,
 }
 
-/// A replica, as a list has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Replica {
-    /// `host:port`.
-    pub(super) address: String,
-    /// It could follow the primary.
-    pub(super) can_follow: bool,
-}
-
-/// The replicas of the primary, as they were listed last.
+/// The replicas that could follow the primary, as they were listed last: `host:port`.
 #[derive(Debug, Default)]
-pub(super) struct Replicas(Mutex<Vec<Replica>>);
+pub(super) struct Replicas(Mutex<Vec<String>>);
 
 impl Replicas {
-    fn list(&self) -> MutexGuard<'_, Vec<Replica>> {
+    pub(super) fn list(&self) -> MutexGuard<'_, Vec<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn replace(&self, replicas: Vec<Replica>) {
+    pub(super) fn replace(&self, replicas: Vec<String>) {
         *self.list() = replicas;
     }
 
     /// What to wait for.
     pub(super) fn goal(&self, quorum: Quorum) -> Goal {
         match quorum {
-            Quorum::AtLeast(number) => Goal {
-                number,
-                each: Vec::new(),
-                others: false,
-            },
-            Quorum::All => {
-                let list = self.list();
-                let can_follow = |replica: &&Replica| replica.can_follow;
-                let each = list.iter().filter(can_follow);
-                let each: Vec<String> = each.map(|replica| replica.address.clone()).collect();
-                Goal {
-                    number: u32::try_from(each.len()).unwrap_or(u32::MAX).max(1),
-                    others: each.len() < list.len(),
-                    each,
-                }
-            }
+            Quorum::AtLeast(number) => Goal::Number(number),
+            Quorum::All => Goal::Each(self.list().clone()),
         }
     }
 }
 
 /// What to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Goal {
-    /// How many replicas.
-    pub(super) number: u32,
-    /// Which; empty where any will do.
-    each: Vec<String>,
-    /// There are others, so that their number alone says nothing.
-    pub(super) others: bool,
+pub(super) enum Goal {
+    /// So many replicas, whichever.
+    Number(u32),
+    /// Each of these, and at least one. That as many have it says nothing: others may be connected.
+    Each(Vec<String>),
 }
 
 impl Goal {
+    /// How many replicas.
+    pub(super) fn number(&self) -> u32 {
+        match self {
+            Self::Number(number) => *number,
+            Self::Each(each) => u32::try_from(each.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Whether it matters which replicas have it.
+    pub(super) fn is_each(&self) -> bool {
+        matches!(self, Self::Each(_))
+    }
+
+    /// Whether all have what the primary had at `offset`, by what it says of them later.
+    pub(super) fn is_reached(&self, offset: u64, role: &Role) -> bool {
+        match self {
+            Self::Number(_) => false,
+            Self::Each(each) => !each.is_empty() && self.missing(offset, role).is_empty(),
+        }
+    }
+
     /// Those of the replicas that don't have all up to `offset`, and how far they are behind; the last one
     /// first.
-    pub(super) fn missing(&self, offset: u64, role: &Role) -> Vec<String> {
-        let of_role = role.replicas.iter().map(|(address, _)| address);
-        let addresses: Vec<&String> = if self.each.is_empty() {
-            of_role.collect()
-        } else {
-            self.each.iter().collect()
-        };
-        let position = |address: &String| {
-            let found = role.replicas.iter().find(|(of, _)| of == address);
-            found.map(|(_, position)| *position)
+    fn missing(&self, offset: u64, role: &Role) -> Vec<String> {
+        let addresses: Vec<&String> = match self {
+            Self::Number(_) => role.replicas.iter().map(|(address, _)| address).collect(),
+            Self::Each(each) => each.iter().collect(),
         };
         let mut behind: Vec<(Option<u64>, &String)> = addresses
             .into_iter()
-            .map(|address| (position(address), address))
+            .map(|address| (role.position(address), address))
             .filter(|(position, _)| position.is_none_or(|at| at < offset))
             .collect();
         behind.sort();
@@ -119,53 +109,75 @@ impl Goal {
         role: Option<&Role>,
         offset: Option<u64>,
     ) -> String {
-        let connected = role.map(|role| role.replicas.len());
-        if connected == Some(0) {
+        let Some(role) = role else {
+            return format!(
+                "too few of its replicas have confirmed it: {acknowledged} of {}",
+                self.number()
+            );
+        };
+        if role.replicas.is_empty() {
             return "it has no replica that is connected".into();
         }
-        if let Some(connected) = connected
-            && self.each.is_empty()
-            && u32::try_from(connected).is_ok_and(|connected| connected < self.number)
-        {
-            return format!(
-                "{} replicas have to confirm it, and only {connected} {} connected",
-                self.number,
-                if connected == 1 { "is" } else { "are" },
-            );
-        }
+        let missing = self.missing(offset.unwrap_or(role.offset), role);
+        let (number, lacking, confirmed) = match self {
+            Self::Each(each) if each.is_empty() => {
+                return "no replica is up that could become the primary".into();
+            }
+            Self::Each(each) => (each.len(), missing.len(), each.len() - missing.len()),
+            Self::Number(number) => {
+                let (connected, confirmed) = (role.replicas.len(), acknowledged as usize);
+                let number = *number as usize;
+                if connected < number {
+                    return format!(
+                        "{number} {} to confirm it, and only {connected} {} connected",
+                        replicas_have(number),
+                        if connected == 1 { "is" } else { "are" },
+                    );
+                }
+                // More may have been written since, which those that have it don't have yet.
+                (number, number.saturating_sub(confirmed).max(1), confirmed)
+            }
+        };
         let within = humantime::format_duration(Duration::from_millis(
             u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
         ));
-        // More may have been written since, which those that have it don't have yet.
-        let lacking = self.number.saturating_sub(acknowledged).max(1);
-        let mut missing = role
-            .map(|role| self.missing(offset.unwrap_or(role.offset), role))
-            .unwrap_or_default();
-        let acknowledged = match offset {
-            None => acknowledged,
-            Some(_) => self
-                .number
-                .saturating_sub(u32::try_from(missing.len()).unwrap_or(u32::MAX)),
-        };
-        missing.truncate(usize::try_from(lacking).unwrap_or(usize::MAX));
-        let which = if missing.is_empty() {
+        let which: Vec<String> = missing.into_iter().take(lacking).collect();
+        let which = if which.is_empty() {
             String::new()
         } else {
-            format!(": {}", missing.join(", "))
+            format!(": {}{}", which.join(", "), self.not_listed(role))
         };
-        let some = match acknowledged {
+        let some = match confirmed {
             0 => "none".into(),
             some => some.to_string(),
         };
         format!(
-            "{} {} to confirm it, and {some} did within {within}{which}",
-            self.number,
-            if self.number == 1 {
-                "replica has"
-            } else {
-                "replicas have"
-            },
+            "{number} {} to confirm it, and {some} did within {within}{which}",
+            replicas_have(number)
         )
+    }
+
+    /// One that has another address for its primary than for the list looks like one that isn't connected.
+    fn not_listed(&self, role: &Role) -> String {
+        let Self::Each(each) = self else {
+            return String::new();
+        };
+        let is_gone = each.iter().any(|address| role.position(address).is_none());
+        let is_listed = |(address, _): &&(String, u64)| each.contains(address);
+        match role.replicas.iter().find(|replica| !is_listed(replica)) {
+            Some((address, _)) if is_gone => format!(
+                " ({address} is connected, but not listed; if that is the same, set its replica-announce-ip to what is listed)"
+            ),
+            _ => String::new(),
+        }
+    }
+}
+
+fn replicas_have(number: usize) -> &'static str {
+    if number == 1 {
+        "replica has"
+    } else {
+        "replicas have"
     }
 }
 
@@ -178,6 +190,19 @@ pub(super) struct Role {
 }
 
 impl Role {
+    /// All replicas that are connected; what only reads the stream has no port.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let addresses = self.replicas.iter().map(|(address, _)| address);
+        let is_server = |address: &&String| !address.ends_with(":0");
+        addresses.filter(is_server).cloned().collect()
+    }
+
+    /// Up to where a replica has confirmed; `None` when it isn't connected.
+    fn position(&self, address: &str) -> Option<u64> {
+        let found = self.replicas.iter().find(|(of, _)| of == address);
+        found.map(|(_, position)| *position)
+    }
+
     /// Reads the answer; `None` for a server that isn't a primary.
     pub(super) fn parse(answer: &Value) -> Option<Self> {
         let Value::Array(fields) = answer else {
@@ -223,13 +248,6 @@ pub(super) fn address(host: &str, port: &str) -> String {
 mod tests {
     use super::*;
 
-    fn replica(address: &str, can_follow: bool) -> Replica {
-        Replica {
-            address: address.into(),
-            can_follow,
-        }
-    }
-
     fn role(offset: u64, replicas: &[(&str, u64)]) -> Role {
         let of = |(address, at): &(&str, u64)| ((*address).to_owned(), *at);
         Role {
@@ -238,60 +256,80 @@ mod tests {
         }
     }
 
-    #[test]
-    fn all_are_those_that_could_follow_and_at_least_one() {
-        let replicas = Replicas::default();
-        assert_eq!(replicas.goal(Quorum::All).number, 1);
-        replicas.replace(vec![replica("a:1", true), replica("b:1", true)]);
-        let goal = replicas.goal(Quorum::All);
-        assert_eq!((goal.number, goal.others), (2, false));
-        replicas.replace(vec![replica("a:1", true), replica("b:1", false)]);
-        let goal = replicas.goal(Quorum::All);
-        assert_eq!((goal.number, goal.others), (1, true));
-        assert_eq!(replicas.goal(Quorum::AtLeast(3)).number, 3);
+    fn each(addresses: &[&str]) -> Goal {
+        Goal::Each(addresses.iter().map(ToString::to_string).collect())
     }
 
     #[test]
-    fn another_replicas_confirmation_does_not_count_for_one_that_could_follow() {
-        let replicas = Replicas::default();
-        replicas.replace(vec![replica("a:1", true), replica("b:1", false)]);
-        let goal = replicas.goal(Quorum::All);
-        let behind = goal.missing(10, &role(10, &[("a:1", 7), ("b:1", 10)]));
-        assert_eq!(behind, ["a:1 is 3 bytes behind"]);
-        let gone = goal.missing(10, &role(10, &[("b:1", 10)]));
-        assert_eq!(gone, ["a:1 isn't connected to it"]);
-        let have_it = goal.missing(10, &role(12, &[("a:1", 10), ("b:1", 7)]));
-        assert_eq!(have_it, Vec::<String>::new());
+    fn the_confirmation_of_one_replica_does_not_count_for_another() {
+        let goal = each(&["a:1", "c:1"]);
+        // Another one is connected, and has it.
+        let behind = role(10, &[("a:1", 7), ("b:1", 10), ("c:1", 10)]);
+        assert!(!goal.is_reached(10, &behind));
+        assert!(!goal.is_reached(10, &role(10, &[("b:1", 10), ("c:1", 10)])));
+        let all = role(12, &[("a:1", 10), ("b:1", 7), ("c:1", 11)]);
+        assert!(goal.is_reached(10, &all));
+        // At least one.
+        assert!(!each(&[]).is_reached(10, &all));
     }
 
     #[test]
     fn the_replica_that_lags_is_named() {
-        let replicas = Replicas::default();
-        replicas.replace(vec![replica("a:1", true), replica("b:1", true)]);
-        let goal = replicas.goal(Quorum::All);
         let second = Duration::from_secs(1);
-        assert_eq!(
-            goal.in_words(1, second, Some(&role(10, &[("a:1", 9), ("b:1", 7)])), None),
-            "2 replicas have to confirm it, and 1 did within 1s: b:1 is 3 bytes behind"
-        );
-        assert_eq!(
-            goal.in_words(0, second, None, None),
-            "2 replicas have to confirm it, and none did within 1s"
-        );
-        assert_eq!(
-            goal.in_words(0, second, Some(&role(10, &[])), None),
-            "it has no replica that is connected"
-        );
-        let any = replicas.goal(Quorum::AtLeast(3));
-        assert_eq!(
-            any.in_words(
-                2,
-                second,
-                Some(&role(10, &[("a:1", 10), ("b:1", 10)])),
-                None
+        let lags = role(10, &[("a:1", 9), ("b:1", 7)]);
+        for (goal, acknowledged, role, offset, words) in [
+            (
+                Goal::Number(2),
+                1,
+                Some(&lags),
+                None,
+                "2 replicas have to confirm it, and 1 did within 1s: b:1 is 3 bytes behind",
             ),
-            "3 replicas have to confirm it, and only 2 are connected"
-        );
+            (
+                Goal::Number(3),
+                2,
+                Some(&lags),
+                None,
+                "3 replicas have to confirm it, and only 2 are connected",
+            ),
+            (
+                Goal::Number(2),
+                0,
+                None,
+                None,
+                "too few of its replicas have confirmed it: 0 of 2",
+            ),
+            (
+                each(&["a:1", "b:1"]),
+                2,
+                Some(&lags),
+                Some(9),
+                "2 replicas have to confirm it, and 1 did within 1s: b:1 is 2 bytes behind",
+            ),
+            (
+                each(&["c:1"]),
+                2,
+                Some(&lags),
+                Some(9),
+                "1 replica has to confirm it, and none did within 1s: c:1 isn't connected to it (a:1 is connected, but not listed; if that is the same, set its replica-announce-ip to what is listed)",
+            ),
+            (
+                each(&[]),
+                2,
+                Some(&lags),
+                Some(9),
+                "no replica is up that could become the primary",
+            ),
+            (
+                each(&["c:1"]),
+                0,
+                Some(&role(10, &[])),
+                Some(9),
+                "it has no replica that is connected",
+            ),
+        ] {
+            assert_eq!(goal.in_words(acknowledged, second, role, offset), words);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::connection::Connection;
-use super::replication::{Quorum, Replica, Replicas, Replication, Role, address};
+use super::replication::{Quorum, Replicas, Replication, Role, address};
 use super::scripts::lossy_text;
 use super::server::Server;
 use super::url::Address;
@@ -50,6 +50,8 @@ struct Answer {
     address: Address,
     /// It grows with each failover.
     epoch: u64,
+    /// How many sentinels there are, itself included.
+    sentinels: usize,
     /// All that it has heard of; empty where that wasn't asked.
     replicas: Vec<KnownReplica>,
 }
@@ -109,7 +111,7 @@ impl Sentinels {
         let mut search = Search::default();
         // What has been well until now gets away with one question.
         if !self.was_opened.swap(true, Ordering::Relaxed) {
-            let question = self.question(replication);
+            let question = self.question(names_each(replication));
             let answer = ask(&self.nodes[0], &question, FIRST.min(within / 4));
             if let Some(answer) = search.take(answer, self.epoch()) {
                 match self.connect(&answer, like, timeout, until) {
@@ -118,7 +120,7 @@ impl Sentinels {
                 }
             }
         }
-        let answers = self.ask_all(replication, left(until));
+        let answers = self.ask_all(names_each(replication), left(until));
         while let Ok(answer) = answers.recv_timeout(left(until)) {
             if let Some(answer) = search.take(answer, self.epoch()) {
                 match self.connect(&answer, like, timeout, until) {
@@ -142,28 +144,18 @@ impl Sentinels {
         self.known().epoch
     }
 
-    fn question(&self, replication: Option<Replication>) -> Question {
+    fn question(&self, with_replicas: bool) -> Question {
         Question {
             primary: self.primary.clone(),
-            with_replicas: matches!(
-                replication,
-                Some(Replication {
-                    quorum: Quorum::All,
-                    ..
-                })
-            ),
+            with_replicas,
         }
     }
 
     /// Asks all sentinels at once. The answers come as they are given, until the last one has failed.
-    fn ask_all(
-        &self,
-        replication: Option<Replication>,
-        within: Duration,
-    ) -> Receiver<Result<Answer, Error>> {
+    fn ask_all(&self, with_replicas: bool, within: Duration) -> Receiver<Result<Answer, Error>> {
         let (answers, receiver) = channel();
         for node in &self.nodes {
-            let (node, question) = (Arc::clone(node), self.question(replication));
+            let (node, question) = (Arc::clone(node), self.question(with_replicas));
             let answers = answers.clone();
             // One that can't be started is a sentinel that doesn't answer.
             let _ = std::thread::Builder::new().spawn(move || {
@@ -201,19 +193,38 @@ impl Sentinels {
             let message = format!("the primary \"{name}\", by the sentinel at {by}: {error}{hint}");
             Error::new(kind, message)
         })?;
-        let Some(role) = role.first().and_then(Role::parse) else {
+        if role.first().and_then(Role::parse).is_none() {
             return Err(Error::new(
                 ErrorKind::NoPrimary,
                 format!(
                     "the sentinel at {by} says that the primary \"{name}\" is at {address}, but that says that it is a replica; try again when the failover is over"
                 ),
             ));
-        };
-        self.replicas
-            .replace(those_that_count(&answer.replicas, &role));
+        }
+        self.replicas.replace(self.those_that_count(answer));
         let mut known = self.known();
         known.epoch = known.epoch.max(answer.epoch);
         Ok(connection)
+    }
+
+    /// The replicas that count, by a sentinel that knows the primary, and by the others where that one takes
+    /// some for down: it may be the one that is cut off.
+    fn those_that_count(&self, answer: &Answer) -> Vec<String> {
+        let mut lists = vec![answer.replicas.clone()];
+        if answer.replicas.iter().any(|replica| replica.is_down) {
+            let until = Instant::now() + FIRST;
+            let answers = self.ask_all(true, FIRST);
+            while let Ok(other) = answers.recv_timeout(left(until)) {
+                let same = |other: &Answer| {
+                    other.by != answer.by
+                        && other.address == answer.address
+                        && other.epoch >= answer.epoch
+                };
+                lists.extend(other.ok().filter(same).map(|other| other.replicas));
+            }
+        }
+        let lists: Vec<&[KnownReplica]> = lists.iter().map(Vec::as_slice).collect();
+        those_that_count(&lists, answer.sentinels.max(self.nodes.len()))
     }
 
     /// Whether one sentinel, another one each time, knows a newer primary than this server. The next
@@ -224,28 +235,30 @@ impl Sentinels {
         within: Duration,
         replication: Option<Replication>,
     ) -> bool {
-        let question = self.question(replication);
-        // Which replicas there are has to be known; that the primary is another one is found out by a later
-        // look, too.
-        let most = if question.with_replicas {
-            self.nodes.len()
-        } else {
-            1
-        };
-        let asked = (0..most).find_map(|_| {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
-            ask(&self.nodes[turn], &question, FIRST.min(within / 4)).ok()
-        });
+        let within = FIRST.min(within / 4);
+        let with_replicas = names_each(replication);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.nodes.len();
+        let mut asked = ask(&self.nodes[turn], &self.question(with_replicas), within).ok();
+        if asked.is_none() && with_replicas {
+            // Which replicas there are has to be known; that the primary is another one is found out by a
+            // later look, too.
+            let until = Instant::now() + within;
+            let answers = self.ask_all(true, within);
+            while let (None, Ok(answer)) = (&asked, answers.recv_timeout(left(until))) {
+                asked = answer.ok();
+            }
+        }
         let Some(answer) = asked else {
             return false;
         };
-        let mut known = self.known();
-        let is_another = answer.address != *than.address() && answer.epoch >= known.epoch;
+        if answer.epoch < self.epoch() {
+            return false;
+        }
+        let is_another = answer.address != *than.address();
         if is_another {
-            known.told = Some(answer);
-        } else if answer.epoch >= known.epoch {
-            self.replicas
-                .replace(those_that_count(&answer.replicas, &Role::default()));
+            self.known().told = Some(answer);
+        } else if with_replicas {
+            self.replicas.replace(self.those_that_count(&answer));
         }
         is_another
     }
@@ -303,6 +316,11 @@ impl Search {
     }
 }
 
+/// Whether it matters which replicas there are.
+fn names_each(replication: Option<Replication>) -> bool {
+    replication.is_some_and(|replication| replication.quorum == Quorum::All)
+}
+
 /// What a sentinel is asked.
 struct Question {
     /// The name of the primary.
@@ -340,6 +358,10 @@ fn ask(sentinel: &Arc<Server>, question: &Question, within: Duration) -> Result<
             .get("config-epoch")
             .and_then(|epoch| epoch.parse().ok())
             .unwrap_or(0),
+        sentinels: fields
+            .get("num-other-sentinels")
+            .and_then(|others| others.parse().ok())
+            .map_or(1, |others: usize| others.saturating_add(1)),
         replicas,
     })
 }
@@ -357,25 +379,23 @@ fn known_replica(value: &Value) -> KnownReplica {
     }
 }
 
-/// The replicas that count: those that the sentinel could make the primary, and those that are connected to
-/// the primary and that it hasn't heard of yet. One that is down can't become the primary.
-pub(super) fn those_that_count(known: &[KnownReplica], role: &Role) -> Vec<Replica> {
-    let is_up = known.iter().filter(|of| !of.is_down);
-    let by_sentinel = is_up.map(|of| Replica {
-        address: of.address.clone(),
-        can_follow: !of.has_no_priority,
-    });
-    let is_unknown = |address: &&String| known.iter().all(|of| of.address != **address);
-    let unknown = role
-        .replicas
-        .iter()
-        .map(|(address, _)| address)
-        .filter(is_unknown);
-    let unknown = unknown.map(|address| Replica {
-        address: address.clone(),
-        can_follow: true,
-    });
-    by_sentinel.chain(unknown).collect()
+/// The replicas that count, by the lists of several sentinels: all but those that are never to follow the
+/// primary, and those that a majority of all sentinels takes for down, so that no sentinel can make it the
+/// primary.
+pub(super) fn those_that_count(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for replica in lists.iter().copied().flatten() {
+        // What only reads the stream has no port.
+        let is_server = !replica.address.ends_with(":0");
+        let said = lists.iter().copied().flatten();
+        let is_same = |other: &&KnownReplica| other.address == replica.address && other.is_down;
+        let is_down = said.filter(is_same).count() * 2 > sentinels;
+        let is_known = found.contains(&replica.address);
+        if is_server && !is_known && !replica.has_no_priority && !is_down {
+            found.push(replica.address.clone());
+        }
+    }
+    found
 }
 
 /// Names and values in turn.
@@ -417,37 +437,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_counts_that_some_sentinel_could_make_the_primary() {
+    fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
         let known = |address: &str, has_no_priority, is_down| KnownReplica {
             address: address.into(),
             has_no_priority,
             is_down,
         };
-        let connected = Role {
-            offset: 1,
-            replicas: vec![("down-here:1".into(), 1), ("new:1".into(), 1)],
-        };
-        let list = [
+        let first = [
             known("up:1", false, false),
             known("backup:1", true, false),
             known("down:1", false, true),
-            known("down-here:1", false, true),
+            known("reader:0", false, false),
         ];
-        let counts = |role: &Role| -> Vec<(String, bool)> {
-            let those = those_that_count(&list, role);
-            those
-                .into_iter()
-                .map(|of| (of.address, of.can_follow))
-                .collect()
-        };
-        let of = |address: &str, can_follow| (address.to_owned(), can_follow);
+        let second = [known("down:1", false, true), known("new:1", false, false)];
+        let third = [known("down:1", false, false)];
+        assert_eq!(those_that_count(&[&first], 1), ["up:1"]);
+        assert_eq!(those_that_count(&[&first], 3), ["up:1", "down:1"]);
+        let both = those_that_count(&[&first, &second], 3);
+        assert_eq!(both, ["up:1", "new:1"]);
+        let half = those_that_count(&[&first, &third], 3);
+        assert_eq!(half, ["up:1", "down:1"]);
         assert_eq!(
-            counts(&connected),
-            [of("up:1", true), of("backup:1", false), of("new:1", true)]
-        );
-        assert_eq!(
-            counts(&Role::default()),
-            [of("up:1", true), of("backup:1", false)]
+            those_that_count(&[&first, &second], 4),
+            ["up:1", "down:1", "new:1"]
         );
     }
 }

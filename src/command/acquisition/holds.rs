@@ -149,6 +149,11 @@ impl HeldLocks {
         }
     }
 
+    /// Whether a renewal or a check is under way, or waits for one that is.
+    pub fn is_asking(&self) -> bool {
+        self.renewer.as_ref().is_some_and(Renewer::is_busy)
+    }
+
     /// Has the leases renewed, in the background.
     ///
     /// # Errors

@@ -486,6 +486,10 @@ impl Supervision<'_> {
             Some(LockTrouble::Unreachable(error)) => {
                 format!("{what} not renewed in time: {error}")
             }
+            Some(LockTrouble::Released(_)) | None if self.holds.is_asking() => {
+                let locks = &self.run.acquisition.settings.locks;
+                format!("{what} not renewed in time: no answer from Redis at {locks}")
+            }
             Some(LockTrouble::Released(_)) | None => {
                 format!("{what} not renewed in time: redlock or this machine was suspended")
             }

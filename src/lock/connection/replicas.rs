@@ -24,6 +24,8 @@ pub(super) struct Pending {
     goal: Goal,
     /// How far the primary was after it.
     pub(super) offset: Option<u64>,
+    /// How many replicas have it.
+    acknowledged: u32,
     since: Instant,
 }
 
@@ -35,6 +37,12 @@ impl Connection {
         replicas: Arc<Replicas>,
     ) {
         self.replication = Some((replication, replicas));
+    }
+
+    /// How long replicas may take, if they have to have something.
+    pub(in super::super) fn replicas_timeout(&self) -> Duration {
+        let timeout = |(of, _): &(Replication, _)| of.timeout;
+        self.replication.as_ref().map(timeout).unwrap_or_default()
     }
 
     /// Adds to a call of a script the question whether the replicas have what it wrote, where that matters.
@@ -50,13 +58,22 @@ impl Connection {
         if let Some((replication, _)) = &self.replication {
             // Some of the time is needed for saying what is wrong.
             let left = until.saturating_duration_since(Instant::now());
+            self.answer_until = until;
             self.replicas_may_take = replication.timeout.min(left * 3 / 4);
         }
-        if goal.others {
+        if goal.is_each() {
             cmd("ROLE").write_packed_command(bytes);
             self.expected.push_back(Expected::Written);
         }
-        self.ask_replicas(goal.number, self.replicas_may_take, bytes);
+        self.ask_replicas(goal.number(), self.replicas_may_take, bytes);
+        if goal.is_each() {
+            self.ask_positions(bytes);
+        }
+    }
+
+    fn ask_positions(&mut self, bytes: &mut Vec<u8>) {
+        cmd("ROLE").write_packed_command(bytes);
+        self.expected.push_back(Expected::Positions);
     }
 
     pub(super) fn ask_replicas(&mut self, number: u32, within: Duration, bytes: &mut Vec<u8>) {
@@ -93,6 +110,7 @@ impl Connection {
                     value,
                     goal,
                     offset: None,
+                    acknowledged: 0,
                     since: Instant::now(),
                 });
                 None
@@ -102,57 +120,61 @@ impl Connection {
 
     /// So many replicas have it.
     pub(super) fn acknowledged(&mut self, answer: &Value) -> Result<Option<Received>, Error> {
-        let Some(pending) = self.pending.take() else {
+        let replicas = count(answer)?;
+        let Some(pending) = &mut self.pending else {
             return Ok(None);
         };
-        let replicas = count(answer)?;
-        if replicas >= pending.goal.number && !pending.goal.others {
-            return Ok(Some(self.answered(
-                pending.number,
-                Some(pending.script),
-                pending.value,
-            )));
+        pending.acknowledged = replicas;
+        if pending.goal.is_each() {
+            return Ok(None);
         }
-        self.pending = Some(pending);
-        self.expected.push_back(Expected::Positions(replicas));
+        if replicas >= pending.goal.number() {
+            return Ok(self.counts());
+        }
+        // To say which of them lag.
+        let mut bytes = Vec::new();
+        self.ask_positions(&mut bytes);
         let until = self.until();
-        self.write(&cmd("ROLE").get_packed_command(), until)?;
+        self.write(&bytes, until)?;
         Ok(None)
     }
 
-    /// How far each replica has come, `acknowledged` of which have it.
-    pub(super) fn positions(
-        &mut self,
-        acknowledged: u32,
-        role: Option<&Role>,
-    ) -> Result<Option<Received>, Error> {
-        let Some(pending) = self.pending.take() else {
+    /// The answer that was held back.
+    fn counts(&mut self) -> Option<Received> {
+        let Pending {
+            number,
+            script,
+            value,
+            ..
+        } = self.pending.take()?;
+        Some(self.answered(number, Some(script), value))
+    }
+
+    /// How far each replica has come.
+    pub(super) fn positions(&mut self, role: Option<&Role>) -> Result<Option<Received>, Error> {
+        let Some(pending) = &self.pending else {
             return Ok(None);
         };
         let timeout = self.replicas_may_take;
         if let (Some(role), Some(offset)) = (role, pending.offset) {
-            if pending.goal.missing(offset, role).is_empty() {
-                return Ok(Some(self.answered(
-                    pending.number,
-                    Some(pending.script),
-                    pending.value,
-                )));
+            if pending.goal.is_reached(offset, role) {
+                return Ok(self.counts());
             }
-            if pending.since.elapsed() < timeout {
+            if pending.goal.is_each() && pending.since.elapsed() < timeout {
                 // Asked for more than there are, they all tell how far they are.
                 let all = u32::try_from(role.replicas.len()).unwrap_or(u32::MAX);
                 let mut bytes = Vec::new();
                 self.ask_replicas(all.saturating_add(1), LOOK_AGAIN, &mut bytes);
-                self.pending = Some(pending);
+                self.ask_positions(&mut bytes);
                 let until = self.until();
                 self.write(&bytes, until)?;
                 return Ok(None);
             }
         }
-        let why = pending
-            .goal
-            .in_words(acknowledged, timeout, role, pending.offset);
+        let (acknowledged, offset) = (pending.acknowledged, pending.offset);
+        let why = pending.goal.in_words(acknowledged, timeout, role, offset);
         let message = format!("Redis at {} hasn't replicated the lock: {why}", self.server);
+        self.pending = None;
         Err(Error::new(ErrorKind::NotReplicated, message))
     }
 }
