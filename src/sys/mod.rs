@@ -479,11 +479,14 @@ pub fn pid_namespace() -> Option<u64> {
         .map(|stat| stat.st_ino)
 }
 
-/// Has what a command starts inherit none of our descriptors but the standard streams, and has the kernel
-/// kill it when the thread that starts it ends, and so when redlock dies.
+/// Has what a command starts inherit none of our descriptors but the standard streams, get signals as we got
+/// them (a background thread of ours blocks them all), and has the kernel kill it when the thread that starts
+/// it ends, and so when redlock dies.
 pub fn isolate(command: &mut Command) {
     let parent = Pid::this();
     let isolate = move || {
+        let mask = SignalSet(MASK_AT_START.load(Ordering::Relaxed));
+        mask.change_mask(libc::SIG_SETMASK)?;
         // SAFETY: the calls touch no memory. Before Linux 5.11 descriptors can't be marked all at once;
         // ours are closed on exec in any case.
         unsafe {

@@ -590,3 +590,38 @@ fn a_waiter_gets_its_turn_over_a_fresh_connection_too() {
     waiter.expect_line("mine");
     waiter.finish().assert_code(0).assert_silent();
 }
+
+#[test]
+fn the_command_gets_the_signals_that_redlock_got_whatever_shell_runs_it() {
+    let tokens = Tokens::printing("grep SigBlk /proc/self/status >>masks; cat token");
+    // Unlike others, this shell lets what it starts inherit its mask.
+    let bin = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/bash", bin.path().join("sh")).unwrap();
+    let path = format!("{}:{}", bin.path().display(), crate::support::path());
+    let mut gate = crate::support::Gate::new(&tokens.redis);
+    for mask in [0, 1 << (libc::SIGUSR1 - 1)] {
+        tokens.write("masks", "");
+        let with = |mut command: Command| {
+            command.env("PATH", &path);
+            with_signals(command, |_| false, mask)
+        };
+        let acquire = tokens.redlock(&["acquire", "--ttl", "60s", "b"]);
+        outcome(&mut with(acquire)).assert_code(0);
+        // Once more from within the renewer.
+        let script = "echo ready; read go <~/gate";
+        let mut run = Running::start(&mut with(tokens.run("--ttl 6s -k 100ms a", script)));
+        run.expect_line("ready");
+        let runs = tokens.runs().len();
+        tokens.kill_connections();
+        tokens.wait_until_renewed_anew(runs);
+        gate.open();
+        run.finish().assert_code(0);
+        let expected = format!("SigBlk:\t{mask:016x}");
+        let masks = tokens.read("masks");
+        assert!(
+            masks.lines().count() >= 3 && masks.lines().all(|line| line == expected),
+            "{expected}: {masks}"
+        );
+        outcome(&mut tokens.redlock(&["release", "--force", "b"])).assert_code(0);
+    }
+}
