@@ -10,7 +10,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gated, Redis, Running, TIMEOUT, is_alive, outcome, redlock, send, wait_until, with_signals,
+    Gated, Redis, Running, TIMEOUT, is_alive, outcome, redlock, send, state, wait_until,
+    with_signals,
 };
 
 /// What the user may do, as the README prints it, and more.
@@ -624,4 +625,46 @@ fn the_command_gets_the_signals_that_redlock_got_whatever_shell_runs_it() {
         );
         outcome(&mut tokens.redlock(&["release", "--force", "b"])).assert_code(0);
     }
+}
+
+#[test]
+fn a_signal_during_the_first_connection_ends_the_password_command_with_all_it_has_started() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let tokens = Tokens::printing("sleep 77 & echo $! >>children; wait; echo x");
+        let mut run = Running::start(&mut tokens.redlock(&[
+            "run",
+            "--connect-timeout",
+            "20s",
+            "b",
+            "--",
+            "true",
+        ]));
+        let children = || tokens.read("children");
+        wait_until("it has started something", || children().ends_with('\n'));
+        let child: i32 = children().trim().parse().unwrap();
+        assert!(is_alive(child) && !run.has_ended());
+        run.signal(signal);
+        run.finish().assert_code(128 + signal as i32);
+        let left = [tokens.runs()[0], child];
+        wait_until("all are gone", || !left.iter().any(|&pid| is_alive(pid)));
+    }
+}
+
+#[test]
+fn a_stop_during_the_first_connection_suspends_redlock_until_it_is_continued() {
+    let tokens = Tokens::printing("test ! -e slow || read go <token-gate; cat token");
+    let pipe = tokens.file("token-gate");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut both = fs::OpenOptions::new();
+    let mut token_gate = both.read(true).write(true).open(&pipe).unwrap();
+    tokens.write("slow", "");
+    let words = ["--connect-timeout", "60s", "run", "b", "--", "echo", "ran"];
+    let mut run = Running::start(&mut tokens.redlock(&words));
+    wait_until("a password is asked for", || tokens.runs().len() == 1);
+    run.signal(Signal::SIGTSTP);
+    wait_until("it is stopped", || state(run.pid()) == Some('T'));
+    run.resume();
+    token_gate.write_all(b"go\n").unwrap();
+    run.expect_line("ran");
+    run.finish().assert_code(0);
 }

@@ -34,7 +34,7 @@ use crate::lock::{
 };
 use crate::output;
 use crate::report::{self, Verbosity};
-use crate::signal::{Signals, ends_waiting, is_passed_up};
+use crate::signal::{SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::sys;
 
 /// The acquisition of locks, and what is known of it from the start.
@@ -476,9 +476,14 @@ fn open_in_background(
     })?;
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())])?;
-        if let Some(signal) = ending(signals)? {
-            output::stop();
-            return Ok(Ok(Err(signal)));
+        while let Some(received) = signals.next()? {
+            if ends_waiting(received.signal) {
+                output::stop();
+                return Ok(Ok(Err(received.signal)));
+            }
+            if received.signal == SIGTSTP {
+                signals.suspend()?;
+            }
         }
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened.map(Ok));

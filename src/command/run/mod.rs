@@ -186,8 +186,10 @@ impl Run<'_> {
     fn acquire_and_run(&self, job: Job) -> Result<Exit> {
         let began = now();
         let mut early = None;
-        // The first process of a system isn't ended by signals that it doesn't take.
-        if std::process::id() == 1 {
+        let mut holds = self.acquisition.nothing_held();
+        // The first process of a system isn't ended by signals that it doesn't take. And what prints the password
+        // leads a process group of its own, so one that ends us has to be passed on.
+        if std::process::id() == 1 || holds.client.has_password_command() {
             early = Some(EventSources::new(self.on_terminal)?);
         }
         if !self.options.jitter.is_zero() || self.options.unless.is_some() {
@@ -200,8 +202,7 @@ impl Run<'_> {
             }
         }
         let started = now();
-        // Until a lock is requested, nothing has to be cleaned up, so signals keep their default action.
-        let mut holds = self.acquisition.nothing_held();
+        // Until a lock is requested, nothing else has to be cleaned up, so signals keep their default action.
         let (opened, mut senses) = if let Some(senses) = early {
             match acquisition::open(&mut holds.client, &senses.signals) {
                 Ok(None) => (Ok(()), senses),
