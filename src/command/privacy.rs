@@ -2,8 +2,9 @@
 //!
 //! A secret is known by its name: `--password=x`, `--api-key x`, `DB_PASSWORD=x`, `"token": "x"`,
 //! `Authorization: x`; it is the password of a URL; or the value of one of the few options that have no
-//! telling name (`mysql -px`), whatever runs that program (`sudo mysql -px`). What only refers to a secret
-//! is none: a variable in a line for a shell, the name of a file.
+//! telling name (`mysql -px`), whatever runs that program (`sudo mysql -px`). A line for a shell that prints a
+//! secret (`--password-command x`) may have it, and is taken for one. What only refers to a secret is none: a
+//! variable in a line for a shell, the name of a file.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -80,6 +81,8 @@ enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sensitive {
     Secret,
+    /// A line for a shell that prints a secret, and may have it.
+    Printing,
     /// A secret, unless it is the path of one.
     SecretOrPath,
     /// A user and a password, with a colon between them.
@@ -209,7 +212,7 @@ impl Sensitive {
         let after_colon = || text.find(':').map(|colon| colon + 1);
         let start = match self {
             Self::SecretOrPath if is_path(text) => return None,
-            Self::Secret | Self::SecretOrPath => 0,
+            Self::Secret | Self::Printing | Self::SecretOrPath => 0,
             Self::UserAndPassword => after_colon()?,
             Self::Header => {
                 let start = after_colon()?;
@@ -524,7 +527,7 @@ impl Scan<'_> {
         let next = self.command.next;
         let is_secret = matches!(
             next,
-            Next::Value(Sensitive::Secret | Sensitive::SecretOrPath)
+            Next::Value(Sensitive::Secret | Sensitive::Printing | Sensitive::SecretOrPath)
         );
         is_secret && matches!(c, '"' | '\'') && self.quote.is_none()
     }
@@ -554,7 +557,9 @@ impl Scan<'_> {
         };
         let text = self.text[whole.clone()].trim_matches(|c| is_quoted && matches!(c, '"' | '\''));
         let secret = match value {
-            Sensitive::Secret | Sensitive::SecretOrPath => value.secret_in(text).map(|_| whole)?,
+            Sensitive::Secret | Sensitive::Printing | Sensitive::SecretOrPath => {
+                value.secret_in(text).map(|_| whole)?
+            }
             _ => whole.start + value.secret_in(text)?..whole.end,
         };
         if self.is_reference(&secret) {
@@ -620,14 +625,18 @@ impl Scan<'_> {
         }
         if rest.starts_with('=') {
             let start = end + 1;
-            let value = if self.begins_inner_quotation(start) {
+            let named = secret_named(name);
+            // In a single word the spaces of a line are part of it.
+            let value = if named == Some(Sensitive::Printing) && !self.shell {
+                start..text.len()
+            } else if self.begins_inner_quotation(start) {
                 self.value_in(start)
             } else {
                 start..self.value_end(start)
             };
             let text = self.text[value.clone()].trim_matches(['"', '\'']);
             // An empty value may be what a command prints.
-            return secret_named(name)
+            return named
                 .filter(|named| text.is_empty() || named.secret_in(text).is_some())
                 .map(|_| value);
         }
@@ -765,7 +774,16 @@ fn secret_named(name: &str) -> Option<Sensitive> {
     let parts = parts_of(name.trim_start_matches('-'));
     let is = |part: &str, all: &[&str]| all.iter().any(|one| part.eq_ignore_ascii_case(one));
     let (first, last) = (parts[0], parts[parts.len() - 1]);
-    if is(last, &ABOUT) || is(first, &DOING) {
+    if is(first, &DOING) {
+        return None;
+    }
+    if let [.., what, _] = parts[..]
+        && is(last, &["command", "cmd"])
+        && names_text(what)
+    {
+        return Some(Sensitive::Printing);
+    }
+    if is(last, &ABOUT) {
         return None;
     }
     let keys = parts
@@ -1260,6 +1278,67 @@ mod tests {
             if !line.contains(['$', '`']) {
                 assert_eq!(shown(&words), words.join("|"));
             }
+        }
+    }
+
+    #[test]
+    fn a_command_that_prints_a_password_is_masked() {
+        for (words, expected) in [
+            (
+                &["redlock", "--password-command", "echo s3", "status"][..],
+                "redlock|--password-command|***|status",
+            ),
+            (
+                &["redlock", "--password-command=echo s3 'x", "status"],
+                "redlock|--password-command=***|status",
+            ),
+            (
+                &[
+                    "env",
+                    "REDLOCK_PASSWORD_COMMAND=echo s3",
+                    "redlock",
+                    "status",
+                ],
+                "env|REDLOCK_PASSWORD_COMMAND=***|redlock|status",
+            ),
+            (
+                &["docker", "run", "--env=REDLOCK_PASSWORD_COMMAND=echo s3"],
+                "docker|run|--env=REDLOCK_PASSWORD_COMMAND=***",
+            ),
+            (
+                &["sh", "-c", "redlock --password-command 'echo s3' status"],
+                "sh|-c|redlock --password-command *** status",
+            ),
+        ] {
+            assert_eq!(shown(words), expected);
+        }
+        for (line, expected) in [
+            (
+                "redlock --password-command 'echo s3' status",
+                "redlock --password-command *** status",
+            ),
+            (
+                "redlock --password-command=\"echo s3; a\" status",
+                "redlock --password-command=*** status",
+            ),
+            (
+                "REDLOCK_PASSWORD_COMMAND='echo s3' redlock status",
+                "REDLOCK_PASSWORD_COMMAND=*** redlock status",
+            ),
+            (
+                "export REDLOCK_PASSWORD_COMMAND=echo\\ s3; a",
+                "export REDLOCK_PASSWORD_COMMAND=***; a",
+            ),
+            (
+                "bash -c \"redlock --password-command 'echo s3' b\"",
+                "bash -c \"redlock --password-command '***' b\"",
+            ),
+            (
+                "redlock --password-command \"$PRINT\" a --command b",
+                "redlock --password-command \"$PRINT\" a --command b",
+            ),
+        ] {
+            assert_eq!(masked(line), expected);
         }
     }
 
