@@ -35,7 +35,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
     --remap-path-prefix=$(CARGO_DIRECTORY)=/cargo --remap-path-prefix=$$(rustc --print sysroot)=/rust
 
 # Most tests wait most of the time.
-TEST_THREADS ?= 4
+TEST_THREADS ?= 5
 
 .PHONY: build dist dist-check dist-test demo test sweep faults fuzz bench install install-files lint generate hot
 
