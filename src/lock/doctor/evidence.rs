@@ -303,6 +303,8 @@ pub struct Messages {
     /// Why RESP3 isn't spoken, or the channel can't be subscribed to.
     pub refused: Option<String>,
     pub is_subscribed: bool,
+    /// Its channel is one of the keys' hash slot, as on a cluster.
+    pub is_sharded: bool,
     /// A waiter got the message that the lock is its own.
     pub was_granted: bool,
     /// The change of a lock was pushed.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
-use super::{Measure, by_info, counted, in_parts, redis_cli, refuses_writes, rounded_up, size};
+use super::{
+    Measure, by_info, config_set, counted, in_parts, redis_cli, refuses_writes, rounded_up, size,
+};
 use crate::lock::doctor::{Evidence, Info, Replica, ReplicaEntry, Transport, Trial, Unknown};
 use crate::report::{command_line, format_duration};
 
@@ -156,7 +158,7 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
                     "{} in sync, but none may be promoted (replica-priority 0)",
                     counted(entries.len(), "replica")
                 ),
-                "CONFIG SET replica-priority 100, on one that may",
+                "CONFIG SET replica-priority 100 and CONFIG REWRITE, on one that may",
             );
         }
         let behind = entries.iter().filter_map(|entry| entry.behind).max();
@@ -253,10 +255,7 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
             0 => "no maxmemory".to_owned(),
             most => format!("{} of {} used", size(used), size(most)),
         };
-        let fix = redis_cli(
-            evidence,
-            &["CONFIG", "SET", "maxmemory-policy", "noeviction"],
-        );
+        let fix = config_set(evidence, "maxmemory-policy", "noeviction");
         let finding = if policy == "noeviction" {
             if most > 0 && used.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
                 check.warn(
@@ -297,7 +296,7 @@ pub(super) fn clients(evidence: &Evidence) -> Finding {
         if now.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
             check.warn(
                 format!("{says}: when it is full, redlock can't connect"),
-                "close some, or CONFIG SET maxclients to a larger number",
+                "close some, or raise maxclients: CONFIG SET, and in redis.conf",
             )
         } else {
             check.moot(says)
@@ -345,7 +344,7 @@ fn kept(evidence: &Evidence, info: &Info) -> Kept {
 pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
     let check = Check("persistence", Group::Server);
     by_info(evidence, check, |info| {
-        let append = redis_cli(evidence, &["CONFIG", "SET", "appendonly", "yes"]);
+        let append = config_set(evidence, "appendonly", "yes");
         let has_replicas = info.number("connected_slaves").is_some_and(|many| many > 0);
         let supervisor = info.text("process_supervised");
         let supervisor = supervisor.filter(|it| matches!(*it, "systemd" | "upstart"));

@@ -66,6 +66,7 @@ fn healthy() -> Evidence {
             resp3: true,
             refused: None,
             is_subscribed: true,
+            is_sharded: false,
             was_granted: true,
             was_invalidated: true,
         }),
@@ -136,7 +137,8 @@ fn where_nothing_is_wrong_all_is_ok_and_each_check_has_a_name_of_its_own() {
 #[allow(clippy::too_many_lines)] // A table.
 fn what_info_says_is_judged() {
     use Level::{Fail, Ok, Warn};
-    let noeviction = "redis-cli -h redis.internal CONFIG SET maxmemory-policy noeviction";
+    let noeviction =
+        "redis-cli -h redis.internal CONFIG SET maxmemory-policy noeviction  # and in redis.conf";
     let append = "redis-cli -h redis.internal CONFIG SET appendonly yes";
     for (lines, check, level, says, fix) in [
         // Eviction.
@@ -360,6 +362,21 @@ fn a_server_without_an_append_only_file_forgets_and_with_a_supervisor_its_replic
         assert_eq!(judge(&["uptime_in_seconds:3"], save).2, Level::Warn);
         assert_eq!(judge(&["uptime_in_seconds:31"], save).2, Level::Ok);
     }
+}
+
+#[test]
+fn what_is_set_is_written_down_for_the_next_start() {
+    let lines = [
+        "maxmemory_policy:allkeys-lru",
+        "config_file:/etc/redis.conf",
+    ];
+    assert_only(
+        &with_info(&lines),
+        "eviction",
+        Level::Warn,
+        "once there is",
+        "noeviction && redis-cli -h redis.internal CONFIG REWRITE",
+    );
 }
 
 #[test]
@@ -676,6 +693,14 @@ fn the_missing_rules_are_named_as_they_are_typed() {
         found.fix.unwrap(),
         "redis-cli -h redis.internal ACL SETUSER jobs +publish"
     );
+    let on_cluster = evidence(vec![probe(Subject::Optional("asking"), Verdict::Denied)]);
+    assert_only(
+        &on_cluster,
+        "permissions",
+        Level::Warn,
+        "+asking, which it needs while nodes fail or slots move",
+        "+asking",
+    );
     let renamed = evidence(vec![
         probe(Subject::Command("eval"), Verdict::Missing),
         probe(Subject::Command("evalsha"), Verdict::Missing),
@@ -697,6 +722,7 @@ fn without_messages_waiters_poll_and_the_reason_is_said() {
             resp3,
             refused: refused.map(str::to_owned),
             is_subscribed,
+            is_sharded: false,
             was_granted: false,
             was_invalidated: true,
         }),
@@ -932,19 +958,19 @@ fn what_is_stored_under_a_name_is_said() {
             named(Some(found(foreign(None))), Vec::new()),
             Level::Fail,
             "has no expiry",
-            "redlock release --force deploy",
+            "first make sure that the program that set it is dead; then redlock release --force deploy",
         ),
         (
             named(None, vec![stranger("redlock:deploy")]),
             Level::Fail,
             "is a sorted set of another program",
-            "another name or --prefix",
+            "choose another name or --prefix",
         ),
         (
             named(None, vec![stranger("a"), stranger("b")]),
             Level::Fail,
             "(and 1 key more)",
-            "RENAME",
+            "may still need",
         ),
     ] {
         assert_only(&evidence, "name", level, says, fix);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
-use super::{Measure, in_parts, micros, redis_cli, rounded_up, short};
+use super::{Measure, config_set, in_parts, micros, redis_cli, rounded_up, short};
 use crate::lock::doctor::{
     ClockOffset, Evidence, SentinelAnswer, SentinelEvidence, Transport, Unknown, Validity,
     best_clock,
@@ -174,7 +174,7 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
                 "the server closes connections that are idle for {}: each renewal needs a new one",
                 format_duration(idle)
             ),
-            redis_cli(evidence, &["CONFIG", "SET", "timeout", "0"]),
+            config_set(evidence, "timeout", "0"),
         );
     }
     let idle = match idle {
