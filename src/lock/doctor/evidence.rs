@@ -96,7 +96,10 @@ pub struct SentinelAnswer {
     pub quorum: u64,
     /// How many it knows, itself included.
     pub sentinels: u64,
+    /// How many replicas `--sync all` waits for: those that are up and may be promoted.
     pub replicas: u64,
+    /// Why a failover would not be agreed on, as far as it knows.
+    pub no_quorum: Option<String>,
     pub down_after: Duration,
     pub failover_timeout: Duration,
 }

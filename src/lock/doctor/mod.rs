@@ -69,6 +69,16 @@ impl Locks {
         let sentinels = sentinels.map(|them| sentinels::ask_all(them, until));
         let mut evidence = self.examine_server(name, who, until);
         evidence.sentinels = sentinels.map(sentinels::Questioned::finish);
+        if let (Err(_), Some(found)) = (&evidence.connected, &evidence.sentinels) {
+            let mut answers = found.answers.iter();
+            let told = answers.find_map(|(_, answer)| answer.as_ref().ok());
+            let places = found.answers.iter().map(|(place, _)| place.as_str());
+            let places: Vec<&str> = places.collect();
+            evidence.place = told.map_or_else(
+                || format!("redis-sentinel://{}/{}", places.join(","), found.primary),
+                |answer| answer.primary.clone(),
+            );
+        }
         evidence
     }
 

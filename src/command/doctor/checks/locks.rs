@@ -25,6 +25,9 @@ pub(super) fn commands(evidence: &Evidence) -> Finding {
         Ok(probes) => probes,
         Err(why) => return check.unknown(why),
     };
+    if matches!(&evidence.info, Ok(info) if info.text("redis_mode") == Some("sentinel")) {
+        return check.unknown(&Unknown::NotAsked);
+    }
     let (missing, _) = rules(probes, Verdict::Missing);
     let names: Vec<String> = missing
         .iter()

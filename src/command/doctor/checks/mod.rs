@@ -182,3 +182,5 @@ pub fn permit(evidence: &Evidence, why: &Unknown) -> Option<String> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub use self::tests::healthy;

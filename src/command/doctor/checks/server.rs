@@ -6,8 +6,10 @@ use super::super::finding::{Check, Finding, Group};
 use super::{
     Measure, by_info, config_set, counted, in_parts, redis_cli, refuses_writes, rounded_up, size,
 };
-use crate::lock::doctor::{Evidence, Info, Replica, ReplicaEntry, Transport, Trial, Unknown};
-use crate::report::{command_line, format_duration};
+use crate::lock::doctor::{
+    Evidence, Info, Replica, ReplicaEntry, SentinelEvidence, Transport, Trial, Unknown,
+};
+use crate::report::format_duration;
 
 pub(super) fn server(evidence: &Evidence) -> Finding {
     let check = Check("server", Group::Server);
@@ -24,7 +26,10 @@ pub(super) fn server(evidence: &Evidence) -> Finding {
         let finding = if mode == "sentinel" {
             check.fail(
                 format!("{says}: it knows where locks are, and holds none"),
-                "use the URL of the primary that it knows",
+                format!(
+                    "--url redis-sentinel://{}/NAME (SENTINEL MASTERS lists the names)",
+                    evidence.place
+                ),
             )
         } else {
             check.ok(says)
@@ -182,17 +187,45 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
     )
 }
 
+fn listed_replicas(found: &SentinelEvidence) -> Option<u64> {
+    let answers = found.answers.iter();
+    answers
+        .filter_map(|(_, answer)| answer.as_ref().ok())
+        .map(|answer| answer.replicas)
+        .max()
+}
+
 /// Whether grants and renewals can be replicated before they count.
 pub(super) fn sync(evidence: &Evidence) -> Finding {
     let check = Check("sync", Group::Server);
     by_info(evidence, check, |info| {
         let many = info.number("connected_slaves").unwrap_or(0);
         let replicas = counted(usize::try_from(many).unwrap_or(usize::MAX), "replica");
+        // What the sentinels know is what `--sync all` waits for, also while it isn't connected.
+        let listed = evidence.sentinels.as_ref().and_then(listed_replicas);
+        if let (Ok(confirmed), Some(listed)) = (&evidence.acknowledged, listed)
+            && *confirmed < listed
+        {
+            let replicas = counted(usize::try_from(listed).unwrap_or(usize::MAX), "replica");
+            return check.warn(
+                format!(
+                    "{confirmed} of {replicas} that the sentinels list confirm in time what is written: --sync all waits for them"
+                ),
+                redis_cli(evidence, &["INFO", "replication"]),
+            );
+        }
         match (&evidence.acknowledged, evidence.knows_replicas) {
             (_, false) if many == 0 => check.moot("no replica to wait for"),
             (_, true) if many == 0 => check.warn(
                 "no replica: --sync can't be used, and nothing takes over from this server",
-                "start a replica (replicaof)",
+                if info.is_on("cluster_enabled") {
+                    format!(
+                        "redis-cli --cluster add-node NEW_HOST:PORT {} --cluster-slave",
+                        evidence.place
+                    )
+                } else {
+                    "start a replica (replicaof)".into()
+                },
             ),
             (Err(why), _) => check.unknown(why),
             (Ok(confirmed), _) if *confirmed < many => check.warn(
@@ -223,20 +256,14 @@ pub(super) fn cluster(evidence: &Evidence) -> Finding {
             )),
             (true, false) => check.fail(
                 format!("the prefix {prefix} has no hash tag, so its keys are on several nodes"),
-                format!("--prefix {}", command_line(&[tagged(prefix)])),
+                match &evidence.transport {
+                    Transport::Socket => "--url redis-cluster://HOST:PORT".to_owned(),
+                    Transport::Plain { .. } => format!("--url redis-cluster://{}", evidence.place),
+                    Transport::Tls { .. } => format!("--url rediss-cluster://{}", evidence.place),
+                },
             ),
         }
     })
-}
-
-/// A prefix with a hash tag, as close to the given one as can be.
-fn tagged(prefix: &str) -> String {
-    let name: String = prefix
-        .chars()
-        .filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        .collect();
-    let name = if name.is_empty() { "redlock" } else { &name };
-    format!("{{{name}}}:")
 }
 
 /// Of the memory that a server may use, in percent: where it is full it admits no new locks.
@@ -311,6 +338,10 @@ pub(super) fn writes(evidence: &Evidence) -> Finding {
             failure: Some((_, error)),
             ..
         }) if refuses_writes(error) => {
+            // The role says so.
+            if matches!(&evidence.info, Ok(info) if info.text("role") == Some("slave")) {
+                return check.unknown(&Unknown::NotAsked);
+            }
             let (says, fix) = in_parts(evidence, error);
             let it = if says.starts_with("is ") { "it " } else { "" };
             let fix = fix.unwrap_or_else(|| "see its log".into());

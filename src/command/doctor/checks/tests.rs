@@ -36,7 +36,7 @@ fn trip(us: u64, ahead_us: i64) -> RoundTrip {
 }
 
 /// A server at which nothing is wrong.
-fn healthy() -> Evidence {
+pub fn healthy() -> Evidence {
     let config = [("save", ""), ("appendfsync", "everysec"), ("timeout", "0")];
     Evidence {
         place: "redis.internal:6379".into(),
@@ -251,13 +251,6 @@ fn what_info_says_is_judged() {
             "",
         ),
         (
-            &["redis_mode:sentinel"],
-            "server",
-            Fail,
-            "holds none",
-            "the primary",
-        ),
-        (
             &["valkey_version:8.1.0", "server_name:valkey"],
             "server",
             Ok,
@@ -322,7 +315,7 @@ fn what_info_says_is_judged() {
             "cluster",
             Fail,
             "redlock: has no hash tag",
-            "--prefix '{redlock}:'",
+            "--url redis-cluster://redis.internal:6379",
         ),
         (
             &["connected_clients:9500"],
@@ -523,6 +516,7 @@ fn sentinel(primary: &str) -> SentinelAnswer {
         quorum: 2,
         sentinels: 3,
         replicas: 1,
+        no_quorum: None,
         down_after: ms(5000),
         failover_timeout: ms(60_000),
     }
@@ -550,6 +544,10 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
         Ok(answer)
     };
     let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
+    let refused = || {
+        let why = "the sentinel at s1 refused the default user: the password for the sentinels in the URL is wrong";
+        Err(Unknown::Failed(why.into()))
+    };
     for (answers, level, says, fix) in [
         (
             vec![one(), one(), one()],
@@ -562,6 +560,18 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
             Level::Warn,
             "2 of 3 agree on a:1; s3:26379 gives no answer",
             "start it",
+        ),
+        (
+            vec![one(), gone(), gone()],
+            Level::Warn,
+            "1 of 3 agree on a:1; s2:26379, s3:26379 give no answer",
+            "start them, or correct",
+        ),
+        (
+            vec![refused(), gone(), refused()],
+            Level::Fail,
+            "the password for the sentinels in the URL is wrong",
+            "correct sentinel_password in the URL",
         ),
         (
             vec![gone(), gone(), gone()],
@@ -579,7 +589,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
             vec![with(|it| it.quorum = 4), one(), one()],
             Level::Fail,
             "the quorum of 4 is more than the 3",
-            "quorum 2",
+            "quorum 2  # on each sentinel",
         ),
         (
             vec![with(|it| it.sentinels = 2)],
@@ -618,8 +628,111 @@ fn a_failover_should_be_over_before_a_lease_ends() {
 }
 
 #[test]
+fn no_failover_is_possible_where_too_few_sentinels_answer() {
+    let one = || Ok(sentinel("a:1"));
+    let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
+    let judge = |answers| {
+        let evidence = by_sentinels(answers);
+        failover(evidence.sentinels.as_ref().unwrap(), MEASURE)
+    };
+    for answers in [vec![one(), one(), gone()], vec![one(), gone()], vec![one()]] {
+        assert_eq!(judge(answers).level, Level::Ok);
+    }
+    let found = judge(vec![one(), gone(), gone()]);
+    assert_eq!(found.level, Level::Fail);
+    let says = "1 of 3 sentinels answer, and a failover needs 2";
+    assert!(found.says.ends_with(says), "{found:?}");
+    // The quorum may be more than the majority.
+    let mut all = sentinel("a:1");
+    all.quorum = 3;
+    assert_eq!(judge(vec![Ok(all), one(), gone()]).level, Level::Fail);
+    // The others aren't in the URL, but it knows of them.
+    let mut alone = sentinel("a:1");
+    alone.no_quorum = Some("1 usable Sentinels".into());
+    let found = judge(vec![Ok(alone)]);
+    assert_eq!(found.level, Level::Fail);
+    assert!(found.says.contains("s1:26379 says"), "{found:?}");
+}
+
+#[test]
+fn a_dead_primary_and_dead_sentinels_are_one_failure_each() {
+    let unconnected = |kind, answers| Evidence {
+        connected: Err(Error::new(kind, "can't reach Redis at a:1".into())),
+        info: Err(Unknown::NotAsked),
+        round_trips: Err(Unknown::NotAsked),
+        probes: Err(Unknown::NotAsked),
+        scripts: Err(Unknown::NotAsked),
+        messages: Err(Unknown::NotAsked),
+        ..by_sentinels(answers)
+    };
+    let failed = |evidence: &Evidence| {
+        let found = all(evidence, &host(), MEASURE).into_iter();
+        let mut failed: Vec<Finding> = found.filter(|it| it.level == Level::Fail).collect();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        failed.remove(0)
+    };
+    let mut down = sentinel("a:1");
+    down.flags = "master,s_down".into();
+    let down = || Ok(down.clone());
+    let evidence = unconnected(ErrorKind::NoPrimary, vec![down(), down(), down()]);
+    let found = failed(&evidence);
+    assert_eq!(found.check, "connection");
+    assert!(found.fix.unwrap().starts_with("start the primary"));
+    let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
+    assert_eq!(found.level, Level::Warn);
+    assert_eq!(found.says, "3 of 3 agree on a:1, which is down");
+
+    let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
+    let found = failed(&unconnected(ErrorKind::Unreachable, vec![gone(), gone()]));
+    assert_eq!(found.check, "sentinels");
+    assert!(found.fix.unwrap().starts_with("start them"));
+}
+
+#[test]
+fn a_sentinel_is_one_failure_though_it_lacks_commands() {
+    let missing = Probe {
+        subject: Subject::Command("set"),
+        verdict: Verdict::Missing,
+    };
+    let evidence = Evidence {
+        probes: Ok(vec![missing]),
+        ..with_info(&["redis_mode:sentinel"])
+    };
+    let found = all(&evidence, &host(), MEASURE);
+    let failed: Vec<&Finding> = found.iter().filter(|it| it.level == Level::Fail).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    let fix = failed[0].fix.as_ref().unwrap();
+    assert!(fix.starts_with("--url redis-sentinel://redis.internal:6379/NAME"));
+}
+
+#[test]
+fn a_replica_is_one_failure_though_it_refuses_writes() {
+    let evidence = Evidence {
+        scripts: Ok(Trial {
+            done: 0,
+            took: ms(1),
+            failure: Some((
+                "acquire",
+                Error::new(ErrorKind::Replica, "is a read-only replica".into()),
+            )),
+        }),
+        ..with_info(&["role:slave", "slave_read_only:1"])
+    };
+    let found = all(&evidence, &host(), MEASURE);
+    let failed: Vec<&Finding> = found.iter().filter(|it| it.level == Level::Fail).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!(failed[0].check, "role");
+}
+
+#[test]
 fn sync_is_possible_where_the_replicas_confirm() {
     let all = || by_sentinels(vec![Ok(sentinel("a:1"))]);
+    // One of those that they list isn't connected.
+    let listing = |replicas| {
+        let mut answer = sentinel("a:1");
+        answer.replicas = replicas;
+        by_sentinels(vec![Ok(answer)])
+    };
     let plain = |connected: &str, confirmed| Evidence {
         acknowledged: confirmed,
         ..with_info(&[connected])
@@ -637,6 +750,11 @@ fn sync_is_possible_where_the_replicas_confirm() {
             "1 of 2 replicas confirm",
         ),
         (plain("connected_slaves:0", Ok(0)), Level::Ok, "no replica"),
+        (
+            listing(2),
+            Level::Warn,
+            "1 of 2 replicas that the sentinels list",
+        ),
         (
             plain("connected_slaves:1", Err(Unknown::Denied("WAIT"))),
             Level::Unknown,
@@ -712,6 +830,22 @@ fn the_missing_rules_are_named_as_they_are_typed() {
         Level::Fail,
         "EVAL, EVALSHA are missing",
         "rename-command",
+    );
+}
+
+#[test]
+fn on_a_cluster_a_replica_is_added_by_its_own_command() {
+    let evidence = Evidence {
+        knows_replicas: true,
+        prefix_has_tag: true,
+        ..with_info(&["cluster_enabled:1"])
+    };
+    assert_only(
+        &evidence,
+        "sync",
+        Level::Warn,
+        "no replica",
+        "redis-cli --cluster add-node NEW_HOST:PORT redis.internal:6379 --cluster-slave",
     );
 }
 
