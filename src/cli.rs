@@ -774,7 +774,8 @@ pub struct Fence {
 ///
 /// Asks the server and this host for all that locks depend on, and prints a line for each check: ok, warn or
 /// fail, what was found, and what to type where it isn't well. The scripts run on a lock of their own, of which
-/// nothing is left. Exits 0, or 1 if a check fails; after 2 seconds at most.
+/// nothing is left. Of what variables set for runs, only the TTL counts here. Exits 0, or 1 if a check fails;
+/// after 2 seconds at most.
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// Lock name: also check what is stored under it
@@ -801,10 +802,10 @@ pub const ONLY_WITH: [(&str, &str); 6] = [
 ];
 
 /// The commands whose options can all be set by variables, which are named after them.
-pub const WITH_SETTINGS: [&str; 4] = ["run", "acquire", "wait", "extend"];
+pub const WITH_SETTINGS: [&str; 5] = ["run", "acquire", "wait", "extend", "doctor"];
 
 /// The options that say what to run or for which process: only what is typed says that.
-const WITHOUT_VARIABLE: [&str; 5] = ["shell", "unless", "while-pid", "token-file", "help"];
+const WITHOUT_VARIABLE: [&str; 6] = ["shell", "unless", "while-pid", "token-file", "json", "help"];
 
 /// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`; `None` where there is none.
 pub fn variable(option: &str) -> Option<String> {
@@ -831,7 +832,7 @@ fn in_groups(command: &clap::Command) -> clap::Command {
     // clap keeps names as static text, and help is shown once.
     let name: &'static str = command.get_name().to_owned().leak();
     let has_settings = WITH_SETTINGS.contains(&name);
-    let has_groups = has_settings && !["wait", "extend"].contains(&name);
+    let has_groups = has_settings && !["wait", "extend", "doctor"].contains(&name);
     let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
     for argument in &mut arguments {
         let option = argument.get_long().map(str::to_owned);

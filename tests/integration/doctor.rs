@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::config::openssl;
 use crate::proxy::{Action, Proxy, Request};
 use crate::support::{
-    Outcome, Redis, SERVER, UnresponsiveServer, assert_within, free_port, outcome, redlock,
-    wait_until,
+    Cluster, Outcome, Redis, SERVER, UnresponsiveServer, assert_within, free_port, outcome,
+    redlock, wait_until,
 };
 use crate::tmux::Tmux;
 use crate::trouble::{encrypted, self_signed};
@@ -155,12 +155,17 @@ fn a_good_server_is_fit_all_checks_have_names_and_nothing_is_left_there() {
     assert!(end.stdout.contains("\nfit to hold locks ("), "{end:?}");
     assert!(!end.stdout.contains('\x1b'), "{end:?}");
 
+    // And with -q nothing.
+    let end = outcome(&mut redis.redlock(&["-q", "doctor", "deploy"]));
+    end.assert_code(0);
+    assert_eq!(end.stdout, "", "{end:?}");
+
     // Neither is the server's work: it walks no keyspace, and asks for few parts of the configuration.
     for command in ["keys", "scan", "monitor", "config"] {
         let own = u64::from(command == "keys");
         assert_eq!(redis.calls(command), own, "{command}");
     }
-    assert!(redis.calls("config|get") <= 6);
+    assert!(redis.calls("config|get") <= 9);
 }
 
 #[test]
@@ -257,12 +262,7 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     let found = examine(&replica, &[]);
     let url = format!("--url redis://127.0.0.1:{port}");
     found.assert("role", "fail", "a read-only replica of 127.0.0.1", &url);
-    found.assert(
-        "writes",
-        "fail",
-        "it is a read-only replica",
-        "the URL of its primary",
-    );
+    assert_eq!(found.of("fail"), ["role"]);
     // It says so to all who come by, too.
     outcome(&mut replica.redlock(&["run", "a", "--", "true"]))
         .assert_code(78)
@@ -503,25 +503,24 @@ fn what_belongs_to_another_program_is_found_at_the_name_that_is_asked_about() {
     redis.cli(&["SET", "redlock:forever", "x"]);
     redis.cli(&["SET", "redlock:foreign", "x", "PX", "60000"]);
     redis.cli(&["SET", "{redlock:beside}:queue", "x"]);
-    let rename = "RENAME redlock:hash redlock:hash.old";
     for (name, level, says, fix) in [
         (
             "hash",
             "fail",
             "key redlock:hash is a hash of another program",
-            rename,
+            "choose another name or --prefix",
         ),
         (
             "list",
             "fail",
             "is a list of another program",
-            "another name or --prefix",
+            "choose another name or --prefix",
         ),
         (
             "beside",
             "fail",
             "key {redlock:beside}:queue is a string",
-            "RENAME",
+            "may still need",
         ),
         (
             "forever",
@@ -568,12 +567,47 @@ fn on_a_cluster_a_prefix_without_a_hash_tag_fails() {
         "cluster",
         "fail",
         "redlock: has no hash tag",
-        "--prefix '{redlock}:'",
+        "--url redis-cluster://HOST:PORT",
     );
     let found = examine(&node, &["--prefix", "{redlock}:"]);
     found.assert("cluster", "ok", "in one hash slot", "");
     assert_eq!(found.of("fail"), [""; 0], "{:?}", found.end);
     assert_eq!(all_keys(&node), "");
+}
+
+#[test]
+fn on_a_cluster_a_waiter_is_notified_and_the_rules_for_that_are_tried() {
+    let cluster = Cluster::start(&[]);
+    let found = Examined::new(&mut cluster.redlock(&["doctor"]));
+    found.assert("messages", "ok", "notified of its turn", "");
+    assert_eq!(found.checks["messages"]["facts"]["polls"], false);
+    assert_eq!(found.of("fail"), [""; 0], "{:?}", found.end);
+
+    let rules = RULES.replace(
+        "~redlock:* ~{redlock:* &{redlock:*",
+        "~{redlock}:* &{redlock}:*",
+    );
+    let rules = rules + " +ssubscribe +spublish +cluster|nodes +asking";
+    let url = cluster.url().replace("://", "://jobs:secret@");
+    for missing in ["", "+ssubscribe", "+spublish", "+cluster|nodes", "+asking"] {
+        for node in &cluster.nodes {
+            let set = [
+                "ACL",
+                "SETUSER",
+                "jobs",
+                "reset",
+                "on",
+                ">secret",
+                "resetchannels",
+            ];
+            let rules = rules.split_whitespace().filter(|rule| *rule != missing);
+            let set: Vec<&str> = set.into_iter().chain(rules).collect();
+            assert_eq!(node.cli(&set), "OK");
+        }
+        let found = Examined::new(&mut by_url(&url, &[]));
+        let level = if missing.is_empty() { "ok" } else { "warn" };
+        found.assert("permissions", level, missing, missing);
+    }
 }
 
 #[test]
@@ -827,6 +861,15 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
     );
     let found = examine(&[gone], "mymaster", &[]);
     found.assert("sentinels", "fail", "none of 1 answers", "start them");
+    assert_eq!(found.of("fail"), ["sentinels"]);
+    // It holds no locks itself.
+    let found = Examined::new(&mut by_url(
+        &format!("redis://127.0.0.1:{}", first.port),
+        &[],
+    ));
+    let url = format!("--url redis-sentinel://127.0.0.1:{}/NAME", first.port);
+    found.assert("server", "fail", "holds none", &url);
+    assert_eq!(found.of("fail"), ["server"], "{:?}", found.end);
     let found = examine(&[first.port], "nobody", &[]);
     found.assert(
         "sentinels",

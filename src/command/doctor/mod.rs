@@ -85,6 +85,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
             took,
             width: report::width(),
             shows_all: settings.verbosity >= report::Verbosity::Verbose,
+            is_quiet: settings.verbosity == report::Verbosity::Quiet,
         };
         page.painted(has_colors())
     };

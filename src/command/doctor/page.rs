@@ -16,6 +16,8 @@ pub struct Page<'a> {
     pub width: Option<usize>,
     /// Also what doesn't matter here.
     pub shows_all: bool,
+    /// Only what warns or fails.
+    pub is_quiet: bool,
 }
 
 /// Before the level, and between the columns.
@@ -35,6 +37,14 @@ impl Page<'_> {
     }
 
     fn lines(&self) -> Vec<Line> {
+        if self.is_quiet {
+            let mut lines = Vec::new();
+            let bad = |it: &&Finding| matches!(it.level, Level::Warn | Level::Fail);
+            for finding in self.findings.iter().filter(bad) {
+                self.add(finding, &mut lines);
+            }
+            return lines;
+        }
         let Evidence { place, prefix, .. } = self.evidence;
         let heading = format!("Redis at {place}");
         let rest = format!(", keys {prefix}*, TTL {}", format_duration(self.ttl));
@@ -189,6 +199,30 @@ fn broken(text: &str, first: usize, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_quiet_only_what_is_not_well_is_printed() {
+        use super::super::finding::Check;
+        let evidence = super::super::checks::healthy();
+        let check = Check("role", Group::Server);
+        let page = |findings: &[Finding]| {
+            let page = Page {
+                evidence: &evidence,
+                findings,
+                ttl: Duration::from_secs(30),
+                took: Duration::ZERO,
+                width: None,
+                shows_all: false,
+                is_quiet: true,
+            };
+            page.painted(false)
+        };
+        let unknown = check.unknown(&Unknown::NoAnswer);
+        assert_eq!(page(&[check.ok("primary"), unknown]), "");
+        let warned = [check.ok("primary"), check.warn("slow", "hurry")];
+        let expected = "  warn  role         slow\n                     → hurry\n";
+        assert_eq!(page(&warned), expected);
+    }
 
     #[test]
     fn a_text_is_broken_at_spaces() {

@@ -96,7 +96,10 @@ pub struct SentinelAnswer {
     pub quorum: u64,
     /// How many it knows, itself included.
     pub sentinels: u64,
+    /// How many replicas `--sync all` waits for: those that are up and may be promoted.
     pub replicas: u64,
+    /// Why a failover would not be agreed on, as far as it knows.
+    pub no_quorum: Option<String>,
     pub down_after: Duration,
     pub failover_timeout: Duration,
 }
@@ -303,6 +306,8 @@ pub struct Messages {
     /// Why RESP3 isn't spoken, or the channel can't be subscribed to.
     pub refused: Option<String>,
     pub is_subscribed: bool,
+    /// Its channel is one of the keys' hash slot, as on a cluster.
+    pub is_sharded: bool,
     /// A waiter got the message that the lock is its own.
     pub was_granted: bool,
     /// The change of a lock was pushed.

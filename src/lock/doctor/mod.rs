@@ -31,7 +31,7 @@ use super::name::{hash_slot, hash_tag};
 use super::scripts::{
     FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, count, lossy_text, number, unexpected_reply,
 };
-use super::server::Server;
+use super::server::{Part, Server};
 use super::{
     Acquired, Claim, Client, Error, Incoming, LeaseState, Limit, Lock, Locks, Name, Place,
     QueueOptions, ReleaseMode, Released, Request, Who, ready,
@@ -69,6 +69,16 @@ impl Locks {
         let sentinels = sentinels.map(|them| sentinels::ask_all(them, until));
         let mut evidence = self.examine_server(name, who, until);
         evidence.sentinels = sentinels.map(sentinels::Questioned::finish);
+        if let (Err(_), Some(found)) = (&evidence.connected, &evidence.sentinels) {
+            let mut answers = found.answers.iter();
+            let told = answers.find_map(|(_, answer)| answer.as_ref().ok());
+            let places = found.answers.iter().map(|(place, _)| place.as_str());
+            let places: Vec<&str> = places.collect();
+            evidence.place = told.map_or_else(
+                || format!("redis-sentinel://{}/{}", places.join(","), found.primary),
+                |answer| answer.primary.clone(),
+            );
+        }
         evidence
     }
 
@@ -284,7 +294,8 @@ impl Examiner<'_> {
 
     /// What this user may do.
     fn probes(&mut self, lock: &Lock) -> Known<Vec<Probe>> {
-        let mut asked = questions(&self.locks.prefix, &lock.keys);
+        let is_node = self.server().part() == Part::Node;
+        let mut asked = questions(&self.locks.prefix, &lock.keys, is_node);
         let mut answers = self.ask_known("", &commands(&asked))?;
         // Where it was refused for another reason than a missing rule, so are the others.
         let is_there = !matches!(
@@ -321,7 +332,8 @@ impl Examiner<'_> {
         };
         let more = listener.start(lock, &waiter);
         let polls = !listener.heard.is_subscribed;
-        let trial = self.trial(&steps(lock, &holder, &waiter, who, polls), lock);
+        let sharded = listener.heard.is_sharded;
+        let trial = self.trial(&steps(lock, &holder, &waiter, who, polls, sharded), lock);
         if matches!(&trial, Ok(trial) if trial.failure.is_none()) {
             listener.listen();
             (Ok(listener.heard), trial, more)
@@ -617,13 +629,18 @@ impl Listener {
             is_denied |= matches!(incoming, Incoming::SubscribeDenied);
         }
         self.heard.is_subscribed = self.heard.resp3 && !is_denied;
+        self.heard.is_sharded = self.client.is_sharded();
         if self.heard.is_subscribed {
             return Vec::new();
         }
         // In RESP2 a subscription has an answer like any other command.
         let (question, subject) = if self.heard.resp3 {
             let channel = lock.channel_of(&waiter.id());
-            (cmd("SUBSCRIBE").arg(channel).clone(), "subscribe")
+            if self.heard.is_sharded {
+                (cmd("SSUBSCRIBE").arg(channel).clone(), "ssubscribe")
+            } else {
+                (cmd("SUBSCRIBE").arg(channel).clone(), "subscribe")
+            }
         } else {
             (cmd("HELLO").arg(3).clone(), "hello")
         };
@@ -685,7 +702,15 @@ struct Step {
 }
 
 /// All scripts, as they are called by a holder, by a waiter that comes after it, and by a person.
-fn steps(lock: &Lock, holder: &Claim, waiter: &Claim, who: &Who, polls: bool) -> Vec<Step> {
+/// `sharded`: the waiter listens to a channel of the keys' hash slot.
+fn steps(
+    lock: &Lock,
+    holder: &Claim,
+    waiter: &Claim,
+    who: &Who,
+    polls: bool,
+    sharded: bool,
+) -> Vec<Step> {
     let request = Request {
         who: who.clone(),
         ttl: TTL,
@@ -715,7 +740,7 @@ fn steps(lock: &Lock, holder: &Claim, waiter: &Claim, who: &Who, polls: bool) ->
         ),
         step(
             "acquire",
-            waiter.acquire_call(&request, Some(&place), false),
+            waiter.acquire_call(&request, Some(&place), sharded),
             is_queued,
         ),
         step("renew", holder.renewal(TTL, None, false), |answer| {
@@ -747,7 +772,7 @@ fn steps(lock: &Lock, holder: &Claim, waiter: &Claim, who: &Who, polls: bool) ->
         ),
         step(
             "acquire",
-            waiter.acquire_call(&request, Some(&place), false),
+            waiter.acquire_call(&request, Some(&place), sharded),
             is_held,
         ),
         step(

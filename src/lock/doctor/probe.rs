@@ -20,7 +20,8 @@ pub(super) struct Question {
 const KEPT_MS: u32 = 5000;
 
 /// The commands that don't create anything; the first one creates the key that the others are about.
-pub(super) fn questions(prefix: &str, keys: &Keys) -> Vec<Question> {
+/// `is_node`: the server is used as a node of a cluster.
+pub(super) fn questions(prefix: &str, keys: &Keys, is_node: bool) -> Vec<Question> {
     let (lock, beside) = key_starts(prefix);
     let state = keys.state.as_slice();
     let about = |name: &'static str| vec![Subject::Command(name)];
@@ -71,7 +72,10 @@ pub(super) fn questions(prefix: &str, keys: &Keys) -> Vec<Question> {
         ask(about("eval"), cmd("EVAL").arg("return 1").arg(0)),
         ask(about("evalsha"), cmd("EVALSHA").arg("0".repeat(40)).arg(0)),
         ask(
-            vec![Subject::Optional("publish"), Subject::Channels(beside)],
+            vec![
+                Subject::Optional("publish"),
+                Subject::Channels(beside.clone()),
+            ],
             // Listeners pass this word over.
             cmd("PUBLISH").arg(keys.channels.as_slice()).arg("hello"),
         ),
@@ -87,6 +91,19 @@ pub(super) fn questions(prefix: &str, keys: &Keys) -> Vec<Question> {
             cmd("CLIENT").arg("CACHING").arg("YES"),
         ),
     ]);
+    if is_node {
+        asked.extend([
+            ask(
+                vec![Subject::Optional("spublish"), Subject::Channels(beside)],
+                cmd("SPUBLISH").arg(keys.channels.as_slice()).arg("hello"),
+            ),
+            ask(
+                vec![Subject::Optional("cluster|nodes")],
+                cmd("CLUSTER").arg("NODES"),
+            ),
+            ask(vec![Subject::Optional("asking")], &mut cmd("ASKING")),
+        ]);
+    }
     asked
 }
 
@@ -216,7 +233,7 @@ mod tests {
             .filter(|name| !["subscribe", "hello", "select"].contains(&name.as_str()))
             .collect();
         let keys = Keys::new("redlock:", &"doctor".parse().unwrap());
-        let mut asked = questions("redlock:", &keys);
+        let mut asked = questions("redlock:", &keys, false);
         asked.extend(more_questions(&keys, true));
         let names = asked.iter().flat_map(|question| &question.subjects);
         let tried: BTreeSet<String> = names
@@ -226,6 +243,17 @@ mod tests {
             })
             .collect();
         assert_eq!(tried, rules);
+
+        // On a cluster those that the manual names beside them, too.
+        let on_node = questions("redlock:", &keys, true);
+        let more: Vec<String> = on_node
+            .iter()
+            .flat_map(|question| &question.subjects)
+            .map(Subject::rule)
+            .filter(|rule| !tried.contains(rule.trim_start_matches('+')) && rule.starts_with('+'))
+            .collect();
+        assert_eq!(more, ["+spublish", "+cluster|nodes", "+asking"]);
+        assert!(more.iter().all(|rule| manual.contains(rule.as_str())));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use redis::cmd;
+use redis::{Value, cmd};
 
 use super::super::connection::Connection;
 use super::super::sentinel::{Fields, Sentinels};
@@ -54,15 +54,42 @@ impl Questioned {
     }
 }
 
+/// Whether `--sync all` waits for this replica.
+fn is_awaited(replica: &Value) -> bool {
+    let fields = Fields::new(replica);
+    let flags = fields.get("flags").unwrap_or_default();
+    let is_down = flags.split(',').any(|it| it == "s_down" || it == "o_down");
+    let is_zero = |name| fields.get(name).as_deref() == Some("0");
+    // What only reads the stream has no port.
+    !is_down && !is_zero("slave-priority") && !is_zero("port")
+}
+
 fn ask(server: &Arc<Server>, primary: &str, until: Instant) -> Result<SentinelAnswer, Unknown> {
     let within = left(until);
     let mut question = cmd("SENTINEL");
     question.arg("MASTER").arg(primary);
-    let (_, answers) = Connection::open_asking(server, within, within, &[question])
+    let (mut connection, answers) = Connection::open_asking(server, within, within, &[question])
         .map_err(|error| Unknown::Failed(error.to_string()))?;
     let fields = answers.first().map(Fields::new).unwrap_or_default();
     let number = |name| -> Option<u64> { fields.get(name)?.parse().ok() };
     let millis = |name| number(name).map(Duration::from_millis);
+    let about = |what: &str| cmd("SENTINEL").arg(what).arg(primary).clone();
+    // Where these aren't permitted, the rest is known.
+    let more = connection.query_each(&[about("REPLICAS"), about("CKQUORUM")], left(until));
+    let more = more.unwrap_or_default();
+    let replicas = match more.first() {
+        Some(Value::Array(list)) => {
+            let count = list.iter().filter(|one| is_awaited(one)).count();
+            u64::try_from(count).ok()
+        }
+        _ => number("num-slaves"),
+    };
+    let no_quorum = match more.get(1) {
+        Some(Value::ServerError(error)) if error.code() == "NOQUORUM" => {
+            Some(error.details().unwrap_or_default().to_owned())
+        }
+        _ => None,
+    };
     let (host, port) = (fields.get("ip"), fields.get("port"));
     Ok(SentinelAnswer {
         primary: host
@@ -72,7 +99,8 @@ fn ask(server: &Arc<Server>, primary: &str, until: Instant) -> Result<SentinelAn
         flags: fields.get("flags").unwrap_or_default(),
         quorum: number("quorum").unwrap_or(0),
         sentinels: number("num-other-sentinels").map_or(0, |others| others + 1),
-        replicas: number("num-slaves").unwrap_or(0),
+        replicas: replicas.unwrap_or(0),
+        no_quorum,
         down_after: millis("down-after-milliseconds").unwrap_or_default(),
         failover_timeout: millis("failover-timeout").unwrap_or_default(),
     })

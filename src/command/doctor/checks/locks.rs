@@ -25,6 +25,9 @@ pub(super) fn commands(evidence: &Evidence) -> Finding {
         Ok(probes) => probes,
         Err(why) => return check.unknown(why),
     };
+    if matches!(&evidence.info, Ok(info) if info.text("redis_mode") == Some("sentinel")) {
+        return check.unknown(&Unknown::NotAsked);
+    }
     let (missing, _) = rules(probes, Verdict::Missing);
     let names: Vec<String> = missing
         .iter()
@@ -67,12 +70,19 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
             .with("missing", all);
     }
     if !helpful.is_empty() {
+        // These are for what happens seldom.
+        let in_changes = ["+asking", "+cluster|nodes"];
+        let without = if helpful
+            .iter()
+            .any(|rule| in_changes.contains(&rule.as_str()))
+        {
+            "which it needs while nodes fail or slots move"
+        } else {
+            "which redlock can do without"
+        };
         return check
             .warn(
-                format!(
-                    "user \"{user}\" lacks {}, which redlock can do without",
-                    helpful.join(" ")
-                ),
+                format!("user \"{user}\" lacks {}, {without}", helpful.join(" ")),
                 add(&helpful),
             )
             .with("missing", helpful);
@@ -128,7 +138,14 @@ pub(super) fn messages(evidence: &Evidence) -> Finding {
         Err(why) => return check.unknown(why),
     };
     let finding = if heard.was_granted {
-        check.ok("a waiter is notified of its turn (RESP3, PUBLISH)")
+        let publish = if heard.is_sharded {
+            "SPUBLISH"
+        } else {
+            "PUBLISH"
+        };
+        check.ok(format!(
+            "a waiter is notified of its turn (RESP3, {publish})"
+        ))
     } else {
         let why = match &heard.refused {
             Some(said) => format!(": {said}"),
@@ -136,7 +153,17 @@ pub(super) fn messages(evidence: &Evidence) -> Finding {
             None if !heard.is_subscribed => ": it can't subscribe".into(),
             None => ": no message arrived".into(),
         };
-        let fix = rule_for(evidence, &["+publish", "+subscribe", "+hello", "&"]);
+        let fix = rule_for(
+            evidence,
+            &[
+                "+publish",
+                "+subscribe",
+                "+spublish",
+                "+ssubscribe",
+                "+hello",
+                "&",
+            ],
+        );
         check.warn(
             format!("waiters poll, four times a second{why}"),
             fix.unwrap_or_else(|| RESP3.into()),
@@ -167,12 +194,12 @@ pub(super) fn tracking(evidence: &Evidence, measure: Measure) -> Finding {
 pub(super) fn name(evidence: &Evidence) -> Option<Finding> {
     let check = Check("name", Group::Locks);
     Some(match evidence.named.as_ref()? {
-        Ok(named) => named_lock(evidence, check, named),
+        Ok(named) => named_lock(check, named),
         Err(why) => check.unknown(why),
     })
 }
 
-fn named_lock(evidence: &Evidence, check: Check, named: &NamedLock) -> Finding {
+fn named_lock(check: Check, named: &NamedLock) -> Finding {
     if let Some(stranger) = named.strangers.first() {
         let key = &stranger.key;
         let more = match named.strangers.len() {
@@ -182,10 +209,7 @@ fn named_lock(evidence: &Evidence, check: Check, named: &NamedLock) -> Finding {
         let found = type_name(&stranger.found);
         return check.fail(
             format!("key {key} is {found} of another program, not a lock's{more}"),
-            format!(
-                "another name or --prefix; or {}",
-                redis_cli(evidence, &["RENAME", key, &format!("{key}.old")])
-            ),
+            "choose another name or --prefix: that program may still need its key",
         );
     }
     let Some(found) = &named.found else {
@@ -196,7 +220,7 @@ fn named_lock(evidence: &Evidence, check: Check, named: &NamedLock) -> Finding {
     match (&found.key, found.busy()) {
         (Key::NotALock(kind), _) => check.fail(
             format!("key {key} is {} of another program", type_name(kind)),
-            "another name or --prefix",
+            "choose another name or --prefix: that program may still need its key",
         ),
         (Key::Held(holds), _)
             if holds
@@ -205,7 +229,9 @@ fn named_lock(evidence: &Evidence, check: Check, named: &NamedLock) -> Finding {
         {
             check.fail(
                 format!("key {key} has no expiry, and isn't redlock's: it never becomes free"),
-                format!("redlock release --force {lock} (or redlock run --repair-ttl)"),
+                format!(
+                    "first make sure that the program that set it is dead; then redlock release --force {lock}"
+                ),
             )
         }
         (_, Some(busy)) => {

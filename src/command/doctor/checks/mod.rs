@@ -76,6 +76,19 @@ fn redis_cli(evidence: &Evidence, words: &[&str]) -> String {
     command_line(&all)
 }
 
+/// The command that changes a setting of the server, now and for its next start.
+fn config_set(evidence: &Evidence, name: &str, value: &str) -> String {
+    let set = redis_cli(evidence, &["CONFIG", "SET", name, value]);
+    let has_file = matches!(&evidence.info, Ok(info) if info.text("config_file").is_some());
+    if has_file {
+        let rewrite = redis_cli(evidence, &["CONFIG", "REWRITE"]);
+        format!("{set} && {rewrite}")
+    } else {
+        // It can't write down what it was given on its command line.
+        format!("{set}  # and in redis.conf")
+    }
+}
+
 /// A message of an error in two parts: what is so, and what to do. Which server it is stands above.
 fn in_parts(evidence: &Evidence, error: &Error) -> (String, Option<String>) {
     let message = error.to_string();
@@ -169,3 +182,5 @@ pub fn permit(evidence: &Evidence, why: &Unknown) -> Option<String> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub use self::tests::healthy;

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
-use super::{Measure, by_info, counted, in_parts, redis_cli, refuses_writes, rounded_up, size};
-use crate::lock::doctor::{Evidence, Info, Replica, ReplicaEntry, Transport, Trial, Unknown};
-use crate::report::{command_line, format_duration};
+use super::{
+    Measure, by_info, config_set, counted, in_parts, redis_cli, refuses_writes, rounded_up, size,
+};
+use crate::lock::doctor::{
+    Evidence, Info, Replica, ReplicaEntry, SentinelEvidence, Transport, Trial, Unknown,
+};
+use crate::report::format_duration;
 
 pub(super) fn server(evidence: &Evidence) -> Finding {
     let check = Check("server", Group::Server);
@@ -22,7 +26,10 @@ pub(super) fn server(evidence: &Evidence) -> Finding {
         let finding = if mode == "sentinel" {
             check.fail(
                 format!("{says}: it knows where locks are, and holds none"),
-                "use the URL of the primary that it knows",
+                format!(
+                    "--url redis-sentinel://{}/NAME (SENTINEL MASTERS lists the names)",
+                    evidence.place
+                ),
             )
         } else {
             check.ok(says)
@@ -156,7 +163,7 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
                     "{} in sync, but none may be promoted (replica-priority 0)",
                     counted(entries.len(), "replica")
                 ),
-                "CONFIG SET replica-priority 100, on one that may",
+                "CONFIG SET replica-priority 100 and CONFIG REWRITE, on one that may",
             );
         }
         let behind = entries.iter().filter_map(|entry| entry.behind).max();
@@ -180,17 +187,45 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
     )
 }
 
+fn listed_replicas(found: &SentinelEvidence) -> Option<u64> {
+    let answers = found.answers.iter();
+    answers
+        .filter_map(|(_, answer)| answer.as_ref().ok())
+        .map(|answer| answer.replicas)
+        .max()
+}
+
 /// Whether grants and renewals can be replicated before they count.
 pub(super) fn sync(evidence: &Evidence) -> Finding {
     let check = Check("sync", Group::Server);
     by_info(evidence, check, |info| {
         let many = info.number("connected_slaves").unwrap_or(0);
         let replicas = counted(usize::try_from(many).unwrap_or(usize::MAX), "replica");
+        // What the sentinels know is what `--sync all` waits for, also while it isn't connected.
+        let listed = evidence.sentinels.as_ref().and_then(listed_replicas);
+        if let (Ok(confirmed), Some(listed)) = (&evidence.acknowledged, listed)
+            && *confirmed < listed
+        {
+            let replicas = counted(usize::try_from(listed).unwrap_or(usize::MAX), "replica");
+            return check.warn(
+                format!(
+                    "{confirmed} of {replicas} that the sentinels list confirm in time what is written: --sync all waits for them"
+                ),
+                redis_cli(evidence, &["INFO", "replication"]),
+            );
+        }
         match (&evidence.acknowledged, evidence.knows_replicas) {
             (_, false) if many == 0 => check.moot("no replica to wait for"),
             (_, true) if many == 0 => check.warn(
                 "no replica: --sync can't be used, and nothing takes over from this server",
-                "start a replica (replicaof)",
+                if info.is_on("cluster_enabled") {
+                    format!(
+                        "redis-cli --cluster add-node NEW_HOST:PORT {} --cluster-slave",
+                        evidence.place
+                    )
+                } else {
+                    "start a replica (replicaof)".into()
+                },
             ),
             (Err(why), _) => check.unknown(why),
             (Ok(confirmed), _) if *confirmed < many => check.warn(
@@ -221,20 +256,14 @@ pub(super) fn cluster(evidence: &Evidence) -> Finding {
             )),
             (true, false) => check.fail(
                 format!("the prefix {prefix} has no hash tag, so its keys are on several nodes"),
-                format!("--prefix {}", command_line(&[tagged(prefix)])),
+                match &evidence.transport {
+                    Transport::Socket => "--url redis-cluster://HOST:PORT".to_owned(),
+                    Transport::Plain { .. } => format!("--url redis-cluster://{}", evidence.place),
+                    Transport::Tls { .. } => format!("--url rediss-cluster://{}", evidence.place),
+                },
             ),
         }
     })
-}
-
-/// A prefix with a hash tag, as close to the given one as can be.
-fn tagged(prefix: &str) -> String {
-    let name: String = prefix
-        .chars()
-        .filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        .collect();
-    let name = if name.is_empty() { "redlock" } else { &name };
-    format!("{{{name}}}:")
 }
 
 /// Of the memory that a server may use, in percent: where it is full it admits no new locks.
@@ -253,10 +282,7 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
             0 => "no maxmemory".to_owned(),
             most => format!("{} of {} used", size(used), size(most)),
         };
-        let fix = redis_cli(
-            evidence,
-            &["CONFIG", "SET", "maxmemory-policy", "noeviction"],
-        );
+        let fix = config_set(evidence, "maxmemory-policy", "noeviction");
         let finding = if policy == "noeviction" {
             if most > 0 && used.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
                 check.warn(
@@ -297,7 +323,7 @@ pub(super) fn clients(evidence: &Evidence) -> Finding {
         if now.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
             check.warn(
                 format!("{says}: when it is full, redlock can't connect"),
-                "close some, or CONFIG SET maxclients to a larger number",
+                "close some, or raise maxclients: CONFIG SET, and in redis.conf",
             )
         } else {
             check.moot(says)
@@ -312,6 +338,10 @@ pub(super) fn writes(evidence: &Evidence) -> Finding {
             failure: Some((_, error)),
             ..
         }) if refuses_writes(error) => {
+            // The role says so.
+            if matches!(&evidence.info, Ok(info) if info.text("role") == Some("slave")) {
+                return check.unknown(&Unknown::NotAsked);
+            }
             let (says, fix) = in_parts(evidence, error);
             let it = if says.starts_with("is ") { "it " } else { "" };
             let fix = fix.unwrap_or_else(|| "see its log".into());
@@ -345,7 +375,7 @@ fn kept(evidence: &Evidence, info: &Info) -> Kept {
 pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
     let check = Check("persistence", Group::Server);
     by_info(evidence, check, |info| {
-        let append = redis_cli(evidence, &["CONFIG", "SET", "appendonly", "yes"]);
+        let append = config_set(evidence, "appendonly", "yes");
         let has_replicas = info.number("connected_slaves").is_some_and(|many| many > 0);
         let supervisor = info.text("process_supervised");
         let supervisor = supervisor.filter(|it| matches!(*it, "systemd" | "upstart"));

@@ -36,7 +36,7 @@ fn trip(us: u64, ahead_us: i64) -> RoundTrip {
 }
 
 /// A server at which nothing is wrong.
-fn healthy() -> Evidence {
+pub fn healthy() -> Evidence {
     let config = [("save", ""), ("appendfsync", "everysec"), ("timeout", "0")];
     Evidence {
         place: "redis.internal:6379".into(),
@@ -66,6 +66,7 @@ fn healthy() -> Evidence {
             resp3: true,
             refused: None,
             is_subscribed: true,
+            is_sharded: false,
             was_granted: true,
             was_invalidated: true,
         }),
@@ -136,7 +137,8 @@ fn where_nothing_is_wrong_all_is_ok_and_each_check_has_a_name_of_its_own() {
 #[allow(clippy::too_many_lines)] // A table.
 fn what_info_says_is_judged() {
     use Level::{Fail, Ok, Warn};
-    let noeviction = "redis-cli -h redis.internal CONFIG SET maxmemory-policy noeviction";
+    let noeviction =
+        "redis-cli -h redis.internal CONFIG SET maxmemory-policy noeviction  # and in redis.conf";
     let append = "redis-cli -h redis.internal CONFIG SET appendonly yes";
     for (lines, check, level, says, fix) in [
         // Eviction.
@@ -249,13 +251,6 @@ fn what_info_says_is_judged() {
             "",
         ),
         (
-            &["redis_mode:sentinel"],
-            "server",
-            Fail,
-            "holds none",
-            "the primary",
-        ),
-        (
             &["valkey_version:8.1.0", "server_name:valkey"],
             "server",
             Ok,
@@ -320,7 +315,7 @@ fn what_info_says_is_judged() {
             "cluster",
             Fail,
             "redlock: has no hash tag",
-            "--prefix '{redlock}:'",
+            "--url redis-cluster://redis.internal:6379",
         ),
         (
             &["connected_clients:9500"],
@@ -360,6 +355,21 @@ fn a_server_without_an_append_only_file_forgets_and_with_a_supervisor_its_replic
         assert_eq!(judge(&["uptime_in_seconds:3"], save).2, Level::Warn);
         assert_eq!(judge(&["uptime_in_seconds:31"], save).2, Level::Ok);
     }
+}
+
+#[test]
+fn what_is_set_is_written_down_for_the_next_start() {
+    let lines = [
+        "maxmemory_policy:allkeys-lru",
+        "config_file:/etc/redis.conf",
+    ];
+    assert_only(
+        &with_info(&lines),
+        "eviction",
+        Level::Warn,
+        "once there is",
+        "noeviction && redis-cli -h redis.internal CONFIG REWRITE",
+    );
 }
 
 #[test]
@@ -506,6 +516,7 @@ fn sentinel(primary: &str) -> SentinelAnswer {
         quorum: 2,
         sentinels: 3,
         replicas: 1,
+        no_quorum: None,
         down_after: ms(5000),
         failover_timeout: ms(60_000),
     }
@@ -533,6 +544,10 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
         Ok(answer)
     };
     let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
+    let refused = || {
+        let why = "the sentinel at s1 refused the default user: the password for the sentinels in the URL is wrong";
+        Err(Unknown::Failed(why.into()))
+    };
     for (answers, level, says, fix) in [
         (
             vec![one(), one(), one()],
@@ -545,6 +560,18 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
             Level::Warn,
             "2 of 3 agree on a:1; s3:26379 gives no answer",
             "start it",
+        ),
+        (
+            vec![one(), gone(), gone()],
+            Level::Warn,
+            "1 of 3 agree on a:1; s2:26379, s3:26379 give no answer",
+            "start them, or correct",
+        ),
+        (
+            vec![refused(), gone(), refused()],
+            Level::Fail,
+            "the password for the sentinels in the URL is wrong",
+            "correct sentinel_password in the URL",
         ),
         (
             vec![gone(), gone(), gone()],
@@ -562,7 +589,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
             vec![with(|it| it.quorum = 4), one(), one()],
             Level::Fail,
             "the quorum of 4 is more than the 3",
-            "quorum 2",
+            "quorum 2  # on each sentinel",
         ),
         (
             vec![with(|it| it.sentinels = 2)],
@@ -601,8 +628,111 @@ fn a_failover_should_be_over_before_a_lease_ends() {
 }
 
 #[test]
+fn no_failover_is_possible_where_too_few_sentinels_answer() {
+    let one = || Ok(sentinel("a:1"));
+    let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
+    let judge = |answers| {
+        let evidence = by_sentinels(answers);
+        failover(evidence.sentinels.as_ref().unwrap(), MEASURE)
+    };
+    for answers in [vec![one(), one(), gone()], vec![one(), gone()], vec![one()]] {
+        assert_eq!(judge(answers).level, Level::Ok);
+    }
+    let found = judge(vec![one(), gone(), gone()]);
+    assert_eq!(found.level, Level::Fail);
+    let says = "1 of 3 sentinels answer, and a failover needs 2";
+    assert!(found.says.ends_with(says), "{found:?}");
+    // The quorum may be more than the majority.
+    let mut all = sentinel("a:1");
+    all.quorum = 3;
+    assert_eq!(judge(vec![Ok(all), one(), gone()]).level, Level::Fail);
+    // The others aren't in the URL, but it knows of them.
+    let mut alone = sentinel("a:1");
+    alone.no_quorum = Some("1 usable Sentinels".into());
+    let found = judge(vec![Ok(alone)]);
+    assert_eq!(found.level, Level::Fail);
+    assert!(found.says.contains("s1:26379 says"), "{found:?}");
+}
+
+#[test]
+fn a_dead_primary_and_dead_sentinels_are_one_failure_each() {
+    let unconnected = |kind, answers| Evidence {
+        connected: Err(Error::new(kind, "can't reach Redis at a:1".into())),
+        info: Err(Unknown::NotAsked),
+        round_trips: Err(Unknown::NotAsked),
+        probes: Err(Unknown::NotAsked),
+        scripts: Err(Unknown::NotAsked),
+        messages: Err(Unknown::NotAsked),
+        ..by_sentinels(answers)
+    };
+    let failed = |evidence: &Evidence| {
+        let found = all(evidence, &host(), MEASURE).into_iter();
+        let mut failed: Vec<Finding> = found.filter(|it| it.level == Level::Fail).collect();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        failed.remove(0)
+    };
+    let mut down = sentinel("a:1");
+    down.flags = "master,s_down".into();
+    let down = || Ok(down.clone());
+    let evidence = unconnected(ErrorKind::NoPrimary, vec![down(), down(), down()]);
+    let found = failed(&evidence);
+    assert_eq!(found.check, "connection");
+    assert!(found.fix.unwrap().starts_with("start the primary"));
+    let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
+    assert_eq!(found.level, Level::Warn);
+    assert_eq!(found.says, "3 of 3 agree on a:1, which is down");
+
+    let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
+    let found = failed(&unconnected(ErrorKind::Unreachable, vec![gone(), gone()]));
+    assert_eq!(found.check, "sentinels");
+    assert!(found.fix.unwrap().starts_with("start them"));
+}
+
+#[test]
+fn a_sentinel_is_one_failure_though_it_lacks_commands() {
+    let missing = Probe {
+        subject: Subject::Command("set"),
+        verdict: Verdict::Missing,
+    };
+    let evidence = Evidence {
+        probes: Ok(vec![missing]),
+        ..with_info(&["redis_mode:sentinel"])
+    };
+    let found = all(&evidence, &host(), MEASURE);
+    let failed: Vec<&Finding> = found.iter().filter(|it| it.level == Level::Fail).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    let fix = failed[0].fix.as_ref().unwrap();
+    assert!(fix.starts_with("--url redis-sentinel://redis.internal:6379/NAME"));
+}
+
+#[test]
+fn a_replica_is_one_failure_though_it_refuses_writes() {
+    let evidence = Evidence {
+        scripts: Ok(Trial {
+            done: 0,
+            took: ms(1),
+            failure: Some((
+                "acquire",
+                Error::new(ErrorKind::Replica, "is a read-only replica".into()),
+            )),
+        }),
+        ..with_info(&["role:slave", "slave_read_only:1"])
+    };
+    let found = all(&evidence, &host(), MEASURE);
+    let failed: Vec<&Finding> = found.iter().filter(|it| it.level == Level::Fail).collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!(failed[0].check, "role");
+}
+
+#[test]
 fn sync_is_possible_where_the_replicas_confirm() {
     let all = || by_sentinels(vec![Ok(sentinel("a:1"))]);
+    // One of those that they list isn't connected.
+    let listing = |replicas| {
+        let mut answer = sentinel("a:1");
+        answer.replicas = replicas;
+        by_sentinels(vec![Ok(answer)])
+    };
     let plain = |connected: &str, confirmed| Evidence {
         acknowledged: confirmed,
         ..with_info(&[connected])
@@ -620,6 +750,11 @@ fn sync_is_possible_where_the_replicas_confirm() {
             "1 of 2 replicas confirm",
         ),
         (plain("connected_slaves:0", Ok(0)), Level::Ok, "no replica"),
+        (
+            listing(2),
+            Level::Warn,
+            "1 of 2 replicas that the sentinels list",
+        ),
         (
             plain("connected_slaves:1", Err(Unknown::Denied("WAIT"))),
             Level::Unknown,
@@ -676,6 +811,14 @@ fn the_missing_rules_are_named_as_they_are_typed() {
         found.fix.unwrap(),
         "redis-cli -h redis.internal ACL SETUSER jobs +publish"
     );
+    let on_cluster = evidence(vec![probe(Subject::Optional("asking"), Verdict::Denied)]);
+    assert_only(
+        &on_cluster,
+        "permissions",
+        Level::Warn,
+        "+asking, which it needs while nodes fail or slots move",
+        "+asking",
+    );
     let renamed = evidence(vec![
         probe(Subject::Command("eval"), Verdict::Missing),
         probe(Subject::Command("evalsha"), Verdict::Missing),
@@ -691,12 +834,29 @@ fn the_missing_rules_are_named_as_they_are_typed() {
 }
 
 #[test]
+fn on_a_cluster_a_replica_is_added_by_its_own_command() {
+    let evidence = Evidence {
+        knows_replicas: true,
+        prefix_has_tag: true,
+        ..with_info(&["cluster_enabled:1"])
+    };
+    assert_only(
+        &evidence,
+        "sync",
+        Level::Warn,
+        "no replica",
+        "redis-cli --cluster add-node NEW_HOST:PORT redis.internal:6379 --cluster-slave",
+    );
+}
+
+#[test]
 fn without_messages_waiters_poll_and_the_reason_is_said() {
     let heard = |resp3, is_subscribed, refused: Option<&str>| Evidence {
         messages: Ok(Messages {
             resp3,
             refused: refused.map(str::to_owned),
             is_subscribed,
+            is_sharded: false,
             was_granted: false,
             was_invalidated: true,
         }),
@@ -932,19 +1092,19 @@ fn what_is_stored_under_a_name_is_said() {
             named(Some(found(foreign(None))), Vec::new()),
             Level::Fail,
             "has no expiry",
-            "redlock release --force deploy",
+            "first make sure that the program that set it is dead; then redlock release --force deploy",
         ),
         (
             named(None, vec![stranger("redlock:deploy")]),
             Level::Fail,
             "is a sorted set of another program",
-            "another name or --prefix",
+            "choose another name or --prefix",
         ),
         (
             named(None, vec![stranger("a"), stranger("b")]),
             Level::Fail,
             "(and 1 key more)",
-            "RENAME",
+            "may still need",
         ),
     ] {
         assert_only(&evidence, "name", level, says, fix);

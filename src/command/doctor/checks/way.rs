@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
-use super::{Measure, in_parts, micros, redis_cli, rounded_up, short};
+use super::{Measure, config_set, in_parts, micros, redis_cli, rounded_up, short};
 use crate::lock::doctor::{
     ClockOffset, Evidence, SentinelAnswer, SentinelEvidence, Transport, Unknown, Validity,
     best_clock,
@@ -30,11 +30,17 @@ pub(super) fn connection(evidence: &Evidence) -> Finding {
         Err(error) if is_about_tls(evidence, error) => CONNECTION.unknown(&Unknown::NotAsked),
         Err(error) => {
             let (says, fix) = in_parts(evidence, error);
-            if evidence.sentinels.is_some() && error.kind == ErrorKind::Unreachable {
+            if error.kind == ErrorKind::NoPrimary && evidence.sentinels.is_some() {
                 return CONNECTION.fail(
                     says,
                     "start the primary, or wait for the failover; see the sentinels' answers below",
                 );
+            }
+            // Without them it isn't known which server is meant.
+            if let Some(found) = &evidence.sentinels
+                && answers(found).next().is_none()
+            {
+                return CONNECTION.unknown(&Unknown::NotAsked);
             }
             let ping = redis_cli(evidence, &["PING"]);
             let fix = fix.unwrap_or_else(|| match error.kind {
@@ -44,6 +50,7 @@ pub(super) fn connection(evidence: &Evidence) -> Finding {
                 ErrorKind::Unreachable if says.contains("in time") => format!(
                     "a firewall drops what we send, or the server hangs; see whether {ping} answers"
                 ),
+                ErrorKind::Refused => "correct the user or the password".into(),
                 _ => format!("see whether {ping} answers"),
             });
             CONNECTION.fail(says, fix)
@@ -174,7 +181,7 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
                 "the server closes connections that are idle for {}: each renewal needs a new one",
                 format_duration(idle)
             ),
-            redis_cli(evidence, &["CONFIG", "SET", "timeout", "0"]),
+            config_set(evidence, "timeout", "0"),
         );
     }
     let idle = match idle {
@@ -297,14 +304,28 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
     let check = Check("sentinels", Group::Way);
     let (asked, name) = (found.answers.len(), &found.primary);
     let answered = answers(found).count();
-    let silent = found
+    let silent: Vec<(&str, String)> = found
         .answers
         .iter()
-        .find_map(|(place, answer)| answer.as_ref().err().map(|why| (place, why)));
+        .filter_map(|(place, answer)| {
+            let why = answer.as_ref().err()?;
+            Some((place.as_str(), why.to_string()))
+        })
+        .collect();
     let Some((first, answer)) = answers(found).next() else {
-        let why = silent.map_or(String::new(), |(_, why)| why.to_string());
+        // A wrong name or password says more than silence.
+        let told = silent.iter().map(|(_, why)| why.as_str());
+        let told = told
+            .clone()
+            .find(|why| !is_silence(why))
+            .or(told.clone().next());
+        let why = told.unwrap_or_default();
         return match why.split_once("; ") {
-            Some((says, fix)) if !why.starts_with("can't reach") => check.fail(says, fix),
+            None if why.contains("password for the sentinels") => check.fail(
+                why,
+                "correct sentinel_password in the URL, or the file that it names",
+            ),
+            Some((says, fix)) if !is_silence(why) => check.fail(says, fix),
             _ => check.fail(
                 format!("none of {asked} answers: {why}"),
                 "start them, or correct their addresses in the URL",
@@ -320,34 +341,32 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
             "if this lasts longer than a failover, see the sentinels' logs",
         );
     }
-    if answer.flags.contains("down") && evidence.connected.is_err() {
-        return check.fail(
-            format!("they say that {name} at {} is down", answer.primary),
-            "start it, or wait for the failover",
-        );
-    }
-    let known = answers(found)
-        .map(|(_, it)| it.sentinels)
-        .max()
-        .unwrap_or(0);
-    let quorum = answers(found).map(|(_, it)| it.quorum).max().unwrap_or(0);
-    let says = format!("{answered} of {asked} agree on {}", answer.primary);
+    let is_down = answer.flags.contains("down") && evidence.connected.is_err();
+    let (known, quorum) = (known(found), quorum(found));
+    let down = if is_down { ", which is down" } else { "" };
+    let says = format!("{answered} of {asked} agree on {}{down}", answer.primary);
     let finding = if quorum > known {
         check.fail(
             format!("{says}, but the quorum of {quorum} is more than the {known} there are"),
             format!(
-                "{} SENTINEL SET {name} quorum {}",
+                "{} SENTINEL SET {name} quorum {}{EACH}",
                 sentinel_cli(first),
                 known / 2 + 1
             ),
         )
-    } else if let Some((place, why)) = silent {
-        let why = why.to_string();
-        let why = why.strip_prefix("can't reach ").unwrap_or(&why);
+    } else if let Some((_, why)) = silent.first() {
+        let why = why.strip_prefix("can't reach ").unwrap_or(why);
+        let places: Vec<&str> = silent.iter().map(|(place, _)| *place).collect();
+        let (give, fix) = match places.len() {
+            1 => ("gives", "start it, or correct its address in the URL"),
+            _ => ("give", "start them, or correct their addresses in the URL"),
+        };
         check.warn(
-            format!("{says}; {place} gives no answer: {why}"),
-            "start it, or take it out of the URL",
+            format!("{says}; {} {give} no answer: {why}", places.join(", ")),
+            fix,
         )
+    } else if is_down {
+        check.warn(says, "start it, or wait for the failover")
     } else if known < 3 {
         check.warn(
             format!("{says}; {known} in all, so one that fails prevents a failover"),
@@ -357,6 +376,45 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
         check.ok(format!("{says}; quorum {quorum} of {known}"))
     };
     finding.with("quorum", quorum).with("known", known)
+}
+
+/// Follows a command for one sentinel, as they don't tell each other of their settings.
+const EACH: &str = "  # on each sentinel";
+
+fn is_silence(why: &str) -> bool {
+    why.starts_with("can't reach")
+}
+
+/// How many sentinels there are.
+fn known(found: &SentinelEvidence) -> u64 {
+    let known = answers(found).map(|(_, it)| it.sentinels);
+    known.max().unwrap_or(0)
+}
+
+fn quorum(found: &SentinelEvidence) -> u64 {
+    answers(found).map(|(_, it)| it.quorum).max().unwrap_or(0)
+}
+
+/// Why no failover is possible now.
+fn too_few(found: &SentinelEvidence) -> Option<String> {
+    let (known, quorum) = (known(found), quorum(found));
+    // That is said by the other check.
+    if quorum > known {
+        return None;
+    }
+    let count = |many: usize| u64::try_from(many).unwrap_or(u64::MAX);
+    let answered = count(answers(found).count());
+    // The others, which the URL doesn't name, weren't asked.
+    let others = known.saturating_sub(count(found.answers.len()));
+    let most = (answered + others).min(known);
+    let needed = quorum.max(known / 2 + 1);
+    if most < needed {
+        return Some(format!(
+            "{most} of {known} sentinels answer, and a failover needs {needed}"
+        ));
+    }
+    let said = answers(found).find_map(|(place, it)| Some((place, it.no_quorum.as_ref()?)));
+    said.map(|(place, why)| format!("{place} says that none can begin: {why}"))
 }
 
 /// What begins a command for a sentinel.
@@ -379,6 +437,12 @@ pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
     let Some((place, slowest)) = slowest else {
         return check.unknown(&Unknown::NotAsked);
     };
+    if let Some(why) = too_few(found) {
+        return check.fail(
+            format!("if the primary dies none follows: {why}"),
+            "start the sentinels that don't answer",
+        );
+    }
     let down_after = slowest.down_after;
     let (name, ttl) = (&found.primary, measure.ttl);
     let again = 2 * slowest.failover_timeout;
@@ -394,7 +458,7 @@ pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
         check.warn(
             format!("{says}: leases of {} may end before", format_duration(ttl)),
             format!(
-                "{} SENTINEL SET {name} down-after-milliseconds {shorter}",
+                "{} SENTINEL SET {name} down-after-milliseconds {shorter}{EACH}",
                 sentinel_cli(place)
             ),
         )
