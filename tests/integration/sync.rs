@@ -91,6 +91,18 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     let sync = ["run", "-q", "--sync", "all", "a", "--", "true"];
     let runs = |all: &Replicated| outcome(&mut all.redlock(&sync)).code() == Some(0);
     wait_until("it doesn't count any more", || runs(&all));
+    // Nor does its confirmation count for one that could.
+    let connected = |all: &Replicated, replica: usize| {
+        all.servers[replica].info("replication", "master_link_status") == "up"
+    };
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    wait_until("it is connected again", || connected(&all, 2));
+    all.cut_replication(0, 1);
+    outcome(&mut all.redlock(&sync))
+        .assert_code(69)
+        .assert_says(&address(&all, 1));
+    all.servers[0].cli(&["ACL", "SETUSER", "server-1", "on"]);
+    wait_until("the other one is, too", || connected(&all, 1));
     // Nor does one that is dead, once the sentinels know it.
     let mut all = all;
     all.servers[1].kill();
