@@ -130,6 +130,12 @@ impl Info {
         (!value.is_empty()).then_some(value)
     }
 
+    /// `standalone`, `cluster` or `sentinel`; Valkey has another name for the field.
+    pub fn mode(&self) -> &str {
+        let mode = self.text("redis_mode").or(self.text("server_mode"));
+        mode.unwrap_or("standalone")
+    }
+
     pub fn number(&self, field: &str) -> Option<u64> {
         self.text(field)?.parse().ok()
     }

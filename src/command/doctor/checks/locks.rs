@@ -25,7 +25,7 @@ pub(super) fn commands(evidence: &Evidence) -> Finding {
         Ok(probes) => probes,
         Err(why) => return check.unknown(why),
     };
-    if matches!(&evidence.info, Ok(info) if info.text("redis_mode") == Some("sentinel")) {
+    if matches!(&evidence.info, Ok(info) if info.mode() == "sentinel") {
         return check.unknown(&Unknown::NotAsked);
     }
     let (missing, _) = rules(probes, Verdict::Missing);

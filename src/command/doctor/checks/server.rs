@@ -15,7 +15,7 @@ pub(super) fn server(evidence: &Evidence) -> Finding {
     let check = Check("server", Group::Server);
     by_info(evidence, check, |info| {
         let (flavour, version) = flavour(info);
-        let mode = info.text("redis_mode").unwrap_or("standalone");
+        let mode = info.mode();
         let os = info.text("os").unwrap_or_default();
         let service = if os.starts_with("Amazon") || os.contains("ElastiCache") {
             format!(" ({os})")

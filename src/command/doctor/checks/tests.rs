@@ -694,6 +694,8 @@ fn a_sentinel_is_one_failure_though_it_lacks_commands() {
         subject: Subject::Command("set"),
         verdict: Verdict::Missing,
     };
+    let by_valkey = with_info(&["redis_mode:", "server_mode:sentinel"]);
+    assert_eq!(by_valkey.info.unwrap().mode(), "sentinel");
     let evidence = Evidence {
         probes: Ok(vec![missing]),
         ..with_info(&["redis_mode:sentinel"])
