@@ -90,6 +90,10 @@ mod token;
 mod url;
 mod who;
 
+#[cfg(test)]
+#[path = "../../tests/model/mod.rs"]
+mod model;
+
 use std::time::Duration;
 
 use redis::Value;
