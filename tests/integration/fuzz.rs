@@ -9,7 +9,7 @@
 mod plan;
 mod promises;
 mod scripts;
-mod server;
+pub mod server;
 mod world;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

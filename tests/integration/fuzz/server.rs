@@ -84,7 +84,7 @@ return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), expi
 
 /// The server, and two connections to it: one for all that is asked, one for all that is published.
 pub struct Server {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     _process: Process,
     clock: File,
     calls: Connection,
@@ -125,6 +125,8 @@ impl Server {
             .args(SERVER.known(&["--enable-debug-command".into(), "yes".into()]))
             .env("LD_PRELOAD", &shim)
             .env("SIMULATED_CLOCK", &path)
+            // Lua compares texts by their bytes.
+            .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -150,7 +152,7 @@ impl Server {
         let view = load(VIEW);
         ask(&mut ear, &["SUBSCRIBE", "view"]).unwrap();
         let mut server = Self {
-            _dir: dir,
+            dir,
             _process: process,
             clock,
             calls,
@@ -178,6 +180,13 @@ impl Server {
         assert_eq!(left(400), Value::Int(600));
         assert_eq!(left(-3_600_000), Value::Int(3_601_000));
         assert_eq!(left(1_001), Value::Int(-2));
+    }
+
+    /// One more connection.
+    pub fn connect(&self) -> Connection {
+        let socket = self.dir.path().join("redis.sock");
+        let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
+        client.get_connection().unwrap()
     }
 
     /// Forgets everything, subscriptions included.

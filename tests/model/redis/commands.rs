@@ -12,6 +12,7 @@ pub struct Run {
     pub data: Data,
     pub moment: Moment,
     pub published: Vec<(Bytes, Bytes)>,
+    pub heard: Vec<(Bytes, Bytes)>,
     pub writes: usize,
     pub calls: usize,
     pub is_script: bool,
@@ -64,7 +65,8 @@ const fn changes(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> 
     }
 }
 
-const COMMANDS: [Command; 31] = [
+/// In alphabetical order.
+static COMMANDS: [Command; 31] = [
     changes("DEL", -2, Run::del),
     reads("EXISTS", -2, Run::exists),
     changes("FLUSHALL", -1, Run::flushall),
@@ -85,7 +87,7 @@ const COMMANDS: [Command; 31] = [
     reads("PTTL", 2, Run::pttl),
     reads("PUBLISH", 3, Run::publish),
     adds("SET", -3, Run::set),
-    reads("SPUBLISH", 3, Run::publish),
+    reads("SPUBLISH", 3, Run::spublish),
     reads("TIME", 1, Run::time),
     reads("TYPE", 2, Run::kind),
     adds("ZADD", -4, Run::zadd),
@@ -113,11 +115,14 @@ const DENIED: &str = "ERR The user executing the script can't run this command o
 
 #[allow(clippy::unnecessary_wraps)] // All commands have one shape.
 impl Run {
-    pub fn new(data: Data, moment: Moment, is_script: bool) -> Self {
+    /// What has expired is deleted first, as a server may do at any time.
+    pub fn new(mut data: Data, moment: Moment, is_script: bool) -> Self {
+        data.forget_expired(moment.now_ms());
         Self {
             data,
             moment,
             published: Vec::new(),
+            heard: Vec::new(),
             writes: 0,
             calls: 0,
             is_script,
@@ -133,8 +138,9 @@ impl Run {
 
     fn answer(&mut self, words: &[Bytes]) -> Answer {
         let name = words.first().map(|name| name.to_ascii_uppercase());
-        let is_it = |command: &&Command| Some(command.name.as_bytes()) == name.as_deref();
-        let Some(command) = COMMANDS.iter().find(is_it) else {
+        let name = name.unwrap_or_default();
+        let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name));
+        let Ok(command) = found.map(|at| &COMMANDS[at]) else {
             return Err(self.unknown(words));
         };
         let count = i64::try_from(words.len()).unwrap();
@@ -199,7 +205,11 @@ impl Run {
         ))
     }
 
-    fn flushall(&mut self, _words: &[Bytes]) -> Answer {
+    fn flushall(&mut self, words: &[Bytes]) -> Answer {
+        let is_how = |word: &Bytes| [&b"SYNC"[..], b"ASYNC"].contains(&&*word.to_ascii_uppercase());
+        if words.len() > 1 || !words.iter().all(is_how) {
+            return Err(SYNTAX.into());
+        }
         self.writes += usize::from(self.data.clear());
         Ok(Value::Okay)
     }
@@ -568,8 +578,22 @@ impl Run {
 
     fn publish(&mut self, words: &[Bytes]) -> Answer {
         let heard = self.moment.listeners.get(&words[0]).copied();
-        self.published.push((words[0].clone(), words[1].clone()));
-        Ok(Value::Int(heard.unwrap_or(0)))
+        Ok(self.send(words, heard))
+    }
+
+    fn spublish(&mut self, words: &[Bytes]) -> Answer {
+        let heard = self.moment.shard_listeners.get(&words[0]).copied();
+        Ok(self.send(words, heard))
+    }
+
+    fn send(&mut self, words: &[Bytes], heard: Option<i64>) -> Value {
+        let heard = heard.unwrap_or(0);
+        let message = (words[0].clone(), words[1].clone());
+        if heard > 0 {
+            self.heard.push(message.clone());
+        }
+        self.published.push(message);
+        Value::Int(heard)
     }
 
     fn time(&mut self, _words: &[Bytes]) -> Answer {
@@ -579,7 +603,14 @@ impl Run {
         Ok(Value::Array(parts.collect()))
     }
 
-    fn info(&mut self, _words: &[Bytes]) -> Answer {
+    fn info(&mut self, words: &[Bytes]) -> Answer {
+        let has_server = |section: &Bytes| {
+            let sections = [&b"server"[..], b"default", b"all", b"everything"];
+            sections.contains(&&*section.to_ascii_lowercase())
+        };
+        if !words.is_empty() && !words.iter().any(has_server) {
+            return Ok(bulk(b""));
+        }
         let second = |clock: i64| clock.div_euclid(1_000_000);
         let up = second(self.moment.clock_us) - second(self.moment.started_us);
         let text = format!("# Server\r\nredis_version:7.0.15\r\nuptime_in_seconds:{up}\r\n");
@@ -597,6 +628,7 @@ impl Data {
         Evaluated {
             answer,
             published: run.published,
+            heard: run.heard,
             writes: run.writes,
             calls: 1,
         }
@@ -650,11 +682,14 @@ fn between(low: &[u8], high: &[u8]) -> Result<impl Fn(f64) -> bool + use<>, Stri
             Some(number) => (true, number),
             None => (false, word),
         };
-        float(number)
-            .map(|number| (excluded, number))
-            .ok_or(NO_BOUND)
+        // Anything larger than a float counts as infinite here, and nothing as 0.
+        let number = if number.is_empty() { b"0" } else { number };
+        let number = std::str::from_utf8(number).ok()?.parse().ok();
+        let number = number.filter(|number: &f64| !number.is_nan());
+        number.map(|number| (excluded, number))
     };
-    let (low, high) = (bound(low)?, bound(high)?);
+    let low = bound(low).ok_or(NO_BOUND)?;
+    let high = bound(high).ok_or(NO_BOUND)?;
     Ok(move |score| {
         let above = if low.0 { score > low.1 } else { score >= low.1 };
         above
@@ -711,7 +746,7 @@ fn score_text(score: Score) -> String {
 }
 
 /// A number with 17 digits at most, as "%.17g" writes it.
-pub(super) fn number_text(number: f64) -> String {
+pub fn number_text(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "inf" } else { "-inf" }.into();
     }

@@ -102,6 +102,7 @@ impl Interpreter {
         Evaluated {
             answer: answer.unwrap_or_else(|text| error(&text)),
             published: std::mem::take(&mut run.published),
+            heard: std::mem::take(&mut run.heard),
             writes: run.writes,
             calls: run.calls,
         }
@@ -167,8 +168,11 @@ fn functions(lua: &Lua, current: &Rc<RefCell<Current>>) -> mlua::Result<Table> {
     table.set("status_reply", single(lua, "ok")?)?;
     table.set(
         "sha1hex",
-        lua.create_function(|_, text: mlua::LuaString| {
-            let digest = sha1_smol::Sha1::from(&*text.as_bytes()).digest();
+        lua.create_function(|lua, text: mlua::Value| {
+            // What has no text counts as an empty one.
+            let text = lua.coerce_string(text)?;
+            let bytes = text.map(|text| text.as_bytes().to_vec());
+            let digest = sha1_smol::Sha1::from(bytes.unwrap_or_default()).digest();
             Ok(digest.to_string())
         })?,
     )?;

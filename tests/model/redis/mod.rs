@@ -1,12 +1,9 @@
 //! A Redis server in memory, for models: the shipped scripts run in a Lua 5.1 interpreter over a small fake of
-//! the commands that they call. A differential test holds the fake against a real server.
+//! the commands that they call. `tests/integration/fake.rs` holds it against a real server.
 
 pub mod commands;
 pub mod data;
 pub mod lua;
-
-#[cfg(test)]
-mod differential;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +17,10 @@ pub struct Moment {
     pub clock_us: i64,
     /// When the server was started, by the same clock: for INFO.
     pub started_us: i64,
-    /// The channels that are listened to, and by how many.
+    /// The channels that are listened to, and by how many: what PUBLISH answers.
     pub listeners: BTreeMap<Bytes, i64>,
+    /// The same for the channels of a cluster's slots: what SPUBLISH answers.
+    pub shard_listeners: BTreeMap<Bytes, i64>,
     /// Commands that the user may not call, in capitals.
     pub denied: BTreeSet<&'static str>,
     /// No memory is left: what would need some is refused, except after the first write of a script.
@@ -53,6 +52,8 @@ pub struct Evaluated {
     pub answer: redis::Value,
     /// Each channel and message, in order, also those that nobody heard.
     pub published: Vec<(Bytes, Bytes)>,
+    /// Those of them that somebody heard.
+    pub heard: Vec<(Bytes, Bytes)>,
     /// How many commands of it have changed what is stored, also only an expiry.
     pub writes: usize,
     /// How many commands a script has called.
