@@ -131,7 +131,7 @@ const KILL_PAUSE: Duration = Duration::from_millis(10);
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// The state of one run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Session {
     policy: Policy,
     protection: Protection,
@@ -156,6 +156,15 @@ impl Session {
             received: Vec::new(),
             refused: false,
             ended: None,
+        }
+    }
+
+    /// The lease that protects COMMAND, if there is one.
+    #[cfg(test)]
+    pub fn lease(&self) -> Option<Lease> {
+        match self.protection {
+            Protection::Held(lease) => Some(lease),
+            Protection::Lost | Protection::Without => None,
         }
     }
 

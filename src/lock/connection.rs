@@ -147,7 +147,7 @@ pub struct Grant {
 
 impl Grant {
     /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
-    fn parse(message: &str) -> Option<Self> {
+    pub(super) fn parse(message: &str) -> Option<Self> {
         let mut words = message.strip_prefix("granted ")?.split(' ');
         let mut number = |most: u64| -> Option<u64> {
             let number = words.next()?.parse().ok()?;

@@ -1,0 +1,294 @@
+//! What is promised, and whether a state keeps it.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::client::Client;
+use super::redis::Data;
+use super::world::{BOOT, Plain, Rules};
+use crate::lock::Supersede;
+use crate::lock::connection::Call;
+use crate::lock::scripts::ACQUIRE;
+
+/// One promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// No two commands run under leases that haven't run out.
+    OneLease,
+    /// No two commands run.
+    OneCommand,
+    /// A command is dead when its lease ends, unless its redlock is stopped.
+    EndsWithLease,
+    /// Each command that is started has a larger fence than those before it.
+    FenceGrows,
+    /// While a lock is frozen, it is granted to nobody.
+    FreezeHolds,
+    /// Who was superseded in the queue doesn't run.
+    SupersedeHolds,
+    /// After a success no run is started that it does for.
+    OnceHolds,
+    /// A free lock that is waited for is granted within a time.
+    Served(Duration),
+}
+
+/// A promise that a step has broken.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub promise: Promise,
+    pub what: String,
+    /// The command that may not run any more has the smaller fence, so that what checks it refuses it.
+    pub is_fenced: bool,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.promise, self.what)
+    }
+}
+
+/// What has happened, as far as promises depend on it.
+#[derive(Clone, Debug, Hash)]
+pub struct Facts {
+    pub was_stopped: Vec<bool>,
+    pub lost_data: bool,
+    pub set_clock: bool,
+    pub failed_over: bool,
+    /// Whose commands were started, in this order.
+    started: Vec<usize>,
+    fences: Vec<u64>,
+    superseded: Vec<bool>,
+    succeeded: bool,
+    /// Since when no command runs and somebody waits.
+    idle_since: Option<Duration>,
+}
+
+impl Facts {
+    pub fn new(clients: usize) -> Self {
+        Self {
+            was_stopped: vec![false; clients],
+            lost_data: false,
+            set_clock: false,
+            failed_over: false,
+            started: Vec::new(),
+            fences: Vec::new(),
+            superseded: vec![false; clients],
+            succeeded: false,
+            idle_since: None,
+        }
+    }
+
+    /// A script was executed.
+    pub fn executed(
+        &mut self,
+        call: &Call,
+        rules: &Rules,
+        before: &Data,
+        after: &Data,
+        now_ms: i64,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        let keys = &rules.lock.keys;
+        for promise in promises {
+            match promise {
+                Promise::FreezeHolds => {
+                    let frozen = text(before, &[b"HGET", &keys.state, b"frozen"]);
+                    let until = frozen.split(' ').next().and_then(|n| n.parse::<i64>().ok());
+                    let fence = |data| text(data, &[b"HGET", &keys.state, b"fence"]);
+                    if until.is_some_and(|until| until > now_ms) && fence(before) != fence(after) {
+                        return Err(Broken {
+                            promise: *promise,
+                            what: "a grant while the lock is frozen".into(),
+                            is_fenced: false,
+                        });
+                    }
+                }
+                Promise::SupersedeHolds => {
+                    let by = rules.clients.iter().find(|setup| {
+                        setup.wish.queue.supersede != Supersede::Nobody
+                            && call.args.get(3).is_some_and(|token| token == setup.claim.token().as_bytes())
+                    });
+                    let Some(by) = by.filter(|_| call.script.hash == ACQUIRE.hash) else {
+                        continue;
+                    };
+                    let waits = |data, token: &[u8]| {
+                        !text(data, &[b"ZSCORE", &keys.queue, token]).is_empty()
+                    };
+                    let own = by.claim.token().as_bytes();
+                    if !waits(before, own) && waits(after, own) {
+                        for (c, setup) in rules.clients.iter().enumerate() {
+                            self.superseded[c] |= waits(before, setup.claim.token().as_bytes());
+                        }
+                    }
+                }
+                Promise::OnceHolds => {
+                    self.succeeded |=
+                        !text(after, &[b"HGET", &keys.state, b"succeeded"]).is_empty();
+                }
+                Promise::OneLease
+                | Promise::OneCommand
+                | Promise::EndsWithLease
+                | Promise::FenceGrows
+                | Promise::Served(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a state.
+    pub fn look(
+        &mut self,
+        clients: &[Client],
+        plain: Plain,
+        now: Duration,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        let asked = |promise: Promise| promises.contains(&promise);
+        for client in clients {
+            let c = client.number;
+            if client.has_command && !self.started.contains(&c) {
+                if asked(Promise::FenceGrows)
+                    && self.fences.last().is_some_and(|last| *last >= client.fence)
+                {
+                    return Err(Broken {
+                        promise: Promise::FenceGrows,
+                        what: format!(
+                            "run {c} starts with the fence {}, after {:?}",
+                            client.fence, self.fences
+                        ),
+                        is_fenced: false,
+                    });
+                }
+                if asked(Promise::SupersedeHolds) && self.superseded[c] {
+                    return Err(Broken {
+                        promise: Promise::SupersedeHolds,
+                        what: format!("run {c} starts, which was superseded"),
+                        is_fenced: false,
+                    });
+                }
+                let once = client.setup.wish.once_per;
+                if asked(Promise::OnceHolds) && self.succeeded && !once.is_zero() {
+                    return Err(Broken {
+                        promise: Promise::OnceHolds,
+                        what: format!("run {c} starts after a success"),
+                        is_fenced: false,
+                    });
+                }
+                self.started.push(c);
+                self.fences.push(client.fence);
+            }
+            let ends = client.lease.map(|lease| lease.deadline());
+            let is_late = ends.is_some_and(|end| BOOT + now > end.since_boot());
+            if client.has_command
+                && is_late
+                && !client.is_stopped
+                && asked(Promise::EndsWithLease)
+            {
+                return Err(Broken {
+                    promise: Promise::EndsWithLease,
+                    what: format!("the command of run {c} outlives its lease"),
+                    is_fenced: false,
+                });
+            }
+        }
+        self.look_for_two(clients, plain, now, promises)?;
+        self.look_whether_served(clients, plain, now, promises)
+    }
+
+    fn look_for_two(
+        &self,
+        clients: &[Client],
+        plain: Plain,
+        now: Duration,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        for promise in promises {
+            let counts = |client: &&Client| match promise {
+                Promise::OneLease => client.lease.is_some_and(|lease| {
+                    BOOT + now < lease.deadline().since_boot()
+                }),
+                Promise::OneCommand => true,
+                _ => false,
+            };
+            let running: Vec<&Client> = clients
+                .iter()
+                .filter(|client| client.has_command)
+                .filter(counts)
+                .collect();
+            let is_shared = |client: &&Client| {
+                client.setup.wish.limit == crate::lock::Limit::SHARED
+            };
+            let conflict = running.len() > 1 && !running.iter().all(is_shared);
+            if conflict {
+                let names: Vec<String> = running.iter().map(|c| c.number.to_string()).collect();
+                // The one that was started last has the largest fence.
+                let last = self.started.last().and_then(|c| clients.get(*c));
+                let is_fenced = last.is_some_and(|last| {
+                    running
+                        .iter()
+                        .all(|other| other.number == last.number || other.fence < last.fence)
+                });
+                return Err(Broken {
+                    promise: *promise,
+                    what: format!("the commands of the runs {} at once", names.join(" and ")),
+                    is_fenced,
+                });
+            }
+            if let (Plain::Holds(until), false) = (plain, running.is_empty())
+                && now < Duration::from_millis(until)
+            {
+                return Err(Broken {
+                    promise: *promise,
+                    what: format!("the command of run {} and the plain client at once", running[0].number),
+                    is_fenced: false,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn look_whether_served(
+        &mut self,
+        clients: &[Client],
+        plain: Plain,
+        now: Duration,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        let bound = promises.iter().find_map(|promise| match promise {
+            Promise::Served(bound) => Some(*bound),
+            _ => None,
+        });
+        let Some(bound) = bound else {
+            return Ok(());
+        };
+        let someone_waits = clients
+            .iter()
+            .any(|client| client.waits() && !client.is_stopped);
+        let is_used =
+            clients.iter().any(|client| client.has_command) || matches!(plain, Plain::Holds(_));
+        if is_used || !someone_waits {
+            self.idle_since = None;
+            return Ok(());
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        if now - since > bound {
+            return Err(Broken {
+                promise: Promise::Served(bound),
+                what: format!("nobody has the lock since {since:?}, and somebody waits"),
+                is_fenced: false,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A text that a command finds; empty where there is none.
+fn text(data: &Data, words: &[&[u8]]) -> String {
+    // Looked at when nothing that is wanted has an expiry near.
+    match data.clone().command(&super::redis::Moment::at(0), words).answer {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Value::Double(number) => number.to_string(),
+        _ => String::new(),
+    }
+}
