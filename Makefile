@@ -7,6 +7,8 @@
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
+# make model    all states of the protocol in small, with what is made wrong on purpose: about an hour
+# make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
@@ -37,7 +39,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 5
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz model simulate bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -107,6 +109,17 @@ fuzz:
 	@scripts/setup test
 	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
 	    $(CARGO) test --locked --test integration fuzz:: -- --nocapture
+
+model:
+	@scripts/setup test
+	MODEL_STATES=$(or $(STATES),30000000) MODEL_ONLY="$(ONLY)" \
+	    $(CARGO) test --locked --profile model --bin redlock model::scenarios -- --nocapture --test-threads 1
+
+# A seed is two hours.
+simulate:
+	@scripts/setup test
+	SIMULATE_SEEDS=$$(( $(or $(HOURS),1000) / 2 )) SIMULATE_MINUTES=120 SIMULATE_SEED=$(SEED) \
+	    $(CARGO) test --locked --profile model --bin redlock model::simulate -- --nocapture
 
 bench:
 	@scripts/setup bench

@@ -2,6 +2,7 @@
 //! what carries out their decisions (`command/acquisition/attempt.rs`, `command/run/supervise.rs`,
 //! `renewer.rs`) in short, over a network and a clock that are simulated.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::network::{Incoming, Network, Request};
+use super::world::digest_of;
 use crate::clock::Moment;
 use crate::lease::{Lease, LeaseEvent, Terms, confirm_timeout, try_timeout};
 use crate::lock::claim::{acquired, checked, released, renewed};
@@ -104,6 +106,18 @@ pub struct Client {
     check_due: Option<Moment>,
     checks: Pace,
     grant: Option<Duration>,
+    /// A number for all of it, once it was wanted.
+    digest: Digest,
+}
+
+/// The same for all, so that it isn't a part of what it is made of.
+#[derive(Clone, Default)]
+struct Digest(Cell<Option<u128>>);
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
 }
 
 impl Client {
@@ -121,7 +135,29 @@ impl Client {
             check_due: None,
             checks: Pace::default(),
             grant: None,
+            digest: Digest::default(),
         }
+    }
+
+    /// To be changed: its digest is another one then.
+    pub fn changed(self: &mut Rc<Self>) -> &mut Self {
+        let client = Rc::make_mut(self);
+        client.digest.0.set(None);
+        client
+    }
+
+    /// A number for its state: the same for two that can't be told apart.
+    pub fn digest(&self) -> u128 {
+        let known = self.digest.0.get();
+        let digest = known.unwrap_or_else(|| digest_of(&format!("{self:?}")));
+        self.digest.0.set(Some(digest));
+        digest
+    }
+
+    /// The channel on which it is notified.
+    pub fn channel(&self) -> Vec<u8> {
+        let claim = &self.setup.claim;
+        claim.lock().channel_of(&claim.id())
     }
 
     /// Whether it does something on its own, now or later.
@@ -236,7 +272,9 @@ impl Client {
         match &self.stage {
             Stage::Waiting(_) => {
                 let event = match incoming {
-                    Incoming::Answer(value) => wait::Event::Answered(answer(value).and_then(acquired)),
+                    Incoming::Answer(value) => {
+                        wait::Event::Answered(answer(value).and_then(acquired))
+                    }
                     Incoming::NotReplicated => {
                         wait::Event::Answered(Err(failure(ErrorKind::NotReplicated)))
                     }
@@ -265,7 +303,9 @@ impl Client {
         now: Moment,
         network: &mut Network,
     ) {
-        let is_renewal = self.pending.is_some_and(|pending| pending.task != Task::Release);
+        let is_renewal = self
+            .pending
+            .is_some_and(|pending| pending.task != Task::Release);
         match incoming {
             Incoming::Answer(_) | Incoming::NotReplicated if is_renewal => {
                 self.ask(Task::Release, now, network);
@@ -378,7 +418,13 @@ impl Client {
             self.pending = None;
             network.close(self.number);
             match (&self.stage, pending.task) {
-                (Stage::Releasing { is_second_try: true, .. }, Task::Release) => self.end(network),
+                (
+                    Stage::Releasing {
+                        is_second_try: true,
+                        ..
+                    },
+                    Task::Release,
+                ) => self.end(network),
                 (Stage::Releasing { .. }, _) => self.release_again(now, network),
                 (_, Task::Renew | Task::Check) => {
                     self.learn(LeaseEvent::RenewalFailed, now, network);
@@ -531,21 +577,21 @@ impl Client {
                     | wait::Action::Show { .. }
                     | wait::Action::ShowOutage { .. }
                     | wait::Action::ShowAnswer => {}
-                    wait::Action::End(end) => return self.on_wait_end(end, now, network),
+                    wait::Action::End(end) => return self.on_wait_end(&end, now, network),
                 }
             }
         }
     }
 
-    fn on_wait_end(&mut self, end: wait::End, now: Moment, network: &mut Network) {
+    fn on_wait_end(&mut self, end: &wait::End, now: Moment, network: &mut Network) {
         let Stage::Waiting(wait) = &self.stage else {
             return;
         };
         match end {
-            wait::End::Acquired { lease, fence, .. } => self.run(lease, fence, now, network),
+            wait::End::Acquired { lease, fence, .. } => self.run(*lease, *fence, now, network),
             wait::End::Granted { lease, grant, .. } => {
                 self.grant = Some(grant.lasting.saturating_sub(self.setup.terms.clock_skew));
-                self.run(lease, grant.fence, now, network);
+                self.run(*lease, grant.fence, now, network);
             }
             _ if wait.is_known() => self.release(ReleaseMode::Unused, now, network),
             _ => self.end(network),

@@ -6,6 +6,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::promises::Broken;
 use super::world::{Step, World};
 
+/// The steps from the start to a state.
+pub type Way = Vec<Step>;
+
 /// What was found.
 pub struct Explored {
     pub states: usize,
@@ -14,8 +17,8 @@ pub struct Explored {
     pub transitions: usize,
     /// All states within the rules were visited.
     pub is_exhausted: bool,
-    /// How often somebody had the lock at the end.
-    pub broken: Option<(Broken, Vec<Step>)>,
+    /// The promise that was broken, and how.
+    pub broken: Option<(Broken, Way)>,
 }
 
 /// Digests are random already.
@@ -93,7 +96,9 @@ fn successors(world: &World) -> Vec<Successor> {
         let next: Vec<Successor> = steps.into_iter().map(after).collect();
         let is_quiet = |(step, next): &Successor| {
             matches!(step, Step::CommandEnds(_))
-                || next.as_ref().is_ok_and(|next| next.clients[c].has_command == had)
+                || next
+                    .as_ref()
+                    .is_ok_and(|next| next.clients[c].has_command == had)
         };
         if next.iter().all(is_quiet) {
             return next;
@@ -102,7 +107,7 @@ fn successors(world: &World) -> Vec<Successor> {
     world.steps().into_iter().map(after).collect()
 }
 
-fn way_to(ways: &[(u32, Step)], mut at: u32) -> Vec<Step> {
+fn way_to(ways: &[(u32, Step)], mut at: u32) -> Way {
     let mut way = Vec::new();
     while at != 0 {
         let (from, step) = ways[at as usize];
@@ -119,7 +124,7 @@ pub fn told(mut world: World, way: &[Step]) -> String {
     for step in way {
         let at = world.now.as_millis();
         let what = match step {
-            Step::Deed(n) => world.rules.deeds[*n].name().to_owned(),
+            Step::Deed(n) => world.rules.deeds[*n].name.to_owned(),
             other => other.to_string(),
         };
         let kept = world.apply(*step);

@@ -6,13 +6,16 @@
 //! - `client`: one run; `network`: what is under way; `world`: a state, and the steps from it.
 //! - `promises`: what has to hold in each state; `explore`: breadth-first over all of them.
 //! - `scenarios`: who there is, and what may go wrong.
+//! - `simulate`: one long way through it, drawn from a seed.
 
 mod client;
 mod explore;
+mod figure;
 mod network;
 mod promises;
 #[allow(dead_code, unused_imports)]
 // The models use a part of it, and the differential test another.
 pub mod redis;
 mod scenarios;
+mod simulate;
 mod world;

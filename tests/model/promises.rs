@@ -1,12 +1,12 @@
 //! What is promised, and whether a state keeps it.
 
 use std::fmt;
+use std::rc::Rc;
 use std::time::Duration;
-
-use redis::Value;
 
 use super::client::Client;
 use super::redis::Data;
+use super::redis::data::Content;
 use super::world::{BOOT, Plain, Rules};
 use crate::lock::Supersede;
 use crate::lock::connection::Call;
@@ -21,7 +21,7 @@ pub enum Promise {
     OneCommand,
     /// A command is dead when its lease ends, unless its redlock is stopped.
     EndsWithLease,
-    /// Each command that is started has a larger fence than those before it.
+    /// Of the commands that are started, the one whose grant came later has the larger fence.
     FenceGrows,
     /// While a lock is frozen, it is granted to nobody.
     FreezeHolds,
@@ -51,12 +51,12 @@ impl fmt::Display for Broken {
 /// What has happened, as far as promises depend on it.
 #[derive(Clone, Debug, Hash)]
 pub struct Facts {
-    pub was_stopped: Vec<bool>,
     pub lost_data: bool,
-    pub set_clock: bool,
-    pub failed_over: bool,
+    /// The fences of all grants, in their order.
+    granted: Vec<u64>,
     /// Whose commands were started, in this order.
     started: Vec<usize>,
+    /// Their fences.
     fences: Vec<u64>,
     superseded: Vec<bool>,
     succeeded: bool,
@@ -64,19 +64,30 @@ pub struct Facts {
     idle_since: Option<Duration>,
 }
 
+/// How many grants are remembered where runs come again and again.
+const REMEMBERED: usize = 50;
+
 impl Facts {
     pub fn new(clients: usize) -> Self {
         Self {
-            was_stopped: vec![false; clients],
             lost_data: false,
-            set_clock: false,
-            failed_over: false,
+            granted: Vec::new(),
             started: Vec::new(),
             fences: Vec::new(),
             superseded: vec![false; clients],
             succeeded: false,
             idle_since: None,
         }
+    }
+
+    /// Another run comes in the place of one that is over.
+    pub fn begins_again(&mut self, c: usize) {
+        self.started.retain(|started| *started != c);
+        self.superseded[c] = false;
+        // Those of long ago say nothing any more.
+        let old = self.granted.len().saturating_sub(REMEMBERED);
+        self.granted.drain(..old);
+        self.fences.retain(|fence| self.granted.contains(fence));
     }
 
     /// A script was executed.
@@ -90,12 +101,20 @@ impl Facts {
         promises: &[Promise],
     ) -> Result<(), Broken> {
         let keys = &rules.lock.keys;
+        let fence = |data| field(data, &keys.state, b"fence");
         for promise in promises {
             match promise {
+                Promise::FenceGrows => {
+                    let granted = fence(after);
+                    if granted != fence(before)
+                        && let Ok(granted) = granted.parse()
+                    {
+                        self.granted.push(granted);
+                    }
+                }
                 Promise::FreezeHolds => {
-                    let frozen = text(before, &[b"HGET", &keys.state, b"frozen"]);
+                    let frozen = field(before, &keys.state, b"frozen");
                     let until = frozen.split(' ').next().and_then(|n| n.parse::<i64>().ok());
-                    let fence = |data| text(data, &[b"HGET", &keys.state, b"fence"]);
                     if until.is_some_and(|until| until > now_ms) && fence(before) != fence(after) {
                         return Err(Broken {
                             promise: *promise,
@@ -107,14 +126,15 @@ impl Facts {
                 Promise::SupersedeHolds => {
                     let by = rules.clients.iter().find(|setup| {
                         setup.wish.queue.supersede != Supersede::Nobody
-                            && call.args.get(3).is_some_and(|token| token == setup.claim.token().as_bytes())
+                            && call
+                                .args
+                                .get(3)
+                                .is_some_and(|token| token == setup.claim.token().as_bytes())
                     });
                     let Some(by) = by.filter(|_| call.script.hash == ACQUIRE.hash) else {
                         continue;
                     };
-                    let waits = |data, token: &[u8]| {
-                        !text(data, &[b"ZSCORE", &keys.queue, token]).is_empty()
-                    };
+                    let waits = |data, token: &[u8]| is_member(data, &keys.queue, token);
                     let own = by.claim.token().as_bytes();
                     if !waits(before, own) && waits(after, own) {
                         for (c, setup) in rules.clients.iter().enumerate() {
@@ -123,13 +143,11 @@ impl Facts {
                     }
                 }
                 Promise::OnceHolds => {
-                    self.succeeded |=
-                        !text(after, &[b"HGET", &keys.state, b"succeeded"]).is_empty();
+                    self.succeeded |= !field(after, &keys.state, b"succeeded").is_empty();
                 }
                 Promise::OneLease
                 | Promise::OneCommand
                 | Promise::EndsWithLease
-                | Promise::FenceGrows
                 | Promise::Served(_) => {}
             }
         }
@@ -139,7 +157,7 @@ impl Facts {
     /// Looks at a state.
     pub fn look(
         &mut self,
-        clients: &[Client],
+        clients: &[Rc<Client>],
         plain: Plain,
         now: Duration,
         promises: &[Promise],
@@ -148,9 +166,14 @@ impl Facts {
         for client in clients {
             let c = client.number;
             if client.has_command && !self.started.contains(&c) {
-                if asked(Promise::FenceGrows)
-                    && self.fences.last().is_some_and(|last| *last >= client.fence)
-                {
+                let place = |fence: u64| self.granted.iter().rposition(|granted| *granted == fence);
+                let own = place(client.fence);
+                // Of those that are granted together only the last is known.
+                let is_out_of_order = |&other: &u64| {
+                    let places = place(other).zip(own);
+                    places.is_some_and(|(of_other, own)| (of_other < own) != (other < client.fence))
+                };
+                if asked(Promise::FenceGrows) && self.fences.iter().any(is_out_of_order) {
                     return Err(Broken {
                         promise: Promise::FenceGrows,
                         what: format!(
@@ -180,10 +203,7 @@ impl Facts {
             }
             let ends = client.lease.map(|lease| lease.deadline());
             let is_late = ends.is_some_and(|end| BOOT + now > end.since_boot());
-            if client.has_command
-                && is_late
-                && !client.is_stopped
-                && asked(Promise::EndsWithLease)
+            if client.has_command && is_late && !client.is_stopped && asked(Promise::EndsWithLease)
             {
                 return Err(Broken {
                     promise: Promise::EndsWithLease,
@@ -198,28 +218,30 @@ impl Facts {
 
     fn look_for_two(
         &self,
-        clients: &[Client],
+        clients: &[Rc<Client>],
         plain: Plain,
         now: Duration,
         promises: &[Promise],
     ) -> Result<(), Broken> {
         for promise in promises {
-            let counts = |client: &&Client| match promise {
-                Promise::OneLease => client.lease.is_some_and(|lease| {
-                    BOOT + now < lease.deadline().since_boot()
-                }),
+            let counts = |client: &&Rc<Client>| match promise {
+                Promise::OneLease => client
+                    .lease
+                    .is_some_and(|lease| BOOT + now < lease.deadline().since_boot()),
                 Promise::OneCommand => true,
                 _ => false,
             };
-            let running: Vec<&Client> = clients
+            let running: Vec<&Rc<Client>> = clients
                 .iter()
                 .filter(|client| client.has_command)
                 .filter(counts)
                 .collect();
-            let is_shared = |client: &&Client| {
-                client.setup.wish.limit == crate::lock::Limit::SHARED
-            };
-            let conflict = running.len() > 1 && !running.iter().all(is_shared);
+            let limits = running
+                .iter()
+                .map(|client| client.setup.wish.limit.number());
+            let conflict = limits
+                .min()
+                .is_some_and(|limit| running.len() > limit as usize);
             if conflict {
                 let names: Vec<String> = running.iter().map(|c| c.number.to_string()).collect();
                 // The one that was started last has the largest fence.
@@ -240,7 +262,10 @@ impl Facts {
             {
                 return Err(Broken {
                     promise: *promise,
-                    what: format!("the command of run {} and the plain client at once", running[0].number),
+                    what: format!(
+                        "the command of run {} and the plain client at once",
+                        running[0].number
+                    ),
                     is_fenced: false,
                 });
             }
@@ -250,7 +275,7 @@ impl Facts {
 
     fn look_whether_served(
         &mut self,
-        clients: &[Client],
+        clients: &[Rc<Client>],
         plain: Plain,
         now: Duration,
         promises: &[Promise],
@@ -272,7 +297,7 @@ impl Facts {
             return Ok(());
         }
         let since = *self.idle_since.get_or_insert(now);
-        if now - since > bound {
+        if now.saturating_sub(since) > bound {
             return Err(Broken {
                 promise: Promise::Served(bound),
                 what: format!("nobody has the lock since {since:?}, and somebody waits"),
@@ -283,12 +308,19 @@ impl Facts {
     }
 }
 
-/// A text that a command finds; empty where there is none.
-fn text(data: &Data, words: &[&[u8]]) -> String {
+/// A field of a hash; empty where there is none.
+fn field(data: &Data, key: &[u8], field: &[u8]) -> String {
     // Looked at when nothing that is wanted has an expiry near.
-    match data.clone().command(&super::redis::Moment::at(0), words).answer {
-        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Value::Double(number) => number.to_string(),
+    let entry = data.get(0, key).map(|entry| &*entry.content);
+    match entry {
+        Some(Content::Hash(fields)) => fields.get(field).map_or(String::new(), |value| {
+            String::from_utf8_lossy(value).into_owned()
+        }),
         _ => String::new(),
     }
+}
+
+fn is_member(data: &Data, key: &[u8], member: &[u8]) -> bool {
+    let entry = data.get(0, key).map(|entry| &*entry.content);
+    matches!(entry, Some(Content::Sorted(members)) if members.iter().any(|(_, own)| own == member))
 }

@@ -27,21 +27,10 @@ pub const BOOT: Duration = Duration::from_secs(1000);
 /// The scripts that the servers run in place of those that are shipped.
 pub type Replaced = Vec<(&'static str, &'static str)>;
 
-/// What a person, or another program, does in between.
-#[derive(Clone)]
-pub enum Deed {
-    /// A script of ours.
-    Call(&'static str, Rc<Call>),
-    /// A command on the server.
-    Command(&'static str, Vec<Vec<u8>>),
-}
-
-impl Deed {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Call(name, _) | Self::Command(name, _) => name,
-        }
-    }
+/// What a person does in between, with a script of ours.
+pub struct Deed {
+    pub name: &'static str,
+    pub call: Call,
 }
 
 /// A client that does `SET key token NX PX ttl`, and trusts in that.
@@ -128,10 +117,56 @@ impl Rules {
     }
 }
 
+/// Two hashes at once, as one might be the same by chance for two of many millions.
+struct Hashers(DefaultHasher, DefaultHasher);
+
+impl Hashers {
+    fn new() -> Self {
+        let mut second = DefaultHasher::new();
+        1.hash(&mut second);
+        Self(DefaultHasher::new(), second)
+    }
+
+    fn both(&self) -> u128 {
+        u128::from(self.0.finish()) << 64 | u128::from(self.1.finish())
+    }
+}
+
+impl Hasher for Hashers {
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+        self.1.write(bytes);
+    }
+}
+
+/// A number for something: the same for what is the same.
+pub fn digest_of(what: &impl Hash) -> u128 {
+    let mut hasher = Hashers::new();
+    what.hash(&mut hasher);
+    hasher.both()
+}
+
+/// What a server has stored, with a number for it.
+pub struct Stored {
+    pub data: Data,
+    digest: u128,
+}
+
+impl Stored {
+    fn new(data: Data) -> Rc<Self> {
+        let digest = digest_of(&data);
+        Rc::new(Self { data, digest })
+    }
+}
+
 /// One server.
 #[derive(Clone)]
 pub struct Node {
-    pub data: Rc<Data>,
+    pub stored: Rc<Stored>,
     pub clock_ahead: i64,
     /// How much of the primary's log it has for certain.
     confirmed: usize,
@@ -219,11 +254,16 @@ impl fmt::Display for Step {
             Self::Resume(c) => write!(f, "run {c} goes on"),
             Self::Advance => write!(f, "time passes"),
             Self::LoseRequest(c) => write!(f, "FAULT: run {c} loses its connection"),
-            Self::LoseAnswer(c) => write!(f, "FAULT: run {c} loses its connection after its request was done"),
+            Self::LoseAnswer(c) => write!(
+                f,
+                "FAULT: run {c} loses its connection after its request was done"
+            ),
             Self::LoseMessage(c) => write!(f, "FAULT: a message to run {c} is lost"),
             Self::Repeat(c) => write!(f, "FAULT: the server gets a request of run {c} twice"),
             Self::LetThrough(c) => write!(f, "what run {c} sends and gets goes on"),
-            Self::HoldUp(c, Delay::Answers) => write!(f, "FAULT: what run {c} is to get is held up"),
+            Self::HoldUp(c, Delay::Answers) => {
+                write!(f, "FAULT: what run {c} is to get is held up")
+            }
             Self::HoldUp(c, _) => write!(f, "FAULT: what run {c} sends and gets is held up"),
             Self::Kill(c) => write!(f, "FAULT: run {c} is killed"),
             Self::Vanish(c) => write!(f, "FAULT: the host of run {c} is gone"),
@@ -232,7 +272,9 @@ impl fmt::Display for Step {
             Self::Delete(n) => write!(f, "FAULT: key {n} is deleted"),
             Self::Restart => write!(f, "FAULT: the server restarts without its data"),
             Self::SetClock(by) => write!(f, "FAULT: the server's clock is set by {by} ms"),
-            Self::FailOver(to, at) => write!(f, "FAULT: node {to} becomes the primary with {at} writes"),
+            Self::FailOver(to, at) => {
+                write!(f, "FAULT: node {to} becomes the primary with {at} writes")
+            }
         }
     }
 }
@@ -244,9 +286,9 @@ pub struct World {
     pub now: Duration,
     pub nodes: Vec<Node>,
     /// What the primary had after each write since it became that.
-    log: Vec<Rc<Data>>,
+    log: Vec<Rc<Stored>>,
     pub network: Network,
-    pub clients: Vec<Client>,
+    pub clients: Vec<Rc<Client>>,
     pub plain: Plain,
     deeds_done: usize,
     pub faults_left: u8,
@@ -255,7 +297,7 @@ pub struct World {
 
 impl World {
     pub fn new(rules: &Rc<Rules>, keeps_strays: bool) -> Self {
-        let empty = Rc::new(Data::default());
+        let empty = Stored::new(Data::default());
         let clients = rules.clients.iter().cloned().enumerate();
         let count = rules.clients.len();
         Self {
@@ -264,7 +306,7 @@ impl World {
                 .nodes
                 .iter()
                 .map(|&clock_ahead| Node {
-                    data: Rc::clone(&empty),
+                    stored: Rc::clone(&empty),
                     clock_ahead,
                     confirmed: 0,
                     is_up: true,
@@ -272,7 +314,9 @@ impl World {
                 .collect(),
             log: vec![empty],
             network: Network::new(count, keeps_strays),
-            clients: clients.map(|(n, setup)| Client::new(n, setup)).collect(),
+            clients: clients
+                .map(|(n, setup)| Rc::new(Client::new(n, setup)))
+                .collect(),
             plain: if rules.has_plain {
                 Plain::New
             } else {
@@ -296,40 +340,36 @@ impl World {
     /// The clock of a node, in microseconds since 1970.
     fn clock_us(&self, node: usize) -> i64 {
         let since = i64::try_from(self.now.as_micros()).expect("a time that fits");
-        (START_MS + self.nodes[node].clock_ahead) * 1000 + since
+        // A grant and one that follows it, after all was deleted, are at least so much apart.
+        let later = i64::from(self.facts.lost_data);
+        (START_MS + self.nodes[node].clock_ahead) * 1000 + since + later
     }
 
     /// A number for the state: the same for two that can't be told apart.
     pub fn digest(&self) -> u128 {
-        let mut text = String::with_capacity(4096);
+        let mut hasher = Hashers::new();
+        self.now.hash(&mut hasher);
         for client in &self.clients {
-            fmt::Write::write_fmt(&mut text, format_args!("{client:?}")).expect("memory");
+            client.digest().hash(&mut hasher);
         }
-        let half = |seed: u64| {
-            let mut hasher = DefaultHasher::new();
-            seed.hash(&mut hasher);
-            self.now.hash(&mut hasher);
-            for node in &self.nodes {
-                node.data.hash(&mut hasher);
-                (node.clock_ahead, node.confirmed, node.is_up).hash(&mut hasher);
-            }
-            if self.nodes.len() > 1 {
-                self.log.hash(&mut hasher);
-            }
-            text.hash(&mut hasher);
-            for link in &self.network.links {
-                hash_link(link.as_ref(), &mut hasher);
-            }
-            for stray in &self.network.strays {
-                stray.node.hash(&mut hasher);
-                hash_call(&stray.call, &mut hasher);
-            }
-            (self.network.primary, &self.network.delays).hash(&mut hasher);
-            (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
-            self.facts.hash(&mut hasher);
-            hasher.finish()
-        };
-        u128::from(half(1)) << 64 | u128::from(half(2))
+        for node in &self.nodes {
+            node.stored.digest.hash(&mut hasher);
+            (node.clock_ahead, node.confirmed, node.is_up).hash(&mut hasher);
+        }
+        for data in &self.log {
+            data.digest.hash(&mut hasher);
+        }
+        for link in &self.network.links {
+            hash_link(link.as_ref(), &mut hasher);
+        }
+        for stray in &self.network.strays {
+            stray.node.hash(&mut hasher);
+            hash_call(&stray.call, &mut hasher);
+        }
+        (self.network.primary, &self.network.delays).hash(&mut hasher);
+        (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
+        self.facts.hash(&mut hasher);
+        hasher.both()
     }
 
     /// All that can happen next.
@@ -419,7 +459,12 @@ impl World {
             );
             let releases = matches!(client.stage, Stage::Releasing { .. });
             let is_held_up = self.network.delays[c] != Delay::None;
-            if is_asking || closes || releases || is_held_up || (self.rules.may_interrupt && client.waits()) {
+            if is_asking
+                || closes
+                || releases
+                || is_held_up
+                || (self.rules.may_interrupt && client.waits())
+            {
                 continue;
             }
             let mut steps = Vec::new();
@@ -496,7 +541,13 @@ impl World {
                 }
             }
             Kind::Delete => {
-                if self.nodes[self.network.primary].data.entries().next().is_some() {
+                if self.nodes[self.network.primary]
+                    .stored
+                    .data
+                    .entries()
+                    .next()
+                    .is_some()
+                {
                     steps.extend((0..=6).map(Step::Delete));
                 }
             }
@@ -527,7 +578,7 @@ impl World {
     }
 
     /// The next moment at which something is due, within the horizon.
-    fn next_moment(&self) -> Option<Duration> {
+    pub fn next_moment(&self) -> Option<Duration> {
         let of_clients = self.clients.iter().flat_map(|client| {
             let deadline = client.lease.filter(|_| client.has_command);
             // One that is stopped doesn't look, and what holds without it is to be seen after that.
@@ -535,11 +586,17 @@ impl World {
             client.due().into_iter().chain(over)
         });
         let of_clients = of_clients.map(|moment| moment.since_boot().saturating_sub(BOOT));
-        let of_keys = self.nodes.iter().filter(|node| node.is_up).flat_map(|node| {
-            let clock = START_MS + node.clock_ahead;
-            let ends = node.data.expiries();
-            ends.map(move |(_, at)| Duration::from_millis(u64::try_from(at + 1 - clock).unwrap_or(0)))
-        });
+        let of_keys = self
+            .nodes
+            .iter()
+            .filter(|node| node.is_up)
+            .flat_map(|node| {
+                let clock = START_MS + node.clock_ahead;
+                let ends = node.stored.data.expiries();
+                ends.map(move |(_, at)| {
+                    Duration::from_millis(u64::try_from(at + 1 - clock).unwrap_or(0))
+                })
+            });
         let of_plain = match self.plain {
             Plain::Holds(until) => Some(Duration::from_millis(until)),
             _ => None,
@@ -559,10 +616,12 @@ impl World {
         }
         let now = self.moment();
         match step {
-            Step::Start(c) => self.clients[c].start(now, &mut self.network),
-            Step::Interrupt(c) => self.clients[c].interrupt(now, &mut self.network),
-            Step::CommandEnds(c) => self.clients[c].command_ends(now, &mut self.network),
-            Step::Tick(c) => self.clients[c].tick(now, &mut self.network),
+            Step::Start(c) => self.clients[c].changed().start(now, &mut self.network),
+            Step::Interrupt(c) => self.clients[c].changed().interrupt(now, &mut self.network),
+            Step::CommandEnds(c) => self.clients[c]
+                .changed()
+                .command_ends(now, &mut self.network),
+            Step::Tick(c) => self.clients[c].changed().tick(now, &mut self.network),
             Step::Serve(c, by) => self.serve(c, by)?,
             Step::Receive(c) => self.receive(c),
             Step::ServeStray(n) => {
@@ -573,7 +632,7 @@ impl World {
             }
             Step::Plain => self.plain_goes_on(),
             Step::Deed(n) => self.deed(n)?,
-            Step::Resume(c) => self.clients[c].resume(now, &mut self.network),
+            Step::Resume(c) => self.clients[c].changed().resume(now, &mut self.network),
             Step::LetThrough(c) => self.network.delays[c] = Delay::None,
             Step::HoldUp(c, delay) => self.network.delays[c] = delay,
             Step::Advance => {
@@ -595,18 +654,17 @@ impl World {
                 self.execute(node, &request.call, None)?;
             }
             Step::Kill(c) => {
-                self.clients[c].die();
+                self.clients[c].changed().die();
                 self.network.close(c);
             }
             Step::Vanish(c) => {
-                self.clients[c].die();
+                self.clients[c].changed().die();
                 if let Some(link) = &mut self.network.links[c] {
                     link.is_abandoned = true;
                 }
             }
             Step::Stop(c) => {
-                self.clients[c].is_stopped = true;
-                self.facts.was_stopped[c] = true;
+                self.clients[c].changed().is_stopped = true;
             }
             Step::Delete(n) => self.delete(n),
             Step::Restart => {
@@ -617,7 +675,6 @@ impl World {
             }
             Step::SetClock(by) => {
                 self.nodes[self.network.primary].clock_ahead += by;
-                self.facts.set_clock = true;
             }
             Step::FailOver(to, at) => self.fail_over(to, at),
         }
@@ -636,7 +693,9 @@ impl World {
         let now = self.moment();
         let link = self.network.links[c].as_mut().expect("a connection");
         let incoming = link.incoming.pop_front().expect("something");
-        self.clients[c].receive(incoming, now, &mut self.network);
+        self.clients[c]
+            .changed()
+            .receive(incoming, now, &mut self.network);
     }
 
     /// The server does what is asked first over a connection.
@@ -685,11 +744,14 @@ impl World {
     fn execute(&mut self, node: usize, call: &Call, c: Option<usize>) -> Result<Value, Broken> {
         let rules = Rc::clone(&self.rules);
         let clock = self.clock_us(node);
-        let mut data = (*self.nodes[node].data).clone();
+        let mut data = self.nodes[node].stored.data.clone();
         let mut moment = super::redis::Moment::at(clock);
         for (c, link) in self.network.links.iter().enumerate() {
-            if link.as_ref().is_some_and(|link| link.node == node && link.listens) {
-                moment.listeners.insert(rules.channel(c), 1);
+            if link
+                .as_ref()
+                .is_some_and(|link| link.node == node && link.listens)
+            {
+                moment.listeners.insert(self.clients[c].channel(), 1);
             }
         }
         let done = rules.interpreter.eval(
@@ -699,11 +761,17 @@ impl World {
             &call.keys,
             &call.args,
         );
-        let before = Rc::clone(&self.nodes[node].data);
-        self.facts
-            .executed(call, &rules, &before, &data, clock / 1000, &rules.promises)?;
+        let before = Rc::clone(&self.nodes[node].stored);
+        self.facts.executed(
+            call,
+            &rules,
+            &before.data,
+            &data,
+            clock / 1000,
+            &rules.promises,
+        )?;
         if done.writes > 0 {
-            self.notify_trackers(node, &before, &data, c);
+            self.notify_trackers(node, &before.data, &data, c);
             self.write(node, data);
         }
         for (channel, text) in done.published {
@@ -711,7 +779,7 @@ impl World {
                 if let Some(link) = link
                     && link.node == node
                     && link.listens
-                    && rules.channel(c) == channel
+                    && self.clients[c].channel() == channel
                 {
                     link.incoming.push_back(Incoming::Message(text.clone()));
                 }
@@ -740,21 +808,21 @@ impl World {
 
     /// A node has other data; that of the primary goes into its log.
     fn write(&mut self, node: usize, data: Data) {
-        let data = Rc::new(data);
-        self.nodes[node].data = Rc::clone(&data);
+        let stored = Stored::new(data);
+        self.nodes[node].stored = Rc::clone(&stored);
         if node == self.network.primary && self.nodes.len() > 1 {
-            self.log.push(data);
+            self.log.push(stored);
         }
     }
 
     fn command(&mut self, node: usize, words: &[&[u8]]) -> Value {
         let clock = self.clock_us(node);
-        let before = Rc::clone(&self.nodes[node].data);
-        let mut data = (*before).clone();
+        let before = Rc::clone(&self.nodes[node].stored);
+        let mut data = before.data.clone();
         let moment = super::redis::Moment::at(clock);
         let value = data.command(&moment, words).answer;
-        if data != *before {
-            self.notify_trackers(node, &before, &data, None);
+        if data != before.data {
+            self.notify_trackers(node, &before.data, &data, None);
             self.write(node, data);
         }
         value
@@ -788,17 +856,8 @@ impl World {
 
     fn deed(&mut self, n: usize) -> Result<(), Broken> {
         self.deeds_done += 1;
-        let primary = self.network.primary;
         let rules = Rc::clone(&self.rules);
-        match &rules.deeds[n] {
-            Deed::Call(_, call) => {
-                self.execute(primary, call, None)?;
-            }
-            Deed::Command(_, words) => {
-                let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-                self.command(primary, &words);
-            }
-        }
+        self.execute(self.network.primary, &rules.deeds[n].call, None)?;
         Ok(())
     }
 
@@ -832,21 +891,12 @@ impl World {
         self.log = vec![Rc::clone(&data)];
         for node in &mut self.nodes {
             node.confirmed = 0;
-            node.data = Rc::clone(&data);
+            node.stored = Rc::clone(&data);
         }
-        self.facts.failed_over = true;
     }
 }
 
-impl Rules {
-    /// The channel of a client.
-    fn channel(&self, client: usize) -> Vec<u8> {
-        let id = self.clients[client].claim.id();
-        self.lock.channel_of(&id)
-    }
-}
-
-fn hash_link(link: Option<&Link>, hasher: &mut DefaultHasher) {
+fn hash_link(link: Option<&Link>, hasher: &mut Hashers) {
     let Some(link) = link else {
         return 0.hash(hasher);
     };
@@ -861,7 +911,7 @@ fn hash_link(link: Option<&Link>, hasher: &mut DefaultHasher) {
     }
 }
 
-fn hash_call(call: &Call, hasher: &mut DefaultHasher) {
+fn hash_call(call: &Call, hasher: &mut Hashers) {
     call.script.hash.hash(hasher);
     call.args.hash(hasher);
 }
