@@ -113,9 +113,12 @@ impl Facts {
                     }
                 }
                 Promise::FreezeHolds => {
+                    // Where it is frozen before and after it: a thaw grants it at once.
                     let frozen = field(before, &keys.state, b"frozen");
+                    let is_thawed = field(after, &keys.state, b"frozen").is_empty();
                     let until = frozen.split(' ').next().and_then(|n| n.parse::<i64>().ok());
-                    if until.is_some_and(|until| until > now_ms) && fence(before) != fence(after) {
+                    let is_frozen = !is_thawed && until.is_some_and(|until| until > now_ms);
+                    if is_frozen && fence(before) != fence(after) {
                         return Err(Broken {
                             promise: *promise,
                             what: "a grant while the lock is frozen".into(),

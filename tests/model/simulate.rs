@@ -117,7 +117,7 @@ impl Simulation {
             ],
             Mode::Lost => vec![Promise::EndsWithLease],
         };
-        let world = World::new(&Rc::new(rules), true);
+        let world = World::new(&Rc::new(rules));
         let mut simulation = Self {
             world,
             dice: Dice(seed),

@@ -13,6 +13,7 @@ use redis::Value;
 use super::client::{Client, Setup, Stage};
 use super::network::{Delay, Incoming, Link, Network, Request};
 use super::promises::{Broken, Facts, Promise};
+use super::redis::data::Content;
 use super::redis::{Data, Interpreter};
 use crate::clock::Moment;
 use crate::lock::Lock;
@@ -68,7 +69,7 @@ pub enum Kind {
     Late,
     /// A process is killed.
     Kill,
-    /// One that waits.
+    /// One that is in the queue.
     KillWaiter,
     /// A host is gone, and its connections stay.
     Vanish,
@@ -93,6 +94,8 @@ pub struct Rules {
     pub plain_ttl: Duration,
     pub deeds: Vec<Deed>,
     pub may_interrupt: bool,
+    /// What was sent over a connection that its client has given up may arrive later on.
+    pub keeps_strays: bool,
     /// The runs are the same but for their names.
     pub are_alike: bool,
     /// By how much the clock of each node is ahead, in milliseconds; the first is the primary.
@@ -296,7 +299,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(rules: &Rc<Rules>, keeps_strays: bool) -> Self {
+    pub fn new(rules: &Rc<Rules>) -> Self {
         let empty = Stored::new(Data::default());
         let clients = rules.clients.iter().cloned().enumerate();
         let count = rules.clients.len();
@@ -313,7 +316,7 @@ impl World {
                 })
                 .collect(),
             log: vec![empty],
-            network: Network::new(count, keeps_strays),
+            network: Network::new(count, rules.keeps_strays),
             clients: clients
                 .map(|(n, setup)| Rc::new(Client::new(n, setup)))
                 .collect(),
@@ -527,7 +530,16 @@ impl World {
                 }
             }
             Kind::KillWaiter => {
-                let waiting = victims().filter(|client| client.waits());
+                let data = &self.nodes[self.network.primary].stored.data;
+                let queue = data.get(0, &self.rules.lock.keys.queue);
+                let is_queued = |client: &&Rc<Client>| {
+                    let token = client.setup.claim.token().as_bytes();
+                    queue.is_some_and(|entry| match &*entry.content {
+                        Content::Sorted(waiters) => waiters.iter().any(|(_, own)| own == token),
+                        _ => false,
+                    })
+                };
+                let waiting = victims().filter(is_queued);
                 steps.extend(waiting.map(|client| Step::Kill(client.number)));
             }
             Kind::Kill | Kind::Vanish | Kind::Stop => {
