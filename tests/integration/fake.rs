@@ -20,7 +20,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 
 use self::deeds::{CHANNELS, Deed, KEYS, PROBE};
 use self::redis::{Bytes, Data, Interpreter, Moment, READONLY, commands, data::Content};
-use crate::fuzz::server::{START, Server};
+use crate::fuzz::server::{START, Server, Simulated};
 use crate::lua::source;
 use crate::support::SERVER;
 
@@ -52,7 +52,7 @@ struct Outcome {
 }
 
 /// Lua code in front of a script: the fields of a hash come in the order of their names, as Redis promises none.
-const IN_ORDER: &str = "
+pub const IN_ORDER: &str = "
 local plain = redis
 local function in_order(command, answer)
   if command ~= 'HGETALL' or answer.err then return answer end

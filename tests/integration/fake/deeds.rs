@@ -104,6 +104,9 @@ fn deed() -> impl Strategy<Value = Deed> {
     let time = prop_oneof![
         8 => 0..3_000_000_i64,
         2 => 0..200_000_000_i64,
+        // To the last millisecond of an expiry, and one further.
+        8 => (select(&[7, 1000, 2000, 2500, 3000, 5000, 10_000][..]), 0..2_i64)
+            .prop_map(|(long, more)| (long + more) * 1000),
         1 => -20_000_000..0_i64,
         1 => Just(61 * 24 * 3_600_000_000_i64),
     ];

@@ -71,6 +71,24 @@ impl View {
     }
 }
 
+/// A server whose time is simulated.
+pub trait Simulated {
+    /// Sets the clock, in microseconds since 1970.
+    fn set_clock(&mut self, to: i64);
+    /// Forgets everything, subscriptions included.
+    fn clear(&mut self);
+    /// Runs a script or a command.
+    fn call(&mut self, call: &Call) -> Called;
+    /// The keys that there are.
+    fn size(&mut self) -> Vec<String>;
+    fn listen(&mut self, channel: &str);
+    fn stop_listening(&mut self, channel: &str);
+}
+
+/// What a script or a command answers, what there is afterwards, and what was published meanwhile, with the
+/// channels.
+pub type Called = (Result<Value, String>, View, Vec<(String, String)>);
+
 /// Reads the view in one go, and marks where the messages end that were published before.
 const VIEW: &str = "
 redis.call('PUBLISH', 'view', '')
@@ -96,6 +114,11 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// A server with this Lua code in front of each script.
+    pub fn with(code: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let shim = dir.path().join("clock.so");
         let source = concat!(
@@ -148,7 +171,7 @@ impl Server {
             Value::BulkString(hash) => String::from_utf8(hash).unwrap(),
             other => panic!("SCRIPT LOAD answers {other:?}"),
         };
-        let hashes = SCRIPTS.map(|(name, source)| (name, load(source))).into();
+        let hashes = SCRIPTS.map(|(name, source)| (name, load(&format!("{code}{source}"))));
         let view = load(VIEW);
         ask(&mut ear, &["SUBSCRIBE", "view"]).unwrap();
         let mut server = Self {
@@ -158,7 +181,7 @@ impl Server {
             calls,
             ear,
             listens: BTreeSet::new(),
-            hashes,
+            hashes: hashes.into(),
             view,
         };
         server.assert_follows_its_clock();
@@ -189,22 +212,37 @@ impl Server {
         client.get_connection().unwrap()
     }
 
-    /// Forgets everything, subscriptions included.
-    pub fn clear(&mut self) {
+    /// Changes what is listened to, and waits until the server knows.
+    fn tell_ear(&mut self, what: &str, channel: &str) {
+        ask(&mut self.ear, &[what, channel]).unwrap();
+    }
+
+    fn messages(&mut self) -> Vec<(String, String)> {
+        let mut messages = Vec::new();
+        loop {
+            let words = texts(&self.ear.recv_response().unwrap());
+            match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                ["message", "view", _] => return messages,
+                ["message", channel, text] => messages.push((channel.into(), text.into())),
+                _ => panic!("the server says {words:?}"),
+            }
+        }
+    }
+}
+
+impl Simulated for Server {
+    fn clear(&mut self) {
         ask(&mut self.calls, &["FLUSHALL"]).unwrap();
         for channel in std::mem::take(&mut self.listens) {
             self.tell_ear("UNSUBSCRIBE", &channel);
         }
     }
 
-    /// Sets the clock, in microseconds since 1970.
-    pub fn set_clock(&self, to: i64) {
+    fn set_clock(&mut self, to: i64) {
         self.clock.write_all_at(&to.to_ne_bytes(), 0).unwrap();
     }
 
-    /// Runs a script or a command: what it answers, what there is afterwards, and what was published
-    /// meanwhile, with the channels.
-    pub fn call(&mut self, call: &Call) -> (Result<Value, String>, View, Vec<(String, String)>) {
+    fn call(&mut self, call: &Call) -> Called {
         let mut first = redis::Cmd::new();
         match call.script {
             Some(script) => {
@@ -227,36 +265,18 @@ impl Server {
         (answer, read_view(&view), self.messages())
     }
 
-    /// How many keys there are.
-    pub fn size(&mut self) -> Vec<String> {
+    fn size(&mut self) -> Vec<String> {
         texts(&ask(&mut self.calls, &["KEYS", "*"]).unwrap())
     }
 
-    pub fn listen(&mut self, channel: &str) {
+    fn listen(&mut self, channel: &str) {
         self.tell_ear("SUBSCRIBE", channel);
         self.listens.insert(channel.into());
     }
 
-    pub fn stop_listening(&mut self, channel: &str) {
+    fn stop_listening(&mut self, channel: &str) {
         self.tell_ear("UNSUBSCRIBE", channel);
         self.listens.remove(channel);
-    }
-
-    /// Changes what is listened to, and waits until the server knows.
-    fn tell_ear(&mut self, what: &str, channel: &str) {
-        ask(&mut self.ear, &[what, channel]).unwrap();
-    }
-
-    fn messages(&mut self) -> Vec<(String, String)> {
-        let mut messages = Vec::new();
-        loop {
-            let words = texts(&self.ear.recv_response().unwrap());
-            match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-                ["message", "view", _] => return messages,
-                ["message", channel, text] => messages.push((channel.into(), text.into())),
-                _ => panic!("the server says {words:?}"),
-            }
-        }
     }
 }
 
