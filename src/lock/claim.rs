@@ -593,3 +593,6 @@ fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
         holder: scripts::holder(entry)?,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -129,6 +129,15 @@ impl Error {
         self.redirect.is_some() && !self.is_migration
     }
 
+    /// A node of a cluster says that the keys are on another one.
+    #[cfg(test)]
+    pub fn moved() -> Self {
+        Self {
+            redirect: Redirect::parse("1 other:7000"),
+            ..Self::new(ErrorKind::NotNow, String::new())
+        }
+    }
+
     /// Whether the keys are just being moved to another node of a cluster.
     pub(super) fn is_migration(&self) -> bool {
         self.is_migration
