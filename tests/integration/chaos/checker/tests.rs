@@ -1,0 +1,1 @@
+//! Histories written by hand: each kind of violation is found, and what is documented passes.
