@@ -2,21 +2,26 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use super::line::{Flow, Line};
 use super::{Injected, Kind, Loss, Site};
-use crate::support::{Dice, Redis, Running, redlock};
+use crate::support::{Dice, REDLOCK, Redis, Running, path, without_terminal};
 
 /// Runs a command at a site.
-fn run(site: &Site, words: &[&str]) -> Running {
-    let options = site.options();
-    let mut all = vec!["run", "-q", "--ttl", "2s", "-w", "20s"];
+fn run(site: &Site, dice: &mut Dice, words: &[&str]) -> Running {
+    let (place, options) = (site.place(dice), site.options());
+    let mut all: Vec<&str> = place.iter().map(String::as_str).collect();
+    all.extend([REDLOCK, "run", "-q", "--ttl", "3s", "-w", "20s"]);
     all.extend(options.iter().map(String::as_str));
-    let mut command = redlock(&[&all[..], words].concat());
+    all.extend(words);
+    let mut command = Command::new(all[0]);
+    command.args(&all[1..]).env_clear().env("PATH", path());
     command.env("REDLOCK_URL", site.url());
+    without_terminal(&mut command);
     Running::start(&mut command)
 }
 
@@ -29,7 +34,7 @@ fn assert_each_ends(kind: Kind, seed: u64) {
     faults.dedup();
     for fault in faults {
         let name = fault.replace(' ', "-");
-        let mut holder = run(&site, &[&name, "-c", "echo ready; exec sleep 60"]);
+        let mut holder = run(&site, dice, &[&name, "-c", "echo ready; exec sleep 60"]);
         holder.expect_line("ready");
         let injected = site.inject(fault, dice);
         let about = format!("{}: {fault}: {injected:?}", site.described());
@@ -38,14 +43,28 @@ fn assert_each_ends(kind: Kind, seed: u64) {
         holder.signal(Signal::SIGTERM);
         let end = holder.finish();
         assert!(matches!(end.code(), Some(143 | 79)), "{about}: {end:?}");
-        let end = run(&site, &[&name, "--", "true"]).finish();
+        let end = run(&site, dice, &[&name, "--", "true"]).finish();
         assert_eq!(end.code(), Some(0), "{about}: {end:?}");
     }
+}
+
+/// What takes long is part of `make chaos`.
+fn is_asked_for() -> bool {
+    std::env::var_os("CHAOS_SECONDS").is_some_and(|text| !text.is_empty())
 }
 
 #[test]
 fn each_fault_of_one_server_ends_and_the_lock_is_free_again() {
     assert_each_ends(Kind::Single, 1);
+}
+
+#[test]
+fn each_fault_of_a_primary_its_replicas_and_sentinels_ends_and_the_lock_is_free_again() {
+    if is_asked_for() {
+        // On one host, and on several, where that is permitted.
+        assert_each_ends(Kind::Sentinel, 1);
+        assert_each_ends(Kind::Sentinel, 2);
+    }
 }
 
 /// Faults that end the server, and what they may lose.

@@ -5,6 +5,7 @@
 
 mod each;
 mod line;
+mod sentinel;
 mod server;
 mod single;
 
@@ -101,7 +102,8 @@ impl Site {
     pub fn start(kind: Kind, dice: &mut Dice) -> Self {
         Self(match kind {
             Kind::Single => Box::new(single::Single::start(dice)),
-            Kind::Sentinel | Kind::Cluster => unimplemented!(),
+            Kind::Sentinel => Box::new(sentinel::Watched::start(dice)),
+            Kind::Cluster => unimplemented!(),
         })
     }
 
@@ -218,6 +220,14 @@ trait Topology {
     fn lacking(&mut self) -> Option<String>;
 }
 
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    Stopped,
+    Dead,
+}
+
 /// What ends a fault. Servers are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
@@ -225,12 +235,22 @@ enum Then {
     Resume(usize),
     /// A dead server starts.
     Launch(usize),
+    /// A dead server starts also where it was the primary and has lost all.
+    Restart(usize),
     /// A full server has memory again.
     Free(usize),
     /// Lines are as they should be.
     Open,
     /// The clock of a server is set by this many milliseconds.
     SetClock(i64),
+    /// A stopped sentinel goes on.
+    ResumeSentinel(usize),
+    /// A dead sentinel starts.
+    LaunchSentinel(usize),
+    /// The host of a server is in the network again.
+    Mend(usize),
+    /// A server lets the sentinels and the others in again.
+    LetIn(usize),
 }
 
 /// What is to be done later, the order as it comes.

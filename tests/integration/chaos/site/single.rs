@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::line::{Flow, Line};
 use super::server::{answers, disturb, tell};
-use super::{AGAIN, Injected, Later, Loss, Then, Topology, ms};
+use super::{AGAIN, Injected, Later, Loss, State, Then, Topology, ms};
 use crate::support::{Dice, Redis, WallClock, steady_port, wait_until};
 
 /// What the server has after its process has died.
@@ -35,13 +35,6 @@ pub struct Single {
     /// How long the append-only file was in the last second.
     sizes: VecDeque<(Instant, u64)>,
     later: Later,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Running,
-    Stopped,
-    Dead,
 }
 
 impl Single {
@@ -312,7 +305,7 @@ impl Topology for Single {
                     self.state = State::Running;
                 }
             }
-            Then::Launch(_) => {
+            Then::Launch(_) | Then::Restart(_) => {
                 self.redis.launch_again();
                 self.state = State::Running;
             }
@@ -328,6 +321,9 @@ impl Topology for Single {
                 self.line.set_delay(0);
             }
             Then::SetClock(by) => self.set_clock(by),
+            Then::ResumeSentinel(_) | Then::LaunchSentinel(_) | Then::Mend(_) | Then::LetIn(_) => {
+                unreachable!("nothing of the kind is here")
+            }
         }
     }
 
