@@ -64,7 +64,7 @@ const HAND_OFF: Nanos = 100 * MS;
 impl Verdict {
     pub fn of(history: &History) -> Self {
         let mut verdict = Self::default();
-        for (_, holds) in holds(history) {
+        for (name, holds) in holds(history) {
             verdict.holds += holds.len();
             verdict.hand_offs += count_hand_offs(&holds);
             verdict.overlaps.extend(overlaps::in_turn(history, &holds));
@@ -73,7 +73,7 @@ impl Verdict {
             verdict.broken.extend(orders::frozen(history, &holds));
             verdict.broken.extend(orders::once(history, &holds));
             verdict.broken.extend(orders::superseded(history, &holds));
-            bounds::waits(history, &holds, &mut verdict);
+            bounds::waits(history, name, &holds, &mut verdict);
         }
         let forbidden = verdict
             .overlaps

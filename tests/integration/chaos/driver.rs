@@ -138,7 +138,7 @@ impl Chaos {
         self.collect_jobs();
         self.collect_people();
         if now >= self.next.look {
-            self.next.look = now + 100 * MS;
+            self.next.look = now + 200 * MS;
             self.plain.follow(&self.stage.dir, &self.site);
             self.note_trouble(now);
         }
@@ -149,7 +149,7 @@ impl Chaos {
             return;
         }
         // It began some time since the last look.
-        let since = now - 150 * MS;
+        let since = now - 250 * MS;
         match self.history.troubled.last_mut() {
             Some(span) if span.until >= since => span.until = boottime(),
             _ => self.history.troubled.push(Span::new(since, boottime())),

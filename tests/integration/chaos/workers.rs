@@ -34,9 +34,13 @@ impl Stage {
         let skew = environment
             .iter()
             .find(|(name, _)| name == "REDLOCK_CLOCK_SKEW");
-        let clock_skew = skew.map_or(0, |(_, value)| {
-            Nanos::try_from(milliseconds(value)).unwrap() * MS
-        });
+        // Where a replica may take over, there is one that nobody has to ask for.
+        let usual = if site.url().starts_with("redis://") {
+            0
+        } else {
+            500
+        };
+        let clock_skew = skew.map_or(usual, |(_, value)| milliseconds(value)) * MS;
         Self {
             dir: dir.to_owned(),
             environment,
@@ -78,9 +82,9 @@ impl Stage {
 }
 
 /// Of a duration as the command line has it: `500ms`, `4s`.
-fn milliseconds(text: &str) -> u64 {
+fn milliseconds(text: &str) -> Nanos {
     let digits = text.trim_end_matches(char::is_alphabetic);
-    let number: u64 = digits.parse().unwrap();
+    let number: Nanos = digits.parse().unwrap();
     if text.ends_with("ms") {
         number
     } else {

@@ -9,6 +9,8 @@ const CALM: Nanos = 4 * SECOND;
 const DISTURBED: Nanos = 15 * SECOND;
 /// A grant that isn't taken is noticed within that.
 const CLAIM: Nanos = 6 * SECOND;
+/// The longest lease, and the longest grace after a restart.
+const LONGEST: Nanos = 10 * SECOND;
 /// A process that can do so ends within this when all faults are over and nobody works any more.
 const END: Nanos = 60 * SECOND;
 
@@ -45,87 +47,128 @@ impl Waits {
     }
 }
 
-pub fn waits(history: &History, holds: &[Hold], verdict: &mut Verdict) {
+pub fn waits(history: &History, name: &str, holds: &[Hold], verdict: &mut Verdict) {
     for hold in holds {
-        let job = hold.job;
-        let waits_alone =
-            job.kind != Kind::Plain && job.names.len() == 1 && job.names[0] == hold.name;
-        if !waits_alone || !job.is_undisturbed() {
-            continue;
-        }
-        let since = could_be_had(history, holds, hold);
-        let wait = hold.span.from - since;
-        let around = Span::new(since - CLAIM, hold.span.from);
-        let is_disturbed = history.jobs.iter().any(|other| {
-            other.names.iter().any(|name| name == hold.name)
-                && other.hits.iter().any(|hit| hit.span.meets(around))
-        });
-        let (waits, limit) = if is_disturbed {
-            (&mut verdict.waits.disturbed, DISTURBED)
-        } else {
-            (&mut verdict.waits.calm, CALM)
-        };
-        waits.push(wait.max(0));
-        if wait > limit {
-            verdict.broken.push(Broken {
-                promise: "P5: a lock that can be had is granted within a bound",
-                detail: format!("#{} waited {} ms", job.id, wait / MS),
-                name: hold.name.to_owned(),
-                span: Span::new(since, hold.span.from),
-                jobs: vec![job.id],
-            });
+        look_at(history, holds, hold.job, name, hold.span.from, verdict);
+    }
+    for job in history.jobs.iter().filter(|job| gave_up(job)) {
+        if !holds.iter().any(|hold| hold.job.id == job.id) {
+            look_at(
+                history,
+                holds,
+                job,
+                name,
+                job.ended.unwrap_or(history.ended),
+                verdict,
+            );
         }
     }
 }
 
-/// The latest of all that may have kept a lock from a waiter until it got it.
-fn could_be_had(history: &History, holds: &[Hold], hold: &Hold) -> Nanos {
-    let until = hold.span.from;
-    let before = |moment: Nanos| moment.min(until);
-    let mut latest = hold.job.started;
-    let mut note = |moment: Nanos| latest = latest.max(before(moment));
-    for other in holds
+/// It waited as long as it wanted to, and got nothing; not superseded by another, nor removed by a person.
+fn gave_up(job: &Job) -> bool {
+    let waited = job.ended.map_or(0, |ended| ended - job.started);
+    job.status == Some(75) && job.patience > 0 && waited >= job.patience
+}
+
+/// A wait that has ended, in one way or the other.
+fn look_at(
+    history: &History,
+    holds: &[Hold],
+    job: &Job,
+    name: &str,
+    until: Nanos,
+    verdict: &mut Verdict,
+) {
+    let waits_alone = job.kind != Kind::Plain && job.names.len() == 1 && job.names[0] == name;
+    if !waits_alone || !job.is_undisturbed() {
+        return;
+    }
+    let since = could_be_had(history, holds, job, name, until);
+    let wait = until - since;
+    let around = Span::new(since - CLAIM, until);
+    let is_disturbed = history.jobs.iter().any(|other| {
+        other.names.iter().any(|own| own == name)
+            && other.hits.iter().any(|hit| hit.span.meets(around))
+    });
+    let (waits, limit) = if is_disturbed {
+        (&mut verdict.waits.disturbed, DISTURBED)
+    } else {
+        (&mut verdict.waits.calm, CALM)
+    };
+    waits.push(wait.max(0));
+    if wait > limit {
+        verdict.broken.push(Broken {
+            promise: "P5: a lock that can be had is granted within a bound",
+            detail: format!("#{} waited {} ms", job.id, wait / MS),
+            name: name.to_owned(),
+            span: Span::new(since, until),
+            jobs: vec![job.id],
+        });
+    }
+}
+
+/// The latest of all that may have kept a lock from a waiter until its wait ended.
+fn could_be_had(history: &History, holds: &[Hold], job: &Job, name: &str, until: Nanos) -> Nanos {
+    let mut latest = job.started;
+    let mut note = |moment: Nanos| latest = latest.max(moment.min(until));
+    let others = holds
         .iter()
-        .filter(|other| other.job.id != hold.job.id && other.span.from < until)
-    {
+        .filter(|other| other.job.id != job.id && other.span.from < until);
+    for other in others {
         note(given_back(other));
     }
-    // While it waits for its second lock, a job shows no sign of the first.
-    for job in history
-        .jobs
-        .iter()
-        .filter(|job| job.id != hold.job.id && job.started < until)
-    {
-        if job.names.iter().any(|name| name == hold.name)
-            && (job.names.len() > 1 || is_orphaned(job))
-        {
-            note(job.ended.unwrap_or(until) + if is_orphaned(job) { job.lease() } else { 0 });
-        }
+    let wants = |other: &&Job| {
+        let is_other = other.id != job.id && other.started < until;
+        is_other && other.names.iter().any(|own| own == name)
+    };
+    for other in history.jobs.iter().filter(wants) {
+        note(unseen_until(other, until));
     }
     for trouble in history.troubled.iter().filter(|span| span.from < until) {
         note(trouble.until);
     }
-    for fault in history
+    let faults = history
         .faults
         .iter()
-        .filter(|fault| fault.span.from < until)
-    {
-        note(fault.span.until);
+        .filter(|fault| fault.span.from < until);
+    for fault in faults {
+        // Holds go on by other clocks, or held back until those that were forgotten are over.
+        let after = if fault.sets_clock || fault.is_graced {
+            LONGEST
+        } else {
+            0
+        };
+        note(fault.span.until + after);
     }
     for starved in history.starved.iter().filter(|span| span.from < until) {
         note(starved.until);
     }
-    for deed in history
+    let freezes = history
         .deeds
         .iter()
-        .filter(|deed| deed.name == hold.name && deed.span.from < until)
-    {
-        match deed.what {
-            What::Freeze(length) => note(frozen_until(history, hold.name, deed.span, length)),
-            What::Thaw | What::Force | What::Stop | What::Status => {}
+        .filter(|deed| deed.name == name && deed.span.from < until);
+    for deed in freezes {
+        if let What::Freeze(length) = deed.what {
+            note(frozen_until(history, name, deed.span, length));
         }
     }
     latest
+}
+
+/// A job may have a lock without a sign of life: while it waits for its second one, when its redlock was killed, or
+/// when it lost the server before it knew what it had.
+fn unseen_until(job: &Job, until: Nanos) -> Nanos {
+    let ended = job.ended.unwrap_or(until);
+    let is_clean =
+        matches!(job.status, Some(0 | 3)) && job.said.is_empty() || job.status == Some(75);
+    if is_orphaned(job) || !is_clean || job.kind == Kind::Plain {
+        ended + job.lease()
+    } else if job.names.len() > 1 {
+        ended
+    } else {
+        job.started
+    }
 }
 
 fn frozen_until(history: &History, name: &str, freeze: Span, length: Nanos) -> Nanos {

@@ -165,13 +165,16 @@ fn is_starved(history: &History, span: Span) -> bool {
         .any(|starved| starved.until - starved.from > SLACK)
 }
 
-/// When a hold was granted: its fence is the server's time in microseconds, unless a clock was set.
+/// When a hold was granted: its fence is the server's time in microseconds. Not where the clock may have been set, as
+/// then it is a later moment than that of the first beat, or one more than the last fence.
 fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
-    let sets_clock = history.faults.iter().any(|fault| fault.sets_clock);
     let fence = hold.fence.and_then(|fence| Nanos::try_from(fence).ok())?;
     let moment = fence * 1000 - history.epoch;
-    let is_plausible = !sets_clock && (hold.span.from - moment).abs() < 30 * SECOND;
-    is_plausible.then_some(moment)
+    let around = Span::new(hold.span.from - 20 * SECOND, hold.span.from);
+    let mut set = history.faults.iter().filter(|fault| fault.sets_clock);
+    let is_set = set.any(|fault| fault.span.meets(around));
+    let before = hold.span.from - moment;
+    (!is_set && (-CLOCKS..CLAIM).contains(&before)).then_some(moment)
 }
 
 /// The clocks of servers may differ by this in a topology with several.
@@ -241,17 +244,20 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
             let Some(once_per) = later.job.once_per else {
                 continue;
             };
-            let began = granted(history, later).unwrap_or(later.span.from - CLAIM);
+            let began = granted(history, later);
+            let earliest = began.unwrap_or(later.span.from - CLAIM);
+            let latest = began.unwrap_or(later.span.from);
             let counts = Span::new(known, success.span.until + once_per - CLOCKS);
-            let is_within =
-                began > counts.from && began < counts.until && later.job.id != success.job.id;
-            if is_within && !may_have_forgotten(history, Span::new(success.span.from, began)) {
+            let is_within = earliest > counts.from && latest < counts.until;
+            let is_other = later.job.id != success.job.id;
+            let past = Span::new(success.span.from, latest);
+            if is_within && is_other && !may_have_forgotten(history, past) {
                 found.push(broken(
                     "P4: a success counts for --once-per",
                     format!(
                         "#{} ran again {} ms after the success of #{}",
                         later.job.id,
-                        (began - known) / MS,
+                        (latest - known) / MS,
                         success.job.id
                     ),
                     later.name,
