@@ -7,6 +7,7 @@
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
+# make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
@@ -37,7 +38,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 5
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz chaos bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -107,6 +108,12 @@ fuzz:
 	@scripts/setup test
 	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
 	    $(CARGO) test --locked --test integration fuzz:: -- --nocapture
+
+# A seed draws jobs and faults, but doesn't repeat a run. What was found is written below target/tmp/chaos.
+chaos:
+	@scripts/setup chaos
+	CHAOS_SECONDS="$(or $(SECONDS),60)" CHAOS_SEED="$(SEED)" CHAOS_TOPOLOGY="$(TOPOLOGY)" \
+	    $(CARGO) test --locked --test integration chaos::what -- --nocapture
 
 bench:
 	@scripts/setup bench

@@ -20,7 +20,7 @@ use super::workers::{self, NAMES, Stage};
 use crate::support::{Dice, REDLOCK, now, seen_by_a_shell};
 
 /// How many jobs there are at a time.
-const JOBS: usize = 8;
+const JOBS: usize = 10;
 const TICK: Duration = Duration::from_millis(5);
 /// Servers are left alone for a while after each storm, so that it shows what is promised while all is well.
 const STORM: Nanos = 12 * SECOND;
@@ -59,6 +59,7 @@ pub struct Chaos {
 
 /// When what is next.
 struct Next {
+    job: Nanos,
     hit: Nanos,
     fault: Nanos,
     deed: Nanos,
@@ -118,6 +119,7 @@ impl Chaos {
             },
             clock: ClockWatch::start(),
             next: Next {
+                job: began,
                 hit: began + SECOND,
                 fault: began + SECOND,
                 deed: began + 2 * SECOND,
@@ -222,9 +224,11 @@ impl Chaos {
     }
 
     fn start_jobs(&mut self) {
-        if self.running.len() >= JOBS || self.dice.chance(60) {
+        let now = boottime();
+        if self.running.len() >= JOBS || now < self.next.job {
             return;
         }
+        self.next.job = now + self.dice.between(5, 120) * MS;
         self.jobs += 1;
         let place = self.site.place(&mut self.dice);
         let mut drawn = workers::draw(self.jobs, &self.stage, &place, &mut self.dice);
@@ -240,7 +244,7 @@ impl Chaos {
         if now < self.next.deed {
             return;
         }
-        self.next.deed = now + self.dice.between(200, 3000) * MS;
+        self.next.deed = now + self.dice.between(200, 4000) * MS;
         let (what, name, words) = workers::step_in(&mut self.dice);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.let_do(what, name, &words);
@@ -249,7 +253,7 @@ impl Chaos {
     fn hit(&mut self) {
         let now = boottime();
         if now >= self.next.hit {
-            self.next.hit = now + self.dice.between(50, 1500) * MS;
+            self.next.hit = now + self.dice.between(30, 900) * MS;
             let jobs: Vec<&Job> = self.running.iter().map(|running| &running.job).collect();
             if !jobs.is_empty() {
                 self.aims
@@ -291,7 +295,7 @@ impl Chaos {
         if now < self.next.fault || age > STORM {
             return;
         }
-        self.next.fault = now + self.dice.between(100, 3000) * MS;
+        self.next.fault = now + self.dice.between(100, 4000) * MS;
         let fault = self.dice.pick(self.site.faults());
         let injected = self.site.inject(fault, &mut self.dice);
         if !injected.what.starts_with("nothing") {

@@ -344,15 +344,15 @@ fn nested(job: &mut Job, dice: &mut Dice) -> String {
 pub fn step_in(dice: &mut Dice) -> (What, &'static str, Vec<String>) {
     let name = dice.pick(&NAMES);
     let (what, words) = match dice.between(0, 10) {
-        0..4 => {
+        0..3 => {
             let ms = dice.between(300, 3000);
             (
                 What::Freeze(ms * MS),
                 format!("freeze -q --reason chaos --for {ms}ms {name}"),
             )
         }
-        4..5 => (What::Force, format!("release -q --force --all {name}")),
-        5..8 => (What::Stop, format!("stop -q --all {name}")),
+        3..4 => (What::Force, format!("release -q --force --all {name}")),
+        4..7 => (What::Stop, format!("stop -q --all {name}")),
         _ => (What::Status, "status --json".to_owned()),
     };
     let words = words.split(' ').map(str::to_owned).collect();
