@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::{Injected, ms};
 use crate::proxy::reset;
+use crate::support::Dice;
 
 /// What the line does with connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,35 @@ impl Line {
 
     pub fn set_delay(&self, ms: u64) {
         self.shared.delay.store(ms, Ordering::Relaxed);
+    }
+
+    /// Begins a fault of a line.
+    pub fn disturb(&self, fault: &str, dice: &mut Dice) -> Injected {
+        let (flow, what, most) = match fault {
+            "line reset" => {
+                self.cut();
+                return Injected::at_once("all connections are reset");
+            }
+            "line slow" => {
+                let delay = dice.between(5, 400);
+                self.set_delay(delay.unsigned_abs());
+                let what = format!("the line takes {delay} ms each way");
+                return Injected::new(what, ms(dice, 500, 5000));
+            }
+            "line held" => (Flow::Held, "what is sent arrives later", 3000),
+            "line silent" => (Flow::Silent, "what is sent is lost", 3000),
+            "line refused" => (Flow::Refused, "new connections are refused", 2000),
+            "replies lost" => (Flow::NoReplies, "in place of replies come resets", 500),
+            _ => unreachable!("no such fault: {fault}"),
+        };
+        self.set_flow(flow);
+        Injected::new(what, ms(dice, 50, most))
+    }
+
+    /// All is as it should be.
+    pub fn open(&self) {
+        self.set_flow(Flow::Open);
+        self.set_delay(0);
     }
 
     /// Resets all connections; new ones are accepted.

@@ -3,6 +3,7 @@
 //!
 //! A fault begins with [`Site::inject`], and ends by itself when [`Site::tick`] finds that its time is over.
 
+mod cluster;
 mod each;
 mod line;
 mod sentinel;
@@ -103,7 +104,7 @@ impl Site {
         Self(match kind {
             Kind::Single => Box::new(single::Single::start(dice)),
             Kind::Sentinel => Box::new(sentinel::Watched::start(dice)),
-            Kind::Cluster => unimplemented!(),
+            Kind::Cluster => Box::new(cluster::Sharded::start(dice)),
         })
     }
 
@@ -251,6 +252,8 @@ enum Then {
     Mend(usize),
     /// A server lets the sentinels and the others in again.
     LetIn(usize),
+    /// The rest of a slot is moved.
+    Move,
 }
 
 /// What is to be done later, the order as it comes.

@@ -430,7 +430,9 @@ impl Topology for Watched {
                 // It lets all in when it starts.
                 State::Dead => {}
             },
-            Then::Open | Then::SetClock(_) => unreachable!("nothing of the kind is here"),
+            Then::Open | Then::SetClock(_) | Then::Move => {
+                unreachable!("nothing of the kind is here")
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Injected, Loss, ms};
 use crate::support::{Dice, Redis, ask_within};
 
 /// How long a question to a server may take while a fault begins.
-const PATIENCE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_millis(40);
 
 /// What a server answers at once, if it does.
 pub fn tell(redis: &Redis, command: &[&str]) -> Option<Value> {
@@ -114,7 +114,8 @@ fn delete_one(redis: &Redis, is_lock: bool, dice: &mut Dice) -> Injected {
     Injected::at_once(format!("DEL {key}")).losing(loss)
 }
 
-fn text(value: Option<Value>) -> String {
+/// An answer as text; empty where there is none.
+pub fn text(value: Option<Value>) -> String {
     value.map_or_else(String::new, |value| {
         redis::from_redis_value(value).unwrap_or_default()
     })

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::line::{Flow, Line};
+use super::line::Line;
 use super::server::{answers, disturb, tell};
 use super::{AGAIN, Injected, Later, Loss, State, Then, Topology, ms};
 use crate::support::{Dice, Redis, WallClock, steady_port, wait_until};
@@ -184,31 +184,6 @@ impl Single {
         self.later.after(time, Then::Resume(0));
         Injected::new("the server is stopped", time)
     }
-
-    fn disturb_line(&mut self, fault: &str, dice: &mut Dice) -> Injected {
-        let (flow, what, most) = match fault {
-            "line reset" => {
-                self.line.cut();
-                return Injected::at_once("all connections are reset");
-            }
-            "line slow" => {
-                let delay = dice.between(5, 400);
-                self.line.set_delay(delay.unsigned_abs());
-                let time = ms(dice, 500, 5000);
-                self.later.after(time, Then::Open);
-                return Injected::new(format!("the line takes {delay} ms each way"), time);
-            }
-            "line held" => (Flow::Held, "what is sent arrives later", 3000),
-            "line silent" => (Flow::Silent, "what is sent is lost", 3000),
-            "line refused" => (Flow::Refused, "new connections are refused", 2000),
-            "replies lost" => (Flow::NoReplies, "in place of replies come resets", 500),
-            _ => unreachable!("no such fault: {fault}"),
-        };
-        self.line.set_flow(flow);
-        let time = ms(dice, 50, most);
-        self.later.after(time, Then::Open);
-        Injected::new(what, time)
-    }
 }
 
 impl Topology for Single {
@@ -279,7 +254,9 @@ impl Topology for Single {
     fn inject(&mut self, fault: &str, dice: &mut Dice) -> Injected {
         match fault {
             fault if fault.starts_with("line") || fault == "replies lost" => {
-                self.disturb_line(fault, dice)
+                let injected = self.line.disturb(fault, dice);
+                self.later.after(injected.lasts, Then::Open);
+                injected
             }
             "clock set" => self.step(dice),
             _ if self.state == State::Dead => Injected::nothing("the server is dead"),
@@ -317,11 +294,14 @@ impl Topology for Single {
                 }
             }
             Then::Open => {
-                self.line.set_flow(Flow::Open);
-                self.line.set_delay(0);
+                self.line.open();
             }
             Then::SetClock(by) => self.set_clock(by),
-            Then::ResumeSentinel(_) | Then::LaunchSentinel(_) | Then::Mend(_) | Then::LetIn(_) => {
+            Then::ResumeSentinel(_)
+            | Then::LaunchSentinel(_)
+            | Then::Mend(_)
+            | Then::LetIn(_)
+            | Then::Move => {
                 unreachable!("nothing of the kind is here")
             }
         }
