@@ -5,10 +5,11 @@
 //! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel|cluster`. A seed chooses jobs and faults, but how processes and
 //! servers get along is up to the machine: the same seed isn't the same run.
 //!
-//! `site` is the servers and their faults, `workers` the jobs, `plain` the other clients, `faults` what befalls processes,
+//! `site` is the servers and their faults, `workers` the jobs, `plain` the other clients, `faults` what befalls processes, `corners` what befalls their lines,
 //! `driver` lets it happen, `history` is what it wrote down, `checker` decides, and `timeline` shows it.
 
 mod checker;
+mod corners;
 mod driver;
 mod faults;
 mod history;
@@ -158,6 +159,14 @@ fn failures(done: &Done, verdict: &Verdict) -> String {
     }
     for line in &done.processes_left {
         let _ = writeln!(text, "a process is left: {line}");
+    }
+    let first = verdict.broken.iter().map(|broken| broken.span.until).min();
+    if let Some(first) = first {
+        let _ = writeln!(
+            text,
+            "broken first after {} s",
+            (first - done.history.began) / SECOND
+        );
     }
     for broken in verdict.broken.iter().take(5) {
         text += &described(&done.history, broken);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::corners::Corners;
 use super::faults::{self, Aim};
 use super::history::{
     Blow, Deed, History, Job, MS, Nanos, SECOND, SiteFault, Span, What, beats_of, boottime,
@@ -20,7 +21,7 @@ use super::workers::{self, NAMES, Stage};
 use crate::support::{Dice, REDLOCK, now, seen_by_a_shell};
 
 /// How many jobs there are at a time.
-const JOBS: usize = 10;
+const JOBS: usize = 14;
 const TICK: Duration = Duration::from_millis(5);
 /// Servers are left alone for a while after each storm, so that it shows what is promised while all is well.
 const STORM: Nanos = 12 * SECOND;
@@ -31,6 +32,7 @@ const END: Nanos = 90 * SECOND;
 struct Running {
     process: Child,
     job: Job,
+    corner: Option<usize>,
 }
 
 struct Person {
@@ -44,6 +46,7 @@ struct Person {
 pub struct Chaos {
     site: Site,
     stage: Stage,
+    corners: Corners,
     plain: PlainClients,
     dice: Dice,
     running: Vec<Running>,
@@ -85,6 +88,7 @@ pub fn run(kind: Kind, seed: u64, lasts: Duration, dir: &Path) -> Done {
         chaos.step_in();
         chaos.hit();
         chaos.break_servers();
+        chaos.cut_off();
         std::thread::sleep(TICK);
     }
     chaos.end()
@@ -99,12 +103,14 @@ impl Chaos {
         let mut dice = Dice::new(seed, 14);
         let site = Site::start(kind, &mut dice);
         let stage = Stage::new(dir, &site);
+        let corners = Corners::of(&site);
         let plain = PlainClients::start(&stage, &site, &mut dice);
         let began = boottime();
         let time_of_day = Nanos::try_from(now().as_nanos()).unwrap();
         Self {
             site,
             stage,
+            corners,
             plain,
             dice,
             running: Vec::new(),
@@ -232,10 +238,16 @@ impl Chaos {
         self.jobs += 1;
         let place = self.site.place(&mut self.dice);
         let mut drawn = workers::draw(self.jobs, &self.stage, &place, &mut self.dice);
+        let corner = self.corners.draw(&mut self.dice);
+        if let Some((number, url)) = &corner {
+            drawn.command.env("REDLOCK_URL", url);
+            drawn.job.hits.extend(self.corners.trouble(*number));
+        }
         let process = drawn.command.spawn().unwrap();
         self.running.push(Running {
             process,
             job: drawn.job,
+            corner: corner.map(|(number, _)| number),
         });
     }
 
@@ -253,7 +265,7 @@ impl Chaos {
     fn hit(&mut self) {
         let now = boottime();
         if now >= self.next.hit {
-            self.next.hit = now + self.dice.between(30, 900) * MS;
+            self.next.hit = now + self.dice.between(30, 600) * MS;
             let jobs: Vec<&Job> = self.running.iter().map(|running| &running.job).collect();
             if !jobs.is_empty() {
                 self.aims
@@ -289,6 +301,38 @@ impl Chaos {
         running.job.hits.push(hit);
     }
 
+    /// Cuts a corner off: that of the job that means to go on for longest, more often than another.
+    fn cut_off(&mut self) {
+        if !self.corners.tick(&mut self.dice) {
+            return;
+        }
+        let there = self
+            .running
+            .iter()
+            .filter_map(|running| Some((running.corner?, &running.job)));
+        let ends = |job: &Job| {
+            beats_of(&self.stage.dir, job.id)
+                .iter()
+                .map(|process| process.ends)
+                .max()
+        };
+        let longest = there.max_by_key(|(_, job)| ends(job));
+        let (number, lease) = match longest {
+            Some((number, job)) if self.dice.chance(80) => (number, job.lease()),
+            _ => (self.dice.pick(&[0, 1, 2]), 2 * SECOND),
+        };
+        let Some(hit) = self.corners.cut(number, lease, &mut self.dice) else {
+            return;
+        };
+        for running in self
+            .running
+            .iter_mut()
+            .filter(|running| running.corner == Some(number))
+        {
+            running.job.hits.push(hit.clone());
+        }
+    }
+
     fn break_servers(&mut self) {
         let now = boottime();
         let age = (now - self.history.began) % (STORM + CALM);
@@ -308,6 +352,7 @@ impl Chaos {
         for (_, job, pid) in std::mem::take(&mut self.stopped) {
             faults::resume(job, pid);
         }
+        self.corners.heal();
         self.site.heal();
         self.history.healed = boottime();
         while boottime() < self.history.healed + END {
@@ -443,7 +488,8 @@ fn written(fault: &str, injected: Injected, from: Nanos) -> SiteFault {
 }
 
 fn is_key_of(key: &str, name: &str) -> bool {
-    key.ends_with(&format!(":{name}")) || key.contains(&format!(":{name}}}:"))
+    let beside = [format!(":{name}}}:"), format!(":{name}:")];
+    key.ends_with(&format!(":{name}")) || beside.iter().any(|part| key.contains(part))
 }
 
 /// Puts the binary under test and the beater where jobs find them.

@@ -72,10 +72,11 @@ pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
         .collect();
     let beats_now = |beats: &[Process]| beats.iter().any(|process| is_beating(process, now));
     let (working, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|(_, beats)| beats_now(beats));
-    let chosen = if dice.chance(70) && !working.is_empty() || waiting.is_empty() {
-        working
-    } else {
-        waiting
+    // A waiter that is stopped holds up those behind it.
+    let chosen = match (working.is_empty(), dice.chance(75), dice.chance(40)) {
+        (false, true, _) => working,
+        (_, _, true) if !waiting.is_empty() => waiting,
+        _ => return None,
     };
     let n = dice.between(0, i64::try_from(chosen.len()).ok()?);
     let (job, beats) = chosen[usize::try_from(n).ok()?];
@@ -160,7 +161,7 @@ pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
     let from = boottime();
     let signal = match aim.blow {
         Blow::Stopped => Signal::SIGSTOP,
-        Blow::Killed => Signal::SIGKILL,
+        Blow::Killed | Blow::CutOff => Signal::SIGKILL,
     };
     kill(Pid::from_raw(victim.pid), signal).ok()?;
     let until = if aim.blow == Blow::Stopped {

@@ -128,15 +128,18 @@ pub enum Role {
     Supervisor,
     /// What runs under the lock.
     Worker,
+    /// Its way to the servers, which others don't use.
+    Line,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
 pub enum Blow {
     Stopped,
     Killed,
+    CutOff,
 }
 
-/// Something was done to a process.
+/// Something was done to a process, or to its line.
 #[derive(Clone, Debug, Serialize)]
 pub struct Hit {
     pub pid: i32,

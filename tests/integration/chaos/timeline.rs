@@ -59,7 +59,7 @@ pub fn timeline(history: &History, name: &str, span: Span, matter: &[u32]) -> St
     let shown = picture.span();
     let mut text = format!(
         "lock {name:?}, {} ms from {} ms after the start; a column is {} ms\n\
-         . waits or watches over the command   = is stopped   # beats   + a descendant beats\n",
+         . waits or watches over the command   ~ its line fails   = is stopped   # beats   + a descendant beats\n",
         (picture.until() - picture.from) / MS,
         (picture.from - history.began) / MS,
         picture.column / MS
@@ -79,6 +79,13 @@ pub fn timeline(history: &History, name: &str, span: Span, matter: &[u32]) -> St
 fn lanes(picture: &Picture, job: &Job, matters: bool, alive: Span, text: &mut String) {
     let mut own = vec![' '; COLUMNS];
     picture.draw(&mut own, alive, '.');
+    for hit in job.hits.iter().filter(|hit| hit.role == Role::Line) {
+        let span = Span::new(
+            hit.span.from.max(alive.from),
+            hit.span.until.min(alive.until),
+        );
+        picture.draw(&mut own, span, '~');
+    }
     for hit in job.hits.iter().filter(|hit| hit.role == Role::Supervisor) {
         picture.draw(
             &mut own,

@@ -9,8 +9,11 @@ use super::site::Site;
 use crate::support::{Dice, without_terminal};
 
 /// The names of all locks: `a` is mostly exclusive and wanted by plain clients too, `b` has all modes, `c` is the second
-/// of several, and `d` is for what runs once.
-pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// of several, `d` is for what runs once, and `e` is always exclusive.
+pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// How often each is wanted.
+const OFTEN: [&str; 12] = ["a", "a", "a", "a", "b", "b", "b", "c", "d", "e", "e", "e"];
 
 /// Where a run of chaos keeps its files, and how it calls redlock there.
 pub struct Stage {
@@ -114,10 +117,7 @@ pub fn draw(id: u32, stage: &Stage, place: &[String], dice: &mut Dice) -> Drawn 
         id,
         kind: Kind::Run,
         words: String::new(),
-        names: vec![
-            dice.pick(&["a", "a", "a", "a", "b", "b", "b", "c", "c", "d"])
-                .to_owned(),
-        ],
+        names: vec![dice.pick(&OFTEN).to_owned()],
         limit: 1,
         ttl: ttl * MS,
         kill_after: dice.between(10, ttl / 2) * MS,
@@ -187,9 +187,9 @@ fn options(job: &mut Job, dice: &mut Dice) -> String {
 /// The words of a beater, and what they mean for its job.
 fn work(job: &Job, dice: &mut Dice) -> Work {
     let lasts = match dice.between(0, 10) {
-        0..5 => dice.between(1, 100),
-        5..9 => dice.between(100, 900),
-        _ => dice.between(900, 4000),
+        0..4 => dice.between(1, 100),
+        4..7 => dice.between(100, 1000),
+        _ => dice.between(900, 7000),
     };
     let limit = if job.limit == SHARED { 0 } else { job.limit };
     let mut words = vec![format!("beater --for {lasts} --limit {limit}")];

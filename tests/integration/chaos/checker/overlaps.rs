@@ -52,6 +52,8 @@ const DYING: Nanos = 100 * MS;
 /// How long it takes to notice that a lock was taken away, by the manual, and for what else takes time.
 const NOTICING: Nanos = 100 * MS;
 const SLACK: Nanos = 400 * MS;
+/// What a busy machine may be late, and no later.
+const STARVING: Nanos = 150 * MS;
 
 /// Looks at each hold as it begins, and at those that go on.
 pub fn in_turn(history: &History, holds: &[Hold]) -> Vec<Overlap> {
@@ -169,7 +171,7 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
     if is_plain && faults().any(|fault| fault.promotes) {
         return Some(Class::Unconfirmed);
     }
-    is_starved(history, span, lease).then_some(Class::Starved)
+    is_starved(history, span).then_some(Class::Starved)
 }
 
 /// Who has to stop the work of a job in time.
@@ -248,12 +250,12 @@ fn is_forced(history: &History, earlier: &Hold, span: Span) -> bool {
 }
 
 /// Nobody can be stopped in time who has no processor to do so.
-fn is_starved(history: &History, span: Span, lease: Nanos) -> bool {
-    let around = Span::new(span.from - lease, span.until);
+fn is_starved(history: &History, span: Span) -> bool {
+    let around = Span::new(span.from - STARVING, span.until);
     let spans = history
         .starved
         .iter()
         .filter(|starved| starved.meets(around));
     let starved: Nanos = spans.map(|starved| starved.until - starved.from).sum();
-    span.until - span.from <= starved
+    span.until - span.from <= starved.min(STARVING)
 }

@@ -5,7 +5,7 @@
 
 mod cluster;
 mod each;
-mod line;
+pub mod line;
 mod sentinel;
 mod server;
 mod single;
