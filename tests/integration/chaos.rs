@@ -19,8 +19,9 @@ mod timeline;
 mod workers;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,7 +74,8 @@ fn what_runs_under_a_lock_keeps_its_promises_while_processes_and_servers_fail() 
     let text = summary(&title, &done, &verdict);
     let kept = seconds.map(|_| keep(&topology, seed, &done.history, &verdict, &text));
     if let Some(path) = &kept {
-        println!("{text}written to {}", path.display());
+        let said = format!("{text}written to {}\n", path.display());
+        let _ = std::io::stdout().write_all(said.as_bytes());
     }
     let failures = failures(&done, &verdict);
     assert!(failures.is_empty(), "{text}{failures}{kept:?}");

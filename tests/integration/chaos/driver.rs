@@ -12,8 +12,8 @@ use std::time::Duration;
 use super::corners::Corners;
 use super::faults::{self, Aim};
 use super::history::{
-    Blow, Deed, History, Job, MS, Nanos, SECOND, SiteFault, Span, What, beats_of, boottime,
-    tasks_of,
+    Blow, Deed, Forgets, History, Job, MS, Nanos, SECOND, SiteFault, Span, What, beats_of,
+    boottime, tasks_of,
 };
 use super::plain::{self, PlainClients};
 use super::site::{Injected, Kind, Loss, Site};
@@ -467,10 +467,14 @@ fn written(fault: &str, injected: Injected, from: Nanos) -> SiteFault {
         }
         Loss::Nothing | Loss::Everything | Loss::Graced | Loss::Latest => None,
     };
-    let loses_holds = match &loses {
-        Loss::Everything | Loss::Latest | Loss::Lock(_) => true,
-        Loss::Sibling(_, kind) => ["holders", "slots", "meta"].contains(kind),
-        Loss::Nothing | Loss::Graced => false,
+    let forgets = match &loses {
+        Loss::Everything
+        | Loss::Latest
+        | Loss::Lock(_)
+        | Loss::Sibling(_, "holders" | "slots" | "meta") => Forgets::Holds,
+        Loss::Graced => Forgets::GracedHolds,
+        Loss::Nothing | Loss::Sibling(..) if !loses_data => Forgets::Nothing,
+        Loss::Nothing | Loss::Sibling(..) => Forgets::AllButHolds,
     };
     SiteFault {
         what: format!("{fault}: {what}"),
@@ -479,9 +483,7 @@ fn written(fault: &str, injected: Injected, from: Nanos) -> SiteFault {
             boottime() + Nanos::try_from(lasts.as_nanos()).unwrap(),
         ),
         name: name.map(str::to_owned),
-        loses_data,
-        loses_holds,
-        is_graced: loses == Loss::Graced,
+        forgets,
         promotes,
         sets_clock,
     }

@@ -160,6 +160,17 @@ pub struct Task {
     pub fence: Option<u64>,
 }
 
+/// What servers may have forgotten of what they had acknowledged.
+#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+pub enum Forgets {
+    Nothing,
+    /// Places in the queue, freezes, successes.
+    AllButHolds,
+    /// Also holds, but `--restart-grace` keeps others out until they are over. Plain clients don't know of that.
+    GracedHolds,
+    Holds,
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteFault {
     pub what: String,
@@ -167,13 +178,7 @@ pub struct SiteFault {
     pub span: Span,
     /// The one lock that it is about; all of them without it.
     pub name: Option<String>,
-    /// Something that matters may be forgotten: places in the queue, freezes, successes, holds.
-    pub loses_data: bool,
-    /// Holds may be forgotten.
-    pub loses_holds: bool,
-    /// Holds are forgotten, but `--restart-grace` keeps others out until they are over. Plain clients
-    /// don't know of that.
-    pub is_graced: bool,
+    pub forgets: Forgets,
     /// What no replica has confirmed may be forgotten.
     pub promotes: bool,
     pub sets_clock: bool,

@@ -1,5 +1,6 @@
 //! Who wants the locks: jobs of all kinds, each drawn from the dice, and the people who step in.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -252,7 +253,7 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
     if name == "d" {
         let once = dice.between(1, 6) * SECOND;
         job.once_per = Some(once);
-        more += &format!("--once-per {}s ", once / SECOND);
+        let _ = write!(more, "--once-per {}s ", once / SECOND);
     } else if name == "b" && dice.chance(8) {
         job.supersedes = true;
         more += "--supersede ";
@@ -262,7 +263,7 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
             ""
         };
     } else if dice.chance(5) {
-        more += &format!("--timeout {}ms ", dice.between(100, 2000));
+        let _ = write!(more, "--timeout {}ms ", dice.between(100, 2000));
     }
     format!(
         "exec redlock run {options} {more}{name} -- {}",

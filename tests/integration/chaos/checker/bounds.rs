@@ -1,6 +1,8 @@
 //! Promises about how long something takes: until a lock that could be had is had, and until all have ended.
 
-use super::super::history::{Blow, History, Job, Kind, MS, Nanos, Role, SECOND, Span, What};
+use super::super::history::{
+    Blow, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, Span, What,
+};
 use super::{Broken, Hold, Verdict};
 
 /// From when a lock could be had until a waiter has it. Where processes of the name are stopped or killed meanwhile, a
@@ -134,7 +136,7 @@ fn could_be_had(history: &History, holds: &[Hold], job: &Job, name: &str, until:
         .filter(|fault| fault.span.from < until);
     for fault in faults {
         // Holds go on by other clocks, or held back until those that were forgotten are over.
-        let after = if fault.sets_clock || fault.is_graced {
+        let after = if fault.sets_clock || fault.forgets == Forgets::GracedHolds {
             LONGEST
         } else {
             0

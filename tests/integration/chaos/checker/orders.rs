@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::history::{
-    Blow, Deed, History, Job, Kind, MS, Nanos, Role, SECOND, Span, Task, What,
+    Blow, Deed, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, Span, Task, What,
 };
 use super::{Broken, Hold, Verdict};
 
@@ -34,7 +34,7 @@ fn may_have_forgotten(history: &History, span: Span) -> bool {
     let faults = history.faults.iter().filter(|fault| fault.span.meets(span));
     faults
         .into_iter()
-        .any(|fault| fault.loses_data || fault.promotes || fault.sets_clock)
+        .any(|fault| fault.forgets != Forgets::Nothing || fault.promotes || fault.sets_clock)
 }
 
 pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
@@ -70,7 +70,8 @@ fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     });
     let past = Span::new(history.began, next.span.from);
     let faults = || history.faults.iter().filter(|fault| fault.span.meets(past));
-    let is_lost = faults().any(|fault| fault.loses_data) && faults().any(|fault| fault.sets_clock);
+    let is_lost = faults().any(|fault| fault.forgets != Forgets::Nothing)
+        && faults().any(|fault| fault.sets_clock);
     one.fence != next.fence && (was_stopped || is_lost)
 }
 

@@ -1,6 +1,8 @@
 //! Two that exclude each other and beat at the same time: which of these overlaps the manual names, and which none may.
 
-use super::super::history::{Blow, History, Hit, Kind, MS, Nanos, Role, Span, What};
+use super::super::history::{
+    Blow, Forgets, History, Hit, Kind, MS, Nanos, Role, SiteFault, Span, What,
+};
 use super::{Broken, Hold};
 
 /// Why two may have run at the same time.
@@ -162,7 +164,12 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
             .filter(|fault| fault.is_about(later.name))
     };
     let faults = || of_name().filter(|fault| is_within(fault.span));
-    if faults().any(|fault| fault.loses_holds || is_plain && fault.is_graced) {
+    let forgets = |fault: &SiteFault| match fault.forgets {
+        Forgets::Holds => true,
+        Forgets::GracedHolds => is_plain,
+        Forgets::Nothing | Forgets::AllButHolds => false,
+    };
+    if faults().any(forgets) {
         return Some(Class::DataLost);
     }
     if faults().any(|fault| fault.sets_clock) {

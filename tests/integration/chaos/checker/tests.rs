@@ -1,8 +1,8 @@
 //! Histories written by hand: each kind of violation is found, and what the manual allows passes.
 
 use super::super::history::{
-    Blow, Deed, History, Hit, Job, Kind, MS, Nanos, Process, Role, SECOND, SHARED, SiteFault, Span,
-    Task, What,
+    Blow, Deed, Forgets, History, Hit, Job, Kind, MS, Nanos, Process, Role, SECOND, SHARED,
+    SiteFault, Span, Task, What,
 };
 use super::{Class, Verdict};
 
@@ -115,9 +115,7 @@ fn fault(from: Nanos, until: Nanos) -> SiteFault {
         what: "something".into(),
         span: Span::new(from * MS, until * MS),
         name: None,
-        loses_data: false,
-        loses_holds: false,
-        is_graced: false,
+        forgets: Forgets::Nothing,
         promotes: false,
         sets_clock: false,
     }
@@ -276,8 +274,7 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
         classes(&history)
     };
     let loses = |from, name: Option<&str>| SiteFault {
-        loses_data: true,
-        loses_holds: true,
+        forgets: Forgets::Holds,
         name: name.map(str::to_owned),
         ..fault(from, from)
     };
@@ -302,8 +299,7 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
         [Class::Forbidden]
     );
     let graced = SiteFault {
-        loses_data: true,
-        is_graced: true,
+        forgets: Forgets::GracedHolds,
         ..fault(2900, 2950)
     };
     assert_eq!(with(graced.clone()), [Class::Forbidden]);
@@ -360,7 +356,7 @@ fn a_fence_that_doesnt_grow_is_found() {
         run(2, 2100, 2500).with_fence(999_999),
     ]);
     lost.faults.push(SiteFault {
-        loses_data: true,
+        forgets: Forgets::Holds,
         ..fault(2000, 2010)
     });
     assert_eq!(broken(&lost), ["P3"]);
@@ -405,7 +401,7 @@ fn a_freeze_keeps_new_holders_out_until_it_is_thawed_or_over() {
     let mut lost = history(vec![run(1, 2000, 2010)]);
     lost.deeds.push(deed(What::Freeze(5 * SECOND), 1000, 1010));
     lost.faults.push(SiteFault {
-        loses_data: true,
+        forgets: Forgets::Holds,
         ..fault(1500, 1500)
     });
     assert_eq!(broken(&lost), [""; 0]);
