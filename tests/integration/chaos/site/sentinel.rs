@@ -65,6 +65,9 @@ pub struct Watched {
     new_sentinels: Vec<usize>,
     /// When it was last seen whether the replicas have it all.
     looked: Instant,
+    /// The one that was the primary when that was last seen.
+    last: Option<usize>,
+    noticed: Vec<Injected>,
     later: Later,
 }
 
@@ -98,6 +101,8 @@ impl Watched {
             new_servers: Vec::new(),
             new_sentinels: Vec::new(),
             looked: Instant::now(),
+            last: Some(0),
+            noticed: Vec::new(),
             later: Later::default(),
         }
     }
@@ -121,6 +126,16 @@ impl Watched {
         let runs = |number: &usize| self.servers[*number] == State::Running;
         let others: Vec<usize> = (0..3).filter(|&n| n != primary).filter(runs).collect();
         (!others.is_empty()).then(|| dice.pick(&others))
+    }
+
+    /// Sees whether another one has become the primary.
+    fn notice(&mut self) {
+        let now = self.primary();
+        if now.is_some() && now != self.last {
+            let what = format!("the primary is now {}", now.unwrap_or_default());
+            self.noticed.push(self.promoting(what, Duration::ZERO));
+            self.last = now;
+        }
     }
 
     /// From now on a server may miss what the others get.
@@ -380,6 +395,10 @@ impl Topology for Watched {
         }
     }
 
+    fn noticed(&mut self) -> Vec<Injected> {
+        std::mem::take(&mut self.noticed)
+    }
+
     fn later(&mut self) -> &mut Later {
         &mut self.later
     }
@@ -452,13 +471,14 @@ impl Topology for Watched {
             !is_up
         });
         new_sentinels.retain(|&number| !all.sentinels[number].hurry());
-        let is_time = self.looked.elapsed() > LOOKING;
-        if is_time && self.missing != [None; 3] {
-            if self.lacking().is_none() {
-                self.missing = [None; 3];
-            }
-            self.looked = Instant::now();
+        if self.looked.elapsed() < LOOKING {
+            return;
         }
+        self.notice();
+        if self.missing != [None; 3] && self.lacking().is_none() {
+            self.missing = [None; 3];
+        }
+        self.looked = Instant::now();
     }
 
     fn lacking(&mut self) -> Option<String> {
