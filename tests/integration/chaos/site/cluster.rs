@@ -8,8 +8,8 @@ use redis::Value;
 
 use super::line::Line;
 use super::server::{answers, disturb, tell, text};
-use super::{AGAIN, Injected, Later, Loss, State, Then, Topology, ms};
-use crate::support::{Cluster, Dice, Redis, ask_within, steady_port};
+use super::{AGAIN, APART, Injected, Later, Loss, State, Then, Topology, clocks, ms};
+use crate::support::{Cluster, Dice, Redis, WallClock, ask_within, steady_port};
 
 const NODES: usize = 6;
 
@@ -28,6 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub struct Sharded {
     all: Cluster,
     lines: Vec<Line>,
+    _clocks: Vec<WallClock>,
     ids: Vec<String>,
     slot: String,
     keeps_data: bool,
@@ -49,6 +50,7 @@ impl Sharded {
     pub fn start(dice: &mut Dice) -> Self {
         let keeps_data = dice.chance(50);
         let mut lines = Vec::new();
+        let clocks = clocks(NODES, dice);
         let all = Cluster::of(&[0, 1, 2], |common| {
             let line = Line::new();
             let port = line.port.to_string();
@@ -60,7 +62,9 @@ impl Sharded {
             if keeps_data {
                 options.extend(["--appendonly", "yes", "--appendfsync", "always"]);
             }
-            let node = Redis::at(steady_port, &[], &options);
+            let before = clocks[lines.len()].before();
+            let before: Vec<&str> = before.iter().map(String::as_str).collect();
+            let node = Redis::at(steady_port, &before, &options);
             line.lead_to(node.port);
             lines.push(line);
             node
@@ -71,6 +75,7 @@ impl Sharded {
         Self {
             all,
             lines,
+            _clocks: clocks,
             ids,
             slot,
             keeps_data,
@@ -424,7 +429,9 @@ impl View {
 impl Topology for Sharded {
     fn described(&self) -> String {
         let data = if self.keeps_data { "all" } else { "nothing" };
-        format!("a cluster of three primaries with a replica each; a node that dies keeps {data}")
+        format!(
+            "a cluster of three primaries with a replica each; a node that dies keeps {data}; clocks up to {APART} ms apart"
+        )
     }
 
     fn url(&self) -> String {

@@ -12,7 +12,7 @@ mod single;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Dice, Redis};
+use crate::support::{Dice, Redis, WallClock};
 
 /// What the servers are to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,4 +283,13 @@ impl Later {
 /// A duration of this many milliseconds, the end excluded.
 fn ms(dice: &mut Dice, from: i64, to: i64) -> Duration {
     Duration::from_millis(dice.between(from, to).unsigned_abs())
+}
+
+/// How far clocks are ahead at most, in milliseconds: somewhat less than the clock skew that redlock expects.
+const APART: i64 = 450;
+
+/// The clocks of servers, which aren't quite the same.
+fn clocks(count: usize, dice: &mut Dice) -> Vec<WallClock> {
+    let ahead = (0..count).map(|_| dice.between(0, APART));
+    ahead.map(WallClock::ahead_by).collect()
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::server::{answers, disturb, tell};
-use super::{AGAIN, Injected, Later, Loss, State, Then, Topology, ms};
+use super::{AGAIN, APART, Injected, Later, Loss, State, Then, Topology, clocks, ms};
 use crate::support::{
-    Dice, MASTER, Network, Plan, Redis, Replicated, permit_channels, steady_port,
+    Dice, MASTER, Network, Plan, Redis, Replicated, WallClock, permit_channels, steady_port,
 };
 
 /// How long a server is missing before a sentinel takes it for down, or less.
@@ -52,6 +52,7 @@ pub struct Watched {
     // Gone before the hosts are.
     all: Replicated,
     network: Option<Network>,
+    _clocks: Vec<WallClock>,
     keeps_data: bool,
     servers: [State; 3],
     sentinels: [State; 3],
@@ -83,8 +84,11 @@ impl Watched {
         if keeps_data {
             options.extend(["--appendonly", "yes", "--appendfsync", "always"]);
         }
+        let clocks = clocks(3, dice);
+        let before = clocks.iter().map(WallClock::before).enumerate();
         let all = Replicated::with(&Plan {
             options: &options,
+            before: before.collect(),
             network: network.as_ref(),
             ports: Some(steady_port),
             ..Plan::default()
@@ -92,6 +96,7 @@ impl Watched {
         Self {
             all,
             network,
+            _clocks: clocks,
             keeps_data,
             servers: [State::Running; 3],
             sentinels: [State::Running; 3],
@@ -317,7 +322,7 @@ impl Topology for Watched {
         };
         let data = if self.keeps_data { "all" } else { "nothing" };
         format!(
-            "a primary, two replicas and three sentinels, {hosts}; a server that dies keeps {data}"
+            "a primary, two replicas and three sentinels, {hosts}; a server that dies keeps {data}; clocks up to {APART} ms apart"
         )
     }
 
