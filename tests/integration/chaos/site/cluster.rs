@@ -8,8 +8,8 @@ use redis::Value;
 
 use super::line::Line;
 use super::server::{answers, disturb, tell, text};
-use super::{AGAIN, Injected, Later, Loss, State, Then, Topology, ms};
-use crate::support::{Cluster, Dice, Redis, ask_within, steady_port};
+use super::{AGAIN, APART, Injected, Later, Loss, State, Then, Topology, clocks, ms};
+use crate::support::{Cluster, Dice, Redis, WallClock, ask_within, steady_port};
 
 const NODES: usize = 6;
 
@@ -28,6 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub struct Sharded {
     all: Cluster,
     lines: Vec<Line>,
+    _clocks: Vec<WallClock>,
     ids: Vec<String>,
     slot: String,
     keeps_data: bool,
@@ -39,6 +40,9 @@ pub struct Sharded {
     looked: Instant,
     /// From which node the slot is being moved, and to which.
     moving: Option<(usize, usize)>,
+    /// The one that was the owner when that was last seen.
+    last: Option<usize>,
+    noticed: Vec<Injected>,
     later: Later,
 }
 
@@ -46,6 +50,7 @@ impl Sharded {
     pub fn start(dice: &mut Dice) -> Self {
         let keeps_data = dice.chance(50);
         let mut lines = Vec::new();
+        let clocks = clocks(NODES, dice);
         let all = Cluster::of(&[0, 1, 2], |common| {
             let line = Line::new();
             let port = line.port.to_string();
@@ -57,16 +62,20 @@ impl Sharded {
             if keeps_data {
                 options.extend(["--appendonly", "yes", "--appendfsync", "always"]);
             }
-            let node = Redis::at(steady_port, &[], &options);
+            let before = clocks[lines.len()].before();
+            let before: Vec<&str> = before.iter().map(String::as_str).collect();
+            let node = Redis::at(steady_port, &before, &options);
             line.lead_to(node.port);
             lines.push(line);
             node
         });
         let ids = (0..NODES).map(|number| all.id(number)).collect();
         let slot = all.slot(KEY);
+        let last = Some(all.owner(&slot));
         Self {
             all,
             lines,
+            _clocks: clocks,
             ids,
             slot,
             keeps_data,
@@ -75,6 +84,8 @@ impl Sharded {
             missing: [None; NODES],
             looked: Instant::now(),
             moving: None,
+            last,
+            noticed: Vec::new(),
             later: Later::default(),
         }
     }
@@ -107,6 +118,16 @@ impl Sharded {
             let view = self.view(number);
             view.is_some_and(|view| view.primary_of_own() == Some(&self.ids[of]))
         })
+    }
+
+    /// Sees whether another one has become the owner.
+    fn notice(&mut self) {
+        let now = self.owner();
+        if now.is_some() && now != self.last {
+            let what = format!("the slot is now that of {}", now.unwrap_or_default());
+            self.noticed.push(self.promoting(what, Duration::ZERO));
+            self.last = now;
+        }
     }
 
     /// From now on a node may miss what the others get.
@@ -277,11 +298,24 @@ impl Sharded {
         let Some((from, to)) = self.moving else {
             return true;
         };
-        if !self.open_move(from, to) || !(0..20).any(|_| self.move_keys(100)) {
+        let slot = self.slot.parse().unwrap();
+        let [old, new] = [from, to].map(|number| self.view(number));
+        let (Some(old), Some(new)) = (old, new) else {
             return false;
-        }
+        };
         let words = ["NODE", &self.ids[to]];
-        if !self.set_slot(to, &words) || !self.set_slot(from, &words) {
+        // It may have been said before, without an answer in time.
+        if new.owner(slot).as_ref() != Some(&self.ids[to]) {
+            if old.primary_of_own().is_some() || new.primary_of_own().is_some() {
+                self.give_up_move();
+                return true;
+            }
+            let is_moved = self.open_move(from, to) && (0..20).any(|_| self.move_keys(100));
+            if !is_moved || !self.set_slot(to, &words) {
+                return false;
+            }
+        }
+        if old.owner(slot).as_ref() != Some(&self.ids[to]) && !self.set_slot(from, &words) {
             return false;
         }
         for other in (0..NODES).filter(|other| ![from, to].contains(other)) {
@@ -293,6 +327,21 @@ impl Sharded {
         // The replicas get the keys a moment later, and nobody has waited for that.
         (0..NODES).for_each(|number| self.is_behind(number));
         true
+    }
+
+    /// A replica has taken the place of one of the two, as on a busy machine a node was too slow for the
+    /// others. It doesn't know of the move, and what was moved may be lost.
+    fn give_up_move(&mut self) {
+        for number in 0..NODES {
+            self.set_slot(number, &["STABLE"]);
+        }
+        self.moving = None;
+        let what = "the slot's move is given up, as a node was replaced meanwhile";
+        let injected = Injected::at_once(what).losing(Loss::Everything);
+        self.noticed.push(Injected {
+            promotes: true,
+            ..injected
+        });
     }
 
     fn fill(&mut self, number: usize, dice: &mut Dice) -> Injected {
@@ -380,7 +429,9 @@ impl View {
 impl Topology for Sharded {
     fn described(&self) -> String {
         let data = if self.keeps_data { "all" } else { "nothing" };
-        format!("a cluster of three primaries with a replica each; a node that dies keeps {data}")
+        format!(
+            "a cluster of three primaries with a replica each; a node that dies keeps {data}; clocks up to {APART} ms apart"
+        )
     }
 
     fn url(&self) -> String {
@@ -484,6 +535,10 @@ impl Topology for Sharded {
         }
     }
 
+    fn noticed(&mut self) -> Vec<Injected> {
+        std::mem::take(&mut self.noticed)
+    }
+
     fn later(&mut self) -> &mut Later {
         &mut self.later
     }
@@ -531,12 +586,14 @@ impl Topology for Sharded {
     }
 
     fn look_after(&mut self) {
-        if self.missing != [None; NODES] && self.looked.elapsed() > LOOKING {
-            if self.lacking().is_none() {
-                self.missing = [None; NODES];
-            }
-            self.looked = Instant::now();
+        if self.looked.elapsed() < LOOKING {
+            return;
         }
+        self.notice();
+        if self.missing != [None; NODES] && self.lacking().is_none() {
+            self.missing = [None; NODES];
+        }
+        self.looked = Instant::now();
     }
 
     fn lacking(&mut self) -> Option<String> {

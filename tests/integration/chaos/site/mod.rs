@@ -12,7 +12,7 @@ mod single;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Dice, Redis};
+use crate::support::{Dice, Redis, WallClock};
 
 /// What the servers are to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +158,14 @@ impl Site {
         self.0.inject(fault, dice)
     }
 
-    /// Ends what is due. To be called every 20 ms or so.
-    pub fn tick(&mut self) {
+    /// Ends what is due. To be called every 20 ms or so. Returns what has happened without having been
+    /// injected, as on a busy machine a server may seem dead to the others.
+    pub fn tick(&mut self) -> Vec<Injected> {
+        self.go_on();
+        self.0.noticed()
+    }
+
+    fn go_on(&mut self) {
         let now = Instant::now();
         while let Some(then) = self.0.later().due(now) {
             self.0.carry_out(then);
@@ -181,7 +187,7 @@ impl Site {
         }
         let end = Instant::now() + HEALING;
         loop {
-            self.tick();
+            self.go_on();
             let Some(lacking) = self.0.lacking() else {
                 return;
             };
@@ -213,6 +219,9 @@ trait Topology {
     fn observer(&self) -> Option<&Redis>;
     fn faults(&self) -> &'static [&'static str];
     fn inject(&mut self, fault: &str, dice: &mut Dice) -> Injected;
+    fn noticed(&mut self) -> Vec<Injected> {
+        Vec::new()
+    }
     fn later(&mut self) -> &mut Later;
     fn carry_out(&mut self, then: Then);
     /// What is done again and again.
@@ -274,4 +283,13 @@ impl Later {
 /// A duration of this many milliseconds, the end excluded.
 fn ms(dice: &mut Dice, from: i64, to: i64) -> Duration {
     Duration::from_millis(dice.between(from, to).unsigned_abs())
+}
+
+/// How far clocks are ahead at most, in milliseconds: somewhat less than the clock skew that redlock expects.
+const APART: i64 = 450;
+
+/// The clocks of servers, which aren't quite the same.
+fn clocks(count: usize, dice: &mut Dice) -> Vec<WallClock> {
+    let ahead = (0..count).map(|_| dice.between(0, APART));
+    ahead.map(WallClock::ahead_by).collect()
 }

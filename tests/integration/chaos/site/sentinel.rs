@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::server::{answers, disturb, tell};
-use super::{AGAIN, Injected, Later, Loss, State, Then, Topology, ms};
+use super::{AGAIN, APART, Injected, Later, Loss, State, Then, Topology, clocks, ms};
 use crate::support::{
-    Dice, MASTER, Network, Plan, Redis, Replicated, permit_channels, steady_port,
+    Dice, MASTER, Network, Plan, Redis, Replicated, WallClock, permit_channels, steady_port,
 };
 
 /// How long a server is missing before a sentinel takes it for down, or less.
@@ -52,6 +52,7 @@ pub struct Watched {
     // Gone before the hosts are.
     all: Replicated,
     network: Option<Network>,
+    _clocks: Vec<WallClock>,
     keeps_data: bool,
     servers: [State; 3],
     sentinels: [State; 3],
@@ -65,6 +66,9 @@ pub struct Watched {
     new_sentinels: Vec<usize>,
     /// When it was last seen whether the replicas have it all.
     looked: Instant,
+    /// The one that was the primary when that was last seen.
+    last: Option<usize>,
+    noticed: Vec<Injected>,
     later: Later,
 }
 
@@ -80,8 +84,11 @@ impl Watched {
         if keeps_data {
             options.extend(["--appendonly", "yes", "--appendfsync", "always"]);
         }
+        let clocks = clocks(3, dice);
+        let before = clocks.iter().map(WallClock::before).enumerate();
         let all = Replicated::with(&Plan {
             options: &options,
+            before: before.collect(),
             network: network.as_ref(),
             ports: Some(steady_port),
             ..Plan::default()
@@ -89,6 +96,7 @@ impl Watched {
         Self {
             all,
             network,
+            _clocks: clocks,
             keeps_data,
             servers: [State::Running; 3],
             sentinels: [State::Running; 3],
@@ -98,6 +106,8 @@ impl Watched {
             new_servers: Vec::new(),
             new_sentinels: Vec::new(),
             looked: Instant::now(),
+            last: Some(0),
+            noticed: Vec::new(),
             later: Later::default(),
         }
     }
@@ -121,6 +131,16 @@ impl Watched {
         let runs = |number: &usize| self.servers[*number] == State::Running;
         let others: Vec<usize> = (0..3).filter(|&n| n != primary).filter(runs).collect();
         (!others.is_empty()).then(|| dice.pick(&others))
+    }
+
+    /// Sees whether another one has become the primary.
+    fn notice(&mut self) {
+        let now = self.primary();
+        if now.is_some() && now != self.last {
+            let what = format!("the primary is now {}", now.unwrap_or_default());
+            self.noticed.push(self.promoting(what, Duration::ZERO));
+            self.last = now;
+        }
     }
 
     /// From now on a server may miss what the others get.
@@ -302,7 +322,7 @@ impl Topology for Watched {
         };
         let data = if self.keeps_data { "all" } else { "nothing" };
         format!(
-            "a primary, two replicas and three sentinels, {hosts}; a server that dies keeps {data}"
+            "a primary, two replicas and three sentinels, {hosts}; a server that dies keeps {data}; clocks up to {APART} ms apart"
         )
     }
 
@@ -380,6 +400,10 @@ impl Topology for Watched {
         }
     }
 
+    fn noticed(&mut self) -> Vec<Injected> {
+        std::mem::take(&mut self.noticed)
+    }
+
     fn later(&mut self) -> &mut Later {
         &mut self.later
     }
@@ -452,13 +476,14 @@ impl Topology for Watched {
             !is_up
         });
         new_sentinels.retain(|&number| !all.sentinels[number].hurry());
-        let is_time = self.looked.elapsed() > LOOKING;
-        if is_time && self.missing != [None; 3] {
-            if self.lacking().is_none() {
-                self.missing = [None; 3];
-            }
-            self.looked = Instant::now();
+        if self.looked.elapsed() < LOOKING {
+            return;
         }
+        self.notice();
+        if self.missing != [None; 3] && self.lacking().is_none() {
+            self.missing = [None; 3];
+        }
+        self.looked = Instant::now();
     }
 
     fn lacking(&mut self) -> Option<String> {
