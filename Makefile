@@ -9,6 +9,7 @@
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
 # make model    all states of the protocol in small, with what is made wrong on purpose: about an hour
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
+# make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
@@ -39,7 +40,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 5
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz model simulate bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz chaos model simulate bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -120,6 +121,12 @@ simulate:
 	@scripts/setup test
 	SIMULATE_SEEDS=$$(( $(or $(HOURS),1000) / 2 )) SIMULATE_MINUTES=120 SIMULATE_SEED=$(SEED) \
 	    $(CARGO) test --locked --profile model --bin redlock model::simulate -- --nocapture
+
+# A seed draws jobs and faults, but doesn't repeat a run. What was found is written below target/tmp/chaos.
+chaos:
+	@scripts/setup chaos
+	CHAOS_SECONDS="$(or $(SECONDS),60)" CHAOS_SEED="$(SEED)" CHAOS_TOPOLOGY="$(TOPOLOGY)" \
+	    $(CARGO) test --locked --test integration chaos::what -- --nocapture
 
 bench:
 	@scripts/setup bench

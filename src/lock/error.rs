@@ -327,6 +327,7 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
 fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
     let message = match code {
         "READONLY" => return Some(server.replica_error()),
+        "UNBLOCKED" => return Some(demoted(server)),
         "MASTERDOWN" => {
             let message = format!(
                 "Redis at {server} is a replica without a connection to its primary; use the URL of the primary"
@@ -369,6 +370,20 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
         _ => return None,
     };
     Some(Error::new(ErrorKind::Config, message).for_doctor())
+}
+
+/// A primary that became a replica while it waited for its replicas, as a failover has it. What was asked
+/// may have been done.
+fn demoted(server: &Server) -> Error {
+    match server.part() {
+        Part::Only | Part::Sentinel => server.replica_error(),
+        Part::Primary | Part::Node => {
+            let message = format!(
+                "Redis at {server} became a replica, by a failover, before its replicas had confirmed the lock; try again when that is over"
+            );
+            Error::new(ErrorKind::NoPrimary, message)
+        }
+    }
 }
 
 /// What may pass.

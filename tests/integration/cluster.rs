@@ -257,6 +257,36 @@ fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
 }
 
 #[test]
+fn a_node_that_becomes_a_replica_before_its_replicas_have_confirmed_a_lock_costs_its_run_nothing_but_time()
+ {
+    let cluster = Cluster::start(&[0, 0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let node = |number: usize| &cluster.nodes[number];
+    let waits = || node(0).info("clients", "blocked_clients") == "1";
+    node(3).stall();
+    let sync = [
+        "run",
+        "--sync",
+        "all",
+        "--sync-timeout",
+        "15s",
+        "--ttl",
+        "25s",
+    ];
+    let command = ["a", "-c", "echo ran"];
+    let mut run = Running::start(&mut cluster.redlock(&[&sync[..], &command].concat()));
+    wait_until("it waits for the replicas", waits);
+    assert_eq!(node(4).cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
+    wait_until("the node has heard of that", || {
+        node(0).info("replication", "role") == "slave"
+    });
+    node(3).resume();
+    run.expect_line("ran");
+    run.finish().assert_exited(0);
+    assert_eq!(node(4).cli(&["EXISTS", KEY]), "0");
+}
+
+#[test]
 fn without_a_permission_for_channels_of_slots_a_waiter_polls() {
     let cluster = Cluster::start(&[]);
     let node = cluster.owner(&cluster.slot(KEY));

@@ -54,6 +54,7 @@
 //! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
 //! | `fake` | the Redis in memory, on which the models run, does as a real one |
+//! | `chaos` | real commands, real servers, and whatever can befall them, at random |
 //! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
 //! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
@@ -69,6 +70,7 @@
 mod basics;
 mod blocked;
 mod by_signal;
+mod chaos;
 mod ci;
 mod clock_skew;
 mod cluster;

@@ -480,7 +480,7 @@ impl Connection {
 }
 
 /// Ends a connection with a reset, also where another process has it open.
-fn reset(stream: &TcpStream) {
+pub fn reset(stream: &TcpStream) {
     // SAFETY: an address of no family is all zeros; connecting to it dissolves the connection, and
     // the socket is ours.
     unsafe {

@@ -86,6 +86,7 @@ pub enum Kind {
 }
 
 /// What there is from the start, and what may happen.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Rules {
     pub name: &'static str,
     pub lock: Lock,

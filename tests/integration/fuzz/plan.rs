@@ -2,42 +2,7 @@
 //! each behaves, and what befalls the lock.
 
 use super::scripts::{Key, SHARED, Wish};
-
-/// Numbers that look random and are always the same (`SplitMix64`).
-#[derive(Clone, Debug)]
-pub struct Dice(u64);
-
-impl Dice {
-    pub fn new(seed: u64, stream: u64) -> Self {
-        let mut dice = Self(seed ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        dice.next();
-        dice
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A whole number of this range, its end excluded.
-    pub fn between(&mut self, from: i64, to: i64) -> i64 {
-        let wide = u64::try_from(to - from).unwrap();
-        from + i64::try_from(self.next() % wide).unwrap()
-    }
-
-    /// True in this many of a hundred cases.
-    pub fn chance(&mut self, percent: i64) -> bool {
-        self.between(0, 100) < percent
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        let n = self.between(0, i64::try_from(from.len()).unwrap());
-        from[usize::try_from(n).unwrap()]
-    }
-}
+use crate::support::Dice;
 
 #[derive(Clone, Debug)]
 pub struct Plan {

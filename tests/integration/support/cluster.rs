@@ -22,11 +22,16 @@ impl Cluster {
     }
 
     pub fn with(replicas_of: &[usize], options: &[&str]) -> Self {
+        Self::of(replicas_of, |common| {
+            Redis::with(&[common, options].concat())
+        })
+    }
+
+    /// The same, of nodes that this starts, each with these options at least.
+    pub fn of(replicas_of: &[usize], mut start: impl FnMut(&[&str]) -> Redis) -> Self {
         let common = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
-        let common = [&common[..], &["--repl-diskless-sync-delay", "0"], options].concat();
-        let nodes: Vec<Redis> = (0..3 + replicas_of.len())
-            .map(|_| Redis::with(&common))
-            .collect();
+        let common = [&common[..], &["--repl-diskless-sync-delay", "0"]].concat();
+        let nodes: Vec<Redis> = (0..3 + replicas_of.len()).map(|_| start(&common)).collect();
         let home = tempfile::tempdir().unwrap();
         let all = Self { nodes, home };
         let port = |node: usize| all.nodes[node].port.to_string();
@@ -95,7 +100,7 @@ impl Cluster {
         command
     }
 
-    fn id(&self, node: usize) -> String {
+    pub fn id(&self, node: usize) -> String {
         self.nodes[node].cli(&["CLUSTER", "MYID"])
     }
 

@@ -5,6 +5,7 @@
 
 mod clock;
 mod cluster;
+mod dice;
 mod isolation;
 mod network;
 mod processes;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use self::clock::*;
 pub use self::cluster::*;
+pub use self::dice::*;
 pub use self::isolation::*;
 pub use self::network::*;
 pub use self::processes::*;

@@ -63,7 +63,9 @@ impl Network {
 
 /// A process in a network namespace of its own.
 fn namespace(set_up: &str) -> Running {
-    let script = format!("ip link set lo up && {set_up} && echo ready && exec sleep 600");
+    // It ends with the tests, however these end.
+    let stay = "exec setpriv --pdeathsig KILL sleep infinity";
+    let script = format!("ip link set lo up && {set_up} && echo ready && {stay}");
     let mut command = Command::new("unshare");
     command
         .args(["-n", "sh", "-c", &script])

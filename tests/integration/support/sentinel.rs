@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,6 +58,8 @@ pub struct Plan<'a> {
     pub sentinel_lines: &'a str,
     /// What redis-cli needs to be let in by a sentinel.
     pub sentinel_login: &'a [&'a str],
+    /// What finds the ports, in place of any that are free.
+    pub ports: Option<fn() -> u16>,
 }
 
 /// A primary and two replicas, and three sentinels, all gone when dropped. The servers are numbered; number 0
@@ -102,7 +105,11 @@ impl Replicated {
             }
             options.extend(plan.options);
             let before: Vec<&str> = before.iter().map(String::as_str).collect();
-            servers.push(Redis::under(&before, &options));
+            servers.push(Redis::at(
+                plan.ports.unwrap_or(free_port),
+                &before,
+                &options,
+            ));
             permit_channels(&servers[number]);
         }
         // A replica that the primary knows not yet would be found by the sentinels only later.
@@ -219,7 +226,7 @@ impl Replicated {
     }
 
     /// What isn't well yet.
-    fn lacking(&self) -> Option<String> {
+    pub fn lacking(&self) -> Option<String> {
         let Some(primary) = self.agreed() else {
             return Some("the sentinels don't agree".into());
         };
@@ -300,7 +307,8 @@ impl Replicated {
         wait_until("the replica isn't connected", || link() == "down");
     }
 
-    fn refuse(&self, number: usize, user: &str) {
+    /// Has a server refuse a user, and ends the user's connections.
+    pub fn refuse(&self, number: usize, user: &str) {
         let server = &self.servers[number];
         server.cli(&["ACL", "SETUSER", user, "off"]);
         server.cli(&["CLIENT", "KILL", "USER", user]);
@@ -308,7 +316,7 @@ impl Replicated {
 }
 
 /// Sentinels tell of each other by way of the servers. Redis 6.0 knows no permissions for that.
-fn permit_channels(server: &Redis) {
+pub fn permit_channels(server: &Redis) {
     server.cli(&["ACL", "SETUSER", "sentinel", "&*"]);
 }
 
@@ -327,7 +335,7 @@ impl Sentinel {
     /// Three that know each other from the start: to find each other they would need seconds.
     fn three(plan: &Plan, places: &[(String, u16)]) -> Vec<Self> {
         let host = |number: usize| places[number].0.clone();
-        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let ports: Vec<u16> = (0..3).map(|_| plan.ports.unwrap_or(free_port)()).collect();
         let id = |number: usize| format!("{:040x}", 0xabc + number);
         let (primary_host, primary_port) = &places[0];
         let each = (0..3).map(|number| {
@@ -360,7 +368,7 @@ impl Sentinel {
         let all: Vec<Self> = each.collect();
         for sentinel in &all {
             wait_until("the sentinel answers", || sentinel.cli(&["PING"]) == "PONG");
-            sentinel.cli(&[&["SENTINEL", "DEBUG"][..], &TIMERS].concat());
+            sentinel.hurry();
         }
         all
     }
@@ -376,20 +384,7 @@ impl Sentinel {
         let directory = dir.path().display();
         let all = format!("dir {directory}\nunixsocket {directory}/redis.sock\n{text}");
         fs::write(&configuration, all).unwrap();
-        let log = fs::File::create(dir.path().join("sentinel.log")).unwrap();
-        let mut command = SERVER.command();
-        if let Some((first, more)) = before.split_first() {
-            command = Command::new(first);
-            command.args(more).arg(&SERVER.path);
-        }
-        let process = command
-            .arg(&configuration)
-            .arg("--sentinel")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let process = Self::launch(dir.path(), &before);
         Self {
             host,
             port,
@@ -399,6 +394,40 @@ impl Sentinel {
             process: Mutex::new(process),
             stopped: AtomicBool::new(false),
         }
+    }
+
+    /// Starts the process on a configuration in this directory.
+    fn launch(dir: &Path, before: &[String]) -> Child {
+        let mut log = fs::OpenOptions::new();
+        let log = log.create(true).append(true).open(dir.join("sentinel.log"));
+        let log = log.unwrap();
+        let mut command = SERVER.command();
+        if let Some((first, more)) = before.split_first() {
+            command = Command::new(first);
+            command.args(more).arg(&SERVER.path);
+        }
+        command
+            .arg(dir.join("sentinel.conf"))
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    /// Starts it again after `kill`, with what it knew. Once it answers it wants to be told to [`Self::hurry`].
+    pub fn launch_again(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        *process = Self::launch(self.dir.path(), &self.before);
+        self.stopped.store(false, Ordering::Relaxed);
+    }
+
+    /// Has it look at servers more often; whether it has answered.
+    pub fn hurry(&self) -> bool {
+        let answers = self.cli(&["PING"]) == "PONG";
+        self.cli(&[&["SENTINEL", "DEBUG"][..], &TIMERS].concat());
+        answers
     }
 
     /// What redis-cli prints for a command, without the newline at its end.
@@ -417,13 +446,13 @@ impl Sentinel {
     }
 
     /// The port of the server that it calls the primary.
-    fn primary_port(&self) -> Option<u16> {
+    pub fn primary_port(&self) -> Option<u16> {
         let address = self.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER])?;
         let (_, port): (String, String) = redis::from_redis_value(address).ok()?;
         port.parse().ok()
     }
 
-    fn ask(&self, command: &[&str]) -> Option<redis::Value> {
+    pub fn ask(&self, command: &[&str]) -> Option<redis::Value> {
         ask(&self.dir.path().join("redis.sock"), command)
     }
 
@@ -442,7 +471,7 @@ impl Sentinel {
         each.iter().filter_map(field).collect()
     }
 
-    fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         !self.stopped.load(Ordering::Relaxed) && matches!(process.try_wait(), Ok(None))
     }

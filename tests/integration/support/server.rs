@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -114,17 +115,19 @@ impl Redis {
 
     /// The same, started by a command that becomes the server: `["env", "LD_PRELOAD=x.so"]`.
     pub fn under(before: &[&str], options: &[&str]) -> Self {
+        let is_old_node = options.contains(&"--cluster-enabled") && SERVER.is_before(7, 0);
+        // So that there is a port for the bus.
+        let below = if is_old_node { 10_000 } else { 0 };
+        Self::at(|| free_port() - below, before, options)
+    }
+
+    /// The same, at a port that this finds.
+    pub fn at(port: impl Fn() -> u16, before: &[&str], options: &[&str]) -> Self {
         let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         let (before, options): (Vec<String>, Vec<String>) = (owned(before), owned(options));
         loop {
             let dir = tempfile::tempdir().expect("a temporary directory");
-            let is_node = options.iter().any(|option| option == "--cluster-enabled");
-            let port = if is_node && SERVER.is_before(7, 0) {
-                // So that there is a port for the bus.
-                free_port() - 10_000
-            } else {
-                free_port()
-            };
+            let port = port();
             let process = launch(&before, &dir, port, &options);
             let mut redis = Self {
                 dir,
@@ -270,8 +273,18 @@ impl Redis {
 
     /// Starts it again after `kill`, empty, on the same socket and port.
     pub fn start_again(&mut self) {
-        self.process = launch(&self.before, &self.dir, self.port, &self.options);
+        self.launch_again();
         assert!(self.comes_up(), "redis-server doesn't start again");
+    }
+
+    /// Does so without waiting until it accepts connections.
+    pub fn launch_again(&mut self) {
+        self.process = launch(&self.before, &self.dir, self.port, &self.options);
+    }
+
+    /// Whether its process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
     }
 
     /// Waits until it accepts connections; false when it ends instead.
@@ -279,7 +292,7 @@ impl Redis {
         let socket = self.socket();
         let mut ended = false;
         wait_until("redis-server accepts connections", || {
-            ended = self.process.try_wait().unwrap().is_some();
+            ended = self.has_ended();
             ended || UnixStream::connect(&socket).is_ok()
         });
         !ended
@@ -365,9 +378,13 @@ fn launch(before: &[String], dir: &tempfile::TempDir, port: u16, options: &[Stri
 
 /// What a server at a socket answers; `None` while it doesn't, or where that is an error.
 pub fn ask(socket: &Path, command: &[&str]) -> Option<redis::Value> {
+    ask_within(Duration::from_millis(500), socket, command)
+}
+
+/// The same; `None` also when no answer comes within this time.
+pub fn ask_within(limit: Duration, socket: &Path, command: &[&str]) -> Option<redis::Value> {
     let mut stream = UnixStream::connect(socket).ok()?;
-    let limit = Some(Duration::from_millis(500));
-    stream.set_read_timeout(limit).ok()?;
+    stream.set_read_timeout(Some(limit)).ok()?;
     let mut packed = redis::cmd(command[0]);
     packed.arg(&command[1..]);
     stream.write_all(&packed.get_packed_command()).ok()?;
@@ -401,6 +418,21 @@ impl UnresponsiveServer {
 
     pub fn url(&self) -> String {
         format!("redis://{}", self.listener.local_addr().unwrap())
+    }
+}
+
+/// A loopback port that was free a moment ago, and that the kernel gives to no outgoing connection: one
+/// for a server that comes back to it. The port 10000 above it is free as well.
+pub fn steady_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    loop {
+        // Other runs of the tests begin elsewhere.
+        let next = std::process::id() * 37 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 21_000 + u16::try_from(next % 1000).unwrap();
+        if is_free(port) && is_free(port + 10_000) {
+            return port;
+        }
     }
 }
 

@@ -1,0 +1,180 @@
+//! Which promises a history keeps. Pure: a history comes in, and what was broken comes out, with the jobs and the
+//! time that matter.
+//!
+//! | promise | how it is decided |
+//! | --- | --- |
+//! | P1, I1, I8 | no two that exclude each other beat at a time, but in a window that the manual names (`Class`) |
+//! | P2 | what `redlock fence` accepts never goes back |
+//! | P3, I3 | fences grow in the order in which exclusive holders begin to beat |
+//! | P4 | a freeze keeps new holders out, a success those of `--once-per`, a newer run the older ones in the queue |
+//! | P5, I4 | from when a lock could be had until a waiter has it: within a bound |
+//! | I5 | waiters to whom nothing was done get it in the order in which they came |
+//! | ends | each process ends soon after all faults are over, and with a status that the manual names |
+
+mod bounds;
+mod orders;
+mod overlaps;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::history::{History, Job, MS, Nanos, Span};
+
+pub use self::bounds::Waits;
+pub use self::overlaps::{Class, Overlap};
+
+/// A promise that wasn't kept.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub promise: &'static str,
+    pub detail: String,
+    pub name: String,
+    pub span: Span,
+    pub jobs: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub holds: usize,
+    pub hand_offs: usize,
+    pub overlaps: Vec<Overlap>,
+    pub broken: Vec<Broken>,
+    pub fences_accepted: usize,
+    pub fences_refused: usize,
+    pub waits: Waits,
+}
+
+/// All that a job does under one lock, from its first beat to its last.
+#[derive(Clone, Debug)]
+pub struct Hold<'a> {
+    pub job: &'a Job,
+    pub name: &'a str,
+    pub fence: Option<u64>,
+    pub limit: u32,
+    pub span: Span,
+    /// The last beat of COMMAND itself.
+    pub command_until: Nanos,
+}
+
+/// How much later than the waiter before it one may begin for it to count as a hand-off.
+const HAND_OFF: Nanos = 100 * MS;
+
+impl Verdict {
+    pub fn of(history: &History) -> Self {
+        let mut verdict = Self::default();
+        for (name, holds) in holds(history) {
+            verdict.holds += holds.len();
+            verdict.hand_offs += count_hand_offs(&holds);
+            verdict.overlaps.extend(overlaps::in_turn(history, &holds));
+            verdict.broken.extend(orders::fences_grow(history, &holds));
+            verdict.broken.extend(orders::first_come(history, &holds));
+            verdict.broken.extend(orders::frozen(history, &holds));
+            verdict.broken.extend(orders::once(history, &holds));
+            verdict.broken.extend(orders::superseded(history, &holds));
+            bounds::waits(history, name, &holds, &mut verdict);
+        }
+        let forbidden = verdict
+            .overlaps
+            .iter()
+            .filter(|found| found.class == Class::Forbidden);
+        verdict.broken.extend(forbidden.map(overlaps::described));
+        orders::accepted_fences(history, &mut verdict);
+        verdict.broken.extend(bounds::ends(history));
+        verdict
+    }
+
+    /// How many overlaps there were of each class, and the longest.
+    pub fn overlaps_by_class(&self) -> BTreeMap<Class, (usize, Nanos)> {
+        let mut classes: BTreeMap<Class, (usize, Nanos)> = BTreeMap::new();
+        for overlap in &self.overlaps {
+            let (count, longest) = classes.entry(overlap.class).or_default();
+            *count += 1;
+            *longest = (*longest).max(overlap.span.until - overlap.span.from);
+        }
+        classes
+    }
+
+    pub fn in_words(&self) -> String {
+        let mut text = format!(
+            "{} holds, {} hand-offs; fence files: {} writes accepted, {} rejected\n",
+            self.holds, self.hand_offs, self.fences_accepted, self.fences_refused
+        );
+        for (class, (count, longest)) in self.overlaps_by_class() {
+            let _ = writeln!(
+                text,
+                "overlaps, {}: {count}, the longest {} ms",
+                class.in_words(),
+                longest / MS
+            );
+        }
+        if self.overlaps.is_empty() {
+            text += "overlaps: none\n";
+        }
+        let _ = writeln!(text, "{}", self.waits.in_words());
+        let promises: BTreeSet<&str> = self.broken.iter().map(|broken| broken.promise).collect();
+        for promise in promises {
+            let count = self
+                .broken
+                .iter()
+                .filter(|broken| broken.promise == promise)
+                .count();
+            let _ = writeln!(text, "BROKEN, {count} times: {promise}");
+        }
+        if self.broken.is_empty() {
+            text += "nothing was broken\n";
+        }
+        text
+    }
+}
+
+/// The holds of each name, in the order of their first beats.
+pub fn holds(history: &History) -> BTreeMap<&str, Vec<Hold<'_>>> {
+    let mut all: BTreeMap<(&str, u32, Option<u64>), Hold> = BTreeMap::new();
+    for job in &history.jobs {
+        for process in &job.processes {
+            let (Some(first), Some(last)) = (process.periods.first(), process.periods.last())
+            else {
+                continue;
+            };
+            let span = Span::new(first.from, last.until);
+            for (n, name) in process.names.iter().enumerate() {
+                let fence = process.fences.get(n).copied();
+                let hold = all.entry((name, job.id, fence)).or_insert_with(|| Hold {
+                    job,
+                    name,
+                    fence,
+                    limit: process.limit,
+                    span,
+                    command_until: first.from,
+                });
+                hold.span = Span::new(
+                    hold.span.from.min(span.from),
+                    hold.span.until.max(span.until),
+                );
+                if !process.is_descendant {
+                    hold.command_until = hold.command_until.max(last.until);
+                }
+            }
+        }
+    }
+    let mut by_name: BTreeMap<&str, Vec<Hold>> = BTreeMap::new();
+    for ((name, ..), hold) in all {
+        by_name.entry(name).or_default().push(hold);
+    }
+    for holds in by_name.values_mut() {
+        holds.sort_by_key(|hold| hold.span.from);
+    }
+    by_name
+}
+
+fn count_hand_offs(holds: &[Hold]) -> usize {
+    let pairs = holds.windows(2);
+    pairs
+        .filter(|pair| {
+            let gap = pair[1].span.from - pair[0].span.until;
+            (0..HAND_OFF).contains(&gap) && pair[1].job.started < pair[0].span.until
+        })
+        .count()
+}

@@ -1,0 +1,309 @@
+//! Promises about who comes when: fences, turns, freezes, successes that count, newer runs.
+
+use std::collections::BTreeMap;
+
+use super::super::history::{
+    Blow, Deed, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, Span, Task, What,
+};
+use super::{Broken, Hold, Verdict};
+
+/// How long a grant may wait for its waiter to begin.
+const CLAIM: Nanos = 6 * SECOND;
+/// From when on a job that was started surely stands in the queue.
+const QUEUED: Nanos = SECOND;
+const SLACK: Nanos = 400 * MS;
+
+fn broken(promise: &'static str, detail: String, name: &str, span: Span, jobs: &[u32]) -> Broken {
+    Broken {
+        promise,
+        detail,
+        name: name.to_owned(),
+        span,
+        jobs: jobs.to_vec(),
+    }
+}
+
+/// Whether any fault of the servers was going on, or its consequences.
+fn is_quiet(history: &History, span: Span) -> bool {
+    !history.troubled.iter().any(|trouble| trouble.meets(span))
+        && !history.faults.iter().any(|fault| fault.span.meets(span))
+}
+
+/// Whether the servers may have forgotten what was there at the beginning of a span.
+fn may_have_forgotten(history: &History, span: Span) -> bool {
+    let faults = history.faults.iter().filter(|fault| fault.span.meets(span));
+    faults
+        .into_iter()
+        .any(|fault| fault.forgets != Forgets::Nothing || fault.promotes || fault.sets_clock)
+}
+
+pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
+    let exclusive: Vec<&Hold> = holds
+        .iter()
+        .filter(|hold| hold.limit == 1 && hold.fence.is_some())
+        .collect();
+    let mut found = Vec::new();
+    for pair in exclusive.windows(2) {
+        let (one, next) = (pair[0], pair[1]);
+        if one.fence < next.fence || is_excused(history, one, next) {
+            continue;
+        }
+        found.push(broken(
+            "P3: the fence grows with each grant",
+            format!(
+                "#{} began with {:?}, and after it #{} with {:?}",
+                one.job.id, one.fence, next.job.id, next.fence
+            ),
+            one.name,
+            Span::new(one.span.from, next.span.from),
+            &[one.job.id, next.job.id],
+        ));
+    }
+    found
+}
+
+/// One that is stopped between its grant and its start may begin after the next; and both the state and the
+/// clock may be gone.
+fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
+    let was_stopped = next.job.hits.iter().any(|hit| {
+        hit.blow == Blow::Stopped && hit.role == Role::Supervisor && hit.span.from <= next.span.from
+    });
+    let past = Span::new(history.began, next.span.from);
+    let faults = || history.faults.iter().filter(|fault| fault.span.meets(past));
+    let is_lost = faults().any(|fault| fault.forgets != Forgets::Nothing)
+        && faults().any(|fault| fault.sets_clock);
+    one.fence != next.fence && (was_stopped || is_lost)
+}
+
+/// What was accepted before another write began isn't larger than that one's fence.
+pub fn accepted_fences(history: &History, verdict: &mut Verdict) {
+    let mut files: BTreeMap<&str, Vec<(&Task, u32)>> = BTreeMap::new();
+    for job in &history.jobs {
+        for task in job
+            .tasks
+            .iter()
+            .filter(|task| task.label == "fence" && task.fence.is_some())
+        {
+            match task.status {
+                0 => {
+                    verdict.fences_accepted += 1;
+                    files.entry(&task.name).or_default().push((task, job.id));
+                }
+                1 => verdict.fences_refused += 1,
+                _ => {}
+            }
+        }
+    }
+    for (name, mut writes) in files {
+        writes.sort_by_key(|(task, _)| task.span.until);
+        let mut largest: Option<(&Task, u32)> = None;
+        let mut ended = writes.clone().into_iter().peekable();
+        writes.sort_by_key(|(task, _)| task.span.from);
+        for (write, id) in writes {
+            while let Some(before) = ended.next_if(|(task, _)| task.span.until < write.span.from) {
+                if largest.is_none_or(|(task, _)| task.fence < before.0.fence) {
+                    largest = Some(before);
+                }
+            }
+            if let Some((before, other)) = largest.filter(|(task, _)| task.fence > write.fence) {
+                verdict.broken.push(broken(
+                    "P2: what checks the fence never goes back",
+                    format!(
+                        "#{id} wrote with {:?} after #{other} had with {:?}",
+                        write.fence, before.fence
+                    ),
+                    name,
+                    Span::new(before.span.from, write.span.until),
+                    &[other, id],
+                ));
+            }
+        }
+    }
+}
+
+/// Two waiters for a lock that is always exclusive, who came one clearly after the other, and to whom nothing was done.
+pub fn first_come(history: &History, holds: &[Hold]) -> Vec<Broken> {
+    let is_simple = |hold: &&Hold| {
+        hold.fence.is_some()
+            && hold.job.kind != Kind::Plain
+            && hold.job.priority == 0
+            && hold.job.is_undisturbed()
+            && hold.job.names.first().is_some_and(|name| name == hold.name)
+            && hold.job.names.len() == 1
+    };
+    let simple: Vec<&Hold> = holds.iter().filter(is_simple).collect();
+    let mut found = Vec::new();
+    for (n, one) in simple.iter().enumerate() {
+        for next in &simple[n + 1..] {
+            // In `holds` the one before began first, although it may have come last.
+            let waited = Span::new(next.job.started, next.span.from);
+            let came_before = next.job.started + QUEUED < one.job.started;
+            if came_before
+                && one.fence < next.fence
+                && is_quiet(history, waited)
+                && !is_starved(history, waited)
+            {
+                found.push(broken(
+                    "I5: first come, first served",
+                    format!(
+                        "#{} got it before #{}, which had come before",
+                        one.job.id, next.job.id
+                    ),
+                    one.name,
+                    waited,
+                    &[next.job.id, one.job.id],
+                ));
+            }
+        }
+    }
+    found
+}
+
+fn is_starved(history: &History, span: Span) -> bool {
+    let spans = history.starved.iter();
+    spans
+        .filter(|starved| starved.meets(span))
+        .any(|starved| starved.until - starved.from > SLACK)
+}
+
+/// When a hold was granted: its fence is the server's time in microseconds. Not where the clock may have been set, as
+/// then it is a later moment than that of the first beat, or one more than the last fence.
+fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
+    let fence = hold.fence.and_then(|fence| Nanos::try_from(fence).ok())?;
+    let moment = fence * 1000 - history.epoch;
+    let around = Span::new(hold.span.from - 20 * SECOND, hold.span.from);
+    let mut set = history.faults.iter().filter(|fault| fault.sets_clock);
+    let is_set = set.any(|fault| fault.span.meets(around));
+    let before = hold.span.from - moment;
+    (!is_set && (-CLOCKS..CLAIM).contains(&before)).then_some(moment)
+}
+
+/// The clocks of servers may differ by this in a topology with several.
+const CLOCKS: Nanos = 50 * MS;
+
+pub fn frozen(history: &History, holds: &[Hold]) -> Vec<Broken> {
+    let Some(name) = holds.first().map(|hold| hold.name) else {
+        return Vec::new();
+    };
+    let of_name = || history.deeds.iter().filter(|deed| deed.name == name);
+    let mut found = Vec::new();
+    for deed in of_name() {
+        let (What::Freeze(length), Some(0)) = (deed.what, deed.status) else {
+            continue;
+        };
+        let later = of_name().filter(|other| {
+            matches!(other.what, What::Thaw | What::Freeze(_)) && other.span.from > deed.span.from
+        });
+        let next = later
+            .map(|other| other.span.from)
+            .min()
+            .unwrap_or(Nanos::MAX);
+        let window = Span::new(deed.span.until, next.min(deed.span.from + length) - CLOCKS);
+        if may_have_forgotten(history, Span::new(deed.span.from - SECOND, window.until)) {
+            continue;
+        }
+        found.extend(
+            holds
+                .iter()
+                .filter_map(|hold| breaks_in(history, hold, deed, window)),
+        );
+    }
+    found
+}
+
+fn breaks_in(history: &History, hold: &Hold, deed: &Deed, window: Span) -> Option<Broken> {
+    if hold.job.kind == Kind::Plain {
+        return None;
+    }
+    let (began, tolerance) = match granted(history, hold) {
+        Some(moment) => (moment, CLOCKS),
+        None => (hold.span.from, CLAIM),
+    };
+    (began > window.from + tolerance && began < window.until).then(|| {
+        broken(
+            "P4: a freeze keeps new holders out until it is thawed or over",
+            format!(
+                "#{} was granted the lock {} ms after it was frozen",
+                hold.job.id,
+                (began - deed.span.until) / MS
+            ),
+            hold.name,
+            Span::new(deed.span.from, hold.span.from),
+            &[hold.job.id],
+        )
+    })
+}
+
+/// A success keeps those out that ask for it, until the time is over.
+pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
+    let mut found = Vec::new();
+    for success in holds.iter().filter(|hold| has_succeeded(hold.job)) {
+        let Some(known) = success.job.ended else {
+            continue;
+        };
+        for later in holds {
+            let Some(once_per) = later.job.once_per else {
+                continue;
+            };
+            let began = granted(history, later);
+            let earliest = began.unwrap_or(later.span.from - CLAIM);
+            let latest = began.unwrap_or(later.span.from);
+            let counts = Span::new(known, success.span.until + once_per - CLOCKS);
+            let is_within = earliest > counts.from && latest < counts.until;
+            let is_other = later.job.id != success.job.id;
+            let past = Span::new(success.span.from, latest);
+            if is_within && is_other && !may_have_forgotten(history, past) {
+                found.push(broken(
+                    "P4: a success counts for --once-per",
+                    format!(
+                        "#{} ran again {} ms after the success of #{}",
+                        later.job.id,
+                        (latest - known) / MS,
+                        success.job.id
+                    ),
+                    later.name,
+                    Span::new(success.span.from, later.span.from),
+                    &[success.job.id, later.job.id],
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// It ended well, and Redis knows of it.
+fn has_succeeded(job: &Job) -> bool {
+    job.kind == Kind::Run && job.status == Some(0) && job.said.is_empty() && job.once_per.is_some()
+}
+
+/// Who stood in the queue when a newer run came gives up.
+pub fn superseded(history: &History, holds: &[Hold]) -> Vec<Broken> {
+    let mut found = Vec::new();
+    for newer in holds
+        .iter()
+        .filter(|hold| hold.job.supersedes && hold.job.is_undisturbed())
+    {
+        for older in holds {
+            let waited = Span::new(older.job.started, newer.span.from);
+            let is_older = older.job.kind != Kind::Plain
+                && older.job.names.len() == 1
+                && older.job.is_undisturbed()
+                && older.job.started + QUEUED < newer.job.started
+                && older.span.from > newer.span.from
+                && older.fence > newer.fence;
+            if is_older && is_quiet(history, waited) && !is_starved(history, waited) {
+                found.push(broken(
+                    "P4: a newer run makes the older ones in the queue give up",
+                    format!(
+                        "#{} ran after #{}, which had superseded it",
+                        older.job.id, newer.job.id
+                    ),
+                    newer.name,
+                    Span::new(older.job.started, older.span.from),
+                    &[older.job.id, newer.job.id],
+                ));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,268 @@
+//! Two that exclude each other and beat at the same time: which of these overlaps the manual names, and which none may.
+
+use super::super::history::{
+    Blow, Forgets, History, Hit, Kind, MS, Nanos, Role, SiteFault, Span, What,
+};
+use super::{Broken, Hold};
+
+/// Why two may have run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    Forbidden,
+    /// What should have stopped a command was stopped itself.
+    Stopped,
+    /// What should have stopped it was killed, and left descendants or a script without a keeper.
+    Orphaned,
+    Forced,
+    DataLost,
+    /// A plain client doesn't wait for replicas.
+    Unconfirmed,
+    ClockSet,
+    /// The machine gave nobody a processor for as long.
+    Starved,
+}
+
+impl Class {
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Forbidden => "FORBIDDEN",
+            Self::Stopped => "a process was stopped (fenced)",
+            Self::Orphaned => "a supervisor was killed and left processes (fenced)",
+            Self::Forced => "release --force, within its window",
+            Self::DataLost => "data lost (documented)",
+            Self::Unconfirmed => "a plain client and a failover (documented)",
+            Self::ClockSet => "a server's clock was set (documented)",
+            Self::Starved => "the machine had no processor for the supervisor",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Overlap {
+    pub name: String,
+    pub earlier: u32,
+    pub later: u32,
+    pub span: Span,
+    pub class: Class,
+    pub detail: String,
+}
+
+/// A process that was stopped acts first on what it has missed, as soon as it gets a processor again.
+const RESUMING: Nanos = 500 * MS;
+/// A process that is killed is gone when the kernel has a moment for it.
+const DYING: Nanos = 100 * MS;
+/// How long it takes to notice that a lock was taken away, by the manual, and for what else takes time.
+const NOTICING: Nanos = 100 * MS;
+const SLACK: Nanos = 400 * MS;
+/// What a busy machine may be late, and no later.
+const STARVING: Nanos = 150 * MS;
+
+/// Looks at each hold as it begins, and at those that go on.
+pub fn in_turn(history: &History, holds: &[Hold]) -> Vec<Overlap> {
+    let mut found = Vec::new();
+    for (n, later) in holds.iter().enumerate() {
+        let before = holds[..n].iter();
+        let going_on: Vec<&Hold> = before
+            .filter(|earlier| {
+                earlier.span.until > later.span.from && earlier.job.id != later.job.id
+            })
+            .collect();
+        if is_admitted(&going_on, later) {
+            continue;
+        }
+        let classes: Vec<(&Hold, Option<Class>)> = going_on
+            .into_iter()
+            .map(|earlier| (earlier, excuse(history, earlier, later)))
+            .collect();
+        let unexcused = classes.iter().filter(|(_, class)| class.is_none());
+        let unexcused: Vec<&Hold> = unexcused.map(|(earlier, _)| *earlier).collect();
+        let is_forbidden = !is_admitted(&unexcused, later);
+        for (earlier, class) in classes {
+            let class = match class {
+                Some(class) => class,
+                None if is_forbidden => Class::Forbidden,
+                None => continue,
+            };
+            found.push(overlap(earlier, later, class));
+        }
+    }
+    found
+}
+
+/// The rule of the lock itself: as many holders as the smallest limit among them.
+fn is_admitted(going_on: &[&Hold], later: &Hold) -> bool {
+    let limits = going_on.iter().map(|hold| hold.limit);
+    let smallest = limits.min().unwrap_or(later.limit).min(later.limit);
+    u32::try_from(going_on.len() + 1).unwrap() <= smallest
+}
+
+fn shared(earlier: &Hold, later: &Hold) -> Span {
+    Span::new(later.span.from, earlier.span.until.min(later.span.until))
+}
+
+fn overlap(earlier: &Hold, later: &Hold, class: Class) -> Overlap {
+    Overlap {
+        name: later.name.to_owned(),
+        earlier: earlier.job.id,
+        later: later.job.id,
+        span: shared(earlier, later),
+        class,
+        detail: format!(
+            "{:?} #{} (fence {:?}) and {:?} #{} (fence {:?})",
+            earlier.job.kind,
+            earlier.job.id,
+            earlier.fence,
+            later.job.kind,
+            later.job.id,
+            later.fence
+        ),
+    }
+}
+
+pub fn described(overlap: &Overlap) -> Broken {
+    let took = (overlap.span.until - overlap.span.from) / MS;
+    Broken {
+        promise: "P1: two that exclude each other never run at the same time",
+        detail: format!("for {took} ms: {}", overlap.detail),
+        name: overlap.name.clone(),
+        span: overlap.span,
+        jobs: vec![overlap.earlier, overlap.later],
+    }
+}
+
+/// What the manual says of such an overlap, if anything.
+fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
+    let span = shared(earlier, later);
+    let is_stopped = |hold: &Hold| hold.job.hits.iter().any(|hit| covers(hit, hold, span));
+    if let Some(from) = unsupervised_since(earlier, span)
+        && is_early(history, earlier, later, from)
+    {
+        return None;
+    }
+    if is_stopped(earlier) || is_stopped(later) {
+        return Some(Class::Stopped);
+    }
+    if earlier
+        .job
+        .hits
+        .iter()
+        .any(|hit| orphans(hit, earlier, span))
+    {
+        return Some(Class::Orphaned);
+    }
+    if is_forced(history, earlier, span) {
+        return Some(Class::Forced);
+    }
+    let lease = earlier.job.lease().max(later.job.lease());
+    let is_within =
+        |fault: Span| fault.from <= span.from && span.until <= fault.until + lease + SLACK;
+    let is_plain = earlier.job.kind == Kind::Plain || later.job.kind == Kind::Plain;
+    let of_name = || {
+        history
+            .faults
+            .iter()
+            .filter(|fault| fault.is_about(later.name))
+    };
+    let faults = || of_name().filter(|fault| is_within(fault.span));
+    let forgets = |fault: &SiteFault| match fault.forgets {
+        Forgets::Holds => true,
+        Forgets::GracedHolds => is_plain,
+        Forgets::Nothing | Forgets::AllButHolds => false,
+    };
+    if faults().any(forgets) {
+        return Some(Class::DataLost);
+    }
+    if faults().any(|fault| fault.sets_clock) {
+        return Some(Class::ClockSet);
+    }
+    if is_plain && faults().any(|fault| fault.promotes) {
+        return Some(Class::Unconfirmed);
+    }
+    is_starved(history, span).then_some(Class::Starved)
+}
+
+/// Who has to stop the work of a job in time.
+fn is_responsible(role: Role, kind: Kind) -> bool {
+    match kind {
+        Kind::Run | Kind::Kept => role == Role::Supervisor,
+        Kind::Unkept | Kind::Plain => role == Role::Worker,
+    }
+}
+
+fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
+    hit.blow == Blow::Stopped
+        && is_responsible(hit.role, hold.job.kind)
+        && hit.span.from <= span.from
+        && span.until <= hit.span.until + RESUMING
+}
+
+/// The supervisor was killed: the kernel kills COMMAND of a run, but nobody what that has started, nor a script.
+fn orphans(hit: &Hit, hold: &Hold, span: Span) -> bool {
+    let is_left = match hold.job.kind {
+        Kind::Run => hold.command_until <= hit.span.from + DYING,
+        Kind::Kept => true,
+        Kind::Unkept | Kind::Plain => false,
+    };
+    is_left && is_fatal(hit) && hit.span.from <= span.from
+}
+
+fn is_fatal(hit: &Hit) -> bool {
+    hit.blow == Blow::Killed && hit.role == Role::Supervisor
+}
+
+fn unsupervised_since(hold: &Hold, span: Span) -> Option<Nanos> {
+    let hits = hold.job.hits.iter();
+    let before = hits.filter(|hit| hit.span.from <= span.from);
+    before
+        .filter(|hit| is_fatal(hit) || covers(hit, hold, span))
+        .map(|hit| hit.span.from)
+        .min()
+}
+
+/// A lease lasts also where nobody watches over it. By the last renewal two thirds of it are left, at least.
+fn is_early(history: &History, earlier: &Hold, later: &Hold, from: Nanos) -> bool {
+    let around = Span::new(from - 2 * earlier.job.lease(), later.span.from);
+    let is_watched = matches!(earlier.job.kind, Kind::Run | Kind::Kept);
+    let is_quiet = !history.troubled.iter().any(|span| span.meets(around))
+        && !history.faults.iter().any(|fault| fault.span.meets(around))
+        && !is_forced(history, earlier, shared(earlier, later))
+        && !history.starved.iter().any(|span| span.meets(around));
+    // Before the first renewal it may be a mere grant.
+    let is_confirmed = earlier.span.from + SLACK < from;
+    // One that begins late on a grant, as it was stopped itself, isn't early.
+    let is_later_well = later.job.is_undisturbed();
+    is_watched
+        && is_quiet
+        && is_confirmed
+        && is_later_well
+        && later.span.from < from + earlier.job.ttl / 2
+}
+
+fn is_forced(history: &History, earlier: &Hold, span: Span) -> bool {
+    let forces = history.deeds.iter().filter(|deed| {
+        deed.what == What::Force && deed.name == earlier.name && deed.span.from <= span.from
+    });
+    let is_unwatched = matches!(earlier.job.kind, Kind::Unkept | Kind::Plain);
+    forces.into_iter().any(|deed| {
+        let soon = NOTICING + earlier.job.kill_after + SLACK;
+        let around = Span::new(deed.span.from, deed.span.until + soon);
+        let is_quiet = !history.troubled.iter().any(|span| span.meets(around));
+        let within = if is_quiet {
+            soon
+        } else {
+            soon.max(earlier.job.lease() + SLACK)
+        };
+        is_unwatched || span.until <= deed.span.until + within
+    })
+}
+
+/// Nobody can be stopped in time who has no processor to do so.
+fn is_starved(history: &History, span: Span) -> bool {
+    let around = Span::new(span.from - STARVING, span.until);
+    let spans = history
+        .starved
+        .iter()
+        .filter(|starved| starved.meets(around));
+    let starved: Nanos = spans.map(|starved| starved.until - starved.from).sum();
+    span.until - span.from <= starved.min(STARVING)
+}

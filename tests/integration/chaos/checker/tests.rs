@@ -1,0 +1,514 @@
+//! Histories written by hand: each kind of violation is found, and what the manual allows passes.
+
+use super::super::history::{
+    Blow, Deed, Forgets, History, Hit, Job, Kind, MS, Nanos, Process, Role, SECOND, SHARED,
+    SiteFault, Span, Task, What,
+};
+use super::{Class, Verdict};
+
+/// A run whose command beats from the one millisecond to the other, under an exclusive lock "a" of two seconds. Its fence is
+/// when it began.
+fn run(id: u32, from: Nanos, until: Nanos) -> Job {
+    let span = Span::new(from * MS, until * MS);
+    let process = Process {
+        pid: i32::try_from(id).unwrap(),
+        is_descendant: false,
+        names: vec!["a".into()],
+        fences: vec![u64::try_from(from * 1000).unwrap()],
+        limit: 1,
+        ends: span.until,
+        periods: vec![span],
+    };
+    Job {
+        id,
+        kind: Kind::Run,
+        words: "redlock run".into(),
+        names: vec!["a".into()],
+        limit: 1,
+        ttl: 2 * SECOND,
+        kill_after: 100 * MS,
+        extends: 0,
+        patience: 10 * SECOND,
+        priority: 0,
+        once_per: None,
+        supersedes: false,
+        started: span.from - 10 * MS,
+        ended: Some(span.until + 10 * MS),
+        status: Some(0),
+        said: String::new(),
+        processes: vec![process],
+        hits: Vec::new(),
+        tasks: Vec::new(),
+    }
+}
+
+impl Job {
+    fn limited(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self.processes[0].limit = limit;
+        self
+    }
+
+    fn with_fence(mut self, fence: u64) -> Self {
+        self.processes[0].fences = vec![fence];
+        self
+    }
+
+    fn of_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        if kind == Kind::Plain {
+            self.processes[0].fences.clear();
+        }
+        self
+    }
+
+    /// Come at this millisecond.
+    fn come(mut self, at: Nanos) -> Self {
+        self.started = at * MS;
+        self
+    }
+
+    fn hit(mut self, role: Role, blow: Blow, from: Nanos, until: Nanos) -> Self {
+        let span = Span::new(from * MS, until * MS);
+        self.hits.push(Hit {
+            pid: 1,
+            role,
+            blow,
+            span,
+            aim: "at random",
+        });
+        self
+    }
+
+    fn wrote(mut self, fence: u64, from: Nanos, until: Nanos, status: i32) -> Self {
+        self.tasks.push(Task {
+            label: "fence".into(),
+            span: Span::new(from * MS, until * MS),
+            status,
+            name: "a".into(),
+            fence: Some(fence),
+        });
+        self
+    }
+
+    /// COMMAND ends then, and a descendant goes on.
+    fn survived_from(mut self, at: Nanos) -> Self {
+        let mut descendant = self.processes[0].clone();
+        descendant.is_descendant = true;
+        self.processes[0].periods[0].until = at * MS;
+        self.processes.push(descendant);
+        self
+    }
+}
+
+fn history(jobs: Vec<Job>) -> History {
+    History {
+        jobs,
+        healed: 100 * SECOND,
+        ended: 100 * SECOND,
+        ..History::default()
+    }
+}
+
+fn fault(from: Nanos, until: Nanos) -> SiteFault {
+    SiteFault {
+        what: "something".into(),
+        span: Span::new(from * MS, until * MS),
+        name: None,
+        forgets: Forgets::Nothing,
+        promotes: false,
+        sets_clock: false,
+    }
+}
+
+fn deed(what: What, from: Nanos, until: Nanos) -> Deed {
+    Deed {
+        what,
+        name: "a".into(),
+        span: Span::new(from * MS, until * MS),
+        status: Some(0),
+    }
+}
+
+fn classes(history: &History) -> Vec<Class> {
+    Verdict::of(history)
+        .overlaps
+        .iter()
+        .map(|overlap| overlap.class)
+        .collect()
+}
+
+/// The promises that are broken, by their first words.
+fn broken(history: &History) -> Vec<String> {
+    let broken = Verdict::of(history).broken;
+    broken
+        .iter()
+        .map(|broken| broken.promise.split(':').next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn turns_without_a_gap_are_fine() {
+    let calm = history(vec![run(1, 1000, 2000), run(2, 2001, 2500).come(1500)]);
+    assert_eq!(classes(&calm), []);
+    assert_eq!(broken(&calm), [""; 0]);
+    assert_eq!(Verdict::of(&calm).hand_offs, 1);
+}
+
+#[test]
+fn two_at_a_time_are_forbidden_also_within_a_gap_of_the_first() {
+    let two = history(vec![run(1, 1000, 2000), run(2, 1999, 2500)]);
+    assert_eq!(classes(&two), [Class::Forbidden]);
+    assert_eq!(broken(&two), ["P1"]);
+    let mut first = run(1, 1000, 5000);
+    let span = |from, until| Span::new(from * MS, until * MS);
+    first.processes[0].periods = vec![span(1000, 2000), span(4000, 5000)];
+    assert_eq!(
+        classes(&history(vec![first, run(2, 2500, 3000)])),
+        [Class::Forbidden]
+    );
+}
+
+#[test]
+fn groups_are_held_to_the_smallest_limit() {
+    let shared = |id, from, until| run(id, from, until).limited(SHARED);
+    let slots = |id, from, until| run(id, from, until).limited(2);
+    assert_eq!(
+        classes(&history(vec![
+            shared(1, 1, 90),
+            shared(2, 2, 90),
+            shared(3, 3, 90)
+        ])),
+        []
+    );
+    assert_eq!(
+        classes(&history(vec![slots(1, 1, 90), slots(2, 2, 90)])),
+        []
+    );
+    assert_eq!(
+        classes(&history(vec![slots(1, 1, 90), shared(2, 2, 90)])),
+        []
+    );
+    let three = history(vec![slots(1, 1, 90), slots(2, 2, 90), slots(3, 3, 90)]);
+    assert_eq!(classes(&three), [Class::Forbidden; 2]);
+    assert_eq!(
+        classes(&history(vec![shared(1, 1, 90), run(2, 2, 90)])),
+        [Class::Forbidden]
+    );
+    assert_eq!(
+        classes(&history(vec![run(1, 1, 90), shared(2, 2, 90)])),
+        [Class::Forbidden]
+    );
+    // One of two that was stopped leaves one too many out.
+    let stopped = slots(1, 1, 9000).hit(Role::Supervisor, Blow::Stopped, 100, 8900);
+    let two = history(vec![stopped, slots(2, 2, 9000), slots(3, 5000, 8000)]);
+    assert_eq!(classes(&two), [Class::Stopped]);
+}
+
+#[test]
+fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
+    let of = |resumed, role| run(1, 1000, 6000).hit(role, Blow::Stopped, 1500, resumed);
+    let later = || run(2, 4000, 8000);
+    assert_eq!(
+        classes(&history(vec![of(5900, Role::Supervisor), later()])),
+        [Class::Stopped]
+    );
+    assert_eq!(
+        classes(&history(vec![of(5000, Role::Supervisor), later()])),
+        [Class::Forbidden]
+    );
+    // A supervisor that runs kills a command that is stopped.
+    assert_eq!(
+        classes(&history(vec![of(5900, Role::Worker), later()])),
+        [Class::Forbidden]
+    );
+    let alone = of(5900, Role::Worker).of_kind(Kind::Unkept);
+    assert_eq!(classes(&history(vec![alone, later()])), [Class::Stopped]);
+}
+
+#[test]
+fn a_lease_lasts_also_while_its_supervisor_is_stopped_or_dead() {
+    let stopped = run(1, 1000, 6000).hit(Role::Supervisor, Blow::Stopped, 2500, 5900);
+    assert_eq!(
+        classes(&history(vec![stopped, run(2, 3000, 4000)])),
+        [Class::Forbidden]
+    );
+    let killed = || run(1, 1000, 6000).hit(Role::Supervisor, Blow::Killed, 2500, 2500);
+    let orphan = || killed().survived_from(2501);
+    assert_eq!(
+        classes(&history(vec![orphan(), run(2, 3000, 4000)])),
+        [Class::Forbidden]
+    );
+    assert_eq!(
+        classes(&history(vec![orphan(), run(2, 4600, 5000)])),
+        [Class::Orphaned]
+    );
+    // The kernel kills COMMAND itself.
+    assert_eq!(
+        classes(&history(vec![killed(), run(2, 4600, 5000)])),
+        [Class::Forbidden]
+    );
+    let script = killed().of_kind(Kind::Kept);
+    assert_eq!(
+        classes(&history(vec![script, run(2, 4600, 5000)])),
+        [Class::Orphaned]
+    );
+}
+
+#[test]
+fn force_allows_two_until_the_first_has_noticed() {
+    let with = |until| {
+        let mut history = history(vec![run(1, 1000, until), run(2, 2010, 5000)]);
+        history.deeds.push(deed(What::Force, 2000, 2020));
+        classes(&history)
+    };
+    assert_eq!(with(2200), [Class::Forced]);
+    assert_eq!(with(3500), [Class::Forbidden]);
+}
+
+#[test]
+fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
+    let with = |fault: SiteFault| {
+        let mut history = history(vec![run(1, 1000, 4000), run(2, 3000, 5000)]);
+        history.faults.push(fault);
+        classes(&history)
+    };
+    let loses = |from, name: Option<&str>| SiteFault {
+        forgets: Forgets::Holds,
+        name: name.map(str::to_owned),
+        ..fault(from, from)
+    };
+    assert_eq!(with(loses(2900, None)), [Class::DataLost]);
+    assert_eq!(with(loses(2900, Some("a"))), [Class::DataLost]);
+    assert_eq!(with(loses(2900, Some("b"))), [Class::Forbidden]);
+    assert_eq!(with(loses(1000, None)), [Class::Forbidden]);
+    assert_eq!(with(loses(3100, None)), [Class::Forbidden]);
+    assert_eq!(
+        with(SiteFault {
+            sets_clock: true,
+            ..fault(2900, 2900)
+        }),
+        [Class::ClockSet]
+    );
+    // A failover loses nothing that was confirmed, nor does a restart that holds back what it doesn't know.
+    assert_eq!(
+        with(SiteFault {
+            promotes: true,
+            ..fault(2900, 2950)
+        }),
+        [Class::Forbidden]
+    );
+    let graced = SiteFault {
+        forgets: Forgets::GracedHolds,
+        ..fault(2900, 2950)
+    };
+    assert_eq!(with(graced.clone()), [Class::Forbidden]);
+    let plain = |fault| {
+        let mut history = history(vec![
+            run(1, 1000, 4000).of_kind(Kind::Plain),
+            run(2, 3000, 5000),
+        ]);
+        history.faults.push(fault);
+        classes(&history)
+    };
+    assert_eq!(
+        plain(SiteFault {
+            promotes: true,
+            ..fault(2900, 2950)
+        }),
+        [Class::Unconfirmed]
+    );
+    assert_eq!(plain(graced), [Class::DataLost]);
+}
+
+#[test]
+fn a_machine_without_a_processor_excuses_as_much_as_it_was_away() {
+    let with = |starved: Nanos| {
+        let mut history = history(vec![run(1, 1000, 3050), run(2, 3000, 5000)]);
+        history
+            .starved
+            .push(Span::new(2990 * MS, (2990 + starved) * MS));
+        classes(&history)
+    };
+    assert_eq!(with(60), [Class::Starved]);
+    assert_eq!(with(40), [Class::Forbidden]);
+}
+
+#[test]
+fn a_fence_that_doesnt_grow_is_found() {
+    let with = |fence| {
+        broken(&history(vec![
+            run(1, 1000, 2000),
+            run(2, 2100, 2500).with_fence(fence),
+        ]))
+    };
+    assert_eq!(with(2_000_000), [""; 0]);
+    assert_eq!(with(1_000_000), ["P3"]);
+    assert_eq!(with(999_999), ["P3"]);
+    let late =
+        run(2, 2100, 2500)
+            .with_fence(999_999)
+            .hit(Role::Supervisor, Blow::Stopped, 2000, 2099);
+    assert_eq!(broken(&history(vec![run(1, 1000, 2000), late])), [""; 0]);
+    // Without the state, and by a clock that was set back.
+    let mut lost = history(vec![
+        run(1, 1000, 2000),
+        run(2, 2100, 2500).with_fence(999_999),
+    ]);
+    lost.faults.push(SiteFault {
+        forgets: Forgets::Holds,
+        ..fault(2000, 2010)
+    });
+    assert_eq!(broken(&lost), ["P3"]);
+    lost.faults.push(SiteFault {
+        sets_clock: true,
+        ..fault(2000, 2010)
+    });
+    assert_eq!(broken(&lost), [""; 0]);
+}
+
+#[test]
+fn what_checks_the_fence_never_goes_back() {
+    let with = |from, status| {
+        let writes = run(1, 1000, 2000)
+            .wrote(7, 1500, 1510, 0)
+            .wrote(6, from, 1530, status);
+        broken(&history(vec![writes]))
+    };
+    assert_eq!(with(1520, 1), [""; 0]);
+    assert_eq!(with(1520, 0), ["P2"]);
+    // The one that began while the other was under way may have been first.
+    assert_eq!(with(1505, 0), [""; 0]);
+}
+
+#[test]
+fn a_freeze_keeps_new_holders_out_until_it_is_thawed_or_over() {
+    let with = |from, frozen: Nanos, thawed: Option<Nanos>| {
+        let mut history = history(vec![run(1, from, from + 10)]);
+        history
+            .deeds
+            .push(deed(What::Freeze(frozen * MS), 1000, 1010));
+        history
+            .deeds
+            .extend(thawed.map(|at| deed(What::Thaw, at, at + 10)));
+        broken(&history)
+    };
+    assert_eq!(with(2000, 5000, None), ["P4"]);
+    assert_eq!(with(1020, 5000, None), [""; 0]);
+    assert_eq!(with(2000, 900, None), [""; 0]);
+    assert_eq!(with(2000, 5000, Some(1500)), [""; 0]);
+    assert_eq!(with(2000, 5000, Some(2500)), ["P4"]);
+    let mut lost = history(vec![run(1, 2000, 2010)]);
+    lost.deeds.push(deed(What::Freeze(5 * SECOND), 1000, 1010));
+    lost.faults.push(SiteFault {
+        forgets: Forgets::Holds,
+        ..fault(1500, 1500)
+    });
+    assert_eq!(broken(&lost), [""; 0]);
+}
+
+#[test]
+fn a_success_counts_and_a_failure_doesnt() {
+    let once = |id, from: Nanos| Job {
+        once_per: Some(SECOND),
+        ..run(id, from, from + 10)
+    };
+    assert_eq!(broken(&history(vec![once(1, 1000), once(2, 1500)])), ["P4"]);
+    assert_eq!(
+        broken(&history(vec![once(1, 1000), once(2, 2100)])),
+        [""; 0]
+    );
+    assert_eq!(
+        broken(&history(vec![once(1, 1000), run(2, 1500, 1510)])),
+        [""; 0]
+    );
+    let failed = Job {
+        status: Some(3),
+        ..once(1, 1000)
+    };
+    assert_eq!(broken(&history(vec![failed, once(2, 1500)])), [""; 0]);
+}
+
+#[test]
+fn a_newer_run_makes_the_older_ones_give_up() {
+    let newer = Job {
+        supersedes: true,
+        ..run(1, 5000, 5010).come(4000)
+    };
+    let older = |came| run(2, 5100, 5110).come(came);
+    assert_eq!(
+        broken(&history(vec![newer.clone(), older(1000)])),
+        ["I5", "P4"]
+    );
+    assert_eq!(broken(&history(vec![newer.clone(), older(3500)])), [""; 0]);
+    assert_eq!(broken(&history(vec![newer, older(4500)])), [""; 0]);
+}
+
+#[test]
+fn who_comes_first_is_served_first_while_nothing_is_done_to_anybody() {
+    let late = || run(1, 5000, 5010).come(3000);
+    let early = || run(2, 5100, 5110).come(1000);
+    assert_eq!(broken(&history(vec![late(), early()])), ["I5"]);
+    let stopped = early().hit(Role::Supervisor, Blow::Stopped, 2000, 2100);
+    assert_eq!(broken(&history(vec![late(), stopped])), [""; 0]);
+    let preferred = Job {
+        priority: 1,
+        ..late()
+    };
+    assert_eq!(broken(&history(vec![preferred, early()])), [""; 0]);
+    let mut troubled = history(vec![late(), early()]);
+    troubled.troubled.push(Span::new(2000 * MS, 2100 * MS));
+    assert_eq!(broken(&troubled), [""; 0]);
+}
+
+#[test]
+fn a_lock_that_could_be_had_is_granted_soon() {
+    let first = || run(1, 1000, 2000);
+    let second = || run(2, 9000, 9100).come(1500);
+    assert_eq!(broken(&history(vec![first(), second()])), ["P5"]);
+    // Its lease has to run out first.
+    let killed = Job {
+        ttl: 5 * SECOND,
+        ..first()
+    }
+    .hit(Role::Supervisor, Blow::Killed, 1990, 1990);
+    assert_eq!(broken(&history(vec![killed, second()])), [""; 0]);
+    let mut troubled = history(vec![first(), second()]);
+    troubled.troubled.push(Span::new(2000 * MS, 8900 * MS));
+    assert_eq!(broken(&troubled), [""; 0]);
+    let mut frozen = history(vec![first(), second()]);
+    frozen
+        .deeds
+        .push(deed(What::Freeze(20 * SECOND), 1500, 1510));
+    frozen.deeds.push(deed(What::Thaw, 8900, 8990));
+    assert_eq!(broken(&frozen), [""; 0]);
+    // One that gives up without it counts as well.
+    let none = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        ended: Some(12 * SECOND),
+        ..second()
+    };
+    assert_eq!(broken(&history(vec![first(), none])), ["P5"]);
+}
+
+#[test]
+fn a_process_that_never_ends_or_ends_oddly_is_found() {
+    let hangs = Job {
+        ended: None,
+        status: None,
+        ..run(1, 1000, 2000)
+    };
+    assert_eq!(
+        broken(&history(vec![hangs])),
+        ["each process ends when all faults are over"]
+    );
+    let crashed = Job {
+        status: Some(101),
+        ..run(1, 1000, 2000)
+    };
+    assert_eq!(
+        broken(&history(vec![crashed])),
+        ["each process ends with a status that the manual names"]
+    );
+}
