@@ -146,7 +146,7 @@ impl Visit {
 /// What happens to processes and messages, all data being kept.
 const USUAL: [Kind; 7] = [
     Kind::Cut,
-    Kind::LoseMessage,
+    Kind::Messages,
     Kind::Repeat,
     Kind::Late,
     Kind::Kill,
@@ -245,6 +245,7 @@ fn frozen() -> Rules {
     ];
     rules.kinds = MESSAGES.to_vec();
     rules.faults = 1;
+    rules.horizon = 3 * SECOND;
     rules.promises.push(Promise::FreezeHolds);
     rules
 }
@@ -266,7 +267,7 @@ fn forced() -> Rules {
 }
 
 /// What may go wrong with messages alone.
-const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::LoseMessage, Kind::Repeat, Kind::Late];
+const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::Messages, Kind::Repeat, Kind::Late];
 
 fn superseded() -> Rules {
     let mut rules = rules("a run that supersedes", 3);

@@ -61,8 +61,8 @@ pub enum Sync {
 pub enum Kind {
     /// A connection breaks before its first request arrives, or before the answer does.
     Cut,
-    /// A message that the server pushes is lost.
-    LoseMessage,
+    /// A message that the server pushes is lost, or comes twice.
+    Messages,
     /// The server gets a request twice.
     Repeat,
     /// What is under way to or from a client takes any time.
@@ -200,6 +200,7 @@ pub enum Step {
     LoseRequest(usize),
     LoseAnswer(usize),
     LoseMessage(usize),
+    RepeatMessage(usize),
     Repeat(usize),
     HoldUp(usize, Delay),
     Kill(usize),
@@ -230,6 +231,7 @@ impl Step {
             Self::LoseRequest(_)
             | Self::LoseAnswer(_)
             | Self::LoseMessage(_)
+            | Self::RepeatMessage(_)
             | Self::Repeat(_)
             | Self::HoldUp(..)
             | Self::Kill(_)
@@ -263,6 +265,7 @@ impl fmt::Display for Step {
                 "FAULT: run {c} loses its connection after its request was done"
             ),
             Self::LoseMessage(c) => write!(f, "FAULT: a message to run {c} is lost"),
+            Self::RepeatMessage(c) => write!(f, "FAULT: a message to run {c} comes twice"),
             Self::Repeat(c) => write!(f, "FAULT: the server gets a request of run {c} twice"),
             Self::LetThrough(c) => write!(f, "what run {c} sends and gets goes on"),
             Self::HoldUp(c, Delay::Answers) => {
@@ -508,14 +511,16 @@ impl World {
                     }
                 }
             }
-            Kind::LoseMessage => {
-                let lost = links().filter(|(_, link)| {
+            Kind::Messages => {
+                let pushed = links().filter(|(_, link)| {
                     matches!(
                         link.incoming.front(),
                         Some(Incoming::Message(_) | Incoming::KeyChanged)
                     )
                 });
-                steps.extend(lost.map(|(c, _)| Step::LoseMessage(c)));
+                for (c, _) in pushed {
+                    steps.extend([Step::LoseMessage(c), Step::RepeatMessage(c)]);
+                }
             }
             Kind::Repeat => {
                 let asked = links().filter(|(_, link)| !link.requests.is_empty());
@@ -659,6 +664,11 @@ impl World {
             Step::LoseMessage(c) => {
                 let link = self.network.links[c].as_mut().expect("a connection");
                 link.incoming.pop_front();
+            }
+            Step::RepeatMessage(c) => {
+                let link = self.network.links[c].as_mut().expect("a connection");
+                let again = link.incoming[0].clone();
+                link.incoming.push_front(again);
             }
             Step::Repeat(c) => {
                 let link = self.network.links[c].as_ref().expect("a connection");
