@@ -55,6 +55,7 @@ mod clock;
 mod command;
 mod config;
 mod exit;
+mod file;
 mod lease;
 mod lock;
 mod output;

@@ -114,9 +114,7 @@ use self::name::Keys;
 pub use self::name::Name;
 pub use self::password::{PasswordCommand, PasswordSource};
 pub use self::replication::{Quorum, Replication};
-use self::scripts::{
-    FORCE, FREEZE, STOP, Script, THAW, count, holder, lossy_text, unexpected_reply, waiter,
-};
+use self::scripts::{FORCE, FREEZE, STOP, Script, THAW, count, holder, unexpected_reply, waiter};
 pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
 pub use self::token::Token;
@@ -158,7 +156,7 @@ impl Lock {
                 others: count(many)?.saturating_sub(1),
             }),
             [Value::Int(0)] => Ok(Forced::WasFree),
-            [Value::Int(2), id, entry] => Ok(Forced::HeldByOther(lossy_text(id), holder(entry)?)),
+            [Value::Int(2), id, entry] => Ok(Forced::HeldByOther(scripts::id(id)?, holder(entry)?)),
             [Value::Int(3), entry] => Ok(Forced::WaiterRemoved(waiter(entry)?)),
             other => Err(unexpected_reply(other)),
         })

@@ -76,6 +76,20 @@ pub(super) fn lossy_text(value: &Value) -> String {
     }
 }
 
+/// What others call a token: the digits of [`super::Token::id`], or nothing.
+pub(super) fn id(value: &Value) -> Result<String, Error> {
+    let id = lossy_text(value);
+    if !is_id(&id) || !matches!(value, Value::BulkString(_)) {
+        return Err(unexpected_reply(std::slice::from_ref(value)));
+    }
+    Ok(id)
+}
+
+/// Whether a text can be what others call a token.
+pub(super) fn is_id(text: &str) -> bool {
+    text.len() <= 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// A whole number from 0 to `most`, whether it comes as one or as digits.
 pub(super) fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
     let number = match value {
@@ -288,6 +302,17 @@ mod tests {
         assert!(!said.contains("secret"), "{said}");
         assert!(array(Value::Int(1)).is_err());
         assert_eq!(array(Value::Array(Vec::new())).unwrap(), []);
+    }
+
+    #[test]
+    fn what_others_call_a_token_drives_no_terminal() {
+        let read = |text: &[u8]| id(&Value::BulkString(text.to_vec()));
+        assert_eq!(read(b"c0ffee000001").unwrap(), "c0ffee000001");
+        assert_eq!(read(b"").unwrap(), "");
+        for text in [&b"c0\x1b[2Jee"[..], b"\xff", b"\0", &[b'a'; 41]] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        assert!(id(&Value::Int(7)).is_err());
     }
 
     /// The numbers n of all KIND[n] in a text.
