@@ -1259,6 +1259,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_script_is_called_by_its_hash_or_with_its_text_and_its_keys_come_first() {
+        let call = Call {
+            script: &RELEASE,
+            keys: vec![b"key".to_vec(), b"other".to_vec()],
+            args: vec![b"argument".to_vec()],
+        };
+        for (by_hash, name, script) in [
+            (true, "EVALSHA", RELEASE.hash),
+            (false, "EVAL", RELEASE.source),
+        ] {
+            let mut expected = cmd(name);
+            expected.arg(script).arg(2).arg("key").arg("other");
+            expected.arg("argument");
+            let packed = call.command(by_hash).get_packed_command();
+            assert_eq!(packed, expected.get_packed_command());
+        }
+    }
+
+    #[test]
     fn only_what_a_script_can_have_written_is_a_grant() {
         let grant = Grant::parse("granted 1700000000000000 2 1700000000000 2000").unwrap();
         assert_eq!((grant.fence, grant.slot), (1_700_000_000_000_000, 2));
