@@ -64,15 +64,19 @@ pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
 
 /// One that is stopped between its grant and its start may begin after the next. Without the state it is the clock that
 /// makes the fence grow: not where it was set back, and not on another host whose clock is behind.
-/// clock may be gone.
 fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     let was_stopped = next.job.hits.iter().any(|hit| {
         hit.blow == Blow::Stopped && hit.role == Role::Supervisor && hit.span.from <= next.span.from
     });
-    let past = Span::new(history.began, next.span.from);
-    let faults = || history.faults.iter().filter(|fault| fault.span.meets(past));
-    let is_lost = faults().any(|fault| fault.forgets != Forgets::Nothing)
-        && faults().any(|fault| fault.sets_clock || fault.promotes);
+    let since = |from| {
+        let past = Span::new(from, next.span.from);
+        history
+            .faults
+            .iter()
+            .filter(move |fault| fault.span.meets(past))
+    };
+    let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
+        && since(history.began).any(|fault| fault.sets_clock || fault.promotes);
     one.fence != next.fence && (was_stopped || is_lost)
 }
 
