@@ -125,8 +125,9 @@ simulate:
 # A seed draws jobs and faults, but doesn't repeat a run. What was found is written below target/tmp/chaos.
 chaos:
 	@scripts/setup chaos
+	$(CARGO) test --locked --test integration --no-run
 	CHAOS_SECONDS="$(or $(SECONDS),60)" CHAOS_SEED="$(SEED)" CHAOS_TOPOLOGY="$(TOPOLOGY)" \
-	    $(CARGO) test --locked --test integration chaos::what -- --nocapture
+	    scripts/leftovers $(CARGO) test --locked --test integration chaos::what -- --nocapture
 
 bench:
 	@scripts/setup bench

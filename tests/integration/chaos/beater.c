@@ -52,7 +52,7 @@ static const char *variable(const char *name) {
 
 static struct beats *open_beats(int is_descendant, int64_t limit) {
     char path[512];
-    snprintf(path, sizeof path, "%s/beats/%s.%d", variable("CHAOS_DIR"), variable("CHAOS_RUN"), (int)getpid());
+    snprintf(path, sizeof path, "%s/beats/%s/%d", variable("CHAOS_DIR"), variable("CHAOS_RUN"), (int)getpid());
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(struct beats)))
         exit(99);

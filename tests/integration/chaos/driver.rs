@@ -26,6 +26,8 @@ const TICK: Duration = Duration::from_millis(5);
 /// Servers are left alone for a while after each storm, so that it shows what is promised while all is well.
 const STORM: Nanos = 12 * SECOND;
 const CALM: Nanos = 8 * SECOND;
+/// Who tells a server to do something and waits for longer than this has got no answer.
+const UNANSWERED: Nanos = 300 * MS;
 /// How long all may take to end when the faults are over.
 const END: Nanos = 90 * SECOND;
 
@@ -139,9 +141,9 @@ impl Chaos {
     fn tick(&mut self) {
         self.site.tick();
         let now = boottime();
-        let due = self.stopped.extract_if(.., |(at, ..)| *at <= now);
+        let due: Vec<_> = self.stopped.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, job, pid) in due {
-            faults::resume(job, pid);
+            self.resume(job, pid);
         }
         self.collect_jobs();
         self.collect_people();
@@ -149,6 +151,18 @@ impl Chaos {
             self.next.look = now + 200 * MS;
             self.plain.follow(&self.stage.dir, &self.site);
             self.note_trouble(now);
+        }
+    }
+
+    /// Lets a stopped process go on, and notes when that was: a busy machine does it late.
+    fn resume(&mut self, job: u32, pid: i32) {
+        faults::resume(job, pid);
+        let running = self.running.iter_mut().map(|running| &mut running.job);
+        let ended = self.history.jobs.iter_mut();
+        let found = running.chain(ended).find(|own| own.id == job);
+        let hits = found.into_iter().flat_map(|own| &mut own.hits);
+        for hit in hits.filter(|hit| hit.pid == pid && hit.span.until == Nanos::MAX) {
+            hit.span.until = boottime();
         }
     }
 
@@ -237,6 +251,7 @@ impl Chaos {
         self.next.job = now + self.dice.between(5, 120) * MS;
         self.jobs += 1;
         let place = self.site.place(&mut self.dice);
+        fs::create_dir(self.stage.dir.join("beats").join(self.jobs.to_string())).unwrap();
         let mut drawn = workers::draw(self.jobs, &self.stage, &place, &mut self.dice);
         let corner = self.corners.draw(&mut self.dice);
         if let Some((number, url)) = &corner {
@@ -296,7 +311,8 @@ impl Chaos {
             return;
         };
         if hit.blow == Blow::Stopped {
-            self.stopped.push((hit.span.until, aim.job, hit.pid));
+            self.stopped
+                .push((hit.span.from + aim.lasts, aim.job, hit.pid));
         }
         running.job.hits.push(hit);
     }
@@ -342,15 +358,24 @@ impl Chaos {
         self.next.fault = now + self.dice.between(100, 4000) * MS;
         let fault = self.dice.pick(self.site.faults());
         let injected = self.site.inject(fault, &mut self.dice);
-        if !injected.what.starts_with("nothing") {
-            self.history.faults.push(written(fault, injected, now));
+        let is_nothing = injected.what.starts_with("nothing");
+        let mut fault = written(fault, injected, now);
+        if is_nothing && fault.span.until - now < UNANSWERED {
+            return;
         }
+        if is_nothing {
+            // Whether it was done isn't known where the answer is missing.
+            fault.what += ", perhaps";
+            fault.forgets = Forgets::Holds;
+            fault.promotes = true;
+        }
+        self.history.faults.push(fault);
     }
 
     /// All faults end, and then all jobs have to.
     fn end(mut self) -> Done {
         for (_, job, pid) in std::mem::take(&mut self.stopped) {
-            faults::resume(job, pid);
+            self.resume(job, pid);
         }
         self.corners.heal();
         self.site.heal();
@@ -426,10 +451,12 @@ impl Chaos {
         let Some(redis) = self.site.observer() else {
             return vec!["no server has the keys".into()];
         };
-        let keys = redis
-            .keys()
-            .into_iter()
-            .filter(|key| !key.ends_with("}:state"));
+        // What is remembered; and who waits for a second lock says so for a while, also when it is killed.
+        let remembered = [":state", ":history", ":skips", ":index"];
+        let is_known = |key: &String| {
+            remembered.iter().any(|end| key.ends_with(end)) || key.contains(":blocked:")
+        };
+        let keys = redis.keys().into_iter().filter(|key| !is_known(key));
         left.extend(keys.map(|key| format!("{key} is left")));
         for key in redis
             .cli(&["KEYS", "*"])

@@ -164,10 +164,10 @@ pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
         Blow::Killed | Blow::CutOff => Signal::SIGKILL,
     };
     kill(Pid::from_raw(victim.pid), signal).ok()?;
-    let until = if aim.blow == Blow::Stopped {
-        from + aim.lasts
-    } else {
-        boottime()
+    // It ends when it is resumed.
+    let until = match aim.blow {
+        Blow::Stopped => Nanos::MAX,
+        Blow::Killed | Blow::CutOff => boottime(),
     };
     Some(Hit {
         pid: victim.pid,

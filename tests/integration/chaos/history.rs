@@ -251,9 +251,8 @@ fn limit_of(number: i64) -> u32 {
 
 /// All processes that beat for a job.
 pub fn beats_of(dir: &Path, job: u32) -> Vec<Process> {
-    let prefix = format!("{job}.");
-    let entries = fs::read_dir(dir.join("beats")).unwrap().flatten();
-    let own = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    let own = fs::read_dir(dir.join("beats").join(job.to_string()));
+    let own = own.into_iter().flatten().flatten();
     own.filter_map(|entry| read_beats(&entry.path())).collect()
 }
 

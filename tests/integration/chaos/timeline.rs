@@ -6,6 +6,8 @@ use std::fmt::Write;
 use super::history::{Blow, History, Job, MS, Nanos, Role, Span};
 
 const COLUMNS: usize = 120;
+/// What a busy machine does all the time isn't shown.
+const NOTABLE: Nanos = 30 * MS;
 
 struct Picture {
     from: Nanos,
@@ -141,7 +143,11 @@ fn events(history: &History, name: &str, picture: &Picture, text: &mut String) {
             ),
         ));
     }
-    for span in history.starved.iter().filter(|span| span.meets(shown)) {
+    let starved = history
+        .starved
+        .iter()
+        .filter(|span| span.until - span.from > NOTABLE);
+    for span in starved.filter(|span| span.meets(shown)) {
         lines.insert((
             span.from,
             format!("no processor for {} ms", (span.until - span.from) / MS),

@@ -510,7 +510,7 @@ impl Drop for Sentinel {
         self.kill();
         if std::thread::panicking() {
             let log = self.log();
-            let last: Vec<&str> = log.lines().rev().take(25).collect();
+            let last: Vec<&str> = log.lines().rev().take(200).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
             let _ = writeln!(
                 std::io::stderr(),

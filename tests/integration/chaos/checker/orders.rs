@@ -62,16 +62,21 @@ pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
     found
 }
 
-/// One that is stopped between its grant and its start may begin after the next; and both the state and the
-/// clock may be gone.
+/// One that is stopped between its grant and its start may begin after the next. Without the state it is the clock that
+/// makes the fence grow: not where it was set back, and not on another host whose clock is behind.
 fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     let was_stopped = next.job.hits.iter().any(|hit| {
         hit.blow == Blow::Stopped && hit.role == Role::Supervisor && hit.span.from <= next.span.from
     });
-    let past = Span::new(history.began, next.span.from);
-    let faults = || history.faults.iter().filter(|fault| fault.span.meets(past));
-    let is_lost = faults().any(|fault| fault.forgets != Forgets::Nothing)
-        && faults().any(|fault| fault.sets_clock);
+    let since = |from| {
+        let past = Span::new(from, next.span.from);
+        history
+            .faults
+            .iter()
+            .filter(move |fault| fault.span.meets(past))
+    };
+    let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
+        && since(history.began).any(|fault| fault.sets_clock || fault.promotes);
     one.fence != next.fence && (was_stopped || is_lost)
 }
 
@@ -179,7 +184,7 @@ fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
 }
 
 /// The clocks of servers may differ by this in a topology with several.
-const CLOCKS: Nanos = 50 * MS;
+const CLOCKS: Nanos = 460 * MS;
 
 pub fn frozen(history: &History, holds: &[Hold]) -> Vec<Broken> {
     let Some(name) = holds.first().map(|hold| hold.name) else {

@@ -193,7 +193,7 @@ fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
     hit.blow == Blow::Stopped
         && is_responsible(hit.role, hold.job.kind)
         && hit.span.from <= span.from
-        && span.until <= hit.span.until + RESUMING
+        && span.until <= hit.span.until.saturating_add(RESUMING)
 }
 
 /// The supervisor was killed: the kernel kills COMMAND of a run, but nobody what that has started, nor a script.

@@ -106,8 +106,11 @@ fn assert_all_end(kind: Kind) {
             }
             site.heal();
             seen.push("healed".into());
-            assert!(site.is_whole() && site.observer().is_some());
-            assert!(site.plain_address().is_some(), "{seen:#?}");
+            wait_until("there is a server that plain clients find", || {
+                site.tick();
+                let is_there = site.observer().is_some() && site.plain_address().is_some();
+                site.is_whole() && is_there
+            });
             let end = run(&site, dice, &["any", "--", "true"]).finish();
             assert_eq!(end.code(), Some(0), "{end:?}: {seen:#?}");
         }

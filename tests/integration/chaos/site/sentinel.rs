@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::server::{answers, disturb, tell};
 use super::{AGAIN, APART, Injected, Later, Loss, State, Then, Topology, clocks, ms};
 use crate::support::{
-    Dice, MASTER, Network, Plan, Redis, Replicated, WallClock, permit_channels, steady_port,
+    Dice, MASTER, Network, Plan, Redis, Replicated, Sentinel, WallClock, permit_channels,
+    steady_port,
 };
 
 /// How long a server is missing before a sentinel takes it for down, or less.
@@ -502,7 +503,11 @@ impl Topology for Watched {
         let silent = self.all.servers.iter().find(|server| !answers(server));
         match silent {
             Some(server) => Some(format!("the server at {} doesn't answer", server.port)),
-            None => self.all.lacking(),
+            None => self.all.lacking().map(|lacking| {
+                let each = self.all.sentinels.iter();
+                let named: Vec<_> = each.map(Sentinel::primary_port).collect();
+                format!("{lacking}; the primary's port is {named:?}")
+            }),
         }
     }
 }
