@@ -328,6 +328,9 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
     let message = match code {
         "READONLY" => return Some(server.replica_error()),
         "UNBLOCKED" => return Some(demoted(server)),
+        _ if details.starts_with("WAIT cannot be used with replica") => {
+            return Some(demoted(server));
+        }
         "MASTERDOWN" => {
             let message = format!(
                 "Redis at {server} is a replica without a connection to its primary; use the URL of the primary"
