@@ -1,5 +1,7 @@
 //! Settings: option before environment before the user's file before the system's file.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod options;
 
 use std::ffi::OsString;

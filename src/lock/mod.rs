@@ -73,6 +73,8 @@ mod deadlock;
 mod deployment;
 pub mod doctor;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod history;
 mod inspect;
 mod locks;
