@@ -11,6 +11,7 @@
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
+# make mutants-lua  each script with one mistake after the other: some test fails for each
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
@@ -41,7 +42,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 5
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-input chaos model simulate bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-input mutants-lua chaos model simulate bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -142,6 +143,12 @@ fuzz-input:
 	$(if $(filter-out replies,$(INPUT)),,$(CARGO) test --locked --test integration --no-run)
 	@CARGO="$(CARGO)" scripts/fuzz-input "$(TARGET)/fuzz/$(HOST)/fuzz/redlock" "$(TARGET)/fuzz/inputs" \
 	    "$(or $(SECONDS),60)" "$(INPUT)"
+
+# ONLY is how the names of those begin that are tried, such as lib/queue.
+mutants-lua:
+	@scripts/setup test
+	MUTANTS_LUA="$(ONLY)" $(CARGO) test --locked --profile model --test integration \
+	    lua_mutants::every_mutant -- --nocapture
 
 bench:
 	@scripts/setup bench

@@ -6,7 +6,7 @@
 #[allow(dead_code, unused_imports)] // The models use the rest of it.
 pub mod redis;
 
-mod deeds;
+pub mod deeds;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +20,9 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 
 use self::deeds::{CHANNELS, Deed, KEYS, PROBE};
 use self::redis::{Bytes, Data, Interpreter, Moment, READONLY, commands, data::Content};
+use crate::fuzz::memory::Sources;
 use crate::fuzz::server::{START, Server, Simulated};
-use crate::lua::source;
+use crate::lua::{self, source};
 use crate::support::SERVER;
 
 /// How many lists of deeds are tried by default, each with its own seed.
@@ -37,7 +38,8 @@ struct Real {
 }
 
 /// The fake, and what it was told.
-struct Fake {
+pub struct Fake {
+    sources: Sources,
     interpreter: Interpreter,
     data: Data,
     moment: Moment,
@@ -45,7 +47,7 @@ struct Fake {
 
 /// What a deed did: the answer, the messages that were heard, and all keys afterwards.
 #[derive(PartialEq)]
-struct Outcome {
+pub struct Outcome {
     answer: String,
     heard: Vec<(String, String)>,
     keys: Vec<String>,
@@ -212,21 +214,24 @@ impl Real {
 }
 
 impl Fake {
-    fn start() -> Self {
+    /// With these scripts.
+    pub fn with(sources: Sources) -> Self {
         Self {
+            sources,
             interpreter: Interpreter::new(),
             data: Data::new(),
             moment: Moment::default(),
         }
     }
 
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.data = Data::new();
         self.moment = Moment::at(START);
         self.moment.started_us = START;
     }
 
-    fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
+    /// What the deed did; `None` where it did something else than to call.
+    pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
         fn listen(map: &mut BTreeMap<Bytes, i64>, channel: usize, on: bool) {
             let channel = CHANNELS[channel].as_bytes().to_vec();
             if on {
@@ -251,7 +256,7 @@ impl Fake {
                 let done = self.data.command(&self.moment, &refs);
                 return Some(self.outcome(words, &done));
             }
-            Deed::Script(name, args) => return Some(self.eval(source(name), args)),
+            Deed::Script(name, args) => return Some(self.eval(self.sources[name], args)),
             Deed::Lua(script, args) => return Some(self.eval(script, args)),
         }
         None
@@ -441,7 +446,7 @@ fn compared(real: &Outcome, fake: &Outcome) -> String {
 fn the_redis_of_the_models_does_as_a_real_one() {
     let seconds = std::env::var("FAKE_SECONDS").ok();
     let seconds: Option<u64> = seconds.map(|text| text.parse().expect("FAKE_SECONDS is a number"));
-    let both = RefCell::new((Real::start(), Fake::start()));
+    let both = RefCell::new((Real::start(), Fake::with(lua::SCRIPTS.into())));
     let began = Instant::now();
     let lists = deeds::lists();
     let (mut cases, mut changed) = (0, 0);
@@ -531,7 +536,7 @@ fn the_redis_of_the_models_has_the_commands_of_the_access_list_and_those_that_sc
     // Plain clients and people, and a server that restarted.
     expected.extend(["FLUSHALL".to_owned()]);
     let mut called = BTreeSet::new();
-    for (_, source) in crate::lua::SCRIPTS {
+    for (_, source) in lua::SCRIPTS {
         let calls = source.split("call('").skip(1);
         called.extend(
             calls
@@ -566,5 +571,5 @@ fn the_deeds_call_every_command_and_every_script() {
     for name in commands::names() {
         assert!(words.contains(name), "{name}");
     }
-    assert_eq!(scripts.len(), crate::lua::SCRIPTS.len(), "{scripts:?}");
+    assert_eq!(scripts.len(), lua::SCRIPTS.len(), "{scripts:?}");
 }

@@ -9,7 +9,7 @@
 pub mod memory;
 pub mod plan;
 mod promises;
-mod scripts;
+pub mod scripts;
 pub mod server;
 pub mod world;
 

@@ -46,6 +46,8 @@
 //! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
 //! | `lua` | the scripts are joined as they should be (and how tests call them) |
 //! | `full` | a server without free memory: locks that are held stay held |
+//! | `refusals` | a server without memory or without writes: what it refuses has done nothing, at any step |
+//! | `lua_mutants` | a mistake in a script is found by some test |
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | the holders of a lock, how long each held it, and how that ended |
 //! | `recipes` | each recipe of the README, run as it stands there |
@@ -93,6 +95,7 @@ mod history;
 mod keeper;
 mod loss;
 mod lua;
+mod lua_mutants;
 mod nesting;
 mod packages;
 mod password;
@@ -102,6 +105,7 @@ mod proxy;
 mod pty;
 mod queue;
 mod recipes;
+mod refusals;
 mod release;
 mod repair;
 mod restarts;

@@ -19,8 +19,8 @@ pub type Sources = BTreeMap<&'static str, &'static str>;
 pub struct Memory {
     pub sources: Sources,
     interpreter: Interpreter,
-    data: Data,
-    moment: Moment,
+    pub data: Data,
+    pub moment: Moment,
     calls: u32,
 }
 
@@ -38,7 +38,7 @@ impl Memory {
         }
     }
 
-    fn view(&self) -> View {
+    pub fn view(&self) -> View {
         let now = self.moment.now_ms();
         let data = &self.data;
         let entry = |key: Key| data.get(now, key.name().as_bytes());

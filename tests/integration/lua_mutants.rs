@@ -1,0 +1,347 @@
+//! Mutants of the Lua scripts: each has one mistake, and the fuzz has to find a broken promise with it. `make
+//! mutants-lua` tries all of them; one that survives has to be in the list of those that are explained.
+
+mod mutate;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use self::mutate::Mutant;
+use crate::fake::Fake;
+use crate::fake::deeds::{self, Deed};
+use crate::fuzz::memory::{Memory, Sources};
+use crate::fuzz::plan::Plan;
+use crate::fuzz::server::START;
+use crate::fuzz::world::World;
+use crate::lua::{SCRIPTS, join};
+
+/// The Lua files below a directory: `acquire`, `lib/queue`.
+fn files(directory: &Path) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    for folder in ["", "lib/"] {
+        for entry in fs::read_dir(directory.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "lua") {
+                let name = format!("{folder}{}", path.file_stem().unwrap().to_str().unwrap());
+                files.insert(name, fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// A copy of the scripts' files, in which one at a time is changed.
+struct Workshop {
+    directory: tempfile::TempDir,
+    files: BTreeMap<String, String>,
+}
+
+impl Workshop {
+    fn open() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lib")).unwrap();
+        let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lock"));
+        for (name, text) in &files {
+            fs::write(Self::path(&directory, name), text).unwrap();
+        }
+        Self { directory, files }
+    }
+
+    fn path(directory: &tempfile::TempDir, name: &str) -> PathBuf {
+        directory.path().join(format!("{name}.lua"))
+    }
+
+    /// The scripts with a mutant in place of its file; what differs stays in memory.
+    fn sources(&self, file: &str, mutant: &Mutant) -> Sources {
+        let path = Self::path(&self.directory, file);
+        fs::write(&path, &mutant.text).unwrap();
+        let joined = |name| join::join(self.directory.path(), name).unwrap();
+        let sources = SCRIPTS.map(|(name, source)| {
+            let joined = joined(name);
+            let source = if joined == source {
+                source
+            } else {
+                joined.leak()
+            };
+            (name, source)
+        });
+        fs::write(&path, &self.files[file]).unwrap();
+        sources.into()
+    }
+}
+
+/// The promise that the fuzz finds broken.
+fn found_by_fuzz(sources: Sources, seeds: u64) -> Option<String> {
+    let mut memory = Memory::new(sources);
+    for seed in 1..=seeds {
+        let plan = Plan::of(seed);
+        let run = catch_unwind(AssertUnwindSafe(|| World::run(&mut memory, &plan, false)));
+        match run {
+            Ok(Ok(_)) => {}
+            Ok(Err(failure)) => return Some(failure.broken.promise.to_owned()),
+            Err(_) => return Some("a run comes to its end".into()),
+        }
+    }
+    None
+}
+
+/// Whether any of these deeds goes otherwise than with the scripts as they are.
+fn differs(sources: &Sources, lists: &[Vec<Deed>]) -> bool {
+    let mut ours = Fake::with(SCRIPTS.into());
+    let mut theirs = Fake::with(sources.clone());
+    lists.iter().any(|list| {
+        ours.clear();
+        theirs.clear();
+        let mut clock = START;
+        list.iter().any(|deed| {
+            if let Deed::Time(by) = deed {
+                clock += by;
+            }
+            ours.perform(deed, clock) != theirs.perform(deed, clock)
+        })
+    })
+}
+
+/// All mutants, each with its file.
+fn all(files: &BTreeMap<String, String>) -> Vec<(&String, Mutant)> {
+    let mut all = Vec::new();
+    for (file, text) in files {
+        let mutants = mutate::mutants(file, text).into_iter();
+        all.extend(mutants.map(|mutant| (file, mutant)));
+    }
+    all
+}
+
+/// What a mutant is known by when lines have moved.
+fn key(file: &str, mutant: &Mutant) -> String {
+    format!("{file} | {} | {}", mutant.before, mutant.after)
+}
+
+/// The mutants that are explained: a reason, and those that it is for, each by its file, or that and the line as
+/// it was, or that and the line as it is.
+fn explained() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut explained: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in include_str!("lua_mutants/explained.txt").lines() {
+        if let Some(reason) = line.strip_prefix("# ") {
+            explained.push((reason, Vec::new()));
+        } else if !line.is_empty() {
+            explained
+                .last_mut()
+                .expect("a reason comes first")
+                .1
+                .push(line);
+        }
+    }
+    explained
+}
+
+/// Whether an entry of that list is for this mutant.
+fn is_for(entry: &str, key: &str) -> bool {
+    let rest = key.strip_prefix(entry);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" | "))
+}
+
+/// What told a mutant from the scripts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fuzz(String),
+    Explained(&'static str),
+    Survives { differs: bool },
+}
+
+/// How many seeds of the fuzz each mutant gets.
+const SEEDS: u64 = 40;
+/// How many lists of random calls tell whether anything is different at all.
+const LISTS: usize = 300;
+
+/// What the fuzz says of each mutant, in memory, and if it says nothing, whether anything is different.
+fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
+    let mut runner = TestRunner::deterministic();
+    let lists = std::iter::repeat_with(|| deeds::lists().new_tree(&mut runner).unwrap().current());
+    let lists: Vec<Vec<Deed>> = lists.take(LISTS).collect();
+    let next = AtomicUsize::new(0);
+    let verdicts = Mutex::new(vec![None; all.len()]);
+    let workshop = Mutex::new(workshop);
+    let work = || {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some((file, mutant)) = all.get(n) else {
+                return;
+            };
+            let sources = workshop.lock().unwrap().sources(file, mutant);
+            let verdict = match found_by_fuzz(sources.clone(), SEEDS) {
+                Some(promise) => Verdict::Fuzz(promise),
+                None => Verdict::Survives {
+                    differs: differs(&sources, &lists),
+                },
+            };
+            progress(&format!(
+                "{} {verdict:?}\n  - {}\n  + {}",
+                mutant.name, mutant.before, mutant.after
+            ));
+            verdicts.lock().unwrap()[n] = Some(verdict);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let verdicts = verdicts.into_inner().unwrap();
+    verdicts.into_iter().map(Option::unwrap).collect()
+}
+
+fn progress(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[test]
+fn every_mutant_of_the_scripts_is_caught_or_explained() {
+    let Ok(only) = std::env::var("MUTANTS_LUA") else {
+        return;
+    };
+    std::panic::set_hook(Box::new(|_| {}));
+    let workshop = Workshop::open();
+    let mut all = all(&workshop.files);
+    all.retain(|(_, mutant)| mutant.name.starts_with(&only));
+    let mut verdicts = in_memory(&workshop, &all);
+    let explained = explained();
+    for ((file, mutant), verdict) in all.iter().zip(&mut verdicts) {
+        if let Verdict::Survives { .. } = verdict {
+            let key = key(file, mutant);
+            let is_it = |entries: &Vec<&str>| entries.iter().any(|entry| is_for(entry, &key));
+            let reason = explained.iter().find(|(_, entries)| is_it(entries));
+            if let Some((reason, _)) = reason {
+                *verdict = Verdict::Explained(reason);
+            }
+            progress(&format!("{key}\n  {verdict:?}"));
+        }
+    }
+    let _ = std::panic::take_hook();
+    if only.is_empty() {
+        fs::write("docs/mutants-lua.md", report(&all, &verdicts)).unwrap();
+    }
+    let survivors = all
+        .iter()
+        .zip(&verdicts)
+        .filter(|(_, verdict)| matches!(verdict, Verdict::Survives { .. }));
+    let survivors: Vec<String> = survivors
+        .map(|((file, mutant), _)| key(file, mutant))
+        .collect();
+    assert!(
+        survivors.is_empty(),
+        "{} survive:\n{}",
+        survivors.len(),
+        survivors.join("\n")
+    );
+}
+
+/// The page about them: how many each file has and what caught them, and why the others can't be caught.
+fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
+    let mut page = String::from(HEADING);
+    let mut files: Vec<&String> = all.iter().map(|(file, _)| *file).collect();
+    files.dedup();
+    let count = |file: Option<&String>, is: fn(&Verdict) -> bool| {
+        let both = all.iter().zip(verdicts);
+        let these =
+            both.filter(|((its, _), verdict)| file.is_none_or(|file| file == *its) && is(verdict));
+        these.count()
+    };
+    let mut row = |name: &str, file| {
+        let _ = writeln!(
+            page,
+            "| {name} | {} | {} | {} | {} |",
+            count(file, |_| true),
+            count(file, |verdict| matches!(verdict, Verdict::Fuzz(_))),
+            count(file, |verdict| matches!(verdict, Verdict::Explained(_))),
+            count(file, |verdict| matches!(verdict, Verdict::Survives { .. })),
+        );
+    };
+    for file in files {
+        row(&format!("`{file}.lua`"), Some(file));
+    }
+    row("all", None);
+    page.push_str(EXPLAINED);
+    for (reason, _) in explained() {
+        let is_it = |verdict: &Verdict| *verdict == Verdict::Explained(reason);
+        let number = verdicts.iter().filter(|verdict| is_it(verdict)).count();
+        let _ = writeln!(page, "- {number}: {reason}");
+    }
+    page
+}
+
+const HEADING: &str = "\
+# Mutants of the scripts
+
+Each mutant is one of the Lua files with one mistake: a comparison or a sign swapped, a condition negated, `and` \
+for `or`, a number off by one, a statement left out. `make mutants-lua` makes all of them, runs 40 seeds of the \
+fuzz on each in memory, ends with an error if one survives that isn't explained, and writes this page.
+
+| file | mutants | caught by the fuzz | explained | survive |
+| --- | --- | --- | --- | --- |
+";
+
+const EXPLAINED: &str = "
+## Explained
+
+The list of them is `tests/integration/lua_mutants/explained.txt`. How many there are of each kind:
+
+";
+
+/// Mistakes that the fuzz finds soon, each by its file and the line as it was and as it is.
+const FOUND_SOON: [(&str, &str, &str); 4] = [
+    (
+        "lib/held",
+        "if value == token then return true end",
+        "if value ~= token then return true end",
+    ),
+    (
+        "lib/admission",
+        "if frozen > 0 then return nil end",
+        "if frozen > 0 then  end",
+    ),
+    ("release", "redis.call('DEL', lock, meta)", ""),
+    (
+        "lib/admission",
+        "if fence <= last then fence = last + 1 end",
+        "if fence <= last then  end",
+    ),
+];
+
+#[test]
+fn a_mistake_in_a_script_breaks_a_promise_that_the_fuzz_sees() {
+    let workshop = Workshop::open();
+    let all = all(&workshop.files);
+    for (file, before, after) in FOUND_SOON {
+        let is_it = |(its, mutant): &&(&String, Mutant)| {
+            *its == file && mutant.before == before && mutant.after == after
+        };
+        let (_, mutant) = all.iter().find(is_it).expect(before);
+        let found = found_by_fuzz(workshop.sources(file, mutant), SEEDS);
+        assert!(found.is_some(), "{file}: {before}");
+    }
+}
+
+#[test]
+fn each_explanation_is_for_a_mutant_that_there_is() {
+    let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lock"));
+    let keys: Vec<String> = all(&files)
+        .iter()
+        .map(|(file, mutant)| key(file, mutant))
+        .collect();
+    for (_, entries) in explained() {
+        for entry in entries {
+            assert!(keys.iter().any(|key| is_for(entry, key)), "{entry}");
+        }
+    }
+}
