@@ -282,6 +282,19 @@ impl Redis {
         self.process = launch(&self.before, &self.dir, self.port, &self.options);
     }
 
+    /// When it starts again, it will be the replica of another server, or of none, as a server that writes its role
+    /// to its configuration.
+    pub fn remember_role(&mut self, primary: Option<(&str, u16)>) {
+        let options = &mut self.options;
+        if let Some(at) = options.iter().position(|option| option == "--replicaof") {
+            options.drain(at..at + 3);
+        }
+        if let Some((host, port)) = primary {
+            let words = ["--replicaof".to_owned(), host.to_owned(), port.to_string()];
+            options.extend(words);
+        }
+    }
+
     /// Whether its process has ended.
     pub fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()

@@ -19,6 +19,9 @@ const KEY: &str = "{redlock}:a";
 /// How long a node is missing before the others take it for failed, or less.
 const NOTICED: Duration = Duration::from_millis(800);
 
+/// Longer than a node has to be silent, and its replica takes to be elected.
+const SETTLED: Duration = Duration::from_millis(1500);
+
 /// How often it is seen whether the replicas have it all.
 const LOOKING: Duration = Duration::from_millis(200);
 
@@ -537,6 +540,10 @@ impl Topology for Sharded {
 
     fn noticed(&mut self) -> Vec<Injected> {
         std::mem::take(&mut self.noticed)
+    }
+
+    fn settles_in(&self) -> Duration {
+        SETTLED
     }
 
     fn later(&mut self) -> &mut Later {

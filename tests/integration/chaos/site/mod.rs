@@ -186,12 +186,21 @@ impl Site {
             self.0.carry_out(then);
         }
         let end = Instant::now() + HEALING;
+        let mut well_since: Option<Instant> = None;
         loop {
             self.go_on();
-            let Some(lacking) = self.0.lacking() else {
-                return;
-            };
-            assert!(Instant::now() < end, "never well again: {lacking}");
+            match self.0.lacking() {
+                None => {
+                    let since = *well_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.0.settles_in() {
+                        return;
+                    }
+                }
+                Some(lacking) => {
+                    assert!(Instant::now() < end, "never well again: {lacking}");
+                    well_since = None;
+                }
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -221,6 +230,11 @@ trait Topology {
     fn inject(&mut self, fault: &str, dice: &mut Dice) -> Injected;
     fn noticed(&mut self) -> Vec<Injected> {
         Vec::new()
+    }
+    /// How long all has to be well until nothing more comes of what was: one server may still be about to take the
+    /// place of another.
+    fn settles_in(&self) -> Duration {
+        Duration::ZERO
     }
     fn later(&mut self) -> &mut Later;
     fn carry_out(&mut self, then: Then);

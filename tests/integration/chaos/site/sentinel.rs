@@ -46,6 +46,9 @@ const FAULTS: [&str; 27] = [
 ];
 const OF_HOSTS: usize = 4;
 
+/// Longer than it takes from the end of a server's silence to the failover that it leads to.
+const SETTLED: Duration = Duration::from_millis(1500);
+
 /// How often it is seen whether the replicas have it all.
 const LOOKING: Duration = Duration::from_millis(200);
 
@@ -197,6 +200,12 @@ impl Watched {
     }
 
     fn die(&mut self, number: usize) {
+        let primary = self.primary().filter(|&primary| primary != number);
+        let address = primary.map(|primary| {
+            let host = self.all.sentinels[primary].host.as_str();
+            (host, self.all.servers[primary].port)
+        });
+        self.all.servers[number].remember_role(address);
         self.all.servers[number].kill();
         self.servers[number] = State::Dead;
         self.shut_in[number] = false;
@@ -403,6 +412,10 @@ impl Topology for Watched {
 
     fn noticed(&mut self) -> Vec<Injected> {
         std::mem::take(&mut self.noticed)
+    }
+
+    fn settles_in(&self) -> Duration {
+        SETTLED
     }
 
     fn later(&mut self) -> &mut Later {
