@@ -7,7 +7,10 @@
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
+# make model    all states of the protocol in small, with what is made wrong on purpose: about an hour
+# make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
+# make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
@@ -38,7 +41,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 5
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz chaos bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-input chaos model simulate bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -109,12 +112,36 @@ fuzz:
 	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
 	    $(CARGO) test --locked --test integration fuzz:: -- --nocapture
 
+model:
+	@scripts/setup test
+	MODEL_STATES=$(or $(STATES),30000000) MODEL_ONLY="$(ONLY)" \
+	    $(CARGO) test --locked --profile model --bin redlock model::scenarios -- --nocapture --test-threads 1
+
+# A seed is two hours.
+simulate:
+	@scripts/setup test
+	SIMULATE_SEEDS=$$(( $(or $(HOURS),1000) / 2 )) SIMULATE_MINUTES=120 SIMULATE_SEED=$(SEED) \
+	    $(CARGO) test --locked --profile model --bin redlock model::simulate -- --nocapture
+
 # A seed draws jobs and faults, but doesn't repeat a run. What was found is written below target/tmp/chaos.
 chaos:
 	@scripts/setup chaos
 	$(CARGO) test --locked --test integration --no-run
 	CHAOS_SECONDS="$(or $(SECONDS),60)" CHAOS_SEED="$(SEED)" CHAOS_TOPOLOGY="$(TOPOLOGY)" \
 	    scripts/leftovers $(CARGO) test --locked --test integration chaos::what -- --nocapture
+
+# By libFuzzer, which needs no other compiler: the passes that tell it what code was reached are in rustc.
+# The target is named, so that build scripts aren't built like this.
+FUZZED := --cfg fuzzing -C passes=sancov-module $(addprefix -C llvm-args=-sanitizer-coverage-,level=4 \
+    inline-8bit-counters pc-table trace-compares)
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+fuzz-input:
+	@scripts/setup fuzz-input
+	RUSTFLAGS="$(FUZZED) $(RUSTFLAGS)" $(CARGO) build --locked --profile fuzz --target $(HOST) \
+	    --target-dir $(TARGET)/fuzz --bin redlock
+	$(if $(filter-out replies,$(INPUT)),,$(CARGO) test --locked --test integration --no-run)
+	@CARGO="$(CARGO)" scripts/fuzz-input "$(TARGET)/fuzz/$(HOST)/fuzz/redlock" "$(TARGET)/fuzz/inputs" \
+	    "$(or $(SECONDS),60)" "$(INPUT)"
 
 bench:
 	@scripts/setup bench
@@ -127,7 +154,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/demo scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/demo scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those

@@ -1,5 +1,7 @@
 //! Settings: option before environment before the user's file before the system's file.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod options;
 
 use std::ffi::OsString;
@@ -11,6 +13,7 @@ use anyhow::Result;
 
 use crate::cli::{Common, SyncOptions, SyncReplicas, history_size, positive_duration};
 use crate::command::VARIABLES;
+use crate::file;
 use crate::lock::{
     self, Access, Client, Locks, PasswordCommand, PasswordSource, Quorum, Replication, TlsFiles,
     UrlOrigin,
@@ -225,7 +228,7 @@ impl Given<'_> {
 
 /// The password that a file holds: its first line.
 fn password(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = file::read_text(path).map_err(|error| {
         BadConfig(format!(
             "can't read the password file {}: {}",
             path.display(),
@@ -315,7 +318,7 @@ impl Sources {
         }
         let mut unreadable = None;
         for path in user_file().into_iter().chain([PathBuf::from(SYSTEM_FILE)]) {
-            match std::fs::read_to_string(&path) {
+            match file::read_text(&path) {
                 Ok(text) => settings.extend(parse(&path, &text)?),
                 Err(error) if is_absent(&error) => {}
                 // It may hold a password that only root and cron need.

@@ -178,10 +178,7 @@ impl Lease {
         self.lengthen(sent, self.ttl);
         self.is_grant = false;
         let step = self.renewal_interval();
-        self.renew_at = (self.renew_at + step).max(sent);
-        if self.renew_at > sent + step {
-            self.renew_at = sent + step;
-        }
+        self.renew_at = (self.renew_at + step).clamp(sent, sent + step);
     }
 
     /// The server said, asked at `sent`, that the lock is ours for `left` more. That counts where it is
@@ -317,6 +314,17 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_that_is_under_way_is_that_of_all_leases_that_are_kept_together() {
+        let mut old = lease(30, 5);
+        old.start_renewal_if_due(START + FIRST_RENEWAL);
+        let new = Lease::new(START + SECOND, terms(30, 5));
+        for mut both in [old.merged_with(new), new.merged_with(old)] {
+            assert_eq!(both.renew_at(), None);
+            assert!(!both.start_renewal_if_due(START + SECOND * 2));
+        }
+    }
+
+    #[test]
     fn an_answer_that_comes_late_never_shortens_the_lease() {
         let mut lease = lease(30, 5);
         lease.renewed(START + SECOND * 10);
@@ -445,6 +453,13 @@ mod tests {
         granted.renewal_failed(START + SECOND);
         assert_eq!(granted.renew_at(), Some(START + SECOND + SECOND / 10));
         assert_eq!(retry_pause(SECOND * 3600), SECOND);
+    }
+
+    #[test]
+    fn a_try_takes_a_fifth_of_the_ttl_and_two_fit_into_a_grant() {
+        assert_eq!(try_timeout(SECOND * 10), SECOND * 2);
         assert_eq!(try_timeout(SECOND * 3600), SECOND * 3);
+        assert_eq!(confirm_timeout(SECOND * 2, SECOND * 30), SECOND * 4 / 5);
+        assert_eq!(confirm_timeout(SECOND * 5, SECOND * 5), SECOND);
     }
 }

@@ -48,6 +48,9 @@
 //! 9. A command's tree is one thing with one definition (`tree`), for waiting, signalling and killing,
 //!    and for deciding that nothing of a dead holder's work is left.
 
+// libFuzzer has its own main.
+#![cfg_attr(fuzzing, no_main, allow(dead_code))]
+
 mod child;
 mod ci;
 mod cli;
@@ -55,6 +58,9 @@ mod clock;
 mod command;
 mod config;
 mod exit;
+mod file;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod lease;
 mod lock;
 mod output;

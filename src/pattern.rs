@@ -1,5 +1,8 @@
 //! Names as a person picks and orders them: globs, and numbers by their value. Pure.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+
 use std::cmp::Ordering;
 
 /// Whether a text is meant as a pattern.

@@ -11,6 +11,9 @@
 //! as soon as it renews for the first time; without that mark nothing is known of a holder. With each
 //! renewal it notes down there the processes of its tree, so that its work can be found when it is dead.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::fs::{self, OpenOptions};
@@ -172,8 +175,12 @@ struct Identity {
 impl Identity {
     /// Reads it; `None` for a process of another host, boot or pid namespace.
     fn parse(instance: &str) -> Option<Self> {
-        let scope = pid_scope()?;
-        let mut parts = instance.strip_prefix(&scope)?.strip_prefix(':')?.split(':');
+        Self::parse_in(&pid_scope()?, instance)
+    }
+
+    /// The same, where pids mean the same in this scope.
+    fn parse_in(scope: &str, instance: &str) -> Option<Self> {
+        let mut parts = instance.strip_prefix(scope)?.strip_prefix(':')?.split(':');
         let identity = Self {
             pid: parts.next()?.parse().ok().filter(|&pid| pid > 0)?,
             alive: Moment::at(Duration::from_millis(parts.next()?.parse().ok()?)),
@@ -234,6 +241,7 @@ fn mark(id: &str) -> Option<PathBuf> {
 }
 
 /// What a mark says.
+#[cfg_attr(any(test, fuzzing), derive(Debug, PartialEq, Eq))]
 struct Mark {
     /// The process that has left it.
     instance: String,
@@ -271,6 +279,10 @@ impl Mark {
         }
         let mut text = String::new();
         file.take(64 * 1024).read_to_string(&mut text).ok()?;
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
         let (text, _) = text.split_once("end\n")?;
         let mut lines = text.lines();
         let instance = lines.next()?.to_owned();

@@ -131,7 +131,7 @@ const KILL_PAUSE: Duration = Duration::from_millis(10);
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// The state of one run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Session {
     policy: Policy,
     protection: Protection,
@@ -156,6 +156,15 @@ impl Session {
             received: Vec::new(),
             refused: false,
             ended: None,
+        }
+    }
+
+    /// The lease that protects COMMAND, if there is one.
+    #[cfg(test)]
+    pub fn lease(&self) -> Option<Lease> {
+        match self.protection {
+            Protection::Held(lease) => Some(lease),
+            Protection::Lost | Protection::Without => None,
         }
     }
 
@@ -776,6 +785,17 @@ mod tests {
     }
 
     #[test]
+    fn of_several_signals_redlock_ends_by_the_one_that_ended_command() {
+        for signal in [SIGINT, SIGTERM] {
+            let mut session = session(policy());
+            session.on_event(sent(SIGINT), at(0));
+            session.on_event(sent(SIGTERM), at(10));
+            session.on_event(Event::Ended(ExitStatus::from_raw(signal)), at(20));
+            assert_eq!(session.exit(), Exit::Interrupted(signal));
+        }
+    }
+
+    #[test]
     fn what_a_killed_command_has_started_is_stopped() {
         let mut session = session(policy());
         let killed = Event::Ended(ExitStatus::from_raw(9));
@@ -813,6 +833,37 @@ mod tests {
             assert_eq!(session.due(), Some(at(again)));
             assert_eq!(session.on_event(Event::Tick, at(again)), [Action::KillRest]);
         }
+    }
+
+    #[test]
+    fn what_withstands_a_kill_for_a_second_is_killed_once_a_second_from_then_on() {
+        let mut session = session(policy());
+        session.on_event(sent(SIGTERM), at(0));
+        session.on_event(Event::Tick, at(5_000));
+        for again in [6_000, 7_000, 8_000] {
+            assert_eq!(session.on_event(Event::Tick, at(again)), [Action::KillRest]);
+            assert_eq!(session.due(), Some(at(again + 1_000)));
+        }
+    }
+
+    #[test]
+    fn a_lost_lock_is_the_graver_reason_and_the_earlier_end_counts() {
+        let mut first = session(Policy {
+            timeout_at: Some(at(1_000)),
+            ..policy()
+        });
+        first.on_event(sent(SIGTERM), at(0));
+        assert_eq!(first.on_event(Event::Tick, at(1_000)), []);
+        let kill = [Action::Kill(StopReason::Signal)];
+        assert_eq!(first.on_event(Event::Tick, at(5_000)), kill);
+        // Another one, whose renewal isn't answered.
+        let mut second = session(policy());
+        second.on_event(Event::Tick, at(10_000));
+        second.on_event(sent(SIGTERM), at(24_000));
+        assert_eq!(second.on_event(Event::Tick, at(24_498)), []);
+        let kill = [Action::Kill(StopReason::Lost)];
+        assert_eq!(second.on_event(Event::Tick, at(29_000)), kill);
+        assert_eq!(second.exit(), Exit::Lost);
     }
 
     #[test]

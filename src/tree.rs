@@ -6,6 +6,9 @@
 //! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
 //! the lock's token in their environment.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::time::Duration;

@@ -155,8 +155,11 @@ fn option<'a>(command: &'a clap::Command, word: &[u8]) -> (Word<'a>, Option<&'a 
 
 /// What a word was probably meant to be, where it is nearly that.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let allowed = (word.chars().count() / 3).clamp(1, 3);
+    let length = word.chars().count();
+    let allowed = (length / 3).clamp(1, 3);
     known
+        // The others aren't looked at: a word may be as long as a command line.
+        .filter(|known| known.chars().count().abs_diff(length) <= allowed)
         .map(|known| (distance(word, known), known))
         .filter(|(distance, known)| *distance <= allowed && *distance < known.chars().count())
         .min_by_key(|(distance, _)| *distance)
@@ -201,6 +204,8 @@ mod tests {
         ] {
             assert_eq!(nearest(word, known.into_iter()), meant, "{word}");
         }
+        // A word as long as a command line can be is no more work.
+        assert_eq!(nearest(&"r".repeat(1 << 20), known.into_iter()), None);
     }
 
     fn plain(line: &[&str]) -> Vec<String> {

@@ -174,7 +174,7 @@ struct BusyAnswer {
 }
 
 /// What to ask next.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Question {
     /// For the lock.
     Lock,
@@ -183,7 +183,7 @@ enum Question {
 }
 
 /// How far the wait has come. `asked` is when the current question was allowed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Phase {
     New,
     /// The next question would come too soon after the others.
@@ -263,7 +263,7 @@ const ROUNDING: Duration = Duration::from_millis(20);
 const HEARTBEATS: u32 = 3;
 
 /// The state of one wait.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Wait<'a> {
     policy: Policy<'a>,
     began: Moment,

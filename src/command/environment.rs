@@ -78,7 +78,7 @@ pub fn list_of(names: &[Name]) -> OsString {
 }
 
 /// `NAME=TOKEN`.
-fn pair(name: &Name, token: &Token) -> OsString {
+pub(super) fn pair(name: &Name, token: &Token) -> OsString {
     OsString::from_vec([name.as_str().as_bytes(), b"=", token.as_bytes()].concat())
 }
 
@@ -132,7 +132,7 @@ pub fn origin_of(environment: &[u8], id: &str) -> Origin {
 }
 
 /// Reads `NAME=TOKEN …`. What isn't of that form is not a hold.
-fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
+pub(super) fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
     let pairs = held.split(|&byte| byte == b' ');
     let read = |pair: &[u8]| {
         // A token has no =, but a name may have.

@@ -236,7 +236,8 @@ fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
 }
 
 /// What is in the file.
-enum Content {
+#[cfg_attr(any(test, fuzzing), derive(Debug, PartialEq, Eq))]
+pub(super) enum Content {
     Nothing,
     Number(u64),
     /// It isn't a fence.
@@ -244,15 +245,21 @@ enum Content {
 }
 
 fn read(file: &File) -> io::Result<Content> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     // More than a number has; a large file isn't a fence file.
-    match file.take(100).read_to_string(&mut text) {
-        Ok(_) if text.is_empty() => Ok(Content::Nothing),
-        Ok(_) => match text.strip_suffix('\n').unwrap_or(&text).parse() {
-            Ok(number) => Ok(Content::Number(number)),
-            Err(_) => Ok(Content::Other),
-        },
-        Err(error) if error.kind() == ErrorKind::InvalidData => Ok(Content::Other),
-        Err(error) => Err(error),
+    file.take(100).read_to_end(&mut bytes)?;
+    Ok(Content::parse(&bytes))
+}
+
+impl Content {
+    pub(super) fn parse(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok("") => Self::Nothing,
+            Ok(text) => match text.strip_suffix('\n').unwrap_or(text).parse() {
+                Ok(number) => Self::Number(number),
+                Err(_) => Self::Other,
+            },
+            Err(_) => Self::Other,
+        }
     }
 }

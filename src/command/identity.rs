@@ -48,9 +48,26 @@ pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     }
 }
 
-/// A text for others to see, without its secrets.
+/// A text for others to see, without its secrets, and not endless.
 pub(super) fn masked(text: Option<&str>) -> Option<String> {
-    text.map(|text| privacy::masked(text).into_owned())
+    let text = text?;
+    let masked = privacy::masked(beginning(text, LOOKED_AT));
+    if text.len() <= LOOKED_AT {
+        return Some(masked.into_owned());
+    }
+    // The last word may be the beginning of a secret, by which it can't be known.
+    let end = masked.rfind(char::is_whitespace).unwrap_or(0);
+    Some(format!("{}…", masked[..end].trim_end()))
+}
+
+/// How much of a text is looked at for secrets, in bytes; less of it is stored.
+const LOOKED_AT: usize = 8000;
+
+/// At most so many bytes of a text.
+fn beginning(text: &str, most: usize) -> &str {
+    let end = (0..=text.len().min(most)).rev();
+    let end = end.into_iter().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// A program's name, without its directory.
@@ -62,18 +79,14 @@ fn name_of(program: &str) -> String {
 const SHOWN: usize = 2000;
 
 /// The command for others to see: without its secrets, and not endless.
-fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
+pub(super) fn shortened<'a>(command: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
     let mut room = SHOWN;
     let mut words = Vec::new();
     let mut secrets = privacy::Words::default();
     for word in command {
         // What is behind that is not shown, so it isn't looked at either.
-        let end = (0..=word.len().min(SHOWN)).rev();
-        let end = end.into_iter().find(|&end| word.is_char_boundary(end));
-        let (shown, has_more) = match end {
-            Some(end) if end < word.len() => (&word[..end], true),
-            _ => (&*word, false),
-        };
+        let shown = beginning(&word, SHOWN);
+        let has_more = shown.len() < word.len();
         let masked = secrets.masked(shown);
         if masked.len() > room || has_more {
             words.push(masked.chars().take(room / 4).chain(['…']).collect());
@@ -101,6 +114,24 @@ mod tests {
         let secret = format!("TOKEN={long}");
         assert_eq!(shown(&[&secret, "b"]), ["TOKEN=***…"]);
         assert_eq!(shown(&vec!["x"; 3000]).len(), 2001);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_before_it_is_masked_and_not_within_a_secret() {
+        for part in ["a://b:", "a=\"", "--password-command \"echo ", "-p 'a "] {
+            // All of it would take minutes.
+            let shown = masked(Some(&part.repeat(20_000))).unwrap();
+            assert!(shown.len() <= LOOKED_AT && shown.ends_with('…'), "{shown}");
+        }
+        let text = |before: usize| "x ".repeat(before / 2) + "a://me:secret@h";
+        for before in (LOOKED_AT - 20..LOOKED_AT + 10).step_by(2) {
+            let shown = masked(Some(&text(before))).unwrap();
+            assert!(
+                !shown.contains("secret") && !shown.contains("se"),
+                "{shown}"
+            );
+        }
+        assert_eq!(masked(Some(&"x".repeat(LOOKED_AT + 1))).unwrap(), "…");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The locks of the job that we are part of, by its environment.
 
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -9,6 +8,7 @@ use super::environment;
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
+use crate::file;
 use crate::lock::{Claim, Name, Token};
 
 /// What a job says it holds.
@@ -53,19 +53,16 @@ pub fn held(ours: &cli::OwnLock, settings: &Settings) -> Result<Held> {
 
 /// The token that a file holds.
 fn token_from(path: &Path) -> Result<Token> {
-    let mut text = Vec::new();
-    if path == Path::new("-") {
-        std::io::stdin()
-            .read_to_end(&mut text)
-            .context("can't read the token")?;
+    let text = if path == Path::new("-") {
+        file::read_all(std::io::stdin()).context("can't read the token")?
     } else {
-        text = std::fs::read(path).map_err(|error| {
+        file::read(path).map_err(|error| {
             BadUsage(format!(
                 "can't read the token file {}: {}",
                 path.display(),
                 crate::reason::reason(&error)
             ))
-        })?;
-    }
+        })?
+    };
     Ok(Token::read(text).ok_or_else(|| BadUsage("the token file is empty".into()))?)
 }

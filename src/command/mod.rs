@@ -7,6 +7,8 @@ mod environment;
 mod extend;
 mod fence;
 mod freeze;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod history;
 mod identity;
 mod job;

@@ -149,7 +149,7 @@ fn print_help(command: Option<&str>, at_length: bool) -> Exit {
 }
 
 /// What was typed wrong, and the status: that of a wrong configuration if a setting is wrong.
-fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> (String, Exit) {
+pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> (String, Exit) {
     if let Some(line) = mistake_in_settings(error, stand_ins) {
         return (line, Exit::Config);
     }

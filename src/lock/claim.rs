@@ -14,7 +14,7 @@ use redis::Value;
 use super::connection::{Call, Connection};
 use super::scripts::{
     self, ACQUIRE, CHECK, KEEP, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
-    lossy_text, milliseconds, number, restarted, slot, some_text, unexpected_reply,
+    milliseconds, number, restarted, slot, some_text, unexpected_reply,
 };
 use super::{
     Client, Error, ErrorKind, Frozen, HoldOutcome, Holder, Limit, Lock, Restarted, Token, Who,
@@ -516,7 +516,7 @@ pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
             polls: flag(polls)?,
             left: milliseconds(left)?,
             holders: count(holders)?,
-            id: some_text(id)?.map_or(String::new(), |_| lossy_text(id)),
+            id: some_text(id)?.map_or(Ok(String::new()), |_| scripts::id(id))?,
             holder: holder(entry)?,
             frozen: frozen(freeze)?,
             repaired: flag(repaired)?,
@@ -593,3 +593,6 @@ fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
         holder: scripts::holder(entry)?,
     })
 }
+
+#[cfg(test)]
+mod tests;

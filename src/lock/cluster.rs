@@ -24,6 +24,9 @@ use super::{Error, ErrorKind};
 /// How many nodes are asked for one connection at the most, and how many are remembered.
 const MOST: usize = 16;
 
+/// How many replicas of a node are remembered: more than any has.
+const MOST_REPLICAS: usize = 1000;
+
 /// How often the first answers may name yet another node, before all are asked.
 const HOPS: usize = 3;
 
@@ -395,6 +398,8 @@ impl Nodes {
         }
         nodes.others.append(&mut rest);
         nodes.others.truncate(MOST);
+        // Each is compared with all others, and an answer has room for a hundred thousand.
+        nodes.replicas.truncate(MOST_REPLICAS);
         nodes
     }
 
@@ -481,5 +486,16 @@ gg
             ]
         );
         assert_eq!(nodes.replicas(), ["10.0.0.3:7003"]);
+    }
+
+    #[test]
+    fn of_a_list_of_nodes_without_an_end_the_beginning_counts() {
+        let own = "aa :1@2 myself,master - 0 0 1 connected 0-5460\n".to_owned();
+        let replica = |n: u32| format!("b {n}:7@8 s aa\n");
+        let list: String = std::iter::once(own)
+            .chain((0..60_000).map(replica))
+            .collect();
+        let nodes = Nodes::parse(&list, &tcp("h", 7001));
+        assert_eq!(nodes.replicas().len(), MOST_REPLICAS);
     }
 }

@@ -147,7 +147,7 @@ pub struct Grant {
 
 impl Grant {
     /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
-    fn parse(message: &str) -> Option<Self> {
+    pub(super) fn parse(message: &str) -> Option<Self> {
         let mut words = message.strip_prefix("granted ")?.split(' ');
         let mut number = |most: u64| -> Option<u64> {
             let number = words.next()?.parse().ok()?;
@@ -1257,6 +1257,25 @@ impl AsFd for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_is_called_by_its_hash_or_with_its_text_and_its_keys_come_first() {
+        let call = Call {
+            script: &RELEASE,
+            keys: vec![b"key".to_vec(), b"other".to_vec()],
+            args: vec![b"argument".to_vec()],
+        };
+        for (by_hash, name, script) in [
+            (true, "EVALSHA", RELEASE.hash),
+            (false, "EVAL", RELEASE.source),
+        ] {
+            let mut expected = cmd(name);
+            expected.arg(script).arg(2).arg("key").arg("other");
+            expected.arg("argument");
+            let packed = call.command(by_hash).get_packed_command();
+            assert_eq!(packed, expected.get_packed_command());
+        }
+    }
 
     #[test]
     fn only_what_a_script_can_have_written_is_a_grant() {

@@ -18,6 +18,7 @@ use super::server::{Part, Server, UrlOrigin};
 use super::tls::TlsFiles;
 use super::url::{Place, Url};
 use super::{Error, ErrorKind};
+use crate::file;
 use crate::reason::reason;
 
 /// The servers behind one URL.
@@ -225,7 +226,7 @@ fn scattered(prefix: &str) -> String {
 
 /// The password that a file holds; why there is none otherwise.
 fn first_line(path: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(path)
+    let text = file::read_text(path)
         .map_err(|error| format!("can't read {}: {}", path.display(), reason(&error)))?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(line.to_owned()),

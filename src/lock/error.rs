@@ -129,6 +129,15 @@ impl Error {
         self.redirect.is_some() && !self.is_migration
     }
 
+    /// A node of a cluster says that the keys are on another one.
+    #[cfg(test)]
+    pub fn moved() -> Self {
+        Self {
+            redirect: Redirect::parse("1 other:7000"),
+            ..Self::new(ErrorKind::NotNow, String::new())
+        }
+    }
+
     /// Whether the keys are just being moved to another node of a cluster.
     pub(super) fn is_migration(&self) -> bool {
         self.is_migration
@@ -319,6 +328,9 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
     let message = match code {
         "READONLY" => return Some(server.replica_error()),
         "UNBLOCKED" => return Some(demoted(server)),
+        _ if details.starts_with("WAIT cannot be used with replica") => {
+            return Some(demoted(server));
+        }
         "MASTERDOWN" => {
             let message = format!(
                 "Redis at {server} is a replica without a connection to its primary; use the URL of the primary"

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::Call;
-use super::scripts::{HISTORY, MOST, SKIP, array, lossy_text, number, unexpected_reply};
+use super::scripts::{HISTORY, MOST, SKIP, array, is_id, lossy_text, number, unexpected_reply};
 use super::{Client, Error, Holder, Limit, Lock, Locks, Name, Who};
 
 /// What is known of a lock's holds.
@@ -296,7 +296,7 @@ impl Locks {
     }
 }
 
-fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
+pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
     let fields: [Value; 4] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
@@ -339,7 +339,7 @@ fn text_of(record: &Value) -> Option<Cow<'_, str>> {
 }
 
 /// Reads `"<id> <ended> <how> <bytes of by> <by><entry>"`.
-fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
+pub(super) fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let record = text_of(record)?;
     let mut parts = record.splitn(5, ' ');
     let id = parts.next()?;
@@ -352,7 +352,7 @@ fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
 }
 
 /// Reads `"<ended> <why> <ms> <bytes of by> <by><who>"`.
-fn skip(name: &Name, record: &Value) -> Option<Skip> {
+pub(super) fn skip(name: &Name, record: &Value) -> Option<Skip> {
     let record = text_of(record)?;
     let mut parts = record.splitn(5, ' ');
     let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MOST);
@@ -393,7 +393,7 @@ fn entry_of(
     ended_ms: Option<u64>,
     outcome: HoldOutcome,
 ) -> Option<HistoryEntry> {
-    let holder = Holder::parse(entry.as_bytes())?;
+    let holder = Holder::parse(entry.as_bytes()).filter(|_| is_id(id))?;
     Some(HistoryEntry {
         name: name.clone(),
         id: id.to_owned(),

@@ -9,7 +9,7 @@ use super::error::quoted;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::name::index_key;
 use super::scripts::{
-    INSPECT, array, frozen, holder, lossy_text, milliseconds, number, restarted, some_text,
+    self, INSPECT, array, frozen, holder, lossy_text, milliseconds, number, restarted, some_text,
     unexpected_reply, waiter,
 };
 use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Restarted, Waiter};
@@ -232,7 +232,7 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
             [id, left, entry] => Ok(Some(Hold {
-                id: lossy_text(id),
+                id: scripts::id(id)?,
                 left: milliseconds(left)?,
                 holder: holder(entry)?,
             })),
@@ -241,10 +241,10 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
         other => Key::NotALock(quoted(other).into_owned()),
     };
     let waiters = all(waiting, |fields| match fields {
-        [id, entry] => Ok(waiter(entry)?.map(|waiter| Waiting {
-            id: lossy_text(id),
-            waiter,
-        })),
+        [id, entry] => {
+            let id = scripts::id(id)?;
+            Ok(waiter(entry)?.map(|waiter| Waiting { id, waiter }))
+        }
         _ => Err(unexpected_reply(fields)),
     })?;
     Ok(Inspected {

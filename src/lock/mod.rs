@@ -73,6 +73,8 @@ mod deadlock;
 mod deployment;
 pub mod doctor;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod history;
 mod inspect;
 mod locks;
@@ -89,6 +91,10 @@ mod tls;
 mod token;
 mod url;
 mod who;
+
+#[cfg(test)]
+#[path = "../../tests/model/mod.rs"]
+mod model;
 
 use std::time::Duration;
 
@@ -110,9 +116,7 @@ use self::name::Keys;
 pub use self::name::Name;
 pub use self::password::{PasswordCommand, PasswordSource};
 pub use self::replication::{Quorum, Replication};
-use self::scripts::{
-    FORCE, FREEZE, STOP, Script, THAW, count, holder, lossy_text, unexpected_reply, waiter,
-};
+use self::scripts::{FORCE, FREEZE, STOP, Script, THAW, count, holder, unexpected_reply, waiter};
 pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
 pub use self::token::Token;
@@ -154,7 +158,7 @@ impl Lock {
                 others: count(many)?.saturating_sub(1),
             }),
             [Value::Int(0)] => Ok(Forced::WasFree),
-            [Value::Int(2), id, entry] => Ok(Forced::HeldByOther(lossy_text(id), holder(entry)?)),
+            [Value::Int(2), id, entry] => Ok(Forced::HeldByOther(scripts::id(id)?, holder(entry)?)),
             [Value::Int(3), entry] => Ok(Forced::WaiterRemoved(waiter(entry)?)),
             other => Err(unexpected_reply(other)),
         })

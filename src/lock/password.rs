@@ -74,22 +74,7 @@ impl PasswordCommand {
                 output::LIMIT >> 10
             ),
         });
-        let text = text.and_then(|bytes| {
-            let text = String::from_utf8(bytes);
-            text.map_err(|_| "printed what isn't UTF-8".into())
-        });
-        let text = text.and_then(|mut text| {
-            if text.ends_with('\n') {
-                text.pop();
-                if text.ends_with('\r') {
-                    text.pop();
-                }
-            }
-            if text.is_empty() {
-                return Err("printed nothing; it must print the password".into());
-            }
-            Ok(text)
-        });
+        let text = text.and_then(|bytes| password_in(bytes).map_err(str::to_owned));
         let text = text.map_err(|why: String| {
             let message = format!("the password command ({}) {why}", self.origin);
             Error::new(self.kind(ErrorKind::Config), message)
@@ -111,6 +96,21 @@ impl PasswordCommand {
             at_start
         }
     }
+}
+
+/// The password that was printed: all but for the newline at its end.
+pub(super) fn password_in(printed: Vec<u8>) -> Result<String, &'static str> {
+    let mut text = String::from_utf8(printed).map_err(|_| "printed what isn't UTF-8")?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    if text.is_empty() {
+        return Err("printed nothing; it must print the password");
+    }
+    Ok(text)
 }
 
 /// How it ended, in words.

@@ -333,6 +333,33 @@ mod tests {
     }
 
     #[test]
+    fn all_means_the_replicas_that_were_listed_last() {
+        let replicas = Replicas::default();
+        assert_eq!(replicas.goal(Quorum::All), each(&[]));
+        replicas.replace(vec!["a:1".into(), "b:1".into()]);
+        let all = replicas.goal(Quorum::All);
+        assert_eq!(all, each(&["a:1", "b:1"]));
+        assert_eq!((all.number(), all.is_each()), (2, true));
+        let one = replicas.goal(Quorum::AtLeast(1));
+        assert_eq!(one, Goal::Number(1));
+        assert_eq!((one.number(), one.is_each()), (1, false));
+    }
+
+    #[test]
+    fn a_replica_that_only_lags_is_not_taken_for_one_under_another_address() {
+        let lags = role(10, &[("a:1", 7), ("b:1", 10)]);
+        let words = each(&["a:1"]).in_words(1, Duration::from_secs(1), Some(&lags), Some(10));
+        let expected = "1 replica has to confirm it, and none did within 1s: a:1 is 3 bytes behind";
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn what_only_reads_the_stream_is_no_replica() {
+        let connected = role(10, &[("a:1", 7), ("b:0", 10), ("[::1]:6379", 10)]);
+        assert_eq!(connected.addresses(), ["a:1", "[::1]:6379"]);
+    }
+
+    #[test]
     fn only_a_primary_has_a_role_for_us() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let of = |fields: &[&str]| Value::Array(fields.iter().map(|field| text(field)).collect());

@@ -310,7 +310,7 @@ fn number(text: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const REPLIES: [&str; 20] = [
+    const REPLIES: [&str; 23] = [
         ":1\r\n",
         ":-42\r\n",
         "$5\r\nhello\r\n",
@@ -329,6 +329,9 @@ mod tests {
         ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
         ">2\r\n$5\r\nother\r\n$1\r\nm\r\n",
         ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
+        ">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
+        ">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n",
+        ">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n",
         "#t\r\n",
         ",1.5\r\n",
     ];
@@ -352,6 +355,19 @@ mod tests {
                 "{reply:?}"
             );
             assert_eq!(replies.next(MANY), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_long_error_is_an_error_and_a_marked_text_is_its_text() {
+        let parse = |reply: &str| redis::parse_redis_value(reply.as_bytes()).unwrap();
+        for (reply, same_as) in [
+            ("!5\r\nERR x\r\n", "-ERR x\r\n"),
+            ("!6\r\nERR\r\nx\r\n", "-ERR  x\r\n"),
+            ("=7\r\ntxt:abc\r\n", "+abc\r\n"),
+        ] {
+            let read = next(reply.as_bytes(), MANY);
+            assert_eq!(read, Ok(Some(parse(same_as))), "{reply:?}");
         }
     }
 
@@ -385,6 +401,7 @@ mod tests {
             "*1\r\n>2\r\n$1\r\na\r\n:1\r\n",
             ">0\r\n",
             ":1\n",
+            "_x\r\n",
         ] {
             let mut replies = Replies::default();
             replies.add(noise.as_bytes());
@@ -396,6 +413,21 @@ mod tests {
             assert!(replies.next(MANY).is_err(), "{noise:?}");
         }
         assert_eq!(next(b"SSH-2.0", MANY), Ok(None));
+    }
+
+    #[test]
+    fn what_was_read_is_not_kept_and_what_was_not_can_be_seen() {
+        let mut replies = Replies::default();
+        for _ in 0..1_000 {
+            replies.add(b":1\r\n:2");
+            assert_eq!(replies.next(MANY), Ok(Some(Value::Int(1))));
+            assert_eq!(replies.next(MANY), Ok(None));
+            assert_eq!(replies.unread(), b":2");
+            replies.add(b"\r\n");
+            assert_eq!(replies.next(MANY), Ok(Some(Value::Int(2))));
+            assert_eq!(replies.unread(), b"");
+        }
+        assert!(replies.bytes.len() < 10, "{}", replies.bytes.len());
     }
 
     #[test]
@@ -431,6 +463,23 @@ mod tests {
                 "{large:?}"
             );
         }
+        // What a reply weighs is just enough for it.
+        for reply in REPLIES {
+            let mut replies = Replies::default();
+            replies.add(reply.as_bytes());
+            assert!(matches!(replies.next(MANY), Ok(Some(_))));
+            let weight = replies.last_weight();
+            assert!(matches!(next(reply.as_bytes(), weight), Ok(Some(_))));
+            let less = next(reply.as_bytes(), weight - 1);
+            assert_eq!(less, Err(Broken::TooLarge), "{reply:?}");
+        }
+        // Nor does a line that is under way count for more than it is.
+        let mut replies = Replies::default();
+        replies.add((":1\r\n".repeat(240) + "+x").as_bytes());
+        for _ in 0..240 {
+            assert!(matches!(replies.next(1000), Ok(Some(_))));
+        }
+        assert_eq!(replies.next(1000), Ok(None));
         // Each reply counts by itself.
         let many = long(500).repeat(100);
         let mut replies = Replies::default();

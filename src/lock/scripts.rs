@@ -76,6 +76,20 @@ pub(super) fn lossy_text(value: &Value) -> String {
     }
 }
 
+/// What others call a token: the digits of [`super::Token::id`], or nothing.
+pub(super) fn id(value: &Value) -> Result<String, Error> {
+    let id = lossy_text(value);
+    if !is_id(&id) || !matches!(value, Value::BulkString(_)) {
+        return Err(unexpected_reply(std::slice::from_ref(value)));
+    }
+    Ok(id)
+}
+
+/// Whether a text can be what others call a token.
+pub(super) fn is_id(text: &str) -> bool {
+    text.len() <= 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// A whole number from 0 to `most`, whether it comes as one or as digits.
 pub(super) fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
     let number = match value {
@@ -177,6 +191,129 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
+
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_number_is_digits_within_its_bounds_and_nothing_else() {
+        let most = 9_007_199_254_740_992;
+        for (value, expected) in [
+            (Value::Int(0), Some(0)),
+            (Value::Int(most), Some(most.unsigned_abs())),
+            (Value::Int(most + 1), None),
+            (Value::Int(-1), None),
+            (text("12"), Some(12)),
+            (text("9007199254740992"), Some(most.unsigned_abs())),
+            (text("9007199254740993"), None),
+            (text(""), None),
+            (text("-1"), None),
+            (text("+1"), None),
+            (text("1.0"), None),
+            (text("99999999999999999999"), None),
+            (Value::Nil, None),
+            (Value::SimpleString("1".into()), None),
+        ] {
+            assert_eq!(number(&value).ok(), expected, "{value:?}");
+        }
+        assert_eq!(count(&Value::Int(1_000_000_000)).ok(), Some(1_000_000_000));
+        assert_eq!(count(&Value::Int(1_000_000_001)).ok(), None);
+        assert_eq!(slot(&Value::Int(9_999)).ok(), Some(9_999));
+        assert_eq!(slot(&Value::Int(10_000)).ok(), None);
+        let flags = [0, 1, 2].map(|number| flag(&Value::Int(number)).ok());
+        assert_eq!(flags, [Some(false), Some(true), None]);
+    }
+
+    #[test]
+    fn a_time_is_in_milliseconds_and_what_is_left_of_a_lease_is_at_most_a_year() {
+        let ms = Duration::from_millis;
+        let year = 365 * 24 * 3600 * 1000;
+        assert_eq!(milliseconds(&Value::Int(-1)).ok(), Some(None));
+        assert_eq!(milliseconds(&Value::Int(-2)).ok(), None);
+        assert_eq!(milliseconds(&Value::Int(5)).ok(), Some(Some(ms(5))));
+        // Another client's key may last for longer than ours.
+        let long = milliseconds(&Value::Int(i64::MAX)).ok();
+        assert_eq!(long, Some(Some(ms(i64::MAX.unsigned_abs()))));
+        assert_eq!(left(&Value::Int(-1)).ok(), Some(Duration::ZERO));
+        assert_eq!(left(&Value::Int(5)).ok(), Some(ms(5)));
+        let longest = left(&Value::Int(year));
+        assert_eq!(longest.ok(), Some(ms(year.unsigned_abs())));
+        assert_eq!(left(&Value::Int(year + 1)).ok(), None);
+        assert_eq!(ago(&Value::Int(-5)).ok(), Some(None));
+        assert_eq!(ago(&Value::Int(0)).ok(), Some(Some(Duration::ZERO)));
+        assert_eq!(ago(&Value::Int(7)).ok(), Some(Some(ms(7))));
+        assert_eq!(ago(&Value::Nil).ok(), None);
+    }
+
+    #[test]
+    fn text_may_be_absent_and_what_is_none_is_no_text() {
+        assert_eq!(some_text(&Value::Nil).ok(), Some(None));
+        assert_eq!(some_text(&text("a")).ok(), Some(Some(&b"a"[..])));
+        assert_eq!(some_text(&Value::Int(1)).ok(), None);
+        assert_eq!(lossy_text(&text("a")), "a");
+        assert_eq!(lossy_text(&Value::SimpleString("b".into())), "b");
+        assert_eq!(lossy_text(&Value::Int(1)), "");
+    }
+
+    #[test]
+    fn entries_are_read_where_they_are_and_are_ours() {
+        let run = r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#;
+        for (entry, is_one) in [(text(run), true), (Value::Nil, false), (text("x"), false)] {
+            assert_eq!(who(&entry).unwrap().is_some(), is_one);
+        }
+        let held = text(&format!("12 1000 1 1 0 held {run}"));
+        assert_eq!(holder(&held).unwrap().unwrap().fence, 12);
+        let freeze = text(&format!("9000 500 {run}"));
+        assert_eq!(frozen(&freeze).unwrap().unwrap().until_ms, 9_000);
+        let restart = text("8000 400");
+        assert_eq!(restarted(&restart).unwrap().unwrap().since_ms, 400);
+        let queued = text(&format!("9000:500:1 1 1000 0 1 {run}"));
+        assert_eq!(waiter(&queued).unwrap().unwrap().who.host, "h");
+        assert!(holder(&Value::Nil).unwrap().is_none());
+        assert!(frozen(&Value::Nil).unwrap().is_none());
+        assert!(restarted(&Value::Nil).unwrap().is_none());
+        assert!(waiter(&Value::Nil).unwrap().is_none());
+        for wrong in [Value::Int(1), Value::Okay] {
+            assert!(who(&wrong).is_err() && holder(&wrong).is_err() && waiter(&wrong).is_err());
+            assert!(frozen(&wrong).is_err() && restarted(&wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_described_without_what_a_client_has_stored() {
+        let answer = [
+            Value::Nil,
+            Value::Int(5),
+            text("secret"),
+            Value::Array(vec![Value::Nil; 2]),
+            Value::Okay,
+            Value::SimpleString("secret".into()),
+            Value::Set(Vec::new()),
+            Value::Boolean(true),
+        ];
+        let error = unexpected_reply(&answer);
+        assert_eq!(error.kind, ErrorKind::Unreachable);
+        let said = error.to_string();
+        let expected = "[nil, 5, 6 bytes, 2 fields, a word, a word, a collection, another value]";
+        assert!(said.contains(expected), "{said}");
+        assert!(!said.contains("secret"), "{said}");
+        assert!(array(Value::Int(1)).is_err());
+        assert_eq!(array(Value::Array(Vec::new())).unwrap(), []);
+    }
+
+    #[test]
+    fn what_others_call_a_token_drives_no_terminal() {
+        let read = |text: &[u8]| id(&Value::BulkString(text.to_vec()));
+        assert_eq!(read(b"c0ffee000001").unwrap(), "c0ffee000001");
+        assert_eq!(read(b"").unwrap(), "");
+        for text in [&b"c0\x1b[2Jee"[..], b"\xff", b"\0", &[b'a'; 41]] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        assert!(id(&Value::Int(7)).is_err());
+    }
 
     /// The numbers n of all KIND[n] in a text.
     fn numbers(kind: &str, text: &str) -> BTreeSet<u32> {

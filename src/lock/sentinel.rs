@@ -366,7 +366,7 @@ fn ask(sentinel: &Arc<Server>, question: &Question, within: Duration) -> Result<
     })
 }
 
-fn known_replica(value: &Value) -> KnownReplica {
+pub(super) fn known_replica(value: &Value) -> KnownReplica {
     let fields = Fields::new(value);
     let text = |name| fields.get(name).unwrap_or_default();
     let flags = text("flags");

@@ -20,6 +20,7 @@ use rustls::{
 
 use super::stream::left;
 use super::{Error, ErrorKind, ready};
+use crate::file;
 use crate::reason::reason;
 
 /// Files for `rediss://`; without a CA file the system's roots are trusted.
@@ -106,7 +107,7 @@ fn chains_to(roots: RootCertStore) -> Result<Option<Arc<WebPkiServerVerifier>>, 
 
 /// Whether a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) say that it is a CA, or
 /// it has none, as those of old CAs. The library takes any trusted certificate for a CA.
-fn may_sign(certificate: &[u8]) -> bool {
+pub(super) fn may_sign(certificate: &[u8]) -> bool {
     const BASIC_CONSTRAINTS: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x13];
     const TRUE: [u8; 3] = [0x01, 0x01, 0xff];
     let at = certificate
@@ -122,17 +123,17 @@ fn may_sign(certificate: &[u8]) -> bool {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| unusable(path, &reason(&error)))
+    file::read(path).map_err(|error| unusable(path, &reason(&error)))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found = CertificateDer::pem_slice_iter(&read(path)?)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|_| unusable(path, &"it holds no PEM certificate"))?;
-    if found.is_empty() {
-        return Err(unusable(path, &"it holds no PEM certificate"));
-    }
-    Ok(found)
+    certificates_in(&read(path)?).ok_or_else(|| unusable(path, &"it holds no PEM certificate"))
+}
+
+/// The certificates of a file, of which there has to be one.
+pub(super) fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    found.ok().filter(|found| !found.is_empty())
 }
 
 fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
@@ -295,7 +296,7 @@ pub(super) fn why(error: &io::Error) -> (String, &'static str) {
 }
 
 /// The names of a certificate, as many as a message has room for.
-fn names(presented: &[String]) -> String {
+pub(super) fn names(presented: &[String]) -> String {
     // `DnsName("localhost")`, `IpAddress(127.0.0.1)`
     let bare = |name: &String| {
         let inner = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);

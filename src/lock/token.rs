@@ -73,6 +73,7 @@ mod tests {
     fn an_id_is_the_start_of_the_hash() {
         let id = |text: &[u8]| Token::read(text.to_vec()).unwrap().id();
         assert_eq!(id(b"abc"), "a9993e364706");
+        assert_eq!(id(&[b'x'; LONGEST]).len(), 12);
         assert_eq!(id(&[b'x'; LONGEST + 1]), "");
     }
 }

@@ -358,6 +358,105 @@ mod tests {
     }
 
     #[test]
+    fn each_text_is_cut_by_itself_and_only_when_it_is_longer_than_allowed() {
+        type Text = fn(&mut Who) -> &mut String;
+        let texts: [(Text, usize); 5] = [
+            (|who| &mut who.host, NAME),
+            (|who| &mut who.user, NAME),
+            (|who| who.label.get_or_insert_default(), TEXT),
+            (|who| who.reason.get_or_insert_default(), TEXT),
+            (|who| who.url.get_or_insert_default(), TEXT),
+        ];
+        for (text, most) in texts {
+            let mut who = Who::default();
+            *text(&mut who) = "x".repeat(most);
+            assert_eq!(Who::parse(&who.to_json()).unwrap(), who);
+            text(&mut who).push('x');
+            let expected = "x".repeat(most) + "…";
+            // By the one that writes it, and by one that reads what another has written.
+            for json in [who.to_json(), serde_json::to_vec(&who).unwrap()] {
+                assert_eq!(*text(&mut Who::parse(&json).unwrap()), expected);
+            }
+        }
+        let instance = |length| Who {
+            instance: Some("x".repeat(length)),
+            ..Who::default()
+        };
+        for (length, is_kept) in [(TEXT, true), (TEXT + 1, false)] {
+            let read = Who::parse(&instance(length).to_json()).unwrap();
+            assert_eq!(read.instance.is_some(), is_kept);
+        }
+    }
+
+    #[test]
+    fn a_command_is_cut_after_so_many_bytes_with_the_spaces_between_its_words() {
+        let read = |words: &[String]| {
+            let who = Who {
+                command: words.to_vec(),
+                ..Who::default()
+            };
+            Who::parse(&who.to_json()).unwrap().command
+        };
+        let word = |length| "x".repeat(length);
+        let most = vec![word(1); COMMAND / 2];
+        assert_eq!(read(&most), most);
+        assert_eq!(read(&vec![word(1); COMMAND / 2 + 1]), most);
+        assert_eq!(read(&[word(COMMAND - 1)]), [word(COMMAND - 1)]);
+        assert_eq!(read(&[word(COMMAND)]), [word(COMMAND - 1) + "…"]);
+        // A sign alone says nothing.
+        assert_eq!(read(&[word(COMMAND - 2), word(1)]), [word(COMMAND - 2)]);
+    }
+
+    #[test]
+    fn a_limit_is_one_holder_or_a_number_of_slots_or_none() {
+        let most = 999_999_999;
+        for (limit, number, mode, slots, adverb) in [
+            (Limit::EXCLUSIVE, 1, "exclusive", None, "exclusively"),
+            (Limit::SHARED, most + 1, "shared", None, "shared"),
+            (Limit::slots(2), 2, "slots", Some(2), "with 2 slots"),
+            (Limit::slots(0), 1, "exclusive", None, "exclusively"),
+            (
+                Limit::slots(u32::MAX),
+                most,
+                "slots",
+                Some(most),
+                "with 999999999 slots",
+            ),
+        ] {
+            assert_eq!(limit.number(), number);
+            assert_eq!((limit.mode(), limit.as_slots()), (mode, slots));
+            assert_eq!(limit.adverb(), adverb);
+            assert_eq!(Limit::of(number), limit);
+            assert_eq!(Limit::parse(&number.to_string()), Some(limit));
+        }
+    }
+
+    #[test]
+    fn a_waiter_is_reached_by_a_message_by_one_of_its_slot_or_not_at_all() {
+        for (listens, is_reached, by_slot) in [
+            ("0", false, false),
+            ("1", true, false),
+            ("2", true, true),
+            ("3", false, false),
+        ] {
+            let entry = format!("9 1 8 0 {listens} {{}}");
+            let waiter = Waiter::parse(entry.as_bytes()).unwrap();
+            assert_eq!((waiter.listens, waiter.is_sharded), (is_reached, by_slot));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_longer_than_any_of_ours_is_not_read() {
+        let padded = |length: usize| format!("{{}}{}", " ".repeat(length - 2)).into_bytes();
+        assert!(Who::parse(&padded(128 * 1024)).is_some());
+        assert!(Who::parse(&padded(128 * 1024 + 1)).is_none());
+        assert!(Who::parse(&padded(128 * 1024 + 2)).is_none());
+        let restarted = |length: usize| format!("1 {}1", "0".repeat(length - 3)).into_bytes();
+        assert!(Restarted::parse(&restarted(128 * 1024)).is_some());
+        assert!(Restarted::parse(&restarted(128 * 1024 + 1)).is_none());
+    }
+
+    #[test]
     fn a_foreign_entry_is_ignored() {
         assert_eq!(Holder::parse(b"\xff\xfe"), None);
         assert_eq!(Holder::parse(b"1 2"), None);

@@ -44,8 +44,16 @@ fn start_of(text: &str, width: usize) -> &str {
         taken += c.width().unwrap_or(0);
         taken > width
     });
+    let mut start = &text[..end.map_or(text.len(), |(at, _)| at)];
+    // Some take more columns together than one by one: a digit that is made a picture.
+    while columns(start) > width {
+        start = start.trim_end_matches(|c: char| c.width() == Some(0));
+        let mut chars = start.chars();
+        chars.next_back();
+        start = chars.as_str();
+    }
     // What joins a character to the next one joins nothing here.
-    text[..end.map_or(text.len(), |(at, _)| at)].trim_end_matches('\u{200d}')
+    start.trim_end_matches('\u{200d}')
 }
 
 /// As much of its end as fits into this many columns.
@@ -55,7 +63,12 @@ fn end_of(text: &str, width: usize) -> &str {
         taken += c.width().unwrap_or(0);
         taken > width
     });
-    let end = &text[start.map_or(0, |(at, c)| at + c.len_utf8())..];
+    let mut end = &text[start.map_or(0, |(at, c)| at + c.len_utf8())..];
+    while columns(end) > width {
+        let mut chars = end.chars();
+        chars.next();
+        end = chars.as_str();
+    }
     // A combining character belongs to the one that was cut off.
     end.trim_start_matches(|c: char| c.width() == Some(0))
 }
@@ -192,6 +205,10 @@ mod tests {
         assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩…");
         assert_eq!(truncate("e\u{301}e\u{301}e\u{301}", 2), "e\u{301}…");
         assert_eq!(truncate("ab", 0), "…");
+        // A digit and the sign that makes it a picture.
+        let pictures = "5\u{fe0f}".repeat(9);
+        assert_eq!(truncate(&pictures, 5), "5\u{fe0f}5\u{fe0f}…");
+        assert_eq!(columns(&shorten(&pictures, 10)), 9);
     }
 
     #[test]

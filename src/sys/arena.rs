@@ -32,7 +32,8 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// The allocator; see the head of this file.
 struct Arena;
 
-#[global_allocator]
+// libFuzzer measures what is allocated.
+#[cfg_attr(not(fuzzing), global_allocator)]
 static ARENA: Arena = Arena;
 
 /// Has the part that a short run uses mapped: a page fault costs more than the page. A kernel that

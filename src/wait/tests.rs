@@ -400,6 +400,18 @@ fn a_server_that_was_reached_and_fails_is_asked_again_after_growing_pauses() {
 }
 
 #[test]
+fn the_node_that_a_cluster_names_is_asked_at_once_and_after_a_pause_where_it_names_another() {
+    let mut waiter = Waiter::new(policy());
+    waiter.on(0, Event::Start);
+    for (asked, due) in [(0, 0), (1, 151), (151, 451_u64)] {
+        waiter.sent(asked);
+        waiter.on(asked, Event::Failed(lock::Error::moved()));
+        assert_eq!(waiter.due(), u128::from(due));
+        waiter.tick(due.max(1));
+    }
+}
+
+#[test]
 fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a_ttl() {
     let error = |kind| lock::Error::new(kind, String::new());
     let over = WaitLimit::Until(at(10));
@@ -971,6 +983,16 @@ fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
             skewed(300),
             1,
             grant(500),
+            "end: granted",
+        ),
+        (
+            "exactly a third",
+            skewed(400),
+            1,
+            Grant {
+                lasting: MS * 1_200,
+                ..grant(500)
+            },
             "end: granted",
         ),
         (

@@ -138,7 +138,7 @@ impl Pace {
 }
 
 /// The time without the server, and when to show a user that it is tried again.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Outage {
     /// What is wrong.
     kind: ErrorKind,
@@ -190,7 +190,7 @@ impl Outage {
 }
 
 /// When to show a user what the wait is for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ProgressSchedule {
     /// There is a line that can be rewritten.
     single_line: bool,

@@ -1,11 +1,13 @@
 //! Redis Cluster: all keys in one slot, whichever node is asked first, wherever the slot goes.
 
 use std::fs;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use crate::proxy::{Action, Proxy};
 use crate::support::{
-    Cluster, Job, Redis, Running, UnresponsiveServer, assert_in_turn, outcome, redlock, turns,
-    wait_until,
+    Cluster, Job, Redis, Running, TIMEOUT, UnresponsiveServer, assert_in_turn, outcome, redlock,
+    turns, wait_until,
 };
 
 /// The queue of the lock "a".
@@ -284,6 +286,51 @@ fn a_node_that_becomes_a_replica_before_its_replicas_have_confirmed_a_lock_costs
     run.expect_line("ran");
     run.finish().assert_exited(0);
     assert_eq!(node(4).cli(&["EXISTS", KEY]), "0");
+}
+
+#[test]
+fn a_node_that_becomes_a_replica_before_it_is_asked_again_whether_its_replicas_have_a_lock_costs_only_time()
+ {
+    let cluster = Cluster::start(&[0, 0, 0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let node = |number: usize| &cluster.nodes[number];
+    // The confirmation of this one counts for WAIT, but it isn't one of those that could follow.
+    let never = ["CONFIG", "SET", "cluster-replica-no-failover", "yes"];
+    assert_eq!(node(5).cli(&never), "OK");
+    wait_until("the node knows", || {
+        node(0).cli(&["CLUSTER", "NODES"]).contains("nofailover")
+    });
+    node(3).stall();
+    let (reached, waiting) = channel();
+    let (go, told) = channel();
+    let proxy = Proxy::with(node(0), move |request| {
+        if request.operation == "WAIT" && request.before == 1 {
+            let _ = reached.send(());
+            let _ = told.recv_timeout(TIMEOUT);
+        }
+        Action::Pass
+    });
+    let url = format!("redis-cluster://127.0.0.1:{}", proxy.port());
+    let sync = [
+        "--url",
+        &url,
+        "run",
+        "--sync",
+        "all",
+        "--sync-timeout",
+        "15s",
+    ];
+    let command = ["--ttl", "25s", "a", "-c", "echo ran"];
+    let mut run = Running::start(&mut cluster.redlock(&[&sync[..], &command].concat()));
+    waiting.recv_timeout(TIMEOUT).expect("it asks again");
+    assert_eq!(node(4).cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
+    wait_until("the node has heard of that", || {
+        node(0).info("replication", "role") == "slave"
+    });
+    node(3).resume();
+    go.send(()).unwrap();
+    run.expect_line("ran");
+    run.finish().assert_exited(0);
 }
 
 #[test]

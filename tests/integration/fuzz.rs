@@ -4,22 +4,26 @@
 //!
 //! All of a run is drawn from its seed, so each failure can be had again: `make fuzz SEED=…`. The
 //! file `plan` says what is going to happen, `world` lets it happen, `promises` looks at it, `scripts`
-//! knows how the scripts are called, and `server` is the server.
+//! knows how the scripts are called, `server` is the server, and `memory` another one, in memory.
 
-mod plan;
+pub mod memory;
+pub mod plan;
 mod promises;
 mod scripts;
-mod server;
-mod world;
+pub mod server;
+pub mod world;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use memory::Both;
 use plan::Plan;
-use server::Server;
+use server::{Server, Simulated};
 use world::{Done, Failure, World};
 
 /// How many seeds are tried by default.
 const SEEDS: u64 = 60;
+/// How many of them are run on a real server and on one in memory.
+const ON_BOTH: u64 = 5;
 /// How long a failure is made shorter.
 const SHRINKING: Duration = Duration::from_secs(30);
 
@@ -67,8 +71,20 @@ fn the_protocol_keeps_its_promises_whatever_happens() {
     );
 }
 
+#[test]
+fn a_server_in_memory_does_the_same_as_a_real_one_all_along() {
+    let mut both = Both::start();
+    for seed in 1..=ON_BOTH {
+        let plan = Plan::of(seed);
+        if let Err(failure) = World::run(&mut both, &plan, false) {
+            panic!("{}", report(&mut both, plan, failure));
+        }
+    }
+    assert!(both.calls > 500, "{}", both.calls);
+}
+
 /// A failure in full, after all was taken out of the plan that it doesn't need.
-fn report(server: &mut Server, plan: Plan, failure: Failure) -> String {
+fn report(server: &mut dyn Simulated, plan: Plan, failure: Failure) -> String {
     let seed = plan.seed;
     let (plan, failure) = shrink(server, plan, failure);
     format!(
@@ -108,7 +124,7 @@ fn described(client: &plan::Client) -> String {
 }
 
 /// Takes clients and deeds out of a plan, one after the other, as long as it fails in the same way.
-fn shrink(server: &mut Server, mut plan: Plan, mut failure: Failure) -> (Plan, Failure) {
+fn shrink(server: &mut dyn Simulated, mut plan: Plan, mut failure: Failure) -> (Plan, Failure) {
     let until = Instant::now() + SHRINKING;
     let promise = failure.broken.promise;
     let mut fails = |smaller: &Plan| match World::run(server, smaller, true) {

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, host, outcome, queued, wait_until,
+    Gated, Outcome, Redis, Running, WallClock, assert_nothing_left, host, outcome, queued,
+    wait_until,
 };
 
 fn redlock(redis: &Redis, arguments: &[&str]) -> Outcome {
@@ -244,6 +245,21 @@ fn the_timeline_has_a_row_a_host_and_fits_the_terminal() {
         chart.lines().take(3).all(|line| line.chars().count() <= 80),
         "{chart}"
     );
+}
+
+#[test]
+fn a_hold_that_ended_before_it_began_by_the_servers_clock_is_drawn() {
+    let clock = WallClock::ahead_by(0);
+    let before = clock.before();
+    let before: Vec<&str> = before.iter().map(String::as_str).collect();
+    let redis = Redis::under(&before, &[]);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    clock.set(-3_600_000);
+    holder.end();
+    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
+    for form in [&["--timeline"][..], &["--svg", "-"], &["--summary"], &[]] {
+        redlock(&redis, &[&["history", "a"], form].concat()).assert_code(0);
+    }
 }
 
 #[test]

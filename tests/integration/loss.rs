@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{Redis, Running, await_mark, outcome, wait_until};
 
 /// A COMMAND that says ready and then does nothing.
@@ -69,6 +70,16 @@ fn a_lock_that_is_taken_away_stops_command_and_is_not_taken_again() {
             _ => assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0", "{way}"),
         }
     }
+}
+
+#[test]
+fn a_lock_that_is_taken_away_stops_command_at_once_however_long_its_lease_is() {
+    let redis = Redis::start();
+    let mut run = Running::start(&mut redis.run("--ttl 1h a", IDLE));
+    run.expect_line("ready");
+    await_mark(&redis, run.pid());
+    redis.cli(&["DEL", "redlock:a"]);
+    run.finish().assert_code(79);
 }
 
 #[test]
@@ -160,6 +171,33 @@ fn when_redis_stalls_a_stuck_connection_does_not_keep_command_alive() {
     let mut redis = Redis::start();
     assert_dies_within_the_lease(&mut redis, |redis| redis.stall());
     redis.resume();
+}
+
+#[test]
+fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_at_the_server() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let late = Action::StallReply(Duration::from_millis(500));
+    let proxy = Proxy::with(&redis, move |request| match &*request.operation {
+        "renew" if request.before == 0 => late,
+        "renew" => Action::LoseRequest,
+        _ => Action::Pass,
+    });
+    let life = redis.dir.path().join("life");
+    let mut command = redis.redlock(&["run", "--ttl", "3s", "a", "--", "perl", "-e", STUBBORN]);
+    command.arg(&life).env("REDLOCK_URL", proxy.url());
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    wait_until("the lease is renewed", || proxy.answered("renew") == 1);
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let expiry = asked + Duration::from_millis(left);
+    run.finish().assert_code(79);
+    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
+    assert!(
+        last < expiry.as_secs_f64(),
+        "alive at {last}, expiry at {expiry:?}: {proxy:?}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::Redis;
 
 #[path = "../../build/join.rs"]
-mod join;
+pub mod join;
 
 macro_rules! scripts {
     ($($name:literal),*) => {

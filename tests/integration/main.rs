@@ -53,6 +53,7 @@
 //! | `services` | a service under systemd: its manager knows whether it waits or runs |
 //! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
 //! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
+//! | `fake` | the Redis in memory, on which the models run, does as a real one |
 //! | `chaos` | real commands, real servers, and whatever can befall them, at random |
 //! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
@@ -80,6 +81,7 @@ mod distance;
 mod doctor;
 mod exclusion;
 mod exit;
+mod fake;
 mod faults;
 mod fencing;
 mod frozen;

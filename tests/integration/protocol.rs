@@ -292,6 +292,20 @@ fn a_clock_that_was_set_back_makes_no_negative_wait_and_breaks_no_entry() {
 }
 
 #[test]
+fn a_renewal_leaves_the_lock_of_another_as_it_is_though_our_entry_is_still_there() {
+    for notify in ["0", "1"] {
+        let redis = Redis::start();
+        Ask::by("ours").gets_it(&redis);
+        redis.cli(&["SET", "redlock:a", "theirs", "PX", "5000"]);
+        let answer = call(&redis, "renew", &["ours", "60000", "", notify]);
+        assert_eq!(answer[0], "0");
+        assert_eq!(redis.cli(&["GET", "redlock:a"]), "theirs");
+        let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+        assert!(left <= 5_000, "{left}");
+    }
+}
+
+#[test]
 fn no_more_is_believed_to_be_left_of_a_lease_than_was_asked_for() {
     for limit in ["1", "3", SHARED] {
         let redis = Redis::start();

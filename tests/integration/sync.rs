@@ -94,6 +94,24 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
 }
 
 #[test]
+fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_does_not_have() {
+    let all = Replicated::start();
+    let holder = job(&all, "holder", &[]).ready();
+    let options = [
+        "run", "--sync", "all", "--ttl", "5s", "--wait", "2s", "a", "--",
+    ];
+    let waiter = Running::start(&mut all.redlock(&[&options[..], &["echo", "ran"]].concat()));
+    wait_until("it stands in the queue", || {
+        all.servers[0].queue("a").contains(&waiter.pid())
+    });
+    all.cut_replication(0, 2);
+    holder.end();
+    let end = waiter.finish();
+    end.assert_code(69).assert_says(&address(&all, 2));
+    assert_eq!(end.stdout, "");
+}
+
+#[test]
 fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is_reported_once() {
     let all = Replicated::start();
     let lagging = address(&all, 2);

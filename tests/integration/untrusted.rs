@@ -4,6 +4,8 @@
 //! Most of it is put between redlock and a real Redis by a [`Liar`], which lets everything pass but what
 //! a test wants to be otherwise.
 
+mod replies;
+
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -133,6 +133,11 @@ impl<'a> Chart<'a> {
         share * length
     }
 
+    /// Where a hold ends. By the server's clock it may have ended before it began, as that can be set.
+    fn end_of(&self, entry: &HistoryEntry) -> u64 {
+        entry.ended_ms.unwrap_or(self.to_ms).max(entry.since_ms)
+    }
+
     /// Round moments within the chart, at most `most` or one more, and their labels.
     fn ticks(&self, most: u64) -> Vec<(u64, String)> {
         self.calendar.ticks(self.from_ms, self.to_ms, most)

@@ -187,6 +187,34 @@ fn is_empty(lock: &LockHistory) -> bool {
     lock.holds.is_empty() && lock.skips.is_empty()
 }
 
+/// All that is shown of what was found, without colours.
+#[cfg(any(test, fuzzing))]
+pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
+    let holds: Vec<&HistoryEntry> = found.iter().flat_map(|lock| &lock.holds).collect();
+    let items: Vec<Item> = holds.iter().map(|&hold| Item::Hold(hold)).collect();
+    let skips = found.iter().flat_map(|lock| &lock.skips).map(Item::Skip);
+    let items: Vec<Item> = items.into_iter().chain(skips).collect();
+    let now_ms = found.iter().map(|lock| lock.now_ms).max().unwrap_or(0);
+    let calendar = Calendar::UTC;
+    let written = "it can be written";
+    let mut all = vec![
+        listing::table(&items, now_ms, calendar, width),
+        listing::json(&items, now_ms).expect(written),
+    ];
+    for by_host in [false, true] {
+        let summary = Summary::of(&items, now_ms, by_host, |_| (true, false));
+        all.extend([summary.text(width), summary.json().expect(written)]);
+    }
+    if !holds.is_empty() {
+        let chart = Chart::of(&holds, (&[], 3), now_ms, calendar);
+        for unicode in [false, true] {
+            all.push(chart.timeline(width.unwrap_or(80), unicode));
+        }
+        all.push(chart.svg());
+    }
+    all
+}
+
 /// What was asked.
 struct Query<'a> {
     asked: Asked,

@@ -189,6 +189,18 @@ impl Asked {
     }
 }
 
+/// All that is shown of some locks, without colours.
+#[cfg(any(test, fuzzing))]
+pub fn drawn(found: &[Inspected], width: Option<usize>) -> Vec<String> {
+    let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
+    let json = serde_json::to_string(&entries).expect("it can be written");
+    let mut all = vec![escaped_json(&json).into_owned()];
+    for picture in [table::picture(found, width), detail::picture(found, width)] {
+        all.extend(picture.texts(false));
+    }
+    all
+}
+
 /// Prints them once; false if the reader has gone away.
 fn show(found: Vec<Inspected>, asked: &Asked, options: &cli::Status) -> Result<bool> {
     if options.names_only {

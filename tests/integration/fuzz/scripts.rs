@@ -210,15 +210,16 @@ pub fn inspect() -> Call {
     }
 }
 
+pub const PLAIN_RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end";
+
 /// A plain client that takes the lock, and one that releases it as such clients do.
 pub fn plain_acquire(token: &str, ttl: i64) -> Call {
     command(&["SET", Key::Lock.name(), token, "NX", "PX", &ttl.to_string()])
 }
 
 pub fn plain_release(token: &str) -> Call {
-    let script =
-        "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end";
-    command(&["EVAL", script, "1", Key::Lock.name(), token])
+    command(&["EVAL", PLAIN_RELEASE, "1", Key::Lock.name(), token])
 }
 
 /// What was answered.

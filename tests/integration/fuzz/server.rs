@@ -71,6 +71,24 @@ impl View {
     }
 }
 
+/// A server whose time is simulated.
+pub trait Simulated {
+    /// Sets the clock, in microseconds since 1970.
+    fn set_clock(&mut self, to: i64);
+    /// Forgets everything, subscriptions included.
+    fn clear(&mut self);
+    /// Runs a script or a command.
+    fn call(&mut self, call: &Call) -> Called;
+    /// The keys that there are.
+    fn size(&mut self) -> Vec<String>;
+    fn listen(&mut self, channel: &str);
+    fn stop_listening(&mut self, channel: &str);
+}
+
+/// What a script or a command answers, what there is afterwards, and what was published meanwhile, with the
+/// channels.
+pub type Called = (Result<Value, String>, View, Vec<(String, String)>);
+
 /// Reads the view in one go, and marks where the messages end that were published before.
 const VIEW: &str = "
 redis.call('PUBLISH', 'view', '')
@@ -84,7 +102,7 @@ return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), expi
 
 /// The server, and two connections to it: one for all that is asked, one for all that is published.
 pub struct Server {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     _process: Process,
     clock: File,
     calls: Connection,
@@ -96,6 +114,11 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// A server with this Lua code in front of each script.
+    pub fn with(code: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let shim = dir.path().join("clock.so");
         let source = concat!(
@@ -125,6 +148,8 @@ impl Server {
             .args(SERVER.known(&["--enable-debug-command".into(), "yes".into()]))
             .env("LD_PRELOAD", &shim)
             .env("SIMULATED_CLOCK", &path)
+            // Lua compares texts by their bytes.
+            .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -146,17 +171,17 @@ impl Server {
             Value::BulkString(hash) => String::from_utf8(hash).unwrap(),
             other => panic!("SCRIPT LOAD answers {other:?}"),
         };
-        let hashes = SCRIPTS.map(|(name, source)| (name, load(source))).into();
+        let hashes = SCRIPTS.map(|(name, source)| (name, load(&format!("{code}{source}"))));
         let view = load(VIEW);
         ask(&mut ear, &["SUBSCRIBE", "view"]).unwrap();
         let mut server = Self {
-            _dir: dir,
+            dir,
             _process: process,
             clock,
             calls,
             ear,
             listens: BTreeSet::new(),
-            hashes,
+            hashes: hashes.into(),
             view,
         };
         server.assert_follows_its_clock();
@@ -180,22 +205,44 @@ impl Server {
         assert_eq!(left(1_001), Value::Int(-2));
     }
 
-    /// Forgets everything, subscriptions included.
-    pub fn clear(&mut self) {
+    /// One more connection.
+    pub fn connect(&self) -> Connection {
+        let socket = self.dir.path().join("redis.sock");
+        let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
+        client.get_connection().unwrap()
+    }
+
+    /// Changes what is listened to, and waits until the server knows.
+    fn tell_ear(&mut self, what: &str, channel: &str) {
+        ask(&mut self.ear, &[what, channel]).unwrap();
+    }
+
+    fn messages(&mut self) -> Vec<(String, String)> {
+        let mut messages = Vec::new();
+        loop {
+            let words = texts(&self.ear.recv_response().unwrap());
+            match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                ["message", "view", _] => return messages,
+                ["message", channel, text] => messages.push((channel.into(), text.into())),
+                _ => panic!("the server says {words:?}"),
+            }
+        }
+    }
+}
+
+impl Simulated for Server {
+    fn clear(&mut self) {
         ask(&mut self.calls, &["FLUSHALL"]).unwrap();
         for channel in std::mem::take(&mut self.listens) {
             self.tell_ear("UNSUBSCRIBE", &channel);
         }
     }
 
-    /// Sets the clock, in microseconds since 1970.
-    pub fn set_clock(&self, to: i64) {
+    fn set_clock(&mut self, to: i64) {
         self.clock.write_all_at(&to.to_ne_bytes(), 0).unwrap();
     }
 
-    /// Runs a script or a command: what it answers, what there is afterwards, and what was published
-    /// meanwhile, with the channels.
-    pub fn call(&mut self, call: &Call) -> (Result<Value, String>, View, Vec<(String, String)>) {
+    fn call(&mut self, call: &Call) -> Called {
         let mut first = redis::Cmd::new();
         match call.script {
             Some(script) => {
@@ -218,36 +265,18 @@ impl Server {
         (answer, read_view(&view), self.messages())
     }
 
-    /// How many keys there are.
-    pub fn size(&mut self) -> Vec<String> {
+    fn size(&mut self) -> Vec<String> {
         texts(&ask(&mut self.calls, &["KEYS", "*"]).unwrap())
     }
 
-    pub fn listen(&mut self, channel: &str) {
+    fn listen(&mut self, channel: &str) {
         self.tell_ear("SUBSCRIBE", channel);
         self.listens.insert(channel.into());
     }
 
-    pub fn stop_listening(&mut self, channel: &str) {
+    fn stop_listening(&mut self, channel: &str) {
         self.tell_ear("UNSUBSCRIBE", channel);
         self.listens.remove(channel);
-    }
-
-    /// Changes what is listened to, and waits until the server knows.
-    fn tell_ear(&mut self, what: &str, channel: &str) {
-        ask(&mut self.ear, &[what, channel]).unwrap();
-    }
-
-    fn messages(&mut self) -> Vec<(String, String)> {
-        let mut messages = Vec::new();
-        loop {
-            let words = texts(&self.ear.recv_response().unwrap());
-            match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-                ["message", "view", _] => return messages,
-                ["message", channel, text] => messages.push((channel.into(), text.into())),
-                _ => panic!("the server says {words:?}"),
-            }
-        }
     }
 }
 

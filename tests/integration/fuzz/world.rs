@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::plan::{self, Plan, What};
 use super::promises::{Act, Broken, Promises, Step};
 use super::scripts::{self, Answer, Call};
-use super::server::{START, Server, View};
+use super::server::{START, Simulated, View};
 use crate::support::Dice;
 
 const MS: i64 = 1_000;
@@ -137,7 +137,7 @@ enum Event {
 }
 
 pub struct World<'a> {
-    server: &'a mut Server,
+    server: &'a mut dyn Simulated,
     plan: &'a Plan,
     now: i64,
     /// By how much the server's clock is ahead.
@@ -171,7 +171,11 @@ fn heartbeat(ahead: i64) -> i64 {
 }
 
 impl<'a> World<'a> {
-    pub fn run(server: &'a mut Server, plan: &'a Plan, is_traced: bool) -> Result<Done, Failure> {
+    pub fn run(
+        server: &'a mut dyn Simulated,
+        plan: &'a Plan,
+        is_traced: bool,
+    ) -> Result<Done, Failure> {
         server.set_clock(START);
         server.clear();
         let mut world = World {

@@ -189,7 +189,7 @@ impl Chart<'_> {
                 Some(_) if failed(entry) => ("failed", format!("{FAILED} {what}")),
                 Some(_) => ("ok", what),
             };
-            let until = entry.ended_ms.unwrap_or(self.to_ms);
+            let until = self.end_of(entry);
             self.part(picture, class, (entry.since_ms, until), y, &what);
         }
         *picture += "</g>";

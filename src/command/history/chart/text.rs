@@ -82,11 +82,11 @@ impl Chart<'_> {
             })
         };
         for entry in holds() {
-            let end = self.cell(entry.ended_ms.unwrap_or(self.to_ms), length);
+            let end = self.cell(self.end_of(entry), length);
             bar[self.cell(entry.since_ms, length)..=end].fill(ink.running);
         }
         for entry in holds().filter(|entry| failed(entry)) {
-            bar[self.cell(entry.ended_ms.unwrap_or(self.to_ms), length)] = ink.failed;
+            bar[self.cell(self.end_of(entry), length)] = ink.failed;
         }
         bar
     }
@@ -146,6 +146,21 @@ mod tests {
             "{text}"
         );
         assert!(rows[3].starts_with("- waiting  # running  x ended badly"));
+    }
+
+    #[test]
+    fn a_hold_that_ended_before_it_began_is_drawn_where_it_began() {
+        // Between its begin and its end, the server's clock was set back.
+        let holds = [
+            hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
+            hold("beta", 190, Some(120), HoldOutcome::Lost),
+        ];
+        let holds: Vec<&HistoryEntry> = holds.iter().collect();
+        let chart = Chart::of(&holds, (&[], 0), 200_000, Calendar::UTC);
+        let text = chart.timeline(57, false);
+        let beta = text.lines().nth(1).unwrap();
+        assert!(beta.starts_with("beta") && beta.contains("-x."), "{text}");
+        assert!(!chart.svg().contains("width=\"-"));
     }
 
     #[test]

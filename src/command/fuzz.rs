@@ -1,0 +1,207 @@
+//! What commands read from outside and show, as targets of [`crate::fuzz`]: command lines with secrets,
+//! what a job finds in its environment, fence files, and what is drawn of what Redis contains.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use clap::Parser;
+
+use super::environment::{VARIABLES, origin_of, pair, read_held};
+use super::fence::Content;
+use super::identity::shortened;
+use super::usage::mistake;
+use super::{history, privacy, status};
+use crate::cli::Cli;
+use crate::fuzz::{Target, assert_safe, assert_safe_line, texts};
+use crate::lock::Token;
+use crate::report::escaped;
+use crate::typed::Typed;
+
+pub const TARGETS: [Target; 5] = [
+    Target {
+        name: "masks",
+        check: masks,
+        examples: command_lines,
+    },
+    Target {
+        name: "environment",
+        check: environment,
+        examples: environments,
+    },
+    Target {
+        name: "fence-file",
+        check: fence_file,
+        examples: fence_files,
+    },
+    Target {
+        name: "screens",
+        check: screens,
+        examples: crate::lock::fuzz::listings,
+    },
+    Target {
+        name: "words",
+        check: words,
+        examples: words_examples,
+    },
+];
+
+// Secrets in command lines
+
+fn command_lines() -> Vec<Vec<u8>> {
+    texts(&[
+        "mysql -psecret --user=ann",
+        "sh\n-c\nDB_PASSWORD=x curl -u ann:secret https://ann:p@h/?token=x",
+        "sudo -u ann\nredis-cli -a 'se cret' --tls",
+        "curl -H 'Authorization: Bearer x' --data '{\"token\": \"x\", \"a\": 1}'",
+        "export API_KEY=\"$(cat key)\"; run --password-command \"echo x\" >log 2>&1",
+        "docker login -p x `cat a`",
+        "a=\\\"secret: x\\\" PASSWORD=\\'x",
+    ])
+}
+
+/// A command, a word a line; and the same as one text.
+fn masks(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let whole = privacy::masked(&text);
+    assert!(whole.len() <= 4 * text.len(), "{whole}");
+    let words: Vec<String> = shortened(text.lines().map(Into::into));
+    assert!(words.iter().map(String::len).sum::<usize>() <= 2100);
+}
+
+// What a job finds
+
+fn environments() -> Vec<Vec<u8>> {
+    let variables = VARIABLES.map(|name| format!("{name}=a=t1:h:1\0"));
+    let all = format!("X=1\0{}{}=1\0", variables.concat(), crate::output::MARK);
+    texts(&["a=t1:h:1 b=c=t2:h:2", &all, " = =x a= é=\u{301}"])
+}
+
+/// The value of a variable; and all variables of another process.
+fn environment(bytes: &[u8]) {
+    let held = read_held(bytes);
+    let pairs: Vec<OsString> = held.iter().map(|(name, token)| pair(name, token)).collect();
+    let written = pairs.join(OsStr::new(" "));
+    assert_eq!(read_held(written.as_bytes()), held);
+    let ids: Vec<String> = held.iter().map(|(_, token)| token.id()).collect();
+    for id in ids.iter().map(String::as_str).chain(["c0ffee"]) {
+        let _ = origin_of(bytes, id);
+    }
+    let _ = crate::output::is_marked(bytes);
+    if let Some(token) = Token::read(bytes.to_vec()) {
+        assert!(!token.as_bytes().ends_with(b"\n"));
+    }
+}
+
+// Fence files
+
+fn fence_files() -> Vec<Vec<u8>> {
+    texts(&["7\n", "18446744073709551615\n", "", "7\n8\n", "-1\n", "7"])
+}
+
+fn fence_file(bytes: &[u8]) {
+    match Content::parse(bytes) {
+        Content::Nothing => assert!(bytes.is_empty()),
+        Content::Number(number) => {
+            let written = format!("{number}\n");
+            assert_eq!(Content::parse(written.as_bytes()), Content::Number(number));
+        }
+        Content::Other => {}
+    }
+}
+
+// What is drawn
+
+fn screens(bytes: &[u8]) {
+    let (locks, histories) = crate::lock::fuzz::found(bytes);
+    for width in [None, Some(1), Some(20), Some(80), Some(300)] {
+        for text in status::drawn(&locks, width) {
+            assert_safe(&text);
+        }
+        for text in history::drawn(&histories, width) {
+            assert_safe(&text);
+        }
+    }
+}
+
+// Command lines of redlock
+
+fn words_examples() -> Vec<Vec<u8>> {
+    texts(&[
+        "run\n-n\na\n--\ntrue",
+        "run\n--wait\n1h 30m\n--slots=3\na\nb\n--\nsh\n-c\nx",
+        "status\n--watch=1s\n*",
+        "relaese\n-a",
+        "run\na\nsh\n-c\nx",
+        "history\n-n\nall\n--since\n1y",
+        "fence\n/tmp/f\n18446744073709551616",
+        "acquire\n--ttl\n0.5\n--priority\n-1001\na",
+        "-u\nredis://h\nhelp\nx",
+    ])
+}
+
+/// A command line, a word a line: what is wrong with it is said in a line that isn't endless.
+fn words(bytes: &[u8]) {
+    let words = bytes.split(|&byte| byte == b'\n');
+    let words: Vec<OsString> = words
+        .map(|word| OsString::from_vec(word.to_vec()))
+        .collect();
+    let typed = Typed::new(words.clone());
+    assert!(typed.kinds().len() <= typed.words.len());
+    let line = std::iter::once(OsString::from("redlock")).chain(words);
+    if let Err(error) = Cli::try_parse_from(line) {
+        let (said, _) = mistake(&error, &typed, &[]);
+        assert_safe_line(&escaped(&said));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fuzz::tests::cases;
+
+    /// Lines with a place for a secret, as a shell reads them.
+    const LINES: [&str; 12] = [
+        "mysql -p{} db",
+        "sudo -u ann sshpass -p {} ssh h",
+        "DB_PASSWORD={} ./deploy",
+        "deploy --token {} --dry-run",
+        "deploy --api-key='{}'",
+        "curl -u ann:{} https://h/",
+        "curl -H 'Authorization: Bearer {}' https://h/",
+        "redis-cli -u redis://me:{}@h:6379/0 PING",
+        "run --data '{\"token\": \"{}\"}'",
+        "echo start && PASSWORD=\"{}\" run >log 2>&1",
+        "docker login -u me -p {} h",
+        "bash -c 'export SECRET={}; run'",
+    ];
+
+    proptest! {
+        #![proptest_config(cases(200))]
+
+        #[test]
+        fn a_secret_is_masked_whatever_it_is_made_of(
+            line in prop::sample::select(&LINES[..]), before in 0..LINES.len(),
+            secret in "s3[a-zA-Z0-9+=_.~^%-]{6,40}",
+        ) {
+            let masked_before = privacy::masked(LINES[before]).into_owned();
+            let line = line.replace("{}", &secret);
+            for text in [line.clone(), format!("{line}\n{line}"), format!("{masked_before}; {line}")] {
+                let shown = privacy::masked(&text).into_owned();
+                prop_assert!(!shown.contains(&secret), "{}: {}", text, shown);
+            }
+        }
+
+        #[test]
+        fn what_a_job_finds_is_what_was_held(
+            names in prop::collection::vec("[a-z=:é]{1,20}", 1..5), token in "[a-z0-9:.-]{1,60}",
+        ) {
+            let held: Vec<String> = names.iter().map(|name| format!("{name}={token}")).collect();
+            let read = read_held(held.join(" ").as_bytes());
+            let found: Vec<&str> = read.iter().map(|(name, _)| name.as_str()).collect();
+            prop_assert_eq!(found, names);
+            prop_assert!(read.iter().all(|(_, found)| found.as_bytes() == token.as_bytes()));
+        }
+    }
+}

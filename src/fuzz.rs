@@ -1,0 +1,246 @@
+//! What reads input from outside, as functions of bytes that panic where a promise is broken: no panic, no
+//! hang, no memory without bounds, nothing that drives a terminal, and what is printed can be read back.
+//!
+//! The tests below call them with examples that were changed at random; `make fuzz-input` has libFuzzer
+//! look for inputs that reach new code. Each part of the crate lists its own targets.
+
+use crate::{command, config, lock, pattern, process, report, tree};
+
+/// A function that reads bytes, and what it is tried with.
+pub struct Target {
+    pub name: &'static str,
+    pub check: fn(&[u8]),
+    /// Examples, most of them right: what they are changed into is nearly right.
+    pub examples: fn() -> Vec<Vec<u8>>,
+}
+
+/// All targets.
+pub fn targets() -> Vec<Target> {
+    let mut all = Vec::new();
+    all.extend(lock::fuzz::TARGETS);
+    all.extend(command::fuzz::TARGETS);
+    all.extend([
+        config::fuzz::TARGET,
+        tree::fuzz::TARGET,
+        process::fuzz::TARGET,
+    ]);
+    all.extend([pattern::fuzz::TARGET, report::fuzz::TARGET]);
+    all
+}
+
+/// Examples that are texts.
+pub fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// What drives a terminal, or turns the direction of a text.
+pub fn drives(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// What is printed in one line drives no terminal.
+#[track_caller]
+pub fn assert_safe_line(line: &str) {
+    assert!(!line.contains(drives), "{line:?}");
+}
+
+/// The same for several lines.
+#[track_caller]
+pub fn assert_safe(text: &str) {
+    text.lines().for_each(assert_safe_line);
+}
+
+/// For libFuzzer: `REDLOCK_FUZZ_TARGET` is the name of the target, and the directory
+/// `REDLOCK_FUZZ_EXAMPLES` gets its examples. Without a name the names are listed.
+#[cfg(fuzzing)]
+mod libfuzzer {
+    use std::alloc::System;
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+
+    use cap::Cap;
+
+    use super::{Target, targets};
+
+    /// What reading one input may take beyond what there was, in bytes: the largest that redlock itself
+    /// admits is a listing of 16 MiB, as it comes and as it is shown.
+    const MEMORY: usize = 64 << 20;
+
+    #[global_allocator]
+    static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+    static CHOSEN: OnceLock<Target> = OnceLock::new();
+
+    fn choose() {
+        let name = std::env::var("REDLOCK_FUZZ_TARGET").unwrap_or_default();
+        let Some(target) = targets().into_iter().find(|target| target.name == name) else {
+            let names: Vec<&str> = targets().iter().map(|target| target.name).collect();
+            let _ = crate::report::print(&(names.join("\n") + "\n"));
+            return;
+        };
+        if let Some(directory) = std::env::var_os("REDLOCK_FUZZ_EXAMPLES").map(PathBuf::from) {
+            for (n, example) in (target.examples)().iter().enumerate() {
+                let path = directory.join(format!("example-{n}"));
+                std::fs::write(path, example).expect("the directory of examples is there");
+            }
+        }
+        let _ = CHOSEN.set(target);
+    }
+
+    libfuzzer_sys::fuzz_target!(init: choose(), |bytes: &[u8]| {
+        let Some(target) = CHOSEN.get() else {
+            return;
+        };
+        // One that takes more ends the process.
+        let limit = ALLOCATOR.allocated().saturating_add(MEMORY);
+        let _ = ALLOCATOR.set_limit(limit);
+        (target.check)(bytes);
+        let _ = ALLOCATOR.set_limit(usize::MAX);
+    });
+}
+
+#[cfg(test)]
+pub mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, RngSeed, TestRunner};
+
+    use super::*;
+
+    /// So many cases, the same in each run. `PROPTEST_CASES` asks for more, `PROPTEST_RNG_SEED` for others.
+    pub fn cases(usual: u32) -> Config {
+        let is_set = |name| std::env::var_os(name).is_some();
+        let asked = Config::default();
+        Config {
+            cases: if is_set("PROPTEST_CASES") {
+                asked.cases
+            } else {
+                usual
+            },
+            rng_seed: if is_set("PROPTEST_RNG_SEED") {
+                asked.rng_seed
+            } else {
+                RngSeed::Fixed(1)
+            },
+            failure_persistence: None,
+            ..asked
+        }
+    }
+
+    /// Bytes that mean something somewhere, and numbers at the edge.
+    const WORDS: [&[u8]; 32] = [
+        b"\r\n",
+        b"\0",
+        b" ",
+        b":",
+        b"/",
+        b"@",
+        b"%",
+        b"=",
+        b",",
+        b"{",
+        b"}",
+        b"\"",
+        b"'",
+        b"\\",
+        b"[",
+        b"-1",
+        b"0",
+        b"9007199254740993",
+        b"18446744073709551616",
+        b"99999999999999999999999",
+        b"\x1b[2J",
+        "\u{202e}".as_bytes(),
+        "\u{9b}".as_bytes(),
+        "é".as_bytes(),
+        "東\u{301}".as_bytes(),
+        b"\xff\xfe",
+        b"*1\r\n",
+        b"$-1\r\n",
+        b"nan",
+        b"%00",
+        b"--",
+        b"\xf0\x9f",
+    ];
+
+    /// A change of an input; places are shares of its length.
+    #[derive(Clone, Debug)]
+    enum Change {
+        Set(u16, u8),
+        Insert(u16, usize),
+        Remove(u16, u16),
+        Repeat(u16, u16, u8),
+        /// The end of another example behind the beginning of this one.
+        Splice(u16, usize, u16),
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        prop_oneof![
+            (any::<u16>(), any::<u8>()).prop_map(|(at, byte)| Change::Set(at, byte)),
+            (any::<u16>(), 0..WORDS.len()).prop_map(|(at, word)| Change::Insert(at, word)),
+            (any::<u16>(), any::<u16>()).prop_map(|(at, to)| Change::Remove(at, to)),
+            (any::<u16>(), any::<u16>(), 1..20_u8)
+                .prop_map(|(at, to, n)| Change::Repeat(at, to, n)),
+            (any::<u16>(), any::<usize>(), any::<u16>())
+                .prop_map(|(at, other, from)| Change::Splice(at, other, from)),
+        ]
+    }
+
+    fn place(share: u16, length: usize) -> usize {
+        length * usize::from(share) / usize::from(u16::MAX)
+    }
+
+    fn range(one: u16, other: u16, length: usize) -> std::ops::Range<usize> {
+        place(one.min(other), length)..place(one.max(other), length)
+    }
+
+    fn changed(mut bytes: Vec<u8>, change: &Change, examples: &[Vec<u8>]) -> Vec<u8> {
+        match *change {
+            Change::Set(at, byte) => {
+                let at = place(at, bytes.len());
+                if let Some(old) = bytes.get_mut(at) {
+                    *old = byte;
+                }
+            }
+            Change::Insert(at, word) => {
+                let at = place(at, bytes.len());
+                bytes.splice(at..at, WORDS[word].iter().copied());
+            }
+            Change::Remove(at, to) => {
+                bytes.drain(range(at, to, bytes.len()));
+            }
+            Change::Repeat(at, to, times) => {
+                let part = bytes[range(at, to, bytes.len())].repeat(times.into());
+                let at = place(at, bytes.len());
+                bytes.splice(at..at, part);
+            }
+            Change::Splice(at, other, from) => {
+                let other = &examples[other % examples.len()];
+                bytes.truncate(place(at, bytes.len()));
+                bytes.extend_from_slice(&other[place(from, other.len())..]);
+            }
+        }
+        bytes.truncate(64 * 1024);
+        bytes
+    }
+
+    #[test]
+    fn whatever_comes_in_is_read_or_refused() {
+        for target in targets() {
+            let examples = (target.examples)();
+            let input = (any::<usize>(), prop::collection::vec(change(), 0..6));
+            let mut runner = TestRunner::new(cases(100));
+            let result = runner.run(&input, |(example, changes)| {
+                let mut bytes = examples[example % examples.len()].clone();
+                for change in &changes {
+                    bytes = changed(bytes, change, &examples);
+                }
+                let shown = String::from_utf8_lossy(&bytes).into_owned();
+                let read = std::panic::catch_unwind(|| (target.check)(&bytes));
+                prop_assert!(read.is_ok(), "{}: {shown:?}", target.name);
+                Ok(())
+            });
+            assert!(result.is_ok(), "{}", result.unwrap_err());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A server that answers anything: now and then the truth, more often something that is nearly an answer.
+//! Whatever it is, redlock ends in time and in order, takes little memory, and drives no terminal.
+//!
+//! The answers are the same in each run; `REPLIES_SECONDS` has others tried for as long.
+
+use std::time::{Duration, Instant};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+
+use super::{Liar, MOST, Say, drives, weighed};
+use crate::support::Redis;
+
+/// How many conversations there are usually.
+const USUAL: u32 = 24;
+
+/// A command has a second to wait, and a silent server has 200 ms for each answer; all else is work.
+const LONGEST: Duration = Duration::from_secs(20);
+
+const COMMANDS: [&[&str]; 16] = [
+    &["run", "-w", "300ms", "a", "--", "true"],
+    &["run", "-n", "--ttl", "1s", "a", "--", "sleep", "0.5"],
+    &["run", "-w", "300ms", "--shared", "a", "b", "--", "true"],
+    &["run", "-n", "--once-per", "1h", "a", "--", "true"],
+    &["status"],
+    &["status", "a"],
+    &["status", "--json", "a"],
+    &["history", "a"],
+    &["history", "--timeline", "a"],
+    &["history", "--summary"],
+    &["history", "--json", "--skipped", "a"],
+    &["doctor", "a"],
+    &["doctor", "--json"],
+    &["check", "a"],
+    &["release", "--force", "a"],
+    &["wait", "-w", "300ms", "a"],
+];
+
+/// What one request gets for an answer.
+#[derive(Clone, Debug)]
+enum Answer {
+    Truth,
+    Twice,
+    Close,
+    Bytes(Vec<u8>),
+}
+
+impl Answer {
+    fn say(&self) -> Say {
+        match self {
+            Self::Truth => Say::Truth,
+            Self::Twice => Say::Twice,
+            Self::Close => Say::Close,
+            Self::Bytes(bytes) => Say::Lie(bytes.clone()),
+        }
+    }
+}
+
+/// Texts of our entries, of servers, and of those who mean harm.
+const TEXTS: [&str; 14] = [
+    "",
+    "OK",
+    "none",
+    "string",
+    "c0ffee000001",
+    "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}",
+    "99999999999999 8000",
+    "9007199254740993",
+    r#"{"host":"h\u001b[2J","user":"u","pid":3,"command":["x\ny"],"reason":"\u202e"}"#,
+    r#"99999999999999 1 8000 0 1 {"host":"h\u0007"}"#,
+    r#"7 8000 1 1 250 held {"host":"h","instance":"b:1:2:3:4","url":"https://\u001b"}"#,
+    r#"c0ffee 70 status:1 0 7 8000 1 1 250 held {"host":"\u009b"}"#,
+    "role:master\r\nredis_version:7.0.0\r\nslave0:ip=\u{1b}[2J,port=1,state=online,offset=1,lag=0\r\n",
+    "aa 127.0.0.1:1@2 myself,master - 0 0 1 connected 0-16383\nbb \u{1b}:1@2 master - 0 0 1 connected",
+];
+
+/// Lines that are a whole answer.
+const LINES: [&str; 12] = [
+    "+OK\r\n",
+    "$-1\r\n",
+    "_\r\n",
+    "#t\r\n",
+    ",nan\r\n",
+    "(123\r\n",
+    "-NOSCRIPT x\r\n",
+    "-NOPERM \u{1b}[2J has no permissions to run the '\u{1b}' command\r\n",
+    "-MOVED 1 \u{1b}:1\r\n",
+    "-ERR \u{202e}\u{9b}31m\r\n",
+    ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$22\r\ngranted 7 1 8000 60000\r\n",
+    ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
+];
+
+fn bulk(text: &str) -> Vec<u8> {
+    format!("${}\r\n{text}\r\n", text.len()).into()
+}
+
+fn list(kind: char, values: &[Vec<u8>]) -> Vec<u8> {
+    let count = if kind == '%' {
+        values.len() / 2
+    } else {
+        values.len()
+    };
+    let values = &values[..if kind == '%' { count * 2 } else { count }];
+    [format!("{kind}{count}\r\n").into_bytes(), values.concat()].concat()
+}
+
+/// A value as it is sent.
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    let text = proptest::sample::select(&TEXTS[..]).prop_map(bulk);
+    let line = proptest::sample::select(&LINES[..]).prop_map(|line| line.as_bytes().to_vec());
+    let small = (-2..9000_i64).prop_map(|number| format!(":{number}\r\n").into_bytes());
+    let any = any::<i64>().prop_map(|number| format!(":{number}\r\n").into_bytes());
+    let leaf = prop_oneof![4 => text, 1 => line, 3 => small, 1 => any];
+    leaf.prop_recursive(3, 40, 8, |inner| {
+        let kind = proptest::sample::select(&['*', '*', '*', '~', '%'][..]);
+        (kind, vec(inner, 0..14)).prop_map(|(kind, values)| list(kind, &values))
+    })
+}
+
+/// A value, or what is left of one.
+fn answer() -> impl Strategy<Value = Answer> {
+    let whole = vec(value(), 1..3).prop_map(|values| values.concat());
+    let broken = (value(), any::<u16>(), any::<u8>()).prop_map(|(mut bytes, at, byte)| {
+        let at = usize::from(at) % bytes.len().max(1);
+        if byte < 100 {
+            bytes.truncate(at);
+        } else if let Some(old) = bytes.get_mut(at) {
+            *old = byte;
+        }
+        bytes
+    });
+    prop_oneof![
+        8 => Just(Answer::Truth),
+        1 => Just(Answer::Twice),
+        1 => Just(Answer::Close),
+        6 => whole.prop_map(Answer::Bytes),
+        3 => broken.prop_map(Answer::Bytes),
+    ]
+}
+
+/// Has a command talk with a server that gives these answers, and then the truth.
+fn converse(redis: &Redis, arguments: &[&str], answers: Vec<Answer>) -> Result<(), TestCaseError> {
+    let mut left = answers.into_iter();
+    let liar = Liar::new(redis, move |_| {
+        left.next().map_or(Say::Truth, |answer| answer.say())
+    });
+    let arguments = [&["--connect-timeout", "200ms"], arguments].concat();
+    let mut command = liar.redlock(redis, &arguments);
+    let began = Instant::now();
+    let (end, peak) = weighed(command.env("REDLOCK_TOKEN", "x"));
+    prop_assert!(began.elapsed() < LONGEST, "{:?}: {end:?}", began.elapsed());
+    let is_crash = end.code().is_none_or(|code| matches!(code, 70 | 101 | 134));
+    prop_assert!(!is_crash && !end.stderr.contains("panicked"), "{end:?}");
+    prop_assert!(peak < MOST, "{peak} KiB: {end:?}");
+    let seen = end.stdout.clone() + &end.stderr;
+    prop_assert!(!seen.contains(drives), "{end:?}");
+    prop_assert!(end.stderr.len() < 20_000, "{end:?}");
+    Ok(())
+}
+
+#[test]
+fn whatever_a_server_answers_redlock_ends_in_order() {
+    let seconds = std::env::var("REPLIES_SECONDS").ok();
+    let seconds: Option<u64> = seconds.map(|text| text.parse().expect("it is a number"));
+    let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let redis = Redis::start();
+    let conversation = (0..COMMANDS.len(), vec(answer(), 0..16));
+    for seed in 1.. {
+        let mut runner = TestRunner::new(Config {
+            cases: USUAL,
+            rng_seed: RngSeed::Fixed(seed),
+            failure_persistence: None,
+            max_shrink_time: 60_000,
+            ..Config::default()
+        });
+        let result = runner.run(&conversation, |(command, answers)| {
+            redis.cli(&["FLUSHALL"]);
+            converse(&redis, COMMANDS[command], answers)
+        });
+        assert!(result.is_ok(), "seed {seed}: {}", result.unwrap_err());
+        if until.is_none_or(|until| Instant::now() > until) {
+            break;
+        }
+    }
+}

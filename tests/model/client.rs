@@ -1,0 +1,634 @@
+//! One `redlock run` as a process: the wait, the lease and the session as they are shipped, with
+//! what carries out their decisions (`command/acquisition/attempt.rs`, `command/run/supervise.rs`,
+//! `renewer.rs`) in short, over a network and a clock that are simulated.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::rc::Rc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::network::{Incoming, Network, Request};
+use super::world::digest_of;
+use crate::clock::Moment;
+use crate::lease::{Lease, LeaseEvent, Terms, confirm_timeout, try_timeout};
+use crate::lock::claim::{acquired, checked, released, renewed};
+use crate::lock::connection::Grant;
+use crate::lock::{
+    self, Claim, Error, ErrorKind, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
+};
+use crate::session::{self, Session};
+use crate::signal::SIGTERM;
+use crate::sys::ReceivedSignal;
+use crate::wait::{self, HolderState, Pace, Wait, WaitLimit};
+
+/// How long an answer may take (`--connect-timeout`).
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// What is wrong on purpose with the part that carries decisions out, to see that it is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Defects {
+    /// Leases are counted from when the answer came.
+    pub deadline_from_reply: bool,
+    /// The command runs on when its lease ends, as that of other clients does.
+    pub is_never_stopped: bool,
+}
+
+/// What a run is asked to do.
+#[derive(Clone)]
+pub struct Setup {
+    pub claim: Claim,
+    pub wish: Wish,
+    pub terms: Terms,
+    pub limit: WaitLimit,
+    pub host: &'static str,
+    pub defects: Defects,
+}
+
+/// The same in all states of a run, of which `Debug` tells what differs.
+impl fmt::Debug for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Setup")
+    }
+}
+
+/// How far a run has come.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    New,
+    Waiting(Wait<'static>),
+    /// Its command was started.
+    Running(Session),
+    /// It gives back what it has, over another connection where that fails over the first one.
+    Releasing {
+        mode: ReleaseMode,
+        is_second_try: bool,
+    },
+    Over,
+    /// Killed together with its command.
+    Dead,
+}
+
+/// What the renewer is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Renew,
+    Check,
+    Release,
+}
+
+/// A question whose answer is awaited.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    task: Task,
+    sent: Moment,
+    until: Moment,
+}
+
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub number: usize,
+    pub setup: Rc<Setup>,
+    pub stage: Stage,
+    /// By a signal: nothing of it goes on, but for its command.
+    pub is_stopped: bool,
+    pub has_command: bool,
+    /// The lease as the session counts it, or was when it ended.
+    pub lease: Option<Lease>,
+    /// Of the hold that its command has run under.
+    pub fence: u64,
+    pending: Option<Pending>,
+    renewal_waits: bool,
+    check_due: Option<Moment>,
+    checks: Pace,
+    grant: Option<Duration>,
+    /// A number for all of it, once it was wanted.
+    digest: Digest,
+}
+
+/// The same for all, so that it isn't a part of what it is made of.
+#[derive(Clone, Default)]
+struct Digest(Cell<Option<u128>>);
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl Client {
+    pub fn new(number: usize, setup: Setup) -> Self {
+        Self {
+            number,
+            setup: Rc::new(setup),
+            stage: Stage::New,
+            is_stopped: false,
+            has_command: false,
+            lease: None,
+            fence: 0,
+            pending: None,
+            renewal_waits: false,
+            check_due: None,
+            checks: Pace::default(),
+            grant: None,
+            digest: Digest::default(),
+        }
+    }
+
+    /// To be changed: its digest is another one then.
+    pub fn changed(self: &mut Rc<Self>) -> &mut Self {
+        let client = Rc::make_mut(self);
+        client.digest.0.set(None);
+        client
+    }
+
+    /// A number for its state: the same for two that can't be told apart.
+    pub fn digest(&self) -> u128 {
+        let known = self.digest.0.get();
+        let digest = known.unwrap_or_else(|| digest_of(&format!("{self:?}")));
+        self.digest.0.set(Some(digest));
+        digest
+    }
+
+    /// The channel on which it is notified.
+    pub fn channel(&self) -> Vec<u8> {
+        let claim = &self.setup.claim;
+        claim.lock().channel_of(&claim.id())
+    }
+
+    /// Whether it does something on its own, now or later.
+    pub fn is_active(&self) -> bool {
+        !self.is_stopped && !matches!(self.stage, Stage::New | Stage::Over | Stage::Dead)
+    }
+
+    pub fn waits(&self) -> bool {
+        matches!(self.stage, Stage::Waiting(_))
+    }
+
+    /// When it looks at the clock again.
+    pub fn due(&self) -> Option<Moment> {
+        if !self.is_active() {
+            return None;
+        }
+        let own = match &self.stage {
+            Stage::Waiting(wait) => wait.due(),
+            Stage::Running(session) => {
+                let check = self.check_due.filter(|_| self.pending.is_none());
+                session.due().into_iter().chain(check).min()
+            }
+            Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => None,
+        };
+        let pending = self.pending.map(|pending| pending.until);
+        own.into_iter().chain(pending).min()
+    }
+
+    /// `redlock run` is started.
+    pub fn start(&mut self, now: Moment, network: &mut Network) {
+        let setup = Rc::clone(&self.setup);
+        let policy = wait::Policy {
+            limit: setup.limit,
+            terms: setup.terms,
+            joins: false,
+            starts_on_grant: true,
+            holds_others: false,
+            reached: false,
+            single_line: false,
+            host: setup.host,
+            jitter: || 0.5,
+        };
+        self.stage = Stage::Waiting(Wait::new(policy, now, None));
+        self.on_wait(wait::Event::Start, now, network);
+    }
+
+    /// Looks at the clock.
+    pub fn tick(&mut self, now: Moment, network: &mut Network) {
+        match self.stage {
+            Stage::Waiting(_) => self.on_wait(wait::Event::Tick, now, network),
+            Stage::Running(_) => self.on_session(session::Event::Tick, now, network),
+            Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
+        }
+        self.look_at_task(now, network);
+    }
+
+    /// A user ends it.
+    pub fn interrupt(&mut self, now: Moment, network: &mut Network) {
+        match self.stage {
+            Stage::Waiting(_) => self.on_wait(wait::Event::Signal(SIGTERM), now, network),
+            Stage::Running(_) => {
+                let signal = ReceivedSignal {
+                    signal: SIGTERM,
+                    from_kernel: false,
+                    from_ourselves: false,
+                };
+                self.on_session(session::Event::Signal(signal), now, network);
+            }
+            Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
+        }
+    }
+
+    /// Its command ends.
+    pub fn command_ends(&mut self, now: Moment, network: &mut Network) {
+        self.has_command = false;
+        if !self.is_stopped {
+            self.notice_end(ExitStatus::from_raw(0), now, network);
+        }
+    }
+
+    /// It goes on after it was stopped, and first looks at the clock.
+    pub fn resume(&mut self, now: Moment, network: &mut Network) {
+        self.is_stopped = false;
+        self.tick(now, network);
+        if let Stage::Running(_) = self.stage
+            && !self.has_command
+        {
+            self.notice_end(ExitStatus::from_raw(0), now, network);
+        }
+    }
+
+    /// It is killed, and its command with it, by the kernel.
+    pub fn die(&mut self) {
+        self.stage = Stage::Dead;
+        self.has_command = false;
+        self.is_stopped = false;
+        self.pending = None;
+    }
+
+    fn notice_end(&mut self, status: ExitStatus, now: Moment, network: &mut Network) {
+        self.on_session(session::Event::Ended(status), now, network);
+        if let Stage::Running(_) = self.stage {
+            self.on_session(session::Event::TreeEnded, now, network);
+        }
+    }
+
+    /// Something comes in over its connection.
+    pub fn receive(&mut self, incoming: Incoming, now: Moment, network: &mut Network) {
+        if let Incoming::Closed = incoming {
+            network.close(self.number);
+        }
+        match &self.stage {
+            Stage::Waiting(_) => {
+                let event = match incoming {
+                    Incoming::Answer(value) => {
+                        wait::Event::Answered(answer(value).and_then(acquired))
+                    }
+                    Incoming::NotReplicated => {
+                        wait::Event::Answered(Err(failure(ErrorKind::NotReplicated)))
+                    }
+                    Incoming::Message(text) => {
+                        let text = String::from_utf8_lossy(&text);
+                        Grant::parse(&text).map_or(wait::Event::Message, wait::Event::Granted)
+                    }
+                    Incoming::KeyChanged => return,
+                    Incoming::Closed => wait::Event::Failed(failure(ErrorKind::Unreachable)),
+                };
+                self.on_wait(event, now, network);
+            }
+            Stage::Running(_) => self.receive_running(incoming, now, network),
+            Stage::Releasing { is_second_try, .. } => {
+                let is_second_try = *is_second_try;
+                self.receive_releasing(incoming, is_second_try, now, network);
+            }
+            Stage::New | Stage::Over | Stage::Dead => {}
+        }
+    }
+
+    fn receive_releasing(
+        &mut self,
+        incoming: Incoming,
+        is_second_try: bool,
+        now: Moment,
+        network: &mut Network,
+    ) {
+        let is_renewal = self
+            .pending
+            .is_some_and(|pending| pending.task != Task::Release);
+        match incoming {
+            Incoming::Answer(_) | Incoming::NotReplicated if is_renewal => {
+                self.ask(Task::Release, now, network);
+            }
+            Incoming::Answer(value) => {
+                if answer(value).and_then(released).is_ok() || is_second_try {
+                    self.end(network);
+                } else {
+                    self.release_again(now, network);
+                }
+            }
+            Incoming::Closed if is_second_try && !is_renewal => self.end(network),
+            Incoming::Closed => self.release_again(now, network),
+            Incoming::NotReplicated | Incoming::Message(_) | Incoming::KeyChanged => {}
+        }
+    }
+
+    fn receive_running(&mut self, incoming: Incoming, now: Moment, network: &mut Network) {
+        match (incoming, self.pending) {
+            (Incoming::Answer(value), Some(pending)) => {
+                self.pending = None;
+                let state = match pending.task {
+                    Task::Renew => answer(value).and_then(renewed),
+                    Task::Check => answer(value).and_then(checked),
+                    Task::Release => return,
+                };
+                self.on_state(pending, state, now, network);
+                self.go_on_with_tasks(now, network);
+            }
+            (Incoming::NotReplicated, Some(pending)) => {
+                self.pending = None;
+                let failed = Err(failure(ErrorKind::NotReplicated));
+                network.close(self.number);
+                self.on_state(pending, failed, now, network);
+                self.go_on_with_tasks(now, network);
+            }
+            (Incoming::Closed, pending) => {
+                self.pending = None;
+                let _ = pending;
+                self.learn(LeaseEvent::RenewalFailed, now, network);
+                self.go_on_with_tasks(now, network);
+            }
+            (Incoming::KeyChanged, _) => {
+                if self.check_due.is_none() {
+                    self.check_due = Some(self.checks.ask_at(now));
+                }
+                self.go_on_with_tasks(now, network);
+            }
+            (Incoming::Answer(_) | Incoming::NotReplicated, None) | (Incoming::Message(_), _) => {}
+        }
+    }
+
+    /// What a renewal or a check has found, as `renewer.rs` reports it.
+    fn on_state(
+        &mut self,
+        pending: Pending,
+        state: Result<LeaseState, Error>,
+        now: Moment,
+        network: &mut Network,
+    ) {
+        let sent = if self.setup.defects.deadline_from_reply {
+            now
+        } else {
+            pending.sent
+        };
+        match state {
+            Ok(LeaseState::Held {
+                left, cancelled_by, ..
+            }) => {
+                if pending.task == Task::Renew {
+                    self.grant = None;
+                    self.learn(LeaseEvent::Renewed(sent), now, network);
+                } else {
+                    self.learn(LeaseEvent::Confirmed(sent, left), now, network);
+                }
+                if cancelled_by.is_some() {
+                    self.learn(LeaseEvent::Cancelled, now, network);
+                }
+            }
+            Ok(LeaseState::Lost(_)) => self.learn(LeaseEvent::Lost, now, network),
+            Ok(LeaseState::Released) => self.learn(LeaseEvent::Released, now, network),
+            Err(_) => {
+                network.close(self.number);
+                self.learn(LeaseEvent::RenewalFailed, now, network);
+            }
+        }
+    }
+
+    fn learn(&mut self, event: LeaseEvent, now: Moment, network: &mut Network) {
+        self.on_session(session::Event::Lease(event), now, network);
+    }
+
+    fn go_on_with_tasks(&mut self, now: Moment, network: &mut Network) {
+        if !matches!(self.stage, Stage::Running(_)) || self.pending.is_some() {
+            return;
+        }
+        if std::mem::take(&mut self.renewal_waits) {
+            self.ask(Task::Renew, now, network);
+        } else if self.check_due.is_some_and(|at| now >= at) {
+            self.check_due = None;
+            self.ask(Task::Check, now, network);
+        }
+    }
+
+    /// A question that has no answer in time is given up with its connection.
+    fn look_at_task(&mut self, now: Moment, network: &mut Network) {
+        if let Some(pending) = self.pending
+            && now >= pending.until
+        {
+            self.pending = None;
+            network.close(self.number);
+            match (&self.stage, pending.task) {
+                (
+                    Stage::Releasing {
+                        is_second_try: true,
+                        ..
+                    },
+                    Task::Release,
+                ) => self.end(network),
+                (Stage::Releasing { .. }, _) => self.release_again(now, network),
+                (_, Task::Renew | Task::Check) => {
+                    self.learn(LeaseEvent::RenewalFailed, now, network);
+                }
+                (_, Task::Release) => {}
+            }
+        }
+        self.go_on_with_tasks(now, network);
+    }
+
+    fn ask(&mut self, task: Task, now: Moment, network: &mut Network) {
+        let (claim, ttl) = (&self.setup.claim, self.setup.terms.ttl);
+        let (call, within) = match task {
+            Task::Renew => (claim.renewal(ttl, None, false), self.try_limit()),
+            Task::Check => (claim.check_call(ttl), self.try_limit()),
+            Task::Release => {
+                let Stage::Releasing { mode, .. } = &self.stage else {
+                    return;
+                };
+                (claim.release_call(mode), ANSWER_WITHIN)
+            }
+        };
+        self.pending = Some(Pending {
+            task,
+            sent: now,
+            until: now + within,
+        });
+        network.send(
+            self.number,
+            Request {
+                call: Rc::new(call),
+                subscribes: false,
+                tracks: task != Task::Release,
+            },
+        );
+    }
+
+    fn try_limit(&self) -> Duration {
+        let ttl = self.setup.terms.ttl;
+        let limit = match self.grant {
+            Some(grant) => confirm_timeout(grant, ttl),
+            None => try_timeout(ttl),
+        };
+        limit.min(ANSWER_WITHIN)
+    }
+
+    fn on_session(&mut self, event: session::Event, now: Moment, network: &mut Network) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let Stage::Running(session) = &mut self.stage else {
+                return;
+            };
+            let actions = session.on_event(event, now);
+            self.lease = session.lease().or(self.lease);
+            for action in actions {
+                match action {
+                    session::Action::Renew => {
+                        self.renewal_waits = self.pending.is_some();
+                        if self.pending.is_none() {
+                            self.ask(Task::Renew, now, network);
+                        }
+                    }
+                    session::Action::Kill(_) | session::Action::KillRest => {
+                        if self.has_command && !self.setup.defects.is_never_stopped {
+                            self.has_command = false;
+                            events.push_back(session::Event::Ended(ExitStatus::from_raw(9)));
+                            events.push_back(session::Event::TreeEnded);
+                        }
+                    }
+                    session::Action::Finish(_) => {
+                        let mode = ReleaseMode::Finished {
+                            outcome: HoldOutcome::Status(0),
+                            keep_for: Duration::ZERO,
+                        };
+                        return self.release(mode, now, network);
+                    }
+                    // A command may ignore a TERM; that it doesn't is one of its ends.
+                    session::Action::Terminate(_)
+                    | session::Action::TerminateOthers
+                    | session::Action::Forward(_)
+                    | session::Action::Suspend
+                    | session::Action::Warn => {}
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, mode: ReleaseMode, now: Moment, network: &mut Network) {
+        self.stage = Stage::Releasing {
+            mode,
+            is_second_try: !network.is_open(self.number),
+        };
+        // The renewer gives the connection back when it is done.
+        if self.pending.is_none() {
+            self.ask(Task::Release, now, network);
+        }
+    }
+
+    fn release_again(&mut self, now: Moment, network: &mut Network) {
+        network.close(self.number);
+        if let Stage::Releasing { is_second_try, .. } = &mut self.stage {
+            *is_second_try = true;
+        }
+        self.ask(Task::Release, now, network);
+    }
+
+    fn end(&mut self, network: &mut Network) {
+        self.pending = None;
+        network.close(self.number);
+        self.stage = Stage::Over;
+    }
+
+    fn on_wait(&mut self, event: wait::Event, now: Moment, network: &mut Network) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let Stage::Waiting(wait) = &mut self.stage else {
+                return;
+            };
+            for action in wait.on_event(event, now) {
+                match action {
+                    wait::Action::Ask(place) => {
+                        let sharded = false;
+                        let setup = &self.setup;
+                        let call = setup
+                            .claim
+                            .acquire_call(&setup.wish, place.as_ref(), sharded);
+                        network.send(
+                            self.number,
+                            Request {
+                                call: Rc::new(call),
+                                subscribes: place.is_some_and(|place| !place.polls),
+                                tracks: false,
+                            },
+                        );
+                        events.push_back(wait::Event::Sent(now, ANSWER_WITHIN));
+                    }
+                    wait::Action::TimeOut => {
+                        events.push_back(wait::Event::Failed(failure(ErrorKind::Unreachable)));
+                    }
+                    wait::Action::Disconnect(_) => network.close(self.number),
+                    wait::Action::Examine { .. } => {
+                        events.push_back(wait::Event::Holder(HolderState::Unknown));
+                    }
+                    wait::Action::SearchDeadlock(_) => events.push_back(wait::Event::NotSearched),
+                    wait::Action::TakeOver(_) => events.push_back(wait::Event::TakenOver(false)),
+                    wait::Action::LookAtRun(_) => events.push_back(wait::Event::Run(None)),
+                    wait::Action::Suspend
+                    | wait::Action::Renew
+                    | wait::Action::StopWatching
+                    | wait::Action::Show { .. }
+                    | wait::Action::ShowOutage { .. }
+                    | wait::Action::ShowAnswer => {}
+                    wait::Action::End(end) => return self.on_wait_end(&end, now, network),
+                }
+            }
+        }
+    }
+
+    fn on_wait_end(&mut self, end: &wait::End, now: Moment, network: &mut Network) {
+        let Stage::Waiting(wait) = &self.stage else {
+            return;
+        };
+        match end {
+            wait::End::Acquired { lease, fence, .. } => self.run(*lease, *fence, now, network),
+            wait::End::Granted { lease, grant, .. } => {
+                self.grant = Some(grant.lasting.saturating_sub(self.setup.terms.clock_skew));
+                self.run(*lease, grant.fence, now, network);
+            }
+            _ if wait.is_known() => self.release(ReleaseMode::Unused, now, network),
+            _ => self.end(network),
+        }
+    }
+
+    /// Its command is started, unless the lease is over by now.
+    fn run(&mut self, lease: Lease, fence: u64, now: Moment, network: &mut Network) {
+        let lease = if self.setup.defects.deadline_from_reply {
+            Lease::new(now, self.setup.terms)
+        } else {
+            lease
+        };
+        let policy = session::Policy {
+            on_terminal: false,
+            leads_session: false,
+            only_warn: false,
+            wait_tree: false,
+            kill_after: self.setup.terms.kill_after,
+            timeout_at: None,
+        };
+        self.lease = Some(lease);
+        self.fence = fence;
+        self.has_command = true;
+        self.stage = Stage::Running(Session::new(policy, Some(lease)));
+        self.on_session(session::Event::Tick, now, network);
+    }
+}
+
+/// An answer, or what the server refused it with.
+fn answer(value: Value) -> Result<Value, Error> {
+    match value {
+        Value::ServerError(_) => Err(failure(ErrorKind::NotNow)),
+        value => Ok(value),
+    }
+}
+
+fn failure(kind: ErrorKind) -> lock::Error {
+    Error::new(kind, "simulated".into())
+}

@@ -1,0 +1,137 @@
+//! Breadth-first over all that can happen: the first state that breaks a promise is one of the nearest.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::promises::Broken;
+use super::world::{Step, World};
+
+/// The steps from the start to a state.
+pub type Way = Vec<Step>;
+
+/// What was found.
+pub struct Explored {
+    pub states: usize,
+    /// The most steps from the start.
+    pub depth: usize,
+    pub transitions: usize,
+    /// All states within the rules were visited.
+    pub is_exhausted: bool,
+    /// The promise that was broken, and how.
+    pub broken: Option<(Broken, Way)>,
+}
+
+/// Digests are random already.
+#[derive(Default)]
+struct Digest(u64);
+
+impl Hasher for Digest {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut eight = [0; 8];
+            eight[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_le_bytes(eight);
+        }
+    }
+}
+
+/// Visits at most so many states.
+pub fn explore(start: World, most: usize) -> Explored {
+    let mut seen: HashSet<u128, BuildHasherDefault<Digest>> = HashSet::default();
+    seen.insert(start.digest());
+    let mut ways: Vec<(u32, Step)> = vec![(0, Step::Advance)];
+    let mut frontier = VecDeque::from([(0_u32, 0_usize, start)]);
+    let mut explored = Explored {
+        states: 1,
+        depth: 0,
+        transitions: 0,
+        is_exhausted: true,
+        broken: None,
+    };
+    while let Some((at, depth, world)) = frontier.pop_front() {
+        explored.depth = explored.depth.max(depth);
+        for (step, next) in successors(&world) {
+            explored.transitions += 1;
+            let next = match next {
+                Ok(next) => next,
+                Err(broken) => {
+                    let mut way = way_to(&ways, at);
+                    way.push(step);
+                    explored.broken = Some((broken, way));
+                    return explored;
+                }
+            };
+            if !seen.insert(next.digest()) {
+                continue;
+            }
+            explored.states += 1;
+            if explored.states >= most {
+                explored.is_exhausted = false;
+                return explored;
+            }
+            let number = u32::try_from(ways.len()).expect("states that fit into memory");
+            ways.push((at, step));
+            frontier.push_back((number, depth + 1, next));
+        }
+    }
+    explored
+}
+
+type Successor = (Step, Result<World, Broken>);
+
+/// The states that can follow. Where the steps of one client alone lead to whatever all others can lead to,
+/// and start or end no command, those of the others can wait.
+fn successors(world: &World) -> Vec<Successor> {
+    let after = |step: Step| -> Successor {
+        let mut next = world.clone();
+        let kept = next.apply(step);
+        (step, kept.map(|()| next))
+    };
+    if let Some((c, steps)) = world.alone() {
+        let had = world.clients[c].has_command;
+        let next: Vec<Successor> = steps.into_iter().map(after).collect();
+        let is_quiet = |(step, next): &Successor| {
+            matches!(step, Step::CommandEnds(_))
+                || next
+                    .as_ref()
+                    .is_ok_and(|next| next.clients[c].has_command == had)
+        };
+        if next.iter().all(is_quiet) {
+            return next;
+        }
+    }
+    world.steps().into_iter().map(after).collect()
+}
+
+fn way_to(ways: &[(u32, Step)], mut at: u32) -> Way {
+    let mut way = Vec::new();
+    while at != 0 {
+        let (from, step) = ways[at as usize];
+        way.push(step);
+        at = from;
+    }
+    way.reverse();
+    way
+}
+
+/// A way as a person reads it: when, what.
+pub fn told(mut world: World, way: &[Step]) -> String {
+    let mut lines = Vec::new();
+    for step in way {
+        let at = world.now.as_millis();
+        let what = match step {
+            Step::Deed(n) => world.rules.deeds[*n].name.to_owned(),
+            other => other.to_string(),
+        };
+        let kept = world.apply(*step);
+        lines.push(format!("{at:>7} ms  {what}"));
+        if let Err(broken) = kept {
+            lines.push(format!("{at:>7} ms  BROKEN {broken}"));
+        }
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,46 @@
+//! A way to a state as a picture: when each command runs, and until when its lease lasts.
+
+use super::explore::Way;
+use super::world::{BOOT, World};
+
+/// What one character stands for, in milliseconds.
+const SCALE: u128 = 100;
+
+/// A line each run: `#` its command runs under its lease, `!` it runs after that, `·` a lease without a command.
+pub fn picture(mut world: World, way: &Way) -> String {
+    let runs = world.clients.len();
+    let mut lines = vec![String::new(); runs];
+    let draw = |world: &World, lines: &mut Vec<String>, until: u128| {
+        for (client, line) in world.clients.iter().zip(lines) {
+            let ends = client.lease.map(|lease| lease.deadline().since_boot());
+            while (line.chars().count() as u128) * SCALE < until {
+                let at = line.chars().count() as u128 * SCALE;
+                let is_leased = ends.is_some_and(|end| end.saturating_sub(BOOT).as_millis() > at);
+                line.push(match (client.has_command, is_leased) {
+                    (true, true) => '#',
+                    (true, false) => '!',
+                    (false, true) => '·',
+                    (false, false) => ' ',
+                });
+            }
+        }
+    };
+    for step in way {
+        let mut next = world.clone();
+        let _ = next.apply(*step);
+        draw(&world, &mut lines, next.now.as_millis());
+        world = next;
+    }
+    let end = world.now.as_millis() + 5 * SCALE;
+    draw(&world, &mut lines, end);
+    let named = lines.iter().enumerate().map(|(c, line)| {
+        let fence = world.clients[c].fence;
+        let fence = if fence == 0 {
+            String::new()
+        } else {
+            format!("  fence …{:07}", fence % 10_000_000)
+        };
+        format!("    run {c}  {line}{fence}")
+    });
+    named.collect::<Vec<_>>().join("\n")
+}

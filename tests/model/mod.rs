@@ -1,0 +1,21 @@
+//! The protocol as it is shipped, in all the orders in which things can happen: the scripts in a Lua
+//! interpreter over a fake of the commands, and the wait, the lease and the session of each run, in virtual
+//! time. `make model` visits all states of the sizes that `scenarios` names; `make test` smaller ones.
+//!
+//! - `redis`: the interpreter, the commands, and that they do as a real server does.
+//! - `client`: one run; `network`: what is under way; `world`: a state, and the steps from it.
+//! - `promises`: what has to hold in each state; `explore`: breadth-first over all of them.
+//! - `scenarios`: who there is, and what may go wrong.
+//! - `simulate`: one long way through it, drawn from a seed.
+
+mod client;
+mod explore;
+mod figure;
+mod network;
+mod promises;
+#[allow(dead_code, unused_imports)]
+// The models use a part of it, and the differential test another.
+pub mod redis;
+mod scenarios;
+mod simulate;
+mod world;

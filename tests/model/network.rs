@@ -1,0 +1,163 @@
+//! What is under way between the clients and the servers. A connection keeps the order of what goes over
+//! it; nothing else does.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use redis::Value;
+
+use crate::lock::connection::Call;
+
+/// What a client sends.
+#[derive(Clone)]
+pub struct Request {
+    pub call: Rc<Call>,
+    /// The client subscribes to its channel first.
+    pub subscribes: bool,
+    /// The server is to push when the lock's key changes.
+    pub tracks: bool,
+}
+
+/// What comes back.
+#[derive(Clone, Debug)]
+pub enum Incoming {
+    Answer(Value),
+    /// It was done, and too few replicas have confirmed it.
+    NotReplicated,
+    Message(Vec<u8>),
+    KeyChanged,
+    Closed,
+}
+
+/// A connection to one node.
+#[derive(Clone)]
+pub struct Link {
+    pub node: usize,
+    pub requests: VecDeque<Request>,
+    pub incoming: VecDeque<Incoming>,
+    pub listens: bool,
+    pub tracks: bool,
+    /// Its client's host is gone without a word: the server doesn't know.
+    pub is_abandoned: bool,
+}
+
+impl Link {
+    fn to(node: usize) -> Self {
+        Self {
+            node,
+            requests: VecDeque::new(),
+            incoming: VecDeque::new(),
+            listens: false,
+            tracks: false,
+            is_abandoned: false,
+        }
+    }
+
+    /// Whether it ends for the client with what is under way to it.
+    fn is_closing(&self) -> bool {
+        self.incoming
+            .iter()
+            .any(|incoming| matches!(incoming, Incoming::Closed))
+    }
+}
+
+/// A request over a connection that its client has given up: it may arrive, but isn't answered.
+#[derive(Clone)]
+pub struct Stray {
+    pub node: usize,
+    pub call: Rc<Call>,
+}
+
+/// What is held up between a client and the servers, whatever connection it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Delay {
+    None,
+    /// What comes back.
+    Answers,
+    /// What is sent, and what comes back.
+    All,
+}
+
+/// One connection each client at most, and what others have left under way.
+#[derive(Clone)]
+pub struct Network {
+    /// The node that new connections go to.
+    pub primary: usize,
+    pub links: Vec<Option<Link>>,
+    pub strays: Vec<Stray>,
+    pub delays: Vec<Delay>,
+    /// Whether what was sent over a connection that is given up may arrive later on.
+    pub keeps_strays: bool,
+}
+
+impl Network {
+    pub fn new(clients: usize, keeps_strays: bool) -> Self {
+        Self {
+            primary: 0,
+            links: vec![None; clients],
+            strays: Vec::new(),
+            delays: vec![Delay::None; clients],
+            keeps_strays,
+        }
+    }
+
+    pub fn is_open(&self, client: usize) -> bool {
+        self.links[client].is_some()
+    }
+
+    /// Sends a request, over a fresh connection where there is none.
+    pub fn send(&mut self, client: usize, request: Request) {
+        let primary = self.primary;
+        let link = self.links[client].get_or_insert_with(|| Link::to(primary));
+        // What is sent over a connection that the other side has closed is lost.
+        if !link.is_closing() {
+            link.requests.push_back(request);
+        }
+    }
+
+    /// The client gives its connection up.
+    pub fn close(&mut self, client: usize) {
+        if let Some(link) = self.links[client].take()
+            && self.keeps_strays
+        {
+            let node = link.node;
+            let calls = link.requests.into_iter().map(|request| request.call);
+            self.strays.extend(calls.map(|call| Stray { node, call }));
+        }
+    }
+
+    /// The connection breaks: what is under way is lost, in both directions.
+    pub fn cut(&mut self, client: usize) {
+        if let Some(link) = &mut self.links[client] {
+            link.requests.clear();
+            link.incoming.clear();
+            link.incoming.push_back(Incoming::Closed);
+            link.listens = false;
+            link.tracks = false;
+        }
+    }
+
+    /// All connections to a node break.
+    pub fn cut_all(&mut self, node: usize) {
+        for client in 0..self.links.len() {
+            if self.links[client]
+                .as_ref()
+                .is_some_and(|link| link.node == node)
+            {
+                self.cut(client);
+            }
+        }
+        self.strays.retain(|stray| stray.node != node);
+    }
+
+    /// Whether something is under way to or from a client that could take it now.
+    pub fn is_busy(&self, can_receive: impl Fn(usize) -> bool) -> bool {
+        self.links.iter().enumerate().any(|(client, link)| {
+            link.as_ref().is_some_and(|link| {
+                let delay = self.delays[client];
+                (!link.requests.is_empty() && delay != Delay::All)
+                    || (!link.incoming.is_empty() && delay == Delay::None && can_receive(client))
+            })
+        })
+    }
+}

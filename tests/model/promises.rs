@@ -1,0 +1,329 @@
+//! What is promised, and whether a state keeps it.
+
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::client::Client;
+use super::redis::Data;
+use super::redis::data::Content;
+use super::world::{BOOT, Plain, Rules};
+use crate::lock::Supersede;
+use crate::lock::connection::Call;
+use crate::lock::scripts::ACQUIRE;
+
+/// One promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// No two commands run under leases that haven't run out.
+    OneLease,
+    /// No two commands run.
+    OneCommand,
+    /// A command is dead when its lease ends, unless its redlock is stopped.
+    EndsWithLease,
+    /// Of the commands that are started, the one whose grant came later has the larger fence.
+    FenceGrows,
+    /// While a lock is frozen, it is granted to nobody.
+    FreezeHolds,
+    /// Who was superseded in the queue doesn't run.
+    SupersedeHolds,
+    /// After a success no run is started that it does for.
+    OnceHolds,
+    /// A free lock that is waited for is granted within a time.
+    Served(Duration),
+}
+
+/// A promise that a step has broken.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub promise: Promise,
+    pub what: String,
+    /// The command that may not run any more has the smaller fence, so that what checks it refuses it.
+    pub is_fenced: bool,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.promise, self.what)
+    }
+}
+
+/// What has happened, as far as promises depend on it.
+#[derive(Clone, Debug, Hash)]
+pub struct Facts {
+    pub lost_data: bool,
+    /// The fences of all grants, in their order.
+    granted: Vec<u64>,
+    /// Whose commands were started, in this order.
+    started: Vec<usize>,
+    /// Their fences.
+    fences: Vec<u64>,
+    superseded: Vec<bool>,
+    succeeded: bool,
+    /// Since when no command runs and somebody waits.
+    idle_since: Option<Duration>,
+}
+
+/// How many grants are remembered where runs come again and again.
+const REMEMBERED: usize = 50;
+
+impl Facts {
+    pub fn new(clients: usize) -> Self {
+        Self {
+            lost_data: false,
+            granted: Vec::new(),
+            started: Vec::new(),
+            fences: Vec::new(),
+            superseded: vec![false; clients],
+            succeeded: false,
+            idle_since: None,
+        }
+    }
+
+    /// Another run comes in the place of one that is over.
+    pub fn begins_again(&mut self, c: usize) {
+        self.started.retain(|started| *started != c);
+        self.superseded[c] = false;
+        // Those of long ago say nothing any more.
+        let old = self.granted.len().saturating_sub(REMEMBERED);
+        self.granted.drain(..old);
+        self.fences.retain(|fence| self.granted.contains(fence));
+    }
+
+    /// A script was executed.
+    pub fn executed(
+        &mut self,
+        call: &Call,
+        rules: &Rules,
+        before: &Data,
+        after: &Data,
+        now_ms: i64,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        let keys = &rules.lock.keys;
+        let fence = |data| field(data, &keys.state, b"fence");
+        for promise in promises {
+            match promise {
+                Promise::FenceGrows => {
+                    let granted = fence(after);
+                    if granted != fence(before)
+                        && let Ok(granted) = granted.parse()
+                    {
+                        self.granted.push(granted);
+                    }
+                }
+                Promise::FreezeHolds => {
+                    // Where it is frozen before and after it: a thaw grants it at once.
+                    let frozen = field(before, &keys.state, b"frozen");
+                    let is_thawed = field(after, &keys.state, b"frozen").is_empty();
+                    let until = frozen.split(' ').next().and_then(|n| n.parse::<i64>().ok());
+                    let is_frozen = !is_thawed && until.is_some_and(|until| until > now_ms);
+                    if is_frozen && fence(before) != fence(after) {
+                        return Err(Broken {
+                            promise: *promise,
+                            what: "a grant while the lock is frozen".into(),
+                            is_fenced: false,
+                        });
+                    }
+                }
+                Promise::SupersedeHolds => {
+                    let by = rules.clients.iter().find(|setup| {
+                        setup.wish.queue.supersede != Supersede::Nobody
+                            && call
+                                .args
+                                .get(3)
+                                .is_some_and(|token| token == setup.claim.token().as_bytes())
+                    });
+                    let Some(by) = by.filter(|_| call.script.hash == ACQUIRE.hash) else {
+                        continue;
+                    };
+                    let waits = |data, token: &[u8]| is_member(data, &keys.queue, token);
+                    let own = by.claim.token().as_bytes();
+                    if !waits(before, own) && waits(after, own) {
+                        for (c, setup) in rules.clients.iter().enumerate() {
+                            self.superseded[c] |= waits(before, setup.claim.token().as_bytes());
+                        }
+                    }
+                }
+                Promise::OnceHolds => {
+                    self.succeeded |= !field(after, &keys.state, b"succeeded").is_empty();
+                }
+                Promise::OneLease
+                | Promise::OneCommand
+                | Promise::EndsWithLease
+                | Promise::Served(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a state.
+    pub fn look(
+        &mut self,
+        clients: &[Rc<Client>],
+        plain: Plain,
+        now: Duration,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        let asked = |promise: Promise| promises.contains(&promise);
+        for client in clients {
+            let c = client.number;
+            if client.has_command && !self.started.contains(&c) {
+                let place = |fence: u64| self.granted.iter().rposition(|granted| *granted == fence);
+                let own = place(client.fence);
+                // Of those that are granted together only the last is known.
+                let is_out_of_order = |&other: &u64| {
+                    let places = place(other).zip(own);
+                    places.is_some_and(|(of_other, own)| (of_other < own) != (other < client.fence))
+                };
+                if asked(Promise::FenceGrows) && self.fences.iter().any(is_out_of_order) {
+                    return Err(Broken {
+                        promise: Promise::FenceGrows,
+                        what: format!(
+                            "run {c} starts with the fence {}, after {:?}",
+                            client.fence, self.fences
+                        ),
+                        is_fenced: false,
+                    });
+                }
+                if asked(Promise::SupersedeHolds) && self.superseded[c] {
+                    return Err(Broken {
+                        promise: Promise::SupersedeHolds,
+                        what: format!("run {c} starts, which was superseded"),
+                        is_fenced: false,
+                    });
+                }
+                let once = client.setup.wish.once_per;
+                if asked(Promise::OnceHolds) && self.succeeded && !once.is_zero() {
+                    return Err(Broken {
+                        promise: Promise::OnceHolds,
+                        what: format!("run {c} starts after a success"),
+                        is_fenced: false,
+                    });
+                }
+                self.started.push(c);
+                self.fences.push(client.fence);
+            }
+            let ends = client.lease.map(|lease| lease.deadline());
+            let is_late = ends.is_some_and(|end| BOOT + now > end.since_boot());
+            if client.has_command && is_late && !client.is_stopped && asked(Promise::EndsWithLease)
+            {
+                return Err(Broken {
+                    promise: Promise::EndsWithLease,
+                    what: format!("the command of run {c} outlives its lease"),
+                    is_fenced: false,
+                });
+            }
+        }
+        self.look_for_two(clients, plain, now, promises)?;
+        self.look_whether_served(clients, plain, now, promises)
+    }
+
+    fn look_for_two(
+        &self,
+        clients: &[Rc<Client>],
+        plain: Plain,
+        now: Duration,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        for promise in promises {
+            let counts = |client: &&Rc<Client>| match promise {
+                Promise::OneLease => client
+                    .lease
+                    .is_some_and(|lease| BOOT + now < lease.deadline().since_boot()),
+                Promise::OneCommand => true,
+                _ => false,
+            };
+            let running: Vec<&Rc<Client>> = clients
+                .iter()
+                .filter(|client| client.has_command)
+                .filter(counts)
+                .collect();
+            let limits = running
+                .iter()
+                .map(|client| client.setup.wish.limit.number());
+            let conflict = limits
+                .min()
+                .is_some_and(|limit| running.len() > limit as usize);
+            if conflict {
+                let names: Vec<String> = running.iter().map(|c| c.number.to_string()).collect();
+                // The one that was started last has the largest fence.
+                let last = self.started.last().and_then(|c| clients.get(*c));
+                let is_fenced = last.is_some_and(|last| {
+                    running
+                        .iter()
+                        .all(|other| other.number == last.number || other.fence < last.fence)
+                });
+                return Err(Broken {
+                    promise: *promise,
+                    what: format!("the commands of the runs {} at once", names.join(" and ")),
+                    is_fenced,
+                });
+            }
+            if let (Plain::Holds(until), false) = (plain, running.is_empty())
+                && now < Duration::from_millis(until)
+            {
+                return Err(Broken {
+                    promise: *promise,
+                    what: format!(
+                        "the command of run {} and the plain client at once",
+                        running[0].number
+                    ),
+                    is_fenced: false,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn look_whether_served(
+        &mut self,
+        clients: &[Rc<Client>],
+        plain: Plain,
+        now: Duration,
+        promises: &[Promise],
+    ) -> Result<(), Broken> {
+        let bound = promises.iter().find_map(|promise| match promise {
+            Promise::Served(bound) => Some(*bound),
+            _ => None,
+        });
+        let Some(bound) = bound else {
+            return Ok(());
+        };
+        let someone_waits = clients
+            .iter()
+            .any(|client| client.waits() && !client.is_stopped);
+        let is_used =
+            clients.iter().any(|client| client.has_command) || matches!(plain, Plain::Holds(_));
+        if is_used || !someone_waits {
+            self.idle_since = None;
+            return Ok(());
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        if now.saturating_sub(since) > bound {
+            return Err(Broken {
+                promise: Promise::Served(bound),
+                what: format!("nobody has the lock since {since:?}, and somebody waits"),
+                is_fenced: false,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A field of a hash; empty where there is none.
+fn field(data: &Data, key: &[u8], field: &[u8]) -> String {
+    // Looked at when nothing that is wanted has an expiry near.
+    let entry = data.get(0, key).map(|entry| &*entry.content);
+    match entry {
+        Some(Content::Hash(fields)) => fields.get(field).map_or(String::new(), |value| {
+            String::from_utf8_lossy(value).into_owned()
+        }),
+        _ => String::new(),
+    }
+}
+
+fn is_member(data: &Data, key: &[u8], member: &[u8]) -> bool {
+    let entry = data.get(0, key).map(|entry| &*entry.content);
+    matches!(entry, Some(Content::Sorted(members)) if members.iter().any(|(_, own)| own == member))
+}

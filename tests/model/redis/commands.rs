@@ -1,0 +1,779 @@
+//! The commands that the scripts call, and those of plain clients, each as far as they are used: what they
+//! answer, what they refuse and what they change is as in Redis 7.0.
+
+use redis::Value;
+
+use super::data::{Bytes, Content, Data, Score};
+use super::{Evaluated, Moment};
+
+/// A command in progress, alone or with others of a script.
+#[derive(Debug)]
+pub struct Run {
+    pub data: Data,
+    pub moment: Moment,
+    pub published: Vec<(Bytes, Bytes)>,
+    pub heard: Vec<(Bytes, Bytes)>,
+    pub writes: usize,
+    pub calls: usize,
+    pub is_script: bool,
+    /// A write command was let through, whatever it changed: after that a full server lets all through.
+    wrote: bool,
+}
+
+/// An answer, or the text of an error.
+type Answer = Result<Value, String>;
+
+struct Command {
+    name: &'static str,
+    /// How many words it has, itself included; negative: at least that many.
+    words: i64,
+    /// Whether it writes, and whether it may need memory for that.
+    writes: Option<Needs>,
+    run: fn(&mut Run, &[Bytes]) -> Answer,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Memory,
+    Nothing,
+}
+
+const fn reads(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> Answer) -> Command {
+    Command {
+        name,
+        words,
+        writes: None,
+        run,
+    }
+}
+
+const fn adds(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> Answer) -> Command {
+    Command {
+        name,
+        words,
+        writes: Some(Needs::Memory),
+        run,
+    }
+}
+
+const fn changes(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> Answer) -> Command {
+    Command {
+        name,
+        words,
+        writes: Some(Needs::Nothing),
+        run,
+    }
+}
+
+/// In alphabetical order.
+static COMMANDS: [Command; 31] = [
+    changes("DEL", -2, Run::del),
+    reads("EXISTS", -2, Run::exists),
+    changes("FLUSHALL", -1, Run::flushall),
+    reads("GET", 2, Run::get),
+    reads("GETRANGE", 4, Run::getrange),
+    changes("HDEL", -3, Run::hdel),
+    reads("HEXISTS", 3, Run::hexists),
+    reads("HGET", 3, Run::hget),
+    reads("HGETALL", 2, Run::hgetall),
+    reads("HMGET", -3, Run::hmget),
+    adds("HSET", -4, Run::hset),
+    reads("HVALS", 2, Run::hvals),
+    reads("INFO", -1, Run::info),
+    adds("LPUSH", -3, Run::lpush),
+    reads("LRANGE", 4, Run::lrange),
+    changes("LTRIM", 4, Run::ltrim),
+    changes("PEXPIRE", -3, Run::pexpire),
+    reads("PTTL", 2, Run::pttl),
+    reads("PUBLISH", 3, Run::publish),
+    adds("SET", -3, Run::set),
+    reads("SPUBLISH", 3, Run::spublish),
+    reads("TIME", 1, Run::time),
+    reads("TYPE", 2, Run::kind),
+    adds("ZADD", -4, Run::zadd),
+    reads("ZCARD", 2, Run::zcard),
+    reads("ZRANGE", -4, Run::zrange),
+    reads("ZRANGEBYSCORE", -4, Run::zrangebyscore),
+    reads("ZRANK", 3, Run::zrank),
+    changes("ZREM", -3, Run::zrem),
+    changes("ZREMRANGEBYSCORE", 4, Run::zremrangebyscore),
+    reads("ZSCORE", 3, Run::zscore),
+];
+
+/// The names of all commands that the fake has.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().map(|command| command.name)
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+const NO_FLOAT: &str = "ERR value is not a valid float";
+const NO_BOUND: &str = "ERR min or max is not a float";
+const SYNTAX: &str = "ERR syntax error";
+const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+const DENIED: &str = "ERR The user executing the script can't run this command or subcommand";
+
+#[allow(clippy::unnecessary_wraps)] // All commands have one shape.
+impl Run {
+    /// What has expired is deleted first, as a server may do at any time.
+    pub fn new(mut data: Data, moment: Moment, is_script: bool) -> Self {
+        data.forget_expired(moment.now_ms());
+        Self {
+            data,
+            moment,
+            published: Vec::new(),
+            heard: Vec::new(),
+            writes: 0,
+            calls: 0,
+            is_script,
+            wrote: false,
+        }
+    }
+
+    /// Carries a command out, if the server would.
+    pub fn call(&mut self, words: &[Bytes]) -> Value {
+        self.calls += 1;
+        self.answer(words).unwrap_or_else(|text| error(&text))
+    }
+
+    fn answer(&mut self, words: &[Bytes]) -> Answer {
+        let name = words.first().map(|name| name.to_ascii_uppercase());
+        let name = name.unwrap_or_default();
+        let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name));
+        let Ok(command) = found.map(|at| &COMMANDS[at]) else {
+            return Err(self.unknown(words));
+        };
+        let count = i64::try_from(words.len()).unwrap();
+        if count != command.words && (command.words > 0 || count < -command.words) {
+            return Err(if self.is_script {
+                "ERR Wrong number of args calling Redis command from script".into()
+            } else {
+                wrong_number(command.name)
+            });
+        }
+        if self.moment.denied.contains(command.name) {
+            let name = command.name.to_lowercase();
+            return Err(if self.is_script {
+                DENIED.into()
+            } else {
+                format!("NOPERM this user has no permissions to run the '{name}' command")
+            });
+        }
+        if let Some(needs) = command.writes {
+            if let Some(why) = self.moment.refuses_writes {
+                return Err(why.into());
+            }
+            if self.moment.is_full && needs == Needs::Memory && !self.wrote {
+                return Err(FULL.into());
+            }
+            self.wrote = self.is_script;
+        }
+        (command.run)(self, &words[1..])
+    }
+
+    fn unknown(&self, words: &[Bytes]) -> String {
+        if self.is_script {
+            "ERR Unknown Redis command called from script".into()
+        } else {
+            let name = String::from_utf8_lossy(words.first().map_or(b"", |name| name));
+            format!("ERR unknown command '{name}'")
+        }
+    }
+
+    fn now(&self) -> i64 {
+        self.moment.now_ms()
+    }
+
+    fn content(&self, key: &[u8]) -> Option<&Content> {
+        self.data.get(self.now(), key).map(|entry| &*entry.content)
+    }
+
+    // Keys.
+
+    fn del(&mut self, keys: &[Bytes]) -> Answer {
+        let now = self.now();
+        let deleted = keys.iter().filter(|key| self.data.remove(now, key)).count();
+        self.writes += usize::from(deleted > 0);
+        Ok(count(deleted))
+    }
+
+    fn exists(&mut self, keys: &[Bytes]) -> Answer {
+        Ok(count(
+            keys.iter()
+                .filter(|key| self.content(key).is_some())
+                .count(),
+        ))
+    }
+
+    fn flushall(&mut self, words: &[Bytes]) -> Answer {
+        let is_how = |word: &Bytes| [&b"SYNC"[..], b"ASYNC"].contains(&&*word.to_ascii_uppercase());
+        if words.len() > 1 || !words.iter().all(is_how) {
+            return Err(SYNTAX.into());
+        }
+        self.writes += usize::from(self.data.clear());
+        Ok(Value::Okay)
+    }
+
+    fn kind(&mut self, words: &[Bytes]) -> Answer {
+        let kind = match self.content(&words[0]) {
+            None => "none",
+            Some(Content::Text(_)) => "string",
+            Some(Content::Hash(_)) => "hash",
+            Some(Content::Sorted(_)) => "zset",
+            Some(Content::List(_)) => "list",
+        };
+        Ok(Value::SimpleString(kind.into()))
+    }
+
+    fn pttl(&mut self, words: &[Bytes]) -> Answer {
+        let now = self.now();
+        let left = match self.data.get(now, &words[0]) {
+            None => -2,
+            Some(entry) => entry.expires.map_or(-1, |expires| expires - now),
+        };
+        Ok(Value::Int(left))
+    }
+
+    fn pexpire(&mut self, words: &[Bytes]) -> Answer {
+        if let Some(option) = words.get(2) {
+            let option = String::from_utf8_lossy(option);
+            return Err(format!("ERR Unsupported option {option}"));
+        }
+        let now = self.now();
+        let long = integer(&words[1])?;
+        let until = if long > 0 {
+            long.checked_add(now)
+        } else {
+            Some(long.saturating_add(now))
+        };
+        let until = until.ok_or("ERR invalid expire time in 'pexpire' command")?;
+        let Some(entry) = self.data.entry_mut(now, &words[0]) else {
+            return Ok(Value::Int(0));
+        };
+        entry.expires = Some(until);
+        if until <= now {
+            self.data.remove(i64::MIN, &words[0]);
+        }
+        self.writes += 1;
+        Ok(Value::Int(1))
+    }
+
+    // Strings.
+
+    fn text(&self, key: &[u8]) -> Result<Option<&Bytes>, String> {
+        match self.content(key) {
+            None => Ok(None),
+            Some(Content::Text(text)) => Ok(Some(text)),
+            Some(_) => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    fn get(&mut self, words: &[Bytes]) -> Answer {
+        Ok(bulk_or_nil(self.text(&words[0])?))
+    }
+
+    fn getrange(&mut self, words: &[Bytes]) -> Answer {
+        let (first, last) = (integer(&words[1])?, integer(&words[2])?);
+        let text = self.text(&words[0])?.map_or(&b""[..], |text| text);
+        Ok(bulk(&text[range(first, last, text.len())]))
+    }
+
+    fn set(&mut self, words: &[Bytes]) -> Answer {
+        let now = self.now();
+        let (mut expires, mut keeps, mut only_new, mut only_old) = (None, false, false, false);
+        let mut options = words[2..].iter();
+        while let Some(option) = options.next() {
+            match &option.to_ascii_uppercase()[..] {
+                b"NX" if !only_old => only_new = true,
+                b"XX" if !only_new => only_old = true,
+                b"KEEPTTL" if expires.is_none() => keeps = true,
+                unit @ (b"PX" | b"EX" | b"PXAT") if expires.is_none() && !keeps => {
+                    expires = Some((unit.to_vec(), options.next().ok_or(SYNTAX)?));
+                }
+                _ => return Err(SYNTAX.into()),
+            }
+        }
+        let mut expires = match expires {
+            None => None,
+            Some((unit, number)) => Some(expiry(&unit, integer(number)?, now)?),
+        };
+        let before = self.data.get(now, &words[0]);
+        if (only_new && before.is_some()) || (only_old && before.is_none()) {
+            return Ok(Value::Nil);
+        }
+        if keeps {
+            expires = before.and_then(|entry| entry.expires);
+        }
+        let content = Content::Text(words[1].clone());
+        self.data.insert(&words[0], content, expires);
+        self.writes += 1;
+        Ok(Value::Okay)
+    }
+
+    // Hashes.
+
+    fn fields(
+        &self,
+        key: &[u8],
+    ) -> Result<Option<&std::collections::BTreeMap<Bytes, Bytes>>, String> {
+        match self.content(key) {
+            None => Ok(None),
+            Some(Content::Hash(fields)) => Ok(Some(fields)),
+            Some(_) => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    fn hset(&mut self, words: &[Bytes]) -> Answer {
+        if words.len().is_multiple_of(2) {
+            return Err(wrong_number("HSET"));
+        }
+        self.fields(&words[0])?;
+        let now = self.now();
+        let content = self.data.get_or_insert(now, &words[0], || {
+            Content::Hash(std::collections::BTreeMap::new())
+        });
+        let Content::Hash(fields) = content else {
+            return Err(WRONG_TYPE.into());
+        };
+        let mut added = 0;
+        for pair in words[1..].chunks_exact(2) {
+            let before = fields.insert(pair[0].clone(), pair[1].clone());
+            added += usize::from(before.is_none());
+        }
+        self.writes += 1;
+        Ok(count(added))
+    }
+
+    fn hget(&mut self, words: &[Bytes]) -> Answer {
+        let fields = self.fields(&words[0])?;
+        Ok(bulk_or_nil(fields.and_then(|fields| fields.get(&words[1]))))
+    }
+
+    fn hmget(&mut self, words: &[Bytes]) -> Answer {
+        let fields = self.fields(&words[0])?;
+        let value = |name| bulk_or_nil(fields.and_then(|fields| fields.get(name)));
+        Ok(Value::Array(words[1..].iter().map(value).collect()))
+    }
+
+    fn hexists(&mut self, words: &[Bytes]) -> Answer {
+        let fields = self.fields(&words[0])?;
+        Ok(count(usize::from(
+            fields.is_some_and(|fields| fields.contains_key(&words[1])),
+        )))
+    }
+
+    fn hgetall(&mut self, words: &[Bytes]) -> Answer {
+        let pairs = self.fields(&words[0])?.into_iter().flatten();
+        Ok(Value::Array(
+            pairs
+                .flat_map(|(name, value)| [bulk(name), bulk(value)])
+                .collect(),
+        ))
+    }
+
+    fn hvals(&mut self, words: &[Bytes]) -> Answer {
+        let fields = self.fields(&words[0])?;
+        let values = fields.into_iter().flat_map(|fields| fields.values());
+        Ok(Value::Array(values.map(|value| bulk(value)).collect()))
+    }
+
+    fn hdel(&mut self, words: &[Bytes]) -> Answer {
+        if self.fields(&words[0])?.is_none() {
+            return Ok(Value::Int(0));
+        }
+        let now = self.now();
+        let Some(Content::Hash(fields)) = self.data.get_mut(now, &words[0]) else {
+            return Ok(Value::Int(0));
+        };
+        let removed = words[1..]
+            .iter()
+            .filter(|name| fields.remove(*name).is_some())
+            .count();
+        self.data.tidy(&words[0]);
+        self.writes += usize::from(removed > 0);
+        Ok(count(removed))
+    }
+
+    // Sorted sets.
+
+    fn members(&self, key: &[u8]) -> Result<&[(Score, Bytes)], String> {
+        match self.content(key) {
+            None => Ok(&[]),
+            Some(Content::Sorted(members)) => Ok(members),
+            Some(_) => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    fn zadd(&mut self, words: &[Bytes]) -> Answer {
+        if words.len().is_multiple_of(2) {
+            return Err(SYNTAX.into());
+        }
+        let pairs = words[1..].chunks_exact(2);
+        let pairs: Vec<(Score, &Bytes)> = pairs
+            .map(|pair| Ok((Score::new(float(&pair[0]).ok_or(NO_FLOAT)?), &pair[1])))
+            .collect::<Result<_, String>>()?;
+        self.members(&words[0])?;
+        let now = self.now();
+        let content = self
+            .data
+            .get_or_insert(now, &words[0], || Content::Sorted(Vec::new()));
+        let Content::Sorted(members) = content else {
+            return Err(WRONG_TYPE.into());
+        };
+        let (mut added, mut changed) = (0, false);
+        for (score, member) in pairs {
+            let before = members.iter().position(|(_, other)| other == member);
+            match before {
+                Some(at) if members[at].0 == score => continue,
+                Some(at) => drop(members.remove(at)),
+                None => added += 1,
+            }
+            changed = true;
+            let new = (score, member.clone());
+            let at = members.partition_point(|other| *other < new);
+            members.insert(at, new);
+        }
+        self.writes += usize::from(changed);
+        Ok(count(added))
+    }
+
+    fn zrem(&mut self, words: &[Bytes]) -> Answer {
+        self.remove_members(&words[0], |(_, member)| words[1..].contains(member))
+    }
+
+    fn zremrangebyscore(&mut self, words: &[Bytes]) -> Answer {
+        let between = between(&words[1], &words[2])?;
+        self.remove_members(&words[0], |(score, _)| between(score.get()))
+    }
+
+    fn remove_members(&mut self, key: &[u8], goes: impl Fn(&(Score, Bytes)) -> bool) -> Answer {
+        if !self.members(key)?.iter().any(&goes) {
+            return Ok(Value::Int(0));
+        }
+        let now = self.now();
+        let Some(Content::Sorted(members)) = self.data.get_mut(now, key) else {
+            return Ok(Value::Int(0));
+        };
+        let before = members.len();
+        members.retain(|member| !goes(member));
+        let removed = before - members.len();
+        self.data.tidy(key);
+        self.writes += 1;
+        Ok(count(removed))
+    }
+
+    fn zcard(&mut self, words: &[Bytes]) -> Answer {
+        Ok(count(self.members(&words[0])?.len()))
+    }
+
+    fn zscore(&mut self, words: &[Bytes]) -> Answer {
+        let members = self.members(&words[0])?;
+        let found = members.iter().find(|(_, member)| *member == words[1]);
+        Ok(found.map_or(Value::Nil, |(score, _)| bulk(score_text(*score).as_bytes())))
+    }
+
+    fn zrank(&mut self, words: &[Bytes]) -> Answer {
+        let members = self.members(&words[0])?;
+        let found = members.iter().position(|(_, member)| *member == words[1]);
+        Ok(found.map_or(Value::Nil, count))
+    }
+
+    fn zrange(&mut self, words: &[Bytes]) -> Answer {
+        let mut with_scores = false;
+        for option in &words[3..] {
+            if !option.eq_ignore_ascii_case(b"WITHSCORES") {
+                return Err(SYNTAX.into());
+            }
+            with_scores = true;
+        }
+        let (first, last) = (integer(&words[1])?, integer(&words[2])?);
+        let members = self.members(&words[0])?;
+        Ok(listed(
+            &members[range(first, last, members.len())],
+            with_scores,
+        ))
+    }
+
+    fn zrangebyscore(&mut self, words: &[Bytes]) -> Answer {
+        let (mut with_scores, mut limit) = (false, None);
+        let mut options = words[3..].iter();
+        while let Some(option) = options.next() {
+            match &option.to_ascii_uppercase()[..] {
+                b"WITHSCORES" => with_scores = true,
+                b"LIMIT" => {
+                    let mut number = || integer(options.next().ok_or(SYNTAX)?);
+                    limit = Some((number()?, number()?));
+                }
+                _ => return Err(SYNTAX.into()),
+            }
+        }
+        let between = between(&words[1], &words[2])?;
+        let members = self.members(&words[0])?.iter();
+        let mut found: Vec<_> = members
+            .filter(|(score, _)| between(score.get()))
+            .cloned()
+            .collect();
+        if let Some((skipped, most)) = limit {
+            // A negative start finds nothing, a negative number of members is no limit.
+            found.drain(
+                ..usize::try_from(skipped)
+                    .unwrap_or(usize::MAX)
+                    .min(found.len()),
+            );
+            found.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        }
+        Ok(listed(&found, with_scores))
+    }
+
+    // Lists.
+
+    fn list(&self, key: &[u8]) -> Result<&[Bytes], String> {
+        match self.content(key) {
+            None => Ok(&[]),
+            Some(Content::List(entries)) => Ok(entries),
+            Some(_) => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    fn lpush(&mut self, words: &[Bytes]) -> Answer {
+        self.list(&words[0])?;
+        let now = self.now();
+        let content = self
+            .data
+            .get_or_insert(now, &words[0], || Content::List(Vec::new()));
+        let Content::List(entries) = content else {
+            return Err(WRONG_TYPE.into());
+        };
+        entries.splice(..0, words[1..].iter().rev().cloned());
+        let length = entries.len();
+        self.writes += 1;
+        Ok(count(length))
+    }
+
+    fn lrange(&mut self, words: &[Bytes]) -> Answer {
+        let (first, last) = (integer(&words[1])?, integer(&words[2])?);
+        let entries = self.list(&words[0])?;
+        let entries = &entries[range(first, last, entries.len())];
+        Ok(Value::Array(
+            entries.iter().map(|entry| bulk(entry)).collect(),
+        ))
+    }
+
+    fn ltrim(&mut self, words: &[Bytes]) -> Answer {
+        let (first, last) = (integer(&words[1])?, integer(&words[2])?);
+        let length = self.list(&words[0])?.len();
+        let kept = range(first, last, length);
+        if kept.len() < length {
+            let now = self.now();
+            if let Some(Content::List(entries)) = self.data.get_mut(now, &words[0]) {
+                *entries = entries[kept].to_vec();
+            }
+            self.data.tidy(&words[0]);
+            self.writes += 1;
+        }
+        Ok(Value::Okay)
+    }
+
+    // The rest.
+
+    fn publish(&mut self, words: &[Bytes]) -> Answer {
+        let heard = self.moment.listeners.get(&words[0]).copied();
+        Ok(self.send(words, heard))
+    }
+
+    fn spublish(&mut self, words: &[Bytes]) -> Answer {
+        let heard = self.moment.shard_listeners.get(&words[0]).copied();
+        Ok(self.send(words, heard))
+    }
+
+    fn send(&mut self, words: &[Bytes], heard: Option<i64>) -> Value {
+        let heard = heard.unwrap_or(0);
+        let message = (words[0].clone(), words[1].clone());
+        if heard > 0 {
+            self.heard.push(message.clone());
+        }
+        self.published.push(message);
+        Value::Int(heard)
+    }
+
+    fn time(&mut self, _words: &[Bytes]) -> Answer {
+        let clock = self.moment.clock_us;
+        let parts = [clock.div_euclid(1_000_000), clock.rem_euclid(1_000_000)];
+        let parts = parts.iter().map(|part| bulk(part.to_string().as_bytes()));
+        Ok(Value::Array(parts.collect()))
+    }
+
+    fn info(&mut self, words: &[Bytes]) -> Answer {
+        let has_server = |section: &Bytes| {
+            let sections = [&b"server"[..], b"default", b"all", b"everything"];
+            sections.contains(&&*section.to_ascii_lowercase())
+        };
+        if !words.is_empty() && !words.iter().any(has_server) {
+            return Ok(bulk(b""));
+        }
+        let second = |clock: i64| clock.div_euclid(1_000_000);
+        let up = second(self.moment.clock_us) - second(self.moment.started_us);
+        let text = format!("# Server\r\nredis_version:7.0.15\r\nuptime_in_seconds:{up}\r\n");
+        Ok(bulk(text.as_bytes()))
+    }
+}
+
+impl Data {
+    /// Carries out a command of a plain client.
+    pub fn command(&mut self, moment: &Moment, words: &[&[u8]]) -> Evaluated {
+        let words: Vec<Bytes> = words.iter().map(|word| word.to_vec()).collect();
+        let mut run = Run::new(std::mem::take(self), moment.clone(), false);
+        let answer = run.call(&words);
+        *self = run.data;
+        Evaluated {
+            answer,
+            published: run.published,
+            heard: run.heard,
+            writes: run.writes,
+            calls: 1,
+        }
+    }
+}
+
+/// The error with this text, as a client gets it.
+pub fn error(text: &str) -> Value {
+    let line = format!("-{}\r\n", text.replace(['\r', '\n'], " "));
+    redis::parse_redis_value(line.as_bytes()).unwrap()
+}
+
+fn wrong_number(name: &str) -> String {
+    let name = name.to_lowercase();
+    format!("ERR wrong number of arguments for '{name}' command")
+}
+
+pub(super) fn bulk(bytes: &[u8]) -> Value {
+    Value::BulkString(bytes.to_vec())
+}
+
+fn bulk_or_nil(bytes: Option<&Bytes>) -> Value {
+    bytes.map_or(Value::Nil, |bytes| bulk(bytes))
+}
+
+fn count(number: usize) -> Value {
+    Value::Int(i64::try_from(number).unwrap())
+}
+
+/// A whole number as Redis takes it: without a sign that says nothing, without leading zeros.
+fn integer(word: &[u8]) -> Result<i64, String> {
+    let number = std::str::from_utf8(word).ok().and_then(|word| {
+        let number: i64 = word.parse().ok()?;
+        (number.to_string() == word).then_some(number)
+    });
+    number.ok_or_else(|| NO_INTEGER.into())
+}
+
+/// A number as Redis takes it, if it is one that a float can be near to.
+fn float(word: &[u8]) -> Option<f64> {
+    let word = std::str::from_utf8(word).ok()?;
+    let number: f64 = word.parse().ok().filter(|number: &f64| !number.is_nan())?;
+    let is_named = word.to_ascii_lowercase().contains("inf");
+    (number.is_finite() || is_named).then_some(number)
+}
+
+/// Whether a score is within two bounds, of which each excludes itself if it begins with a parenthesis.
+fn between(low: &[u8], high: &[u8]) -> Result<impl Fn(f64) -> bool + use<>, String> {
+    let bound = |word: &[u8]| {
+        let (excluded, number) = match word.strip_prefix(b"(") {
+            Some(number) => (true, number),
+            None => (false, word),
+        };
+        // Anything larger than a float counts as infinite here, and nothing as 0.
+        let number = if number.is_empty() { b"0" } else { number };
+        let number = std::str::from_utf8(number).ok()?.parse().ok();
+        let number = number.filter(|number: &f64| !number.is_nan());
+        number.map(|number| (excluded, number))
+    };
+    let low = bound(low).ok_or(NO_BOUND)?;
+    let high = bound(high).ok_or(NO_BOUND)?;
+    Ok(move |score| {
+        let above = if low.0 { score > low.1 } else { score >= low.1 };
+        above
+            && if high.0 {
+                score < high.1
+            } else {
+                score <= high.1
+            }
+    })
+}
+
+/// When a key that is set with this option expires.
+fn expiry(unit: &[u8], number: i64, now: i64) -> Result<i64, String> {
+    let invalid = "ERR invalid expire time in 'set' command";
+    let until = match unit {
+        _ if number <= 0 => None,
+        b"EX" => number.checked_mul(1000).and_then(|ms| ms.checked_add(now)),
+        b"PX" => number.checked_add(now),
+        _ => Some(number),
+    };
+    until.ok_or_else(|| invalid.into())
+}
+
+/// The places from `first` to `last`, the last of them included; negative ones are counted from the end.
+fn range(first: i64, last: i64, length: usize) -> std::ops::Range<usize> {
+    let length = i64::try_from(length).unwrap();
+    let from_start = |place: i64| {
+        if place < 0 {
+            place.saturating_add(length)
+        } else {
+            place
+        }
+    };
+    let (first, last) = (from_start(first).max(0), from_start(last).min(length - 1));
+    if first > last {
+        return 0..0;
+    }
+    usize::try_from(first).unwrap()..usize::try_from(last + 1).unwrap()
+}
+
+fn listed(members: &[(Score, Bytes)], with_scores: bool) -> Value {
+    let mut fields = Vec::new();
+    for (score, member) in members {
+        fields.push(bulk(member));
+        if with_scores {
+            fields.push(bulk(score_text(*score).as_bytes()));
+        }
+    }
+    Value::Array(fields)
+}
+
+fn score_text(score: Score) -> String {
+    number_text(score.get())
+}
+
+/// A number with 17 digits at most, as "%.17g" writes it.
+pub fn number_text(number: f64) -> String {
+    if number.is_infinite() {
+        return if number > 0.0 { "inf" } else { "-inf" }.into();
+    }
+    if number.is_nan() {
+        return if number.is_sign_negative() {
+            "-nan"
+        } else {
+            "nan"
+        }
+        .into();
+    }
+    let text = format!("{number:.16e}");
+    let (digits, exponent) = text.split_once('e').unwrap();
+    let exponent: i32 = exponent.parse().unwrap();
+    if (-4..17).contains(&exponent) {
+        let places = usize::try_from(16 - exponent).unwrap();
+        return shortened(&format!("{number:.places$}")).into();
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", shortened(digits), exponent.abs())
+}
+
+/// Without the zeros that end a fraction.
+fn shortened(digits: &str) -> &str {
+    if digits.contains('.') {
+        digits.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        digits
+    }
+}

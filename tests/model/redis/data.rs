@@ -1,0 +1,184 @@
+//! What a Redis server stores: four types of value, each key with an expiry or none. A copy costs little, as
+//! it shares the values until one of the two changes them, so that a search can keep millions.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+pub type Bytes = Vec<u8>;
+
+/// A score of a sorted set. -0 counts as 0, and no score is NaN, so that all are in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Score(f64);
+
+impl Score {
+    pub fn new(score: f64) -> Self {
+        Self(if score == 0.0 { 0.0 } else { score })
+    }
+
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl PartialEq for Score {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Score {}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl Hash for Score {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
+
+/// The value of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Content {
+    Text(Bytes),
+    Hash(BTreeMap<Bytes, Bytes>),
+    /// By score, then by member.
+    Sorted(Vec<(Score, Bytes)>),
+    /// The head first.
+    List(Vec<Bytes>),
+}
+
+impl Content {
+    /// Redis has no key whose hash, sorted set or list is empty.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(_) => false,
+            Self::Hash(fields) => fields.is_empty(),
+            Self::Sorted(members) => members.is_empty(),
+            Self::List(entries) => entries.is_empty(),
+        }
+    }
+}
+
+/// A key's value, and when it expires, in milliseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub content: Arc<Content>,
+    pub expires: Option<i64>,
+}
+
+/// All keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Data {
+    keys: BTreeMap<Arc<[u8]>, Entry>,
+}
+
+impl Data {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a key with this expiry is there at a moment: also in the last of its milliseconds.
+    fn lasts(entry: &Entry, now_ms: i64) -> bool {
+        entry.expires.is_none_or(|expires| now_ms <= expires)
+    }
+
+    /// What a key has at this moment.
+    pub fn get(&self, now_ms: i64, key: &[u8]) -> Option<&Entry> {
+        self.keys
+            .get(key)
+            .filter(|entry| Self::lasts(entry, now_ms))
+    }
+
+    /// The value of a key that may be changed. The caller calls `tidy` for it afterwards.
+    pub(super) fn get_mut(&mut self, now_ms: i64, key: &[u8]) -> Option<&mut Content> {
+        self.entry_mut(now_ms, key)
+            .map(|entry| Arc::make_mut(&mut entry.content))
+    }
+
+    pub(super) fn entry_mut(&mut self, now_ms: i64, key: &[u8]) -> Option<&mut Entry> {
+        self.keys
+            .get_mut(key)
+            .filter(|entry| Self::lasts(entry, now_ms))
+    }
+
+    /// The value of a key that is created if it isn't there.
+    pub(super) fn get_or_insert(
+        &mut self,
+        now_ms: i64,
+        key: &[u8],
+        new: impl FnOnce() -> Content,
+    ) -> &mut Content {
+        let entry = self.keys.entry(key.into());
+        let entry = entry.or_insert_with(|| Entry {
+            content: Arc::new(Content::Text(Vec::new())),
+            // Over at any moment, so that it is replaced below.
+            expires: Some(i64::MIN),
+        });
+        if !Self::lasts(entry, now_ms) {
+            *entry = Entry {
+                content: Arc::new(new()),
+                expires: None,
+            };
+        }
+        Arc::make_mut(&mut entry.content)
+    }
+
+    pub(super) fn insert(&mut self, key: &[u8], content: Content, expires: Option<i64>) {
+        let content = Arc::new(content);
+        self.keys.insert(key.into(), Entry { content, expires });
+    }
+
+    /// Deletes a key; whether it was there.
+    pub(super) fn remove(&mut self, now_ms: i64, key: &[u8]) -> bool {
+        self.keys
+            .remove(key)
+            .is_some_and(|entry| Self::lasts(&entry, now_ms))
+    }
+
+    /// Deletes a key if nothing is left in it.
+    pub(super) fn tidy(&mut self, key: &[u8]) {
+        if self
+            .keys
+            .get(key)
+            .is_some_and(|entry| entry.content.is_empty())
+        {
+            self.keys.remove(key);
+        }
+    }
+
+    pub(super) fn clear(&mut self) -> bool {
+        let had_any = !self.keys.is_empty();
+        self.keys.clear();
+        had_any
+    }
+
+    /// Deletes what has expired, so that two servers that differ in nothing a client can see are equal.
+    pub fn forget_expired(&mut self, now_ms: i64) {
+        if self.keys.values().any(|entry| !Self::lasts(entry, now_ms)) {
+            self.keys.retain(|_, entry| Self::lasts(entry, now_ms));
+        }
+    }
+
+    /// When keys expire, in milliseconds since 1970: each is there until that millisecond is over.
+    pub fn expiries(&self) -> impl Iterator<Item = (&[u8], i64)> {
+        self.keys
+            .iter()
+            .filter_map(|(key, entry)| Some((&**key, entry.expires?)))
+    }
+
+    /// Every key, also those that have expired and weren't forgotten yet.
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &Entry)> {
+        self.keys.iter().map(|(key, entry)| (&**key, entry))
+    }
+}

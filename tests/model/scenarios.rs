@@ -1,0 +1,563 @@
+//! Who there is, and what may go wrong: each is visited in full, up to its horizon and its number of faults.
+
+use std::io::Write;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::client::{Defects, Setup};
+use super::explore::{Explored, explore, told};
+use super::figure::picture;
+use super::promises::Promise;
+use super::redis::Interpreter;
+use super::simulate::{Mode, Simulation};
+use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
+use crate::lease::Terms;
+use crate::lock::claim::QueueOptions;
+use crate::lock::name::Keys;
+use crate::lock::scripts::{ACQUIRE, FORCE, FREEZE, RELEASE, RENEW, THAW};
+use crate::lock::{Claim, Limit, Lock, Request, Supersede, Token, Who};
+use crate::wait::WaitLimit;
+
+const SECOND: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(3);
+
+fn lock() -> Lock {
+    let name = "deploy".parse().expect("a name");
+    Lock {
+        keys: Keys::new("redlock:", &name),
+        name,
+        history: 20,
+    }
+}
+
+fn who(host: &str) -> Who {
+    Who {
+        host: host.into(),
+        user: "ci".into(),
+        pid: 7,
+        ..Who::default()
+    }
+}
+
+const HOSTS: [&str; 4] = ["one", "two", "three", "four"];
+
+/// The run with this number, as it is by default.
+fn run(number: usize) -> Setup {
+    let host = HOSTS[number];
+    let token = Token::read(format!("{number:032x}:{host}:7").into()).expect("a token");
+    Setup {
+        claim: Claim::resume(lock(), token),
+        wish: Request {
+            who: who(host),
+            ttl: TTL,
+            limit: Limit::EXCLUSIVE,
+            queue: QueueOptions::default(),
+            once_per: Duration::ZERO,
+            repair_ttl: false,
+            restart_grace: Duration::ZERO,
+        },
+        terms: Terms {
+            ttl: TTL,
+            kill_after: Duration::from_millis(500),
+            clock_skew: Duration::ZERO,
+        },
+        limit: WaitLimit::Forever,
+        host,
+        defects: Defects::default(),
+    }
+}
+
+/// Runs that exclude each other, and nothing that goes wrong.
+pub fn rules(name: &'static str, runs: usize) -> Rules {
+    Rules {
+        name,
+        lock: lock(),
+        clients: (0..runs).map(run).collect(),
+        has_plain: false,
+        plain_ttl: Duration::from_secs(2),
+        deeds: Vec::new(),
+        may_interrupt: false,
+        keeps_strays: true,
+        are_alike: true,
+        nodes: vec![0],
+        sync: Sync::None,
+        kinds: Vec::new(),
+        victims: runs,
+        faults: 0,
+        horizon: 4 * SECOND,
+        promises: vec![
+            Promise::OneLease,
+            Promise::EndsWithLease,
+            Promise::FenceGrows,
+        ],
+        replaced: Vec::new(),
+        interpreter: Interpreter::new(),
+    }
+}
+
+/// A visit of all states of a scenario, or of the first `most`.
+struct Visit {
+    start: World,
+    explored: Explored,
+    line: String,
+}
+
+fn visit(rules: Rules, most: usize) -> Visit {
+    let began = Instant::now();
+    let start = World::new(&Rc::new(rules));
+    let explored = explore(start.clone(), most);
+    let rules = &start.rules;
+    let line = format!(
+        "{:<48} {} runs, {} faults, {:>4.1} s: {:>9} states, {:>3} steps deep, {}",
+        rules.name,
+        rules.clients.len(),
+        rules.faults,
+        rules.horizon.as_secs_f64(),
+        explored.states,
+        explored.depth,
+        if explored.broken.is_some() {
+            "broken"
+        } else if explored.is_exhausted {
+            "all of them"
+        } else {
+            "the nearest ones"
+        },
+    );
+    let took = began.elapsed().as_secs_f64();
+    writeln!(std::io::stderr(), "{line} ({took:.1} s)").expect("stderr");
+    Visit {
+        start,
+        explored,
+        line,
+    }
+}
+
+impl Visit {
+    /// What was broken, and the steps to it.
+    fn told(&self) -> String {
+        let Some((broken, way)) = &self.explored.broken else {
+            return format!("{}: nothing broken", self.line);
+        };
+        let told = told(self.start.clone(), way);
+        format!("{}\n{broken}, in {} steps:\n{told}", self.line, way.len())
+    }
+}
+
+/// What happens to processes and messages, all data being kept.
+const USUAL: [Kind; 7] = [
+    Kind::Cut,
+    Kind::Messages,
+    Kind::Repeat,
+    Kind::Late,
+    Kind::Kill,
+    Kind::Vanish,
+    Kind::Stop,
+];
+
+/// All that happens to a run that waits or holds, beside a client of another program.
+fn two_runs_and_a_plain_client() -> Rules {
+    Rules {
+        has_plain: true,
+        kinds: USUAL.to_vec(),
+        faults: 1,
+        ..rules("two runs and a plain client", 2)
+    }
+}
+
+/// With more faults at once.
+fn two_runs() -> Rules {
+    Rules {
+        kinds: USUAL.to_vec(),
+        faults: 2,
+        ..rules("two runs", 2)
+    }
+}
+
+/// Users end runs while they wait.
+fn two_runs_that_are_interrupted() -> Rules {
+    Rules {
+        may_interrupt: true,
+        kinds: USUAL.to_vec(),
+        faults: 1,
+        ..rules("two runs, interrupted", 2)
+    }
+}
+
+fn three_runs() -> Rules {
+    Rules {
+        kinds: USUAL.to_vec(),
+        faults: 1,
+        ..rules("three runs", 3)
+    }
+}
+
+/// Somebody else's writes, or a restart without data, may take a lock from its holder: then two commands may
+/// run until the first one learns of it. Their fences still grow, and each ends with its lease.
+fn lost_data() -> Rules {
+    Rules {
+        kinds: vec![Kind::Delete, Kind::Restart, Kind::Cut],
+        faults: 1,
+        promises: vec![Promise::EndsWithLease, Promise::FenceGrows],
+        ..rules("keys are deleted, and the server restarts empty", 2)
+    }
+}
+
+/// A server's clock that is set moves the ends of all leases that it counts.
+fn set_clock() -> Rules {
+    Rules {
+        kinds: vec![Kind::SetClock(3_600_000), Kind::SetClock(1500)],
+        faults: 1,
+        promises: vec![Promise::EndsWithLease, Promise::FenceGrows],
+        ..rules("the server's clock is set", 2)
+    }
+}
+
+fn shared() -> Rules {
+    let mut rules = Rules {
+        kinds: USUAL.to_vec(),
+        faults: 1,
+        are_alike: false,
+        promises: vec![Promise::OneLease, Promise::EndsWithLease],
+        ..rules("two readers and a writer", 3)
+    };
+    for reader in &mut rules.clients[..2] {
+        reader.wish.limit = Limit::SHARED;
+    }
+    rules
+}
+
+/// A person freezes the lock, and thaws it.
+fn frozen() -> Rules {
+    let lock = lock();
+    let json = serde_json::to_vec(&who("desk")).expect("JSON");
+    let freeze = lock.call(&FREEZE, vec![b"2000".to_vec(), json]);
+    let thaw = lock.call(&THAW, Vec::new());
+    let mut rules = rules("a freeze", 2);
+    rules.deeds = vec![
+        Deed {
+            name: "a person freezes the lock for 2 s",
+            call: freeze,
+        },
+        Deed {
+            name: "a person thaws it",
+            call: thaw,
+        },
+    ];
+    rules.kinds = MESSAGES.to_vec();
+    rules.faults = 1;
+    rules.horizon = 3 * SECOND;
+    rules.promises.push(Promise::FreezeHolds);
+    rules
+}
+
+/// A person frees the lock: until its run learns of that, two commands may run.
+fn forced() -> Rules {
+    let lock = lock();
+    let json = serde_json::to_vec(&who("desk")).expect("JSON");
+    let force = lock.call(&FORCE, vec![Vec::new(), json]);
+    let mut rules = rules("a release by force", 2);
+    rules.deeds = vec![Deed {
+        name: "a person frees the lock",
+        call: force,
+    }];
+    rules.kinds = MESSAGES.to_vec();
+    rules.faults = 1;
+    rules.promises = vec![Promise::EndsWithLease, Promise::FenceGrows];
+    rules
+}
+
+/// What may go wrong with messages alone.
+const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::Messages, Kind::Repeat, Kind::Late];
+
+fn superseded() -> Rules {
+    let mut rules = rules("a run that supersedes", 3);
+    rules.are_alike = false;
+    rules.clients[2].wish.queue.supersede = Supersede::Waiters;
+    rules.kinds = MESSAGES.to_vec();
+    rules.faults = 1;
+    rules.promises.push(Promise::SupersedeHolds);
+    rules
+}
+
+fn once() -> Rules {
+    let mut rules = rules("once per hour", 2);
+    for run in &mut rules.clients {
+        run.wish.once_per = 3600 * SECOND;
+    }
+    rules.kinds = USUAL.to_vec();
+    rules.faults = 1;
+    rules.promises.push(Promise::OnceHolds);
+    rules
+}
+
+/// What a dead holder leaves ends with its lease; a waiter that doesn't take what it got has 5 s for it, and
+/// the next one asks with its heartbeat.
+fn served() -> Rules {
+    let mut rules = rules("a free lock is granted", 2);
+    rules.kinds = USUAL.to_vec();
+    rules.faults = 1;
+    rules.horizon = 14 * SECOND;
+    rules.promises = vec![Promise::Served(TTL + 8 * SECOND)];
+    rules
+}
+
+/// Waiters that were killed are passed over at once.
+fn dead_waiters() -> Rules {
+    let mut rules = rules("killed waiters are passed over", 3);
+    rules.kinds = vec![Kind::KillWaiter];
+    // Else a dead one may be granted the lock by what it had asked.
+    rules.keeps_strays = false;
+    rules.faults = 1;
+    rules.promises = vec![Promise::Served(SECOND)];
+    rules
+}
+
+/// By how much the clocks of the servers differ, at most.
+const SKEW: Duration = Duration::from_secs(1);
+
+/// A primary with two replicas, one of which follows it with any part of what it wrote; with `--sync all` only
+/// with what was confirmed.
+fn failover(sync: Sync) -> Rules {
+    let mut rules = rules("a failover", 2);
+    for run in &mut rules.clients {
+        run.wish.ttl = 5 * SECOND;
+        run.terms.ttl = 5 * SECOND;
+        run.terms.clock_skew = SKEW;
+    }
+    rules.nodes = vec![0, 1000, -1000];
+    rules.sync = sync;
+    rules.kinds = vec![Kind::FailOver];
+    rules.faults = 1;
+    rules.horizon = 6 * SECOND;
+    rules
+}
+
+/// The same with a second fault.
+fn failover_and_more() -> Rules {
+    let mut rules = failover(Sync::All);
+    rules.name = "a failover and another fault";
+    rules.kinds = vec![Kind::FailOver, Kind::Cut, Kind::Late, Kind::Kill];
+    rules.faults = 2;
+    rules
+}
+
+/// All that has to hold, in the sizes that are visited in full.
+fn all() -> Vec<Rules> {
+    vec![
+        dead_waiters(),
+        failover(Sync::All),
+        set_clock(),
+        frozen(),
+        forced(),
+        lost_data(),
+        once(),
+        two_runs_that_are_interrupted(),
+        superseded(),
+        served(),
+        failover_and_more(),
+        two_runs_and_a_plain_client(),
+        three_runs(),
+        shared(),
+        two_runs(),
+    ]
+}
+
+/// A script with something else in place of a part of it.
+fn with(script: &'static str, changes: &[(&str, &str)]) -> &'static str {
+    let mut source = script.to_owned();
+    for (part, other) in changes {
+        assert!(source.contains(part), "{part} isn't in the script");
+        source = source.replace(part, other);
+    }
+    source.leak()
+}
+
+/// Something that is made wrong on purpose.
+struct Defect {
+    name: &'static str,
+    rules: Rules,
+    /// The promise that it breaks.
+    promise: Promise,
+    /// It is found within a second or so.
+    is_near: bool,
+}
+
+fn defects() -> Vec<Defect> {
+    let blind = Rules {
+        replaced: vec![(RELEASE.hash, "redis.call('DEL', KEYS[1]) return {1}")],
+        has_plain: true,
+        kinds: vec![Kind::Stop],
+        faults: 1,
+        ..rules("a release that doesn't check the token", 2)
+    };
+    let mut from_reply = Rules {
+        kinds: vec![Kind::Late],
+        victims: 1,
+        faults: 2,
+        ..rules("a lease counted from the reply", 2)
+    };
+    for run in &mut from_reply.clients {
+        run.defects.deadline_from_reply = true;
+    }
+    let recreates = "redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[5]) return {1, tonumber(ARGV[5]), 1, 1, 1, false}";
+    let renewal = Rules {
+        replaced: vec![(RENEW.hash, recreates)],
+        has_plain: true,
+        kinds: vec![Kind::Stop],
+        faults: 1,
+        ..rules("a renewal that creates the lock again", 2)
+    };
+    let is_ignored = ("if heard == 0 then slot = nil end", "");
+    let unheard = Rules {
+        replaced: vec![
+            (ACQUIRE.hash, with(ACQUIRE.source, &[is_ignored])),
+            (
+                RELEASE.hash,
+                with(
+                    RELEASE.source,
+                    &[is_ignored, ("or heard == 0 then", "then")],
+                ),
+            ),
+        ],
+        name: "PUBLISH's result is ignored",
+        ..dead_waiters()
+    };
+    let one_of_two = Rules {
+        name: "--sync 1 of two replicas",
+        promises: vec![Promise::OneLease],
+        ..failover(Sync::AtLeast(1))
+    };
+    let mut no_margin = Rules {
+        name: "no margin for the clocks of the servers",
+        kinds: vec![Kind::FailOver, Kind::Late],
+        victims: 1,
+        faults: 2,
+        promises: vec![Promise::OneLease],
+        ..failover(Sync::All)
+    };
+    for run in &mut no_margin.clients {
+        run.terms.clock_skew = Duration::ZERO;
+    }
+    let mut published = Rules {
+        kinds: vec![Kind::Late],
+        victims: 1,
+        faults: 1,
+        promises: vec![Promise::OneCommand],
+        ..rules("the command isn't stopped when its lease ends", 2)
+    };
+    for run in &mut published.clients {
+        run.defects.is_never_stopped = true;
+    }
+    let defect = |name, rules, promise, is_near| Defect {
+        name,
+        rules,
+        promise,
+        is_near,
+    };
+    let one = Promise::OneLease;
+    vec![
+        defect("release without a look at the token", blind, one, true),
+        defect("lease counted from the reply", from_reply, one, false),
+        defect("renewal that creates a lock", renewal, one, true),
+        defect(
+            "nobody heard the grant",
+            unheard,
+            Promise::Served(SECOND),
+            true,
+        ),
+        defect("--sync 1 of two replicas", one_of_two, one, true),
+        defect("no margin for other clocks", no_margin, one, false),
+        defect(
+            "command that outlives its lease",
+            published,
+            Promise::OneCommand,
+            false,
+        ),
+    ]
+}
+
+/// A process that is stopped can't stop its command: only the fence keeps that from doing harm.
+fn stopped() -> Rules {
+    Rules {
+        kinds: vec![Kind::Stop],
+        faults: 1,
+        promises: vec![Promise::OneCommand],
+        ..rules("redlock, stopped for longer than its lease", 2)
+    }
+}
+
+/// Whether all that has to hold holds with these scripts in place of those that are shipped, near the start and
+/// in some minutes of virtual time; else what doesn't.
+pub fn check(replaced: &Replaced) -> Result<(), String> {
+    for mut rules in all() {
+        rules.replaced.clone_from(replaced);
+        let explored = explore(World::new(&Rc::new(rules)), 400);
+        if let Some((broken, _)) = explored.broken {
+            return Err(broken.to_string());
+        }
+    }
+    for (seed, mode) in [(1, Mode::Kept), (2, Mode::Lost), (3, Mode::Kept)] {
+        Simulation::new(seed, mode, replaced.clone()).run(10)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn scripts_that_break_a_promise_are_told_from_those_that_are_shipped() {
+    assert_eq!(check(&Vec::new()), Ok(()));
+    let blind = (RELEASE.hash, "redis.call('DEL', KEYS[1]) return {1}");
+    check(&vec![blind]).expect_err("a release that doesn't look at the token");
+}
+
+fn number(name: &str) -> Option<usize> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().expect("a number"))
+}
+
+#[test]
+fn the_promises_hold_in_all_states() {
+    // Without the variable only what is near the start is visited.
+    let most = number("MODEL_STATES").unwrap_or(400);
+    let only = std::env::var("MODEL_ONLY").unwrap_or_default();
+    let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
+    let visits = chosen.map(|rules| visit(rules, most));
+    let broken: Vec<String> = visits
+        .filter(|visit| visit.explored.broken.is_some())
+        .map(|visit| visit.told())
+        .collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n\n"));
+}
+
+#[test]
+fn what_is_made_wrong_on_purpose_is_found() {
+    let most = number("MODEL_STATES").unwrap_or(20_000);
+    let is_whole = number("MODEL_STATES").is_some();
+    for defect in defects() {
+        if is_whole || defect.is_near {
+            let visit = visit(defect.rules, most);
+            let broken = visit.explored.broken.as_ref();
+            let found = broken.map(|(broken, _)| broken.promise);
+            assert_eq!(
+                found,
+                Some(defect.promise),
+                "{}: {}",
+                defect.name,
+                visit.told()
+            );
+            let (broken, way) = broken.expect("it was found");
+            let line = format!("{}: found in {} steps: {broken}", defect.name, way.len());
+            let picture = picture(visit.start.clone(), way);
+            writeln!(std::io::stderr(), "  {line}\n{picture}").expect("stderr");
+        }
+    }
+}
+
+#[test]
+fn a_command_whose_redlock_is_stopped_may_outlive_its_lease_and_then_has_the_smaller_fence() {
+    let visit = visit(stopped(), 20_000);
+    let (broken, way) = visit.explored.broken.as_ref().expect("two commands");
+    assert_eq!(broken.promise, Promise::OneCommand);
+    assert!(broken.is_fenced, "{}", visit.told());
+    let picture = picture(visit.start.clone(), way);
+    writeln!(std::io::stderr(), "  {broken}, fenced\n{picture}").expect("stderr");
+}

@@ -1,0 +1,407 @@
+//! Long runs in virtual time: holders and waiters that come and go for hours, while processes are killed,
+//! stopped and suspended, connections break, the server is slow, restarts, loses its data, and has its clock
+//! set. All of a run is drawn from its seed: the same seed does the same, to the byte.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::client::{Client, Stage};
+use super::network::Delay;
+use super::promises::{Broken, Promise};
+use super::scenarios;
+use super::world::{Plain, Replaced, Step, World};
+use crate::lock::{Claim, Limit, Supersede, Token};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Numbers that follow from a seed, by `SplitMix64`.
+#[derive(Clone)]
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(most).expect("a size")).expect("a size")
+    }
+
+    fn one_in(&mut self, many: usize) -> bool {
+        self.below(many) == 0
+    }
+
+    /// A time up to `most`; short ones are likelier.
+    fn time(&mut self, most: Duration) -> Duration {
+        let share = |dice: &mut Self| u32::try_from(dice.below(1000)).expect("small");
+        let (a, b) = (share(self), share(self));
+        most * a / 1000 * b / 1000 + Duration::from_millis(1)
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+/// What may happen in a run, besides the usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing is lost, and no clock is set.
+    Kept,
+    /// Keys are deleted, the server restarts empty, its clock is set.
+    Lost,
+}
+
+/// How a run went.
+#[derive(Debug, Default)]
+pub struct Simulated {
+    pub steps: u64,
+    /// Commands that were started.
+    pub holds: u64,
+    pub faults: u64,
+    /// The longest time that a lock was free, or held by nobody alive, while somebody waited.
+    pub longest_idle: Duration,
+    /// A number for all that happened.
+    pub digest: u64,
+}
+
+pub struct Simulation {
+    world: World,
+    dice: Dice,
+    mode: Mode,
+    agenda: VecDeque<(Duration, Deed)>,
+    /// How many runs there were.
+    runs: usize,
+    last: VecDeque<String>,
+    done: Simulated,
+    hasher: DefaultHasher,
+    idle_since: Option<Duration>,
+}
+
+/// What is to come at a time.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Start(usize),
+    End(usize),
+    Interrupt(usize),
+    Resume(usize),
+    LetThrough(usize),
+    Plain,
+    Fault,
+}
+
+/// How many runs there are at a time.
+const RUNS: usize = 4;
+
+/// How many of the last steps a failure shows.
+const SHOWN: usize = 120;
+
+impl Simulation {
+    pub fn new(seed: u64, mode: Mode, replaced: Replaced) -> Self {
+        let mut rules = scenarios::rules("simulated", RUNS);
+        rules.replaced = replaced;
+        rules.horizon = Duration::MAX;
+        rules.faults = u8::MAX;
+        rules.promises = match mode {
+            Mode::Kept => vec![
+                Promise::OneLease,
+                Promise::EndsWithLease,
+                Promise::FenceGrows,
+            ],
+            Mode::Lost => vec![Promise::EndsWithLease],
+        };
+        let world = World::new(&Rc::new(rules));
+        let mut simulation = Self {
+            world,
+            dice: Dice(seed),
+            mode,
+            agenda: VecDeque::new(),
+            runs: 0,
+            last: VecDeque::new(),
+            done: Simulated::default(),
+            hasher: DefaultHasher::new(),
+            idle_since: None,
+        };
+        for c in 0..RUNS {
+            simulation.come_again(c);
+        }
+        simulation.plan(10 * SECOND, Deed::Plain);
+        simulation.plan(20 * SECOND, Deed::Fault);
+        simulation
+    }
+
+    /// Plans something for some time from now.
+    fn plan(&mut self, within: Duration, deed: Deed) {
+        let at = self.world.now + self.dice.time(within);
+        let place = self.agenda.partition_point(|(other, _)| *other <= at);
+        self.agenda.insert(place, (at, deed));
+    }
+
+    /// A run that is over is followed by another one, with other options.
+    fn come_again(&mut self, c: usize) {
+        self.runs += 1;
+        let mut setup = (*self.world.clients[c].setup).clone();
+        let token = format!("{:032x}:{}:{}", self.runs, setup.host, self.runs);
+        let token = Token::read(token.into()).expect("a token");
+        setup.claim = Claim::resume(self.world.rules.lock.clone(), token);
+        let ttl = self.dice.pick(&[1, 3, 10, 30]) * SECOND;
+        setup.wish.ttl = ttl;
+        setup.terms.ttl = ttl;
+        setup.terms.kill_after = self.dice.pick(&[0, 500, 5000]) * SECOND / 1000;
+        setup.wish.limit = match self.dice.below(10) {
+            0 | 1 => Limit::SHARED,
+            2 => Limit::slots(2),
+            _ => Limit::EXCLUSIVE,
+        };
+        setup.wish.queue.priority = self.dice.pick(&[0, 0, 0, 1]);
+        setup.wish.queue.lifo = self.dice.one_in(8);
+        setup.wish.queue.supersede = if self.dice.one_in(12) {
+            Supersede::Waiters
+        } else {
+            Supersede::Nobody
+        };
+        self.world.network.close(c);
+        self.world.network.delays[c] = Delay::None;
+        self.world.clients[c] = Rc::new(Client::new(c, setup));
+        self.world.facts.begins_again(c);
+        self.plan(30 * SECOND, Deed::Start(c));
+    }
+
+    /// Lets so many minutes pass.
+    ///
+    /// # Errors
+    /// What was broken, and the last steps before it.
+    pub fn run(mut self, minutes: u32) -> Result<Simulated, String> {
+        let end = minutes * 60 * SECOND;
+        while self.world.now < end {
+            if let Err(broken) = self.go_on() {
+                let last: Vec<String> = self.last.into();
+                return Err(format!("{broken}\n{}", last.join("\n")));
+            }
+        }
+        self.done.digest = self.hasher.finish();
+        Ok(self.done)
+    }
+
+    fn go_on(&mut self) -> Result<(), Broken> {
+        let now = self.world.now;
+        if self.agenda.front().is_some_and(|(at, _)| *at <= now) {
+            let (_, deed) = self.agenda.pop_front().expect("a deed");
+            return self.act(deed);
+        }
+        let ready: Vec<Step> = self
+            .world
+            .steps()
+            .into_iter()
+            .filter(|step| match step {
+                Step::Serve(..) | Step::Receive(_) | Step::Tick(_) => true,
+                Step::ServeStray(_) => self.world.network.strays.len() > 4,
+                _ => false,
+            })
+            .collect();
+        if !ready.is_empty() {
+            let step = self.dice.pick(&ready);
+            return self.take(step);
+        }
+        let next = self.agenda.front().map(|(at, _)| *at);
+        let to = next.into_iter().chain(self.world.next_moment()).min();
+        self.world.now = to.expect("the agenda has something").max(now);
+        self.watch_idleness();
+        Ok(())
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), Broken> {
+        let line = format!("{:>12} ms  {step}", self.world.now.as_millis());
+        line.hash(&mut self.hasher);
+        if self.last.len() == SHOWN {
+            self.last.pop_front();
+        }
+        self.last.push_back(line);
+        self.done.steps += 1;
+        let before: Vec<bool> = self.commands();
+        self.world.faults_left = u8::MAX;
+        self.world.apply(step)?;
+        let after = self.commands();
+        for c in 0..RUNS {
+            if after[c] && !before[c] {
+                self.done.holds += 1;
+                let fence = self.world.clients[c].fence;
+                fence.hash(&mut self.hasher);
+                self.plan(60 * SECOND, Deed::End(c));
+            }
+            let is_over = matches!(self.world.clients[c].stage, Stage::Over | Stage::Dead);
+            let is_planned = self
+                .agenda
+                .iter()
+                .any(|(_, deed)| matches!(deed, Deed::Start(of) if *of == c));
+            if is_over && !is_planned && !self.world.clients[c].has_command {
+                self.come_again(c);
+            }
+        }
+        self.watch_idleness();
+        Ok(())
+    }
+
+    fn commands(&self) -> Vec<bool> {
+        let clients = self.world.clients.iter();
+        clients.map(|client| client.has_command).collect()
+    }
+
+    fn act(&mut self, deed: Deed) -> Result<(), Broken> {
+        match deed {
+            Deed::Start(c) => {
+                if let Stage::New = self.world.clients[c].stage {
+                    if self.dice.one_in(4) {
+                        self.plan(40 * SECOND, Deed::Interrupt(c));
+                    }
+                    return self.take(Step::Start(c));
+                }
+            }
+            Deed::End(c) => {
+                if self.world.clients[c].has_command {
+                    return self.take(Step::CommandEnds(c));
+                }
+            }
+            Deed::Interrupt(c) => {
+                if self.world.clients[c].is_active() && self.world.clients[c].waits() {
+                    return self.take(Step::Interrupt(c));
+                }
+            }
+            Deed::Resume(c) => {
+                if self.world.clients[c].is_stopped {
+                    return self.take(Step::Resume(c));
+                }
+            }
+            Deed::LetThrough(c) => {
+                if self.world.network.delays[c] != Delay::None {
+                    return self.take(Step::LetThrough(c));
+                }
+            }
+            Deed::Plain => {
+                let holds = matches!(self.world.plain, Plain::Holds(_));
+                self.plan(if holds { 60 } else { 3 } * SECOND, Deed::Plain);
+                if self.world.plain == Plain::Over {
+                    self.world.plain = Plain::New;
+                }
+                return self.take(Step::Plain);
+            }
+            Deed::Fault => {
+                self.plan(60 * SECOND, Deed::Fault);
+                return self.go_wrong();
+            }
+        }
+        Ok(())
+    }
+
+    fn go_wrong(&mut self) -> Result<(), Broken> {
+        self.done.faults += 1;
+        let c = self.dice.below(RUNS);
+        let is_active = self.world.clients[c].is_active();
+        let has_link = self.world.network.links[c].is_some();
+        let is_asking = self.world.network.links[c]
+            .as_ref()
+            .is_some_and(|link| !link.requests.is_empty());
+        match self.dice.below(16) {
+            0 | 1 if is_active => self.take(Step::Kill(c)),
+            2 if is_active => self.take(Step::Vanish(c)),
+            3 | 4 if is_active => {
+                self.plan(60 * SECOND, Deed::Resume(c));
+                self.take(Step::Stop(c))
+            }
+            5 | 6 if has_link => self.take(Step::LoseRequest(c)),
+            7 if is_asking => self.take(Step::LoseAnswer(c)),
+            8 if is_asking => self.take(Step::Repeat(c)),
+            9 | 10 if is_active => {
+                let delay = self.dice.pick(&[Delay::Answers, Delay::All]);
+                self.plan(20 * SECOND, Deed::LetThrough(c));
+                self.take(Step::HoldUp(c, delay))
+            }
+            // The server stands still: for all.
+            11 | 12 => {
+                for c in 0..RUNS {
+                    self.plan(5 * SECOND, Deed::LetThrough(c));
+                    self.take(Step::HoldUp(c, Delay::All))?;
+                }
+                Ok(())
+            }
+            13 if self.mode == Mode::Lost => {
+                let key = self.dice.below(7);
+                self.take(Step::Delete(key))
+            }
+            14 if self.mode == Mode::Lost => self.take(Step::Restart),
+            15 if self.mode == Mode::Lost => {
+                let by = self.dice.pick(&[-3_600_000, -5000, 5000, 3_600_000]);
+                self.take(Step::SetClock(by))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn watch_idleness(&mut self) {
+        let clients = &self.world.clients;
+        let waits = clients.iter().enumerate().any(|(c, client)| {
+            client.waits() && !client.is_stopped && self.world.network.delays[c] == Delay::None
+        });
+        let is_used = clients.iter().any(|client| client.has_command)
+            || matches!(self.world.plain, Plain::Holds(_));
+        if is_used || !waits {
+            self.idle_since = None;
+            return;
+        }
+        let since = *self.idle_since.get_or_insert(self.world.now);
+        self.done.longest_idle = self
+            .done
+            .longest_idle
+            .max(self.world.now.saturating_sub(since));
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().expect("a number"))
+}
+
+#[test]
+fn a_simulated_day_keeps_the_promises_and_a_seed_replays_to_the_byte() {
+    let first = number("SIMULATE_SEED").unwrap_or(1);
+    let seeds = number("SIMULATE_SEEDS").unwrap_or(2);
+    let minutes = u32::try_from(number("SIMULATE_MINUTES").unwrap_or(10)).expect("a few");
+    for mode in [Mode::Kept, Mode::Lost] {
+        let mut all = Simulated::default();
+        for seed in first..first + seeds {
+            let simulated = Simulation::new(seed, mode, Vec::new()).run(minutes);
+            let done = simulated.unwrap_or_else(|broken| panic!("seed {seed}, {mode:?}: {broken}"));
+            if seed == first {
+                let again = Simulation::new(seed, mode, Vec::new())
+                    .run(minutes)
+                    .expect("the same");
+                assert_eq!((done.steps, done.digest), (again.steps, again.digest));
+            }
+            all.steps += done.steps;
+            all.holds += done.holds;
+            all.faults += done.faults;
+            all.longest_idle = all.longest_idle.max(done.longest_idle);
+        }
+        let hours = seeds * u64::from(minutes) / 60;
+        let line = format!(
+            "{mode:?}: {hours} virtual hours, {} steps, {} holds, {} faults; nobody had a lock that was waited for during at most {:.1} s",
+            all.steps,
+            all.holds,
+            all.faults,
+            all.longest_idle.as_secs_f64()
+        );
+        writeln!(std::io::stderr(), "{line}").expect("stderr");
+        // A dead holder's lease of 30 s, a grant that nobody takes (5 s), and two heartbeats; twice, as that may follow each other.
+        let bound = 80 * SECOND;
+        assert!(mode == Mode::Lost || all.longest_idle < bound, "{line}");
+        // A simulation in which nothing happens finds nothing.
+        assert!(all.holds > seeds * u64::from(minutes) / 2, "{line}");
+    }
+}

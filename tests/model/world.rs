@@ -1,0 +1,940 @@
+//! A state of everything, and what can happen next: clients, servers and what is under way between
+//! them, in virtual time. A step is one thing that one of them does, or one fault; time passes only
+//! between moments at which something is due.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::client::{Client, Setup, Stage};
+use super::network::{Delay, Incoming, Link, Network, Request};
+use super::promises::{Broken, Facts, Promise};
+use super::redis::data::Content;
+use super::redis::{Data, Interpreter};
+use crate::clock::Moment;
+use crate::lock::Lock;
+use crate::lock::connection::Call;
+use crate::lock::scripts::{ACQUIRE, RENEW, Script};
+
+/// When the servers' clocks start, in milliseconds since 1970: in the year 2020.
+pub const START_MS: i64 = 1_577_836_800_000;
+/// When the clients' clock starts, since boot.
+pub const BOOT: Duration = Duration::from_secs(1000);
+
+/// The scripts that the servers run in place of those that are shipped.
+pub type Replaced = Vec<(&'static str, &'static str)>;
+
+/// What a person does in between, with a script of ours.
+pub struct Deed {
+    pub name: &'static str,
+    pub call: Call,
+}
+
+/// A client that does `SET key token NX PX ttl`, and trusts in that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Plain {
+    New,
+    /// It believes that the lock is its own until this moment.
+    Holds(Millis),
+    Over,
+}
+
+/// Milliseconds of the clients' clock, which can be hashed.
+pub type Millis = u64;
+
+/// Which replicas have to confirm a grant or a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    None,
+    /// This many, whichever.
+    AtLeast(usize),
+    /// All that could follow the primary.
+    All,
+}
+
+/// What may go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A connection breaks before its first request arrives, or before the answer does.
+    Cut,
+    /// A message that the server pushes is lost, or comes twice.
+    Messages,
+    /// The server gets a request twice.
+    Repeat,
+    /// What is under way to or from a client takes any time.
+    Late,
+    /// A process is killed.
+    Kill,
+    /// One that is in the queue.
+    KillWaiter,
+    /// A host is gone, and its connections stay.
+    Vanish,
+    /// A process is stopped, and goes on at any time.
+    Stop,
+    /// Another program deletes a key of the lock, or all.
+    Delete,
+    /// The server restarts without its data.
+    Restart,
+    /// The server's clock is set.
+    SetClock(i64),
+    /// The primary is gone, and a replica follows it with what it has.
+    FailOver,
+}
+
+/// What there is from the start, and what may happen.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
+pub struct Rules {
+    pub name: &'static str,
+    pub lock: Lock,
+    pub clients: Vec<Setup>,
+    pub has_plain: bool,
+    pub plain_ttl: Duration,
+    pub deeds: Vec<Deed>,
+    pub may_interrupt: bool,
+    /// What was sent over a connection that its client has given up may arrive later on.
+    pub keeps_strays: bool,
+    /// The runs are the same but for their names.
+    pub are_alike: bool,
+    /// By how much the clock of each node is ahead, in milliseconds; the first is the primary.
+    pub nodes: Vec<i64>,
+    pub sync: Sync,
+    pub kinds: Vec<Kind>,
+    /// How many of the runs may be hit by them.
+    pub victims: usize,
+    /// How many faults at most.
+    pub faults: u8,
+    /// For how long.
+    pub horizon: Duration,
+    pub promises: Vec<Promise>,
+    pub replaced: Replaced,
+    pub interpreter: Interpreter,
+}
+
+impl Rules {
+    fn source(&self, script: &'static Script) -> &'static str {
+        let replaced = self.replaced.iter().find(|(hash, _)| *hash == script.hash);
+        replaced.map_or(script.source, |(_, source)| *source)
+    }
+}
+
+/// Two hashes at once, as one might be the same by chance for two of many millions.
+struct Hashers(DefaultHasher, DefaultHasher);
+
+impl Hashers {
+    fn new() -> Self {
+        let mut second = DefaultHasher::new();
+        1.hash(&mut second);
+        Self(DefaultHasher::new(), second)
+    }
+
+    fn both(&self) -> u128 {
+        u128::from(self.0.finish()) << 64 | u128::from(self.1.finish())
+    }
+}
+
+impl Hasher for Hashers {
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+        self.1.write(bytes);
+    }
+}
+
+/// A number for something: the same for what is the same.
+pub fn digest_of(what: &impl Hash) -> u128 {
+    let mut hasher = Hashers::new();
+    what.hash(&mut hasher);
+    hasher.both()
+}
+
+/// What a server has stored, with a number for it.
+pub struct Stored {
+    pub data: Data,
+    digest: u128,
+}
+
+impl Stored {
+    fn new(data: Data) -> Rc<Self> {
+        let digest = digest_of(&data);
+        Rc::new(Self { data, digest })
+    }
+}
+
+/// One server.
+#[derive(Clone)]
+pub struct Node {
+    pub stored: Rc<Stored>,
+    pub clock_ahead: i64,
+    /// How much of the primary's log it has for certain.
+    confirmed: usize,
+    is_up: bool,
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Start(usize),
+    Interrupt(usize),
+    CommandEnds(usize),
+    Tick(usize),
+    /// The server gets the first request of a client; where only some replicas confirm it, this one does.
+    Serve(usize, usize),
+    Receive(usize),
+    /// The server gets what was sent over a connection that was given up.
+    ServeStray(usize),
+    Plain,
+    Deed(usize),
+    Resume(usize),
+    /// What was held up goes on.
+    LetThrough(usize),
+    /// Time passes until something is due.
+    Advance,
+    // Faults.
+    LoseRequest(usize),
+    LoseAnswer(usize),
+    LoseMessage(usize),
+    RepeatMessage(usize),
+    Repeat(usize),
+    HoldUp(usize, Delay),
+    Kill(usize),
+    Vanish(usize),
+    Stop(usize),
+    Delete(usize),
+    Restart,
+    SetClock(i64),
+    /// To a node, with so much of the log.
+    FailOver(usize, usize),
+}
+
+impl Step {
+    pub fn is_fault(self) -> bool {
+        match self {
+            Self::Start(_)
+            | Self::Interrupt(_)
+            | Self::CommandEnds(_)
+            | Self::Tick(_)
+            | Self::Serve(..)
+            | Self::Receive(_)
+            | Self::ServeStray(_)
+            | Self::Plain
+            | Self::Deed(_)
+            | Self::Resume(_)
+            | Self::LetThrough(_)
+            | Self::Advance => false,
+            Self::LoseRequest(_)
+            | Self::LoseAnswer(_)
+            | Self::LoseMessage(_)
+            | Self::RepeatMessage(_)
+            | Self::Repeat(_)
+            | Self::HoldUp(..)
+            | Self::Kill(_)
+            | Self::Vanish(_)
+            | Self::Stop(_)
+            | Self::Delete(_)
+            | Self::Restart
+            | Self::SetClock(_)
+            | Self::FailOver(..) => true,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(c) => write!(f, "run {c} starts"),
+            Self::Interrupt(c) => write!(f, "run {c} gets a TERM"),
+            Self::CommandEnds(c) => write!(f, "the command of run {c} ends"),
+            Self::Tick(c) => write!(f, "run {c} looks at the clock"),
+            Self::Serve(c, _) => write!(f, "the server does what run {c} asked"),
+            Self::Receive(c) => write!(f, "run {c} gets what comes in"),
+            Self::ServeStray(_) => write!(f, "the server does what a given-up connection brought"),
+            Self::Plain => write!(f, "the plain client goes on"),
+            Self::Deed(n) => write!(f, "deed {n}"),
+            Self::Resume(c) => write!(f, "run {c} goes on"),
+            Self::Advance => write!(f, "time passes"),
+            Self::LoseRequest(c) => write!(f, "FAULT: run {c} loses its connection"),
+            Self::LoseAnswer(c) => write!(
+                f,
+                "FAULT: run {c} loses its connection after its request was done"
+            ),
+            Self::LoseMessage(c) => write!(f, "FAULT: a message to run {c} is lost"),
+            Self::RepeatMessage(c) => write!(f, "FAULT: a message to run {c} comes twice"),
+            Self::Repeat(c) => write!(f, "FAULT: the server gets a request of run {c} twice"),
+            Self::LetThrough(c) => write!(f, "what run {c} sends and gets goes on"),
+            Self::HoldUp(c, Delay::Answers) => {
+                write!(f, "FAULT: what run {c} is to get is held up")
+            }
+            Self::HoldUp(c, _) => write!(f, "FAULT: what run {c} sends and gets is held up"),
+            Self::Kill(c) => write!(f, "FAULT: run {c} is killed"),
+            Self::Vanish(c) => write!(f, "FAULT: the host of run {c} is gone"),
+            Self::Stop(c) => write!(f, "FAULT: run {c} is stopped"),
+            Self::Delete(0) => write!(f, "FAULT: all keys are deleted"),
+            Self::Delete(n) => write!(f, "FAULT: key {n} is deleted"),
+            Self::Restart => write!(f, "FAULT: the server restarts without its data"),
+            Self::SetClock(by) => write!(f, "FAULT: the server's clock is set by {by} ms"),
+            Self::FailOver(to, at) => {
+                write!(f, "FAULT: node {to} becomes the primary with {at} writes")
+            }
+        }
+    }
+}
+
+/// A state of everything.
+#[derive(Clone)]
+pub struct World {
+    pub rules: Rc<Rules>,
+    pub now: Duration,
+    pub nodes: Vec<Node>,
+    /// What the primary had after each write since it became that.
+    log: Vec<Rc<Stored>>,
+    pub network: Network,
+    pub clients: Vec<Rc<Client>>,
+    pub plain: Plain,
+    deeds_done: usize,
+    pub faults_left: u8,
+    pub facts: Facts,
+}
+
+impl World {
+    pub fn new(rules: &Rc<Rules>) -> Self {
+        let empty = Stored::new(Data::default());
+        let clients = rules.clients.iter().cloned().enumerate();
+        let count = rules.clients.len();
+        Self {
+            now: Duration::ZERO,
+            nodes: rules
+                .nodes
+                .iter()
+                .map(|&clock_ahead| Node {
+                    stored: Rc::clone(&empty),
+                    clock_ahead,
+                    confirmed: 0,
+                    is_up: true,
+                })
+                .collect(),
+            log: vec![empty],
+            network: Network::new(count, rules.keeps_strays),
+            clients: clients
+                .map(|(n, setup)| Rc::new(Client::new(n, setup)))
+                .collect(),
+            plain: if rules.has_plain {
+                Plain::New
+            } else {
+                Plain::Over
+            },
+            deeds_done: 0,
+            faults_left: rules.faults,
+            facts: Facts::new(count),
+            rules: Rc::clone(rules),
+        }
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment::at(BOOT + self.now)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.now.as_millis()).expect("a time that fits")
+    }
+
+    /// The clock of a node, in microseconds since 1970.
+    fn clock_us(&self, node: usize) -> i64 {
+        let since = i64::try_from(self.now.as_micros()).expect("a time that fits");
+        // A grant and one that follows it, after all was deleted, are at least so much apart.
+        let later = i64::from(self.facts.lost_data);
+        (START_MS + self.nodes[node].clock_ahead) * 1000 + since + later
+    }
+
+    /// A number for the state: the same for two that can't be told apart.
+    pub fn digest(&self) -> u128 {
+        let mut hasher = Hashers::new();
+        self.now.hash(&mut hasher);
+        for client in &self.clients {
+            client.digest().hash(&mut hasher);
+        }
+        for node in &self.nodes {
+            node.stored.digest.hash(&mut hasher);
+            (node.clock_ahead, node.confirmed, node.is_up).hash(&mut hasher);
+        }
+        for data in &self.log {
+            data.digest.hash(&mut hasher);
+        }
+        for link in &self.network.links {
+            hash_link(link.as_ref(), &mut hasher);
+        }
+        for stray in &self.network.strays {
+            stray.node.hash(&mut hasher);
+            hash_call(&stray.call, &mut hasher);
+        }
+        (self.network.primary, &self.network.delays).hash(&mut hasher);
+        (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
+        self.facts.hash(&mut hasher);
+        hasher.both()
+    }
+
+    /// All that can happen next.
+    pub fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let now = self.moment();
+        let mut someone_is_due = false;
+        for client in &self.clients {
+            let c = client.number;
+            // Runs that differ in nothing but their names start in the order of these.
+            let is_next = c == 0 || !matches!(self.clients[c - 1].stage, Stage::New);
+            if let (Stage::New, true) = (&client.stage, is_next || !self.rules.are_alike) {
+                steps.push(Step::Start(c));
+            }
+            if client.due().is_some_and(|due| due <= now) {
+                someone_is_due = true;
+                steps.push(Step::Tick(c));
+            }
+            if client.has_command {
+                steps.push(Step::CommandEnds(c));
+            }
+            if client.is_stopped {
+                steps.push(Step::Resume(c));
+            }
+            if self.rules.may_interrupt && client.is_active() && client.waits() {
+                steps.push(Step::Interrupt(c));
+            }
+            let delay = self.network.delays[c];
+            if delay != Delay::None {
+                steps.push(Step::LetThrough(c));
+            }
+            if let Some(link) = &self.network.links[c] {
+                if !link.requests.is_empty() && delay != Delay::All {
+                    match self.rules.sync {
+                        Sync::AtLeast(1) => {
+                            let followers = self.followers(link.node);
+                            steps.extend(followers.map(|by| Step::Serve(c, by)));
+                            if self.followers(link.node).next().is_none() {
+                                steps.push(Step::Serve(c, usize::MAX));
+                            }
+                        }
+                        Sync::None | Sync::AtLeast(_) | Sync::All => {
+                            steps.push(Step::Serve(c, usize::MAX));
+                        }
+                    }
+                }
+                if !link.incoming.is_empty() && delay == Delay::None && client.is_active() {
+                    steps.push(Step::Receive(c));
+                }
+            }
+        }
+        steps.extend((0..self.network.strays.len()).map(Step::ServeStray));
+        if self.plain != Plain::Over {
+            steps.push(Step::Plain);
+        }
+        if self.deeds_done < self.rules.deeds.len() {
+            steps.push(Step::Deed(self.deeds_done));
+        }
+        let can_advance = !someone_is_due && self.next_moment().is_some();
+        if can_advance && !self.is_busy() {
+            steps.push(Step::Advance);
+        }
+        if self.faults_left > 0 {
+            for kind in &self.rules.kinds {
+                self.add_faults(*kind, &mut steps);
+            }
+        }
+        steps
+    }
+
+    /// A client whose next step changes nothing but itself and what it sends. Where nothing can go wrong any
+    /// more, all else can wait for it: whatever happens first leads to the same.
+    pub fn alone(&self) -> Option<(usize, Vec<Step>)> {
+        if self.faults_left > 0 {
+            return None;
+        }
+        let now = self.moment();
+        for client in self.clients.iter().filter(|client| client.is_active()) {
+            let c = client.number;
+            let link = self.network.links[c].as_ref();
+            let incoming = link.and_then(|link| link.incoming.front());
+            let is_asking = link.is_some_and(|link| !link.requests.is_empty());
+            let is_due = client.due().is_some_and(|due| due <= now);
+            let closes = matches!(
+                link.and_then(|link| link.incoming.back()),
+                Some(Incoming::Closed | Incoming::NotReplicated)
+            );
+            let releases = matches!(client.stage, Stage::Releasing { .. });
+            let is_held_up = self.network.delays[c] != Delay::None;
+            if is_asking
+                || closes
+                || releases
+                || is_held_up
+                || (self.rules.may_interrupt && client.waits())
+            {
+                continue;
+            }
+            let mut steps = Vec::new();
+            if incoming.is_some() {
+                steps.push(Step::Receive(c));
+            }
+            if is_due {
+                steps.push(Step::Tick(c));
+            }
+            if !steps.is_empty() {
+                if client.has_command {
+                    steps.push(Step::CommandEnds(c));
+                }
+                return Some((c, steps));
+            }
+        }
+        None
+    }
+
+    fn add_faults(&self, kind: Kind, steps: &mut Vec<Step>) {
+        let links = || {
+            let links = self.network.links[..self.rules.victims].iter().enumerate();
+            links.filter_map(|(c, link)| Some((c, link.as_ref()?)))
+        };
+        let victims = || {
+            let victims = self.clients[..self.rules.victims].iter();
+            victims.filter(|client| client.is_active())
+        };
+        match kind {
+            Kind::Cut => {
+                for (c, link) in links() {
+                    if !matches!(link.incoming.back(), Some(Incoming::Closed)) {
+                        steps.push(Step::LoseRequest(c));
+                        if !link.requests.is_empty() {
+                            steps.push(Step::LoseAnswer(c));
+                        }
+                    }
+                }
+            }
+            Kind::Messages => {
+                let pushed = links().filter(|(_, link)| {
+                    matches!(
+                        link.incoming.front(),
+                        Some(Incoming::Message(_) | Incoming::KeyChanged)
+                    )
+                });
+                for (c, _) in pushed {
+                    steps.extend([Step::LoseMessage(c), Step::RepeatMessage(c)]);
+                }
+            }
+            Kind::Repeat => {
+                let asked = links().filter(|(_, link)| !link.requests.is_empty());
+                steps.extend(asked.map(|(c, _)| Step::Repeat(c)));
+            }
+            Kind::Late => {
+                for client in victims() {
+                    let c = client.number;
+                    if self.network.delays[c] == Delay::None {
+                        steps.push(Step::HoldUp(c, Delay::Answers));
+                        steps.push(Step::HoldUp(c, Delay::All));
+                    }
+                }
+            }
+            Kind::KillWaiter => {
+                let data = &self.nodes[self.network.primary].stored.data;
+                let queue = data.get(0, &self.rules.lock.keys.queue);
+                let is_queued = |client: &&Rc<Client>| {
+                    let token = client.setup.claim.token().as_bytes();
+                    queue.is_some_and(|entry| match &*entry.content {
+                        Content::Sorted(waiters) => waiters.iter().any(|(_, own)| own == token),
+                        _ => false,
+                    })
+                };
+                let waiting = victims().filter(is_queued);
+                steps.extend(waiting.map(|client| Step::Kill(client.number)));
+            }
+            Kind::Kill | Kind::Vanish | Kind::Stop => {
+                for client in victims() {
+                    let c = client.number;
+                    steps.push(match kind {
+                        Kind::Kill => Step::Kill(c),
+                        Kind::Vanish => Step::Vanish(c),
+                        _ => Step::Stop(c),
+                    });
+                }
+            }
+            Kind::Delete => {
+                if self.nodes[self.network.primary]
+                    .stored
+                    .data
+                    .entries()
+                    .next()
+                    .is_some()
+                {
+                    steps.extend((0..=6).map(Step::Delete));
+                }
+            }
+            Kind::Restart => steps.push(Step::Restart),
+            Kind::SetClock(by) => {
+                steps.push(Step::SetClock(by));
+                steps.push(Step::SetClock(-by));
+            }
+            Kind::FailOver => {
+                for to in self.followers(self.network.primary) {
+                    let from = self.nodes[to].confirmed;
+                    steps.extend((from..self.log.len()).map(|at| Step::FailOver(to, at)));
+                }
+            }
+        }
+    }
+
+    /// The replicas of a node.
+    fn followers(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len())
+            .filter(move |&node| node != of && of == self.network.primary && self.nodes[node].is_up)
+    }
+
+    /// Whether something is under way.
+    fn is_busy(&self) -> bool {
+        let clients = &self.clients;
+        self.network.is_busy(|client| clients[client].is_active())
+    }
+
+    /// The next moment at which something is due, within the horizon.
+    pub fn next_moment(&self) -> Option<Duration> {
+        let of_clients = self.clients.iter().flat_map(|client| {
+            let deadline = client.lease.filter(|_| client.has_command);
+            // One that is stopped doesn't look, and what holds without it is to be seen after that.
+            let over = deadline.map(|lease| lease.deadline() + Duration::from_millis(1));
+            client.due().into_iter().chain(over)
+        });
+        let of_clients = of_clients.map(|moment| moment.since_boot().saturating_sub(BOOT));
+        let of_keys = self
+            .nodes
+            .iter()
+            .filter(|node| node.is_up)
+            .flat_map(|node| {
+                let clock = START_MS + node.clock_ahead;
+                let ends = node.stored.data.expiries();
+                ends.map(move |(_, at)| {
+                    Duration::from_millis(u64::try_from(at + 1 - clock).unwrap_or(0))
+                })
+            });
+        let of_plain = match self.plain {
+            Plain::Holds(until) => Some(Duration::from_millis(until)),
+            _ => None,
+        };
+        let horizon = self.rules.horizon;
+        of_clients
+            .chain(of_keys)
+            .chain(of_plain)
+            .filter(|&at| at > self.now && at <= horizon)
+            .min()
+    }
+
+    /// What comes of a step; what it breaks, if it does.
+    pub fn apply(&mut self, step: Step) -> Result<(), Broken> {
+        if step.is_fault() {
+            self.faults_left -= 1;
+        }
+        let now = self.moment();
+        match step {
+            Step::Start(c) => self.clients[c].changed().start(now, &mut self.network),
+            Step::Interrupt(c) => self.clients[c].changed().interrupt(now, &mut self.network),
+            Step::CommandEnds(c) => self.clients[c]
+                .changed()
+                .command_ends(now, &mut self.network),
+            Step::Tick(c) => self.clients[c].changed().tick(now, &mut self.network),
+            Step::Serve(c, by) => self.serve(c, by)?,
+            Step::Receive(c) => self.receive(c),
+            Step::ServeStray(n) => {
+                let stray = self.network.strays.remove(n);
+                if self.nodes[stray.node].is_up {
+                    self.execute(stray.node, &stray.call, None)?;
+                }
+            }
+            Step::Plain => self.plain_goes_on(),
+            Step::Deed(n) => self.deed(n)?,
+            Step::Resume(c) => self.clients[c].changed().resume(now, &mut self.network),
+            Step::LetThrough(c) => self.network.delays[c] = Delay::None,
+            Step::HoldUp(c, delay) => self.network.delays[c] = delay,
+            Step::Advance => {
+                self.now = self.next_moment().expect("something is due");
+            }
+            Step::LoseRequest(c) => self.network.cut(c),
+            Step::LoseAnswer(c) => {
+                self.serve(c, usize::MAX)?;
+                self.network.cut(c);
+            }
+            Step::LoseMessage(c) => {
+                let link = self.network.links[c].as_mut().expect("a connection");
+                link.incoming.pop_front();
+            }
+            Step::RepeatMessage(c) => {
+                let link = self.network.links[c].as_mut().expect("a connection");
+                let again = link.incoming[0].clone();
+                link.incoming.push_front(again);
+            }
+            Step::Repeat(c) => {
+                let link = self.network.links[c].as_ref().expect("a connection");
+                let (node, request) = (link.node, link.requests[0].clone());
+                self.serve(c, usize::MAX)?;
+                self.execute(node, &request.call, None)?;
+            }
+            Step::Kill(c) => {
+                self.clients[c].changed().die();
+                self.network.close(c);
+            }
+            Step::Vanish(c) => {
+                self.clients[c].changed().die();
+                if let Some(link) = &mut self.network.links[c] {
+                    link.is_abandoned = true;
+                }
+            }
+            Step::Stop(c) => {
+                self.clients[c].changed().is_stopped = true;
+            }
+            Step::Delete(n) => self.delete(n),
+            Step::Restart => {
+                let primary = self.network.primary;
+                self.facts.lost_data = true;
+                self.write(primary, Data::default());
+                self.network.cut_all(primary);
+            }
+            Step::SetClock(by) => {
+                self.nodes[self.network.primary].clock_ahead += by;
+            }
+            Step::FailOver(to, at) => self.fail_over(to, at),
+        }
+        let Self {
+            facts,
+            clients,
+            plain,
+            rules,
+            now,
+            ..
+        } = self;
+        facts.look(clients, *plain, *now, &rules.promises)
+    }
+
+    fn receive(&mut self, c: usize) {
+        let now = self.moment();
+        let link = self.network.links[c].as_mut().expect("a connection");
+        let incoming = link.incoming.pop_front().expect("something");
+        self.clients[c]
+            .changed()
+            .receive(incoming, now, &mut self.network);
+    }
+
+    /// The server does what is asked first over a connection.
+    fn serve(&mut self, c: usize, confirmed_by: usize) -> Result<(), Broken> {
+        let link = self.network.links[c].as_mut().expect("a connection");
+        let request = link.requests.pop_front().expect("a request");
+        link.listens |= request.subscribes;
+        let node = link.node;
+        let value = self.execute(node, &request.call, Some(c))?;
+        let is_replicated = self.replicate(node, &request, &value, confirmed_by);
+        let link = self.network.links[c].as_mut().expect("a connection");
+        link.tracks |= request.tracks;
+        link.incoming.push_back(if is_replicated {
+            Incoming::Answer(value)
+        } else {
+            Incoming::NotReplicated
+        });
+        Ok(())
+    }
+
+    /// Whether what a client has now counts, by how many replicas have to have it.
+    fn replicate(&mut self, node: usize, request: &Request, value: &Value, by: usize) -> bool {
+        let hash = request.call.script.hash;
+        let is_ours =
+            matches!(value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
+        if !is_ours || ![ACQUIRE.hash, RENEW.hash].contains(&hash) {
+            return true;
+        }
+        let followers: Vec<usize> = self.followers(node).collect();
+        let confirm: Vec<usize> = match self.rules.sync {
+            Sync::None => return true,
+            Sync::AtLeast(1) => followers.into_iter().filter(|&node| node == by).collect(),
+            Sync::AtLeast(_) | Sync::All => followers,
+        };
+        for &node in &confirm {
+            self.nodes[node].confirmed = self.log.len() - 1;
+        }
+        match self.rules.sync {
+            Sync::None => true,
+            Sync::AtLeast(most) => confirm.len() >= most,
+            Sync::All => !confirm.is_empty(),
+        }
+    }
+
+    /// Runs a script on a node.
+    fn execute(&mut self, node: usize, call: &Call, c: Option<usize>) -> Result<Value, Broken> {
+        let rules = Rc::clone(&self.rules);
+        let clock = self.clock_us(node);
+        let mut data = self.nodes[node].stored.data.clone();
+        let mut moment = super::redis::Moment::at(clock);
+        for (c, link) in self.network.links.iter().enumerate() {
+            if link
+                .as_ref()
+                .is_some_and(|link| link.node == node && link.listens)
+            {
+                moment.listeners.insert(self.clients[c].channel(), 1);
+            }
+        }
+        let done = rules.interpreter.eval(
+            &mut data,
+            &moment,
+            rules.source(call.script),
+            &call.keys,
+            &call.args,
+        );
+        let before = Rc::clone(&self.nodes[node].stored);
+        self.facts.executed(
+            call,
+            &rules,
+            &before.data,
+            &data,
+            clock / 1000,
+            &rules.promises,
+        )?;
+        if done.writes > 0 {
+            self.notify_trackers(node, &before.data, &data, c);
+            self.write(node, data);
+        }
+        for (channel, text) in done.published {
+            for (c, link) in self.network.links.iter_mut().enumerate() {
+                if let Some(link) = link
+                    && link.node == node
+                    && link.listens
+                    && self.clients[c].channel() == channel
+                {
+                    link.incoming.push_back(Incoming::Message(text.clone()));
+                }
+            }
+        }
+        Ok(done.answer)
+    }
+
+    /// The server pushes once that a key has changed that is tracked; not to the client that did it.
+    fn notify_trackers(&mut self, node: usize, before: &Data, after: &Data, by: Option<usize>) {
+        let key = &self.rules.lock.keys.lock;
+        let now_ms = self.clock_us(node) / 1000;
+        if before.get(now_ms, key) == after.get(now_ms, key) {
+            return;
+        }
+        for (c, link) in self.network.links.iter_mut().enumerate() {
+            if let Some(link) = link
+                && link.node == node
+                && std::mem::take(&mut link.tracks)
+                && by != Some(c)
+            {
+                link.incoming.push_back(Incoming::KeyChanged);
+            }
+        }
+    }
+
+    /// A node has other data; that of the primary goes into its log.
+    fn write(&mut self, node: usize, data: Data) {
+        let stored = Stored::new(data);
+        self.nodes[node].stored = Rc::clone(&stored);
+        if node == self.network.primary && self.nodes.len() > 1 {
+            self.log.push(stored);
+        }
+    }
+
+    fn command(&mut self, node: usize, words: &[&[u8]]) -> Value {
+        let clock = self.clock_us(node);
+        let before = Rc::clone(&self.nodes[node].stored);
+        let mut data = before.data.clone();
+        let moment = super::redis::Moment::at(clock);
+        let value = data.command(&moment, words).answer;
+        if data != before.data {
+            self.notify_trackers(node, &before.data, &data, None);
+            self.write(node, data);
+        }
+        value
+    }
+
+    /// It asks and has its answer at once: it counts from when it asked, so that it would only believe less
+    /// if that took longer.
+    fn plain_goes_on(&mut self) {
+        let primary = self.network.primary;
+        let key = self.rules.lock.keys.lock.clone();
+        self.plain = match self.plain {
+            Plain::New => {
+                let ttl = u64::try_from(self.rules.plain_ttl.as_millis()).expect("a TTL");
+                let text = ttl.to_string();
+                let words: [&[u8]; 6] = [b"SET", &key, b"plain", b"NX", b"PX", text.as_bytes()];
+                match self.command(primary, &words) {
+                    Value::Okay => Plain::Holds(self.now_ms() + ttl),
+                    _ => Plain::Over,
+                }
+            }
+            Plain::Holds(_) => {
+                // Checked and deleted at once, as its script does.
+                if self.command(primary, &[b"GET", &key]) == Value::BulkString(b"plain".to_vec()) {
+                    self.command(primary, &[b"DEL", &key]);
+                }
+                Plain::Over
+            }
+            Plain::Over => Plain::Over,
+        };
+    }
+
+    fn deed(&mut self, n: usize) -> Result<(), Broken> {
+        self.deeds_done += 1;
+        let rules = Rc::clone(&self.rules);
+        self.execute(self.network.primary, &rules.deeds[n].call, None)?;
+        Ok(())
+    }
+
+    fn delete(&mut self, n: usize) {
+        self.facts.lost_data = true;
+        let primary = self.network.primary;
+        let keys = &self.rules.lock.keys;
+        let key = match n {
+            0 => {
+                self.command(primary, &[b"FLUSHALL"]);
+                return;
+            }
+            1 => &keys.lock,
+            2 => &keys.state,
+            3 => &keys.meta,
+            4 => &keys.holders,
+            5 => &keys.queue,
+            _ => &keys.waiters,
+        }
+        .clone();
+        self.command(primary, &[b"DEL", &key]);
+    }
+
+    /// The primary is gone; a replica has so much of what it had.
+    fn fail_over(&mut self, to: usize, at: usize) {
+        let from = self.network.primary;
+        self.nodes[from].is_up = false;
+        self.network.cut_all(from);
+        let data = Rc::clone(&self.log[at]);
+        self.network.primary = to;
+        self.log = vec![Rc::clone(&data)];
+        for node in &mut self.nodes {
+            node.confirmed = 0;
+            node.stored = Rc::clone(&data);
+        }
+    }
+}
+
+fn hash_link(link: Option<&Link>, hasher: &mut Hashers) {
+    let Some(link) = link else {
+        return 0.hash(hasher);
+    };
+    link.node.hash(hasher);
+    (link.listens, link.tracks, link.is_abandoned).hash(hasher);
+    for request in &link.requests {
+        hash_call(&request.call, hasher);
+        (request.subscribes, request.tracks).hash(hasher);
+    }
+    for incoming in &link.incoming {
+        format!("{incoming:?}").hash(hasher);
+    }
+}
+
+fn hash_call(call: &Call, hasher: &mut Hashers) {
+    call.script.hash.hash(hasher);
+    call.args.hash(hasher);
+}
