@@ -283,7 +283,10 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
 
 /// It ended well, and Redis knows of it.
 fn has_succeeded(job: &Job) -> bool {
-    job.kind == Kind::Run && job.status == Some(0) && job.said.is_empty() && job.once_per.is_some()
+    job.kind == Kind::Run
+        && job.status == Some(0)
+        && !job.said.contains("could not release")
+        && job.once_per.is_some()
 }
 
 /// Who stood in the queue when a newer run came gives up.

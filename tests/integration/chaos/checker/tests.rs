@@ -428,6 +428,11 @@ fn a_success_counts_and_a_failure_doesnt() {
         broken(&history(vec![once(1, 1000), run(2, 1500, 1510)])),
         [""; 0]
     );
+    let unknown = Job {
+        said: "redlock: could not release lock \"a\"; it expires within 2s".into(),
+        ..once(1, 1000)
+    };
+    assert_eq!(broken(&history(vec![unknown, once(2, 1500)])), [""; 0]);
     let failed = Job {
         status: Some(3),
         ..once(1, 1000)
