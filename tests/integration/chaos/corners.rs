@@ -7,11 +7,13 @@ use super::history::{Blow, Hit, MS, Nanos, Role, Span, boottime};
 use super::site::{Site, line::Line};
 use crate::support::Dice;
 
-/// What goes wrong with them.
-const FAULTS: [&str; 7] = [
+/// What goes wrong with them; most of it is meant to outlast a lease.
+const FAULTS: [&str; 9] = [
     "line reset",
     "line slow",
     "line held",
+    "line held",
+    "line silent",
     "line silent",
     "line silent",
     "line refused",
@@ -52,10 +54,14 @@ impl Corners {
 
     /// The corner of a new job, if it is in one: its number, and the URL from there.
     pub fn draw(&self, dice: &mut Dice) -> Option<(usize, String)> {
-        if self.all.is_empty() || dice.chance(40) {
+        if self.all.is_empty() || dice.chance(30) {
             return None;
         }
         let number = dice.pick(&[0, 1, 2]);
+        // What begins without a server ends at once.
+        if self.all[number].until.is_some() && dice.chance(80) {
+            return None;
+        }
         Some((
             number,
             format!("redis://127.0.0.1:{}", self.all[number].line.port),
@@ -85,7 +91,7 @@ impl Corners {
         is_time
     }
 
-    /// Cuts a corner off, for half a lease or several: what befalls the jobs there.
+    /// Cuts a corner off, for half a lease or three: what befalls the jobs there.
     pub fn cut(&mut self, number: usize, lease: Nanos, dice: &mut Dice) -> Option<Hit> {
         let corner = &mut self.all[number];
         if corner.until.is_some() {
@@ -95,7 +101,7 @@ impl Corners {
         let lasts = if corner.line.disturb(fault, dice).lasts == Duration::ZERO {
             0
         } else {
-            lease * dice.between(20, 250) / 100
+            lease * dice.between(50, 300) / 100
         };
         let until = boottime() + lasts;
         corner.until = Some(until);

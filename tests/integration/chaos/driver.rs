@@ -334,7 +334,7 @@ impl Chaos {
         };
         let longest = there.max_by_key(|(_, job)| ends(job));
         let (number, lease) = match longest {
-            Some((number, job)) if self.dice.chance(80) => (number, job.lease()),
+            Some((number, job)) if self.dice.chance(80) => (number, job.ttl),
             _ => (self.dice.pick(&[0, 1, 2]), 2 * SECOND),
         };
         let Some(hit) = self.corners.cut(number, lease, &mut self.dice) else {

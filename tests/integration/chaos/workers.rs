@@ -154,7 +154,8 @@ pub fn draw(id: u32, stage: &Stage, place: &[String], dice: &mut Dice) -> Drawn 
 /// What the names of a job allow: its mode, its place in the queue, and how long it waits.
 fn options(job: &mut Job, dice: &mut Dice) -> String {
     let mut words = vec![
-        "-q".into(),
+        // Whether a success was noted shows in whether its lock was released.
+        if job.names[0] == "d" { "" } else { "-q" }.into(),
         format!("--ttl {}ms", job.ttl / MS),
         format!("-k {}ms", job.kill_after / MS),
     ];

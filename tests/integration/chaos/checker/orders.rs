@@ -62,7 +62,7 @@ pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
     found
 }
 
-/// One that is stopped between its grant and its start may begin after the next. Without the state it is the clock that
+/// One that is stopped or forced out between its grant and its start may begin after the next. Without the state it is the clock that
 /// makes the fence grow: not where it was set back, and not on another host whose clock is behind.
 fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     let was_stopped = next.job.hits.iter().any(|hit| {
@@ -77,7 +77,12 @@ fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     };
     let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
         && since(history.began).any(|fault| fault.sets_clock || fault.promotes);
-    one.fence != next.fence && (was_stopped || is_lost)
+    let wait = Span::new(next.job.started, next.span.from);
+    let was_forced = history
+        .deeds
+        .iter()
+        .any(|deed| deed.what == What::Force && deed.name == next.name && deed.span.meets(wait));
+    one.fence != next.fence && (was_stopped || was_forced || is_lost)
 }
 
 /// What was accepted before another write began isn't larger than that one's fence.
@@ -278,7 +283,10 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
 
 /// It ended well, and Redis knows of it.
 fn has_succeeded(job: &Job) -> bool {
-    job.kind == Kind::Run && job.status == Some(0) && job.said.is_empty() && job.once_per.is_some()
+    job.kind == Kind::Run
+        && job.status == Some(0)
+        && !job.said.contains("could not release")
+        && job.once_per.is_some()
 }
 
 /// Who stood in the queue when a newer run came gives up.

@@ -350,6 +350,12 @@ fn a_fence_that_doesnt_grow_is_found() {
             .with_fence(999_999)
             .hit(Role::Supervisor, Blow::Stopped, 2000, 2099);
     assert_eq!(broken(&history(vec![run(1, 1000, 2000), late])), [""; 0]);
+    let mut forced = history(vec![
+        run(1, 1000, 2000),
+        run(2, 2100, 2500).with_fence(999_999).come(900),
+    ]);
+    forced.deeds.push(deed(What::Force, 950, 960));
+    assert_eq!(broken(&forced), [""; 0]);
     // Without the state, and by a clock that was set back.
     let mut lost = history(vec![
         run(1, 1000, 2000),
@@ -422,6 +428,11 @@ fn a_success_counts_and_a_failure_doesnt() {
         broken(&history(vec![once(1, 1000), run(2, 1500, 1510)])),
         [""; 0]
     );
+    let unknown = Job {
+        said: "redlock: could not release lock \"a\"; it expires within 2s".into(),
+        ..once(1, 1000)
+    };
+    assert_eq!(broken(&history(vec![unknown, once(2, 1500)])), [""; 0]);
     let failed = Job {
         status: Some(3),
         ..once(1, 1000)
