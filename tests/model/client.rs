@@ -15,6 +15,7 @@ use redis::Value;
 use super::network::{Incoming, Network, Request};
 use super::world::digest_of;
 use crate::clock::Moment;
+use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent, Terms, confirm_timeout, try_timeout};
 use crate::lock::claim::{acquired, checked, released, renewed};
 use crate::lock::connection::Grant;
@@ -34,6 +35,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 pub struct Defects {
     /// Leases are counted from when the answer came.
     pub deadline_from_reply: bool,
+    /// A grant counts from when its message came.
+    pub grant_from_receipt: bool,
     /// The command runs on when its lease ends, as that of other clients does.
     pub is_never_stopped: bool,
 }
@@ -45,6 +48,9 @@ pub struct Setup {
     pub wish: Wish,
     pub terms: Terms,
     pub limit: WaitLimit,
+    /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
+    /// `--order` and `--sync` does.
+    pub starts_on_grant: bool,
     pub host: &'static str,
     pub defects: Defects,
 }
@@ -162,7 +168,12 @@ impl Client {
 
     /// Whether it does something on its own, now or later.
     pub fn is_active(&self) -> bool {
-        !self.is_stopped && !matches!(self.stage, Stage::New | Stage::Over | Stage::Dead)
+        !self.is_stopped && self.is_alive()
+    }
+
+    /// Whether there is a process, stopped or not.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.stage, Stage::New | Stage::Over | Stage::Dead)
     }
 
     pub fn waits(&self) -> bool {
@@ -193,7 +204,7 @@ impl Client {
             limit: setup.limit,
             terms: setup.terms,
             joins: false,
-            starts_on_grant: true,
+            starts_on_grant: setup.starts_on_grant,
             holds_others: false,
             reached: false,
             single_line: false,
@@ -494,9 +505,13 @@ impl Client {
                             events.push_back(session::Event::TreeEnded);
                         }
                     }
-                    session::Action::Finish(_) => {
+                    session::Action::Finish(exit) => {
                         let mode = ReleaseMode::Finished {
-                            outcome: HoldOutcome::Status(0),
+                            outcome: match exit {
+                                Exit::Command(status) => HoldOutcome::Status(status),
+                                Exit::Lost => HoldOutcome::Lost,
+                                _ => HoldOutcome::Signal(SIGTERM),
+                            },
                             keep_for: Duration::ZERO,
                         };
                         return self.release(mode, now, network);
@@ -591,6 +606,10 @@ impl Client {
             wait::End::Acquired { lease, fence, .. } => self.run(*lease, *fence, now, network),
             wait::End::Granted { lease, grant, .. } => {
                 self.grant = Some(grant.lasting.saturating_sub(self.setup.terms.clock_skew));
+                let terms = self.setup.terms;
+                let late = Lease::granted(now, Duration::ZERO, now, grant.lasting, terms);
+                let is_late = self.setup.defects.grant_from_receipt;
+                let lease = if is_late { &late } else { lease };
                 self.run(*lease, grant.fence, now, network);
             }
             _ if wait.is_known() => self.release(ReleaseMode::Unused, now, network),

@@ -93,12 +93,18 @@ fn successors(world: &World) -> Vec<Successor> {
     };
     if let Some((c, steps)) = world.alone() {
         let had = world.clients[c].has_command;
+        // A connection that is closed doesn't hear what others publish.
+        let heard = |world: &World| {
+            world.network.links[c]
+                .as_ref()
+                .map(|link| (link.node, link.listens))
+        };
         let next: Vec<Successor> = steps.into_iter().map(after).collect();
         let is_quiet = |(step, next): &Successor| {
             matches!(step, Step::CommandEnds(_))
-                || next
-                    .as_ref()
-                    .is_ok_and(|next| next.clients[c].has_command == had)
+                || next.as_ref().is_ok_and(|next| {
+                    next.clients[c].has_command == had && heard(next) == heard(world)
+                })
         };
         if next.iter().all(is_quiet) {
             return next;

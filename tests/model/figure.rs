@@ -31,15 +31,14 @@ pub fn picture(mut world: World, way: &Way) -> String {
         draw(&world, &mut lines, next.now.as_millis());
         world = next;
     }
-    let end = world.now.as_millis() + 5 * SCALE;
+    // The last moment, as a mark.
+    let end = world.now.as_millis() + SCALE;
     draw(&world, &mut lines, end);
     let named = lines.iter().enumerate().map(|(c, line)| {
         let fence = world.clients[c].fence;
-        let fence = if fence == 0 {
-            String::new()
-        } else {
-            format!("  fence …{:07}", fence % 10_000_000)
-        };
+        let granted = &world.facts.granted;
+        let place = granted.iter().rposition(|granted| *granted == fence);
+        let fence = place.map_or(String::new(), |place| format!("  by grant {}", place + 1));
         format!("    run {c}  {line}{fence}")
     });
     named.collect::<Vec<_>>().join("\n")

@@ -10,7 +10,7 @@ use super::redis::data::Content;
 use super::world::{BOOT, Plain, Rules};
 use crate::lock::Supersede;
 use crate::lock::connection::Call;
-use crate::lock::scripts::ACQUIRE;
+use crate::lock::scripts::{ACQUIRE, FREEZE, RELEASE, THAW};
 
 /// One promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +53,14 @@ impl fmt::Display for Broken {
 pub struct Facts {
     pub lost_data: bool,
     /// The fences of all grants, in their order.
-    granted: Vec<u64>,
+    pub granted: Vec<u64>,
     /// Whose commands were started, in this order.
     started: Vec<usize>,
     /// Their fences.
     fences: Vec<u64>,
     superseded: Vec<bool>,
     succeeded: bool,
+    frozen_until: Option<i64>,
     /// Since when no command runs and somebody waits.
     idle_since: Option<Duration>,
 }
@@ -76,6 +77,7 @@ impl Facts {
             fences: Vec::new(),
             superseded: vec![false; clients],
             succeeded: false,
+            frozen_until: None,
             idle_since: None,
         }
     }
@@ -102,6 +104,12 @@ impl Facts {
     ) -> Result<(), Broken> {
         let keys = &rules.lock.keys;
         let fence = |data| field(data, &keys.state, b"fence");
+        // What was asked for, and not what the server has of it.
+        let argument = |n: usize| call.args.get(n).map_or(&b""[..], Vec::as_slice);
+        if call.script.hash == RELEASE.hash && argument(5) == b"status:0" {
+            let held = before.get(now_ms, &keys.lock).map(|entry| &*entry.content);
+            self.succeeded |= held == Some(&Content::Text(argument(3).to_vec()));
+        }
         for promise in promises {
             match promise {
                 Promise::FenceGrows => {
@@ -113,12 +121,8 @@ impl Facts {
                     }
                 }
                 Promise::FreezeHolds => {
-                    // Where it is frozen before and after it: a thaw grants it at once.
-                    let frozen = field(before, &keys.state, b"frozen");
-                    let is_thawed = field(after, &keys.state, b"frozen").is_empty();
-                    let until = frozen.split(' ').next().and_then(|n| n.parse::<i64>().ok());
-                    let is_frozen = !is_thawed && until.is_some_and(|until| until > now_ms);
-                    if is_frozen && fence(before) != fence(after) {
+                    let is_frozen = self.frozen_until.is_some_and(|until| until > now_ms);
+                    if is_frozen && call.script.hash != THAW.hash && fence(before) != fence(after) {
                         return Err(Broken {
                             promise: *promise,
                             what: "a grant while the lock is frozen".into(),
@@ -145,14 +149,18 @@ impl Facts {
                         }
                     }
                 }
-                Promise::OnceHolds => {
-                    self.succeeded |= !field(after, &keys.state, b"succeeded").is_empty();
-                }
                 Promise::OneLease
                 | Promise::OneCommand
                 | Promise::EndsWithLease
+                | Promise::OnceHolds
                 | Promise::Served(_) => {}
             }
+        }
+        if call.script.hash == FREEZE.hash {
+            let lasts: i64 = String::from_utf8_lossy(argument(3)).parse().unwrap_or(0);
+            self.frozen_until = Some(now_ms + lasts);
+        } else if call.script.hash == THAW.hash {
+            self.frozen_until = None;
         }
         Ok(())
     }
@@ -176,7 +184,9 @@ impl Facts {
                     let places = place(other).zip(own);
                     places.is_some_and(|(of_other, own)| (of_other < own) != (other < client.fence))
                 };
-                if asked(Promise::FenceGrows) && self.fences.iter().any(is_out_of_order) {
+                let is_wrong =
+                    self.fences.contains(&client.fence) || self.fences.iter().any(is_out_of_order);
+                if asked(Promise::FenceGrows) && is_wrong {
                     return Err(Broken {
                         promise: Promise::FenceGrows,
                         what: format!(

@@ -83,6 +83,8 @@ pub enum Kind {
     SetClock(i64),
     /// The primary is gone, and a replica follows it with what it has.
     FailOver,
+    /// No replica confirms what a client has.
+    Unconfirmed,
 }
 
 /// What there is from the start, and what may happen.
@@ -99,6 +101,8 @@ pub struct Rules {
     pub keeps_strays: bool,
     /// The runs are the same but for their names.
     pub are_alike: bool,
+    /// By how many percent the servers' clocks are faster than those of the clients.
+    pub clock_fast: i64,
     /// By how much the clock of each node is ahead, in milliseconds; the first is the primary.
     pub nodes: Vec<i64>,
     pub sync: Sync,
@@ -177,6 +181,10 @@ pub struct Node {
     is_up: bool,
 }
 
+/// Which replicas confirm something.
+const ALL: usize = usize::MAX;
+const NOBODY: usize = usize::MAX - 1;
+
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -211,6 +219,7 @@ pub enum Step {
     SetClock(i64),
     /// To a node, with so much of the log.
     FailOver(usize, usize),
+    ServeUnconfirmed(usize),
 }
 
 impl Step {
@@ -240,7 +249,8 @@ impl Step {
             | Self::Delete(_)
             | Self::Restart
             | Self::SetClock(_)
-            | Self::FailOver(..) => true,
+            | Self::FailOver(..)
+            | Self::ServeUnconfirmed(_) => true,
         }
     }
 }
@@ -279,6 +289,9 @@ impl fmt::Display for Step {
             Self::Delete(n) => write!(f, "FAULT: key {n} is deleted"),
             Self::Restart => write!(f, "FAULT: the server restarts without its data"),
             Self::SetClock(by) => write!(f, "FAULT: the server's clock is set by {by} ms"),
+            Self::ServeUnconfirmed(c) => {
+                write!(f, "FAULT: no replica confirms what run {c} asked")
+            }
             Self::FailOver(to, at) => {
                 write!(f, "FAULT: node {to} becomes the primary with {at} writes")
             }
@@ -349,7 +362,8 @@ impl World {
         let since = i64::try_from(self.now.as_micros()).expect("a time that fits");
         // A grant and one that follows it, after all was deleted, are at least so much apart.
         let later = i64::from(self.facts.lost_data);
-        (START_MS + self.nodes[node].clock_ahead) * 1000 + since + later
+        let fast = since / 100 * self.rules.clock_fast;
+        (START_MS + self.nodes[node].clock_ahead) * 1000 + since + fast + later
     }
 
     /// A number for the state: the same for two that can't be told apart.
@@ -415,11 +429,11 @@ impl World {
                             let followers = self.followers(link.node);
                             steps.extend(followers.map(|by| Step::Serve(c, by)));
                             if self.followers(link.node).next().is_none() {
-                                steps.push(Step::Serve(c, usize::MAX));
+                                steps.push(Step::Serve(c, ALL));
                             }
                         }
                         Sync::None | Sync::AtLeast(_) | Sync::All => {
-                            steps.push(Step::Serve(c, usize::MAX));
+                            steps.push(Step::Serve(c, ALL));
                         }
                     }
                 }
@@ -549,13 +563,15 @@ impl World {
                 steps.extend(waiting.map(|client| Step::Kill(client.number)));
             }
             Kind::Kill | Kind::Vanish | Kind::Stop => {
-                for client in victims() {
+                let alive = self.clients[..self.rules.victims].iter();
+                for client in alive.filter(|client| client.is_alive()) {
                     let c = client.number;
-                    steps.push(match kind {
-                        Kind::Kill => Step::Kill(c),
-                        Kind::Vanish => Step::Vanish(c),
-                        _ => Step::Stop(c),
-                    });
+                    match kind {
+                        Kind::Kill => steps.push(Step::Kill(c)),
+                        Kind::Vanish => steps.push(Step::Vanish(c)),
+                        _ if client.is_stopped => {}
+                        _ => steps.push(Step::Stop(c)),
+                    }
                 }
             }
             Kind::Delete => {
@@ -573,6 +589,10 @@ impl World {
             Kind::SetClock(by) => {
                 steps.push(Step::SetClock(by));
                 steps.push(Step::SetClock(-by));
+            }
+            Kind::Unconfirmed => {
+                let asked = links().filter(|(_, link)| !link.requests.is_empty());
+                steps.extend(asked.map(|(c, _)| Step::ServeUnconfirmed(c)));
             }
             Kind::FailOver => {
                 for to in self.followers(self.network.primary) {
@@ -658,7 +678,7 @@ impl World {
             }
             Step::LoseRequest(c) => self.network.cut(c),
             Step::LoseAnswer(c) => {
-                self.serve(c, usize::MAX)?;
+                self.serve(c, ALL)?;
                 self.network.cut(c);
             }
             Step::LoseMessage(c) => {
@@ -673,7 +693,7 @@ impl World {
             Step::Repeat(c) => {
                 let link = self.network.links[c].as_ref().expect("a connection");
                 let (node, request) = (link.node, link.requests[0].clone());
-                self.serve(c, usize::MAX)?;
+                self.serve(c, ALL)?;
                 self.execute(node, &request.call, None)?;
             }
             Step::Kill(c) => {
@@ -700,6 +720,7 @@ impl World {
                 self.nodes[self.network.primary].clock_ahead += by;
             }
             Step::FailOver(to, at) => self.fail_over(to, at),
+            Step::ServeUnconfirmed(c) => self.serve(c, NOBODY)?,
         }
         let Self {
             facts,
@@ -750,6 +771,7 @@ impl World {
         let followers: Vec<usize> = self.followers(node).collect();
         let confirm: Vec<usize> = match self.rules.sync {
             Sync::None => return true,
+            _ if by == NOBODY => Vec::new(),
             Sync::AtLeast(1) => followers.into_iter().filter(|&node| node == by).collect(),
             Sync::AtLeast(_) | Sync::All => followers,
         };
