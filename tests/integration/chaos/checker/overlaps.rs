@@ -190,10 +190,14 @@ fn is_responsible(role: Role, kind: Kind) -> bool {
 }
 
 fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
+    // One that is killed while it is stopped acts no more.
+    let hits = hold.job.hits.iter();
+    let mut deaths = hits.filter(|other| is_fatal(other) && other.pid == hit.pid);
+    let dies = deaths.any(|death| hit.span.meets(death.span)) && hold.job.kind == Kind::Kept;
     hit.blow == Blow::Stopped
         && is_responsible(hit.role, hold.job.kind)
         && hit.span.from <= span.from
-        && span.until <= hit.span.until.saturating_add(RESUMING)
+        && (dies || span.until <= hit.span.until.saturating_add(RESUMING))
 }
 
 /// The supervisor was killed: the kernel kills COMMAND of a run, but nobody what that has started, nor a script.

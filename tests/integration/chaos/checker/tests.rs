@@ -217,6 +217,14 @@ fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
         classes(&history(vec![of(5000, Role::Supervisor), later()])),
         [Class::Forbidden]
     );
+    // A keeper that is killed while it is stopped does nothing any more.
+    let dead = of(5000, Role::Supervisor).of_kind(Kind::Kept).hit(
+        Role::Supervisor,
+        Blow::Killed,
+        4500,
+        4500,
+    );
+    assert_eq!(classes(&history(vec![dead, later()])), [Class::Stopped]);
     // A supervisor that runs kills a command that is stopped.
     assert_eq!(
         classes(&history(vec![of(5900, Role::Worker), later()])),
