@@ -226,6 +226,7 @@ pub mod tests {
 
     #[test]
     fn whatever_comes_in_is_read_or_refused() {
+        let mut broken = Vec::new();
         for target in targets() {
             let examples = (target.examples)();
             let input = (any::<usize>(), prop::collection::vec(change(), 0..6));
@@ -240,7 +241,8 @@ pub mod tests {
                 prop_assert!(read.is_ok(), "{}: {shown:?}", target.name);
                 Ok(())
             });
-            assert!(result.is_ok(), "{}", result.unwrap_err());
+            broken.extend(result.err().map(|error| error.to_string()));
         }
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
     }
 }
