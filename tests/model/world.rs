@@ -934,6 +934,8 @@ impl World {
         let data = Rc::clone(&self.log[at]);
         self.network.primary = to;
         self.log = vec![Rc::clone(&data)];
+        // The last writes may be among what it lacks.
+        self.facts.lost_data = true;
         for node in &mut self.nodes {
             node.confirmed = 0;
             node.stored = Rc::clone(&data);
