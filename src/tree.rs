@@ -309,13 +309,19 @@ pub enum Origin {
     Unsaid,
 }
 
-/// All processes but ourselves whose environment `is_marked`, as far as we may see.
+/// All processes but ourselves whose environment `is_marked`, as far as we may see, and as long as there is time.
 ///
 /// # Errors
 /// No descriptor or memory is left to look: there may be others.
-pub fn marked(is_marked: impl Fn(&[u8]) -> bool) -> io::Result<Vec<Pid>> {
+pub fn marked(
+    is_marked: impl Fn(&[u8]) -> bool,
+    in_time: impl Fn() -> bool,
+) -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();
     for stat in processes()? {
+        if !in_time() {
+            break;
+        }
         if stat.has_ended || stat.pid == Pid::this() {
             continue;
         }

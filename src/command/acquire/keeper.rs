@@ -109,11 +109,13 @@ impl Target {
     }
 
     /// Finds what it has started: its descendants, and what has the lock's token (under this id) in its
-    /// environment. Whether all could be looked at.
-    fn find_rest(&mut self, id: &str) -> bool {
+    /// environment, as far as that can be done in time. Whether all could be looked at.
+    fn find_rest(&mut self, id: &str, until: Option<Moment>) -> bool {
         self.rest.retain(|descendant| !descendant.has_ended());
         self.remember();
-        let marked = tree::marked(|environment| origin_of(environment, id) == Origin::Ours);
+        let in_time = || until.is_none_or(|until| now() < until);
+        let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
+        let marked = tree::marked(is_ours, in_time);
         let looked = marked.is_ok();
         self.add(marked.unwrap_or_default());
         looked
@@ -169,6 +171,32 @@ impl Target {
                 descendant.signal(signal);
             }
         }
+    }
+
+    /// Asks it and its tree to terminate. To look at all processes may take longer on a busy machine than there
+    /// is time until they have to be killed.
+    fn terminate(&mut self, id: &str, kill_at: Option<Moment>) {
+        // A stopped process takes its SIGTERM only when it goes on.
+        let signals = [sys::SIGTERM, sys::SIGCONT];
+        // Its children have no parent when it has ended.
+        self.remember();
+        self.signal_all(&signals);
+        let known = self.known();
+        self.find_rest(id, kill_at);
+        let others = self.rest.iter();
+        for descendant in others.filter(|descendant| !known.contains(&descendant.known)) {
+            for signal in signals {
+                descendant.signal(signal);
+            }
+        }
+    }
+
+    /// Kills it and its tree: what is known of it comes first. Whether all could be looked at.
+    fn kill(&mut self, id: &str) -> bool {
+        self.signal_all(&[sys::SIGKILL]);
+        let looked = self.find_rest(id, None);
+        self.signal_all(&[sys::SIGKILL]);
+        looked
     }
 
     /// How it ended. Where the kernel doesn't say, it is taken to have ended well.
@@ -297,7 +325,7 @@ impl Keeper<'_> {
                 }
                 // What ends may have started something else before.
                 if self.target.has_wholly_ended() {
-                    looked = self.target.find_rest(&self.id);
+                    looked = self.target.find_rest(&self.id, None);
                     if self.waits_for_tree {
                         self.target.find_orphan(&self.id);
                     }
@@ -348,10 +376,9 @@ impl Keeper<'_> {
         }
         let until = now() + ABANDON_WITHIN;
         while now() < until {
-            if self.target.find_rest(&self.id) && self.target.has_wholly_ended() {
+            if self.target.kill(&self.id) && self.target.has_wholly_ended() {
                 return HoldOutcome::Lost;
             }
-            self.target.signal_all(&[sys::SIGKILL]);
             std::thread::sleep(Duration::from_millis(1));
         }
         self.holds.leave();
@@ -391,14 +418,11 @@ impl Keeper<'_> {
                         let _ = self.target.process.signal(SIGURG);
                         return Some(HoldOutcome::Lost);
                     }
-                    // A stopped process takes its SIGTERM only when it goes on.
                     session::Action::Terminate(_) => {
-                        self.target.find_rest(&self.id);
-                        self.target.signal_all(&[sys::SIGTERM, sys::SIGCONT]);
+                        self.target.terminate(&self.id, self.session.due());
                     }
                     session::Action::Kill(_) | session::Action::KillRest => {
-                        self.target.find_rest(&self.id);
-                        self.target.signal_all(&[sys::SIGKILL]);
+                        self.target.kill(&self.id);
                     }
                     session::Action::Finish(Exit::Command(_)) => {
                         return Some(HoldOutcome::Released);
