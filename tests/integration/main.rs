@@ -65,6 +65,7 @@
 //! | `password` | a command that prints the password, and locks that outlive their passwords |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
 //! | `suspend` | leases are counted on a clock that runs while the machine is suspended |
+//! | `mutants` | faults put in on purpose can still be put in, and name the tests that notice them |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
@@ -97,6 +98,7 @@ mod keeper;
 mod loss;
 mod lua;
 mod lua_mutants;
+mod mutants;
 mod nesting;
 mod packages;
 mod password;
