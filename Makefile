@@ -12,6 +12,8 @@
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
 # make mutants-lua  each script with one mistake after the other: some test fails for each
+# make mutants  break what decides about locks, one place at a time (FILES=...): the unit tests notice
+# make mutants-named  break one promise after the other (NAMES=...): the tests named for it notice
 # make bench    the figures of the README
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
@@ -42,7 +44,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 5
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-input mutants-lua chaos model simulate bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -150,6 +152,15 @@ mutants-lua:
 	MUTANTS_LUA="$(ONLY)" $(CARGO) test --locked --profile model --test integration \
 	    lua_mutants::every_mutant -- --nocapture
 
+# One place at a time, with a build and the unit tests for each: an hour and more for all of it.
+mutants:
+	@scripts/setup mutants
+	PATH="$(abspath $(TARGET))/tools/bin:$$PATH" scripts/mutants $(FILES)
+
+mutants-named:
+	@scripts/setup test
+	scripts/mutants-named $(NAMES)
+
 bench:
 	@scripts/setup bench
 	@$(MAKE) --no-print-directory build
@@ -161,7 +172,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/demo scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those

@@ -177,14 +177,14 @@ fn when_redis_stalls_a_stuck_connection_does_not_keep_command_alive() {
 fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_at_the_server() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let late = Action::StallReply(Duration::from_millis(500));
+    let late = Action::StallReply(Duration::from_millis(600));
     let proxy = Proxy::with(&redis, move |request| match &*request.operation {
         "renew" if request.before == 0 => late,
         "renew" => Action::LoseRequest,
         _ => Action::Pass,
     });
     let life = redis.dir.path().join("life");
-    let mut command = redis.redlock(&["run", "--ttl", "3s", "a", "--", "perl", "-e", STUBBORN]);
+    let mut command = redis.redlock(&["run", "--ttl", "6s", "a", "--", "perl", "-e", STUBBORN]);
     command.arg(&life).env("REDLOCK_URL", proxy.url());
     let mut run = Running::start(&mut command);
     run.expect_line("ready");

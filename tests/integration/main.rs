@@ -64,6 +64,8 @@
 //! | `config` | settings, passwords, TLS |
 //! | `password` | a command that prints the password, and locks that outlive their passwords |
 //! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
+//! | `suspend` | leases are counted on a clock that runs while the machine is suspended |
+//! | `mutants` | faults put in on purpose can still be put in, and name the tests that notice them |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 
 // A test's failure is a panic; its helpers say more than an error type would.
@@ -96,6 +98,7 @@ mod keeper;
 mod loss;
 mod lua;
 mod lua_mutants;
+mod mutants;
 mod nesting;
 mod packages;
 mod password;
@@ -122,6 +125,7 @@ mod supervision;
 mod support;
 mod survival;
 mod survivors;
+mod suspend;
 mod sweep;
 mod sync;
 mod takeover;
