@@ -293,11 +293,13 @@ mod tests {
             Value::SimpleString("secret".into()),
             Value::Set(Vec::new()),
             Value::Boolean(true),
+            redis::parse_redis_value(b"-ERR secret\r\n").unwrap(),
         ];
         let error = unexpected_reply(&answer);
         assert_eq!(error.kind, ErrorKind::Unreachable);
         let said = error.to_string();
-        let expected = "[nil, 5, 6 bytes, 2 fields, a word, a word, a collection, another value]";
+        let expected =
+            "[nil, 5, 6 bytes, 2 fields, a word, a word, a collection, another value, an error]";
         assert!(said.contains(expected), "{said}");
         assert!(!said.contains("secret"), "{said}");
         assert!(array(Value::Int(1)).is_err());

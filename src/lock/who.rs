@@ -371,6 +371,13 @@ mod tests {
             let mut who = Who::default();
             *text(&mut who) = "x".repeat(most);
             assert_eq!(Who::parse(&who.to_json()).unwrap(), who);
+            // Nor is it cut where another text is.
+            let mut beside = Who {
+                command: vec!["x".repeat(COMMAND)],
+                ..who.clone()
+            };
+            let mut read = Who::parse(&beside.to_json()).unwrap();
+            assert_eq!(text(&mut read), text(&mut beside));
             text(&mut who).push('x');
             let expected = "x".repeat(most) + "…";
             // By the one that writes it, and by one that reads what another has written.
@@ -378,13 +385,17 @@ mod tests {
                 assert_eq!(*text(&mut Who::parse(&json).unwrap()), expected);
             }
         }
-        let instance = |length| Who {
-            instance: Some("x".repeat(length)),
-            ..Who::default()
-        };
+        // Half of an identity is none.
         for (length, is_kept) in [(TEXT, true), (TEXT + 1, false)] {
-            let read = Who::parse(&instance(length).to_json()).unwrap();
-            assert_eq!(read.instance.is_some(), is_kept);
+            for command in [0, COMMAND] {
+                let who = Who {
+                    instance: Some("x".repeat(length)),
+                    command: vec!["x".repeat(command)],
+                    ..Who::default()
+                };
+                let read = Who::parse(&who.to_json()).unwrap();
+                assert_eq!(read.instance.is_some(), is_kept);
+            }
         }
     }
 

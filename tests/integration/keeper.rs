@@ -112,11 +112,19 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
     wait_until("it has renewed", || {
         redis.cli(&["CLIENT", "LIST"]).contains("cmd=evalsha")
     });
-    let files: Vec<String> = fs::read_dir(format!("/proc/{keeper}/fd"))
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.display().to_string()))
-        .collect();
+    let open_files = || -> Vec<String> {
+        let entries = fs::read_dir(format!("/proc/{keeper}/fd"))
+            .unwrap()
+            .flatten();
+        let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
+        let targets = entries.filter_map(target);
+        targets.map(|path| path.display().to_string()).collect()
+    };
+    // For a moment it looks for old marks of other runs.
+    wait_until("it has looked for old marks", || {
+        !open_files().contains(&"/dev/shm".to_owned())
+    });
+    let files = open_files();
     let count = |kind: &str| files.iter().filter(|file| file.starts_with(kind)).count();
     assert_eq!((count("/dev/null"), count("socket:")), (3, 1), "{files:?}");
     assert_eq!(
@@ -581,4 +589,30 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     });
     let left: Vec<i32> = started.into_iter().filter(|&pid| is_alive(pid)).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// To look at all processes takes a while where there are many, or their environments are large.
+#[test]
+fn a_script_is_killed_in_time_however_long_a_look_at_all_processes_takes() {
+    let redis = Redis::start();
+    let large = "x".repeat(100_000);
+    let mut others: Vec<Running> = (0..40)
+        .map(|_| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("60").env_clear();
+            for n in 0..12 {
+                command.env(format!("LARGE{n}"), &large);
+            }
+            Running::start(&mut command)
+        })
+        .collect();
+    let mut script = holder(&redis, "--ttl 1s -k 0s", WAIT);
+    redis.stall();
+    let latest_expiry = Instant::now() + Duration::from_secs(1);
+    wait_until("the script is dead", || script.has_ended());
+    assert!(Instant::now() < latest_expiry + Duration::from_millis(50));
+    redis.resume();
+    for other in &mut others {
+        other.kill();
+    }
 }
