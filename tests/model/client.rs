@@ -35,8 +35,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 pub struct Defects {
     /// Leases are counted from when the answer came.
     pub deadline_from_reply: bool,
-    /// A grant counts from when its message came.
-    pub grant_from_receipt: bool,
     /// The command runs on when its lease ends, as that of other clients does.
     pub is_never_stopped: bool,
 }
@@ -606,10 +604,6 @@ impl Client {
             wait::End::Acquired { lease, fence, .. } => self.run(*lease, *fence, now, network),
             wait::End::Granted { lease, grant, .. } => {
                 self.grant = Some(grant.lasting.saturating_sub(self.setup.terms.clock_skew));
-                let terms = self.setup.terms;
-                let late = Lease::granted(now, Duration::ZERO, now, grant.lasting, terms);
-                let is_late = self.setup.defects.grant_from_receipt;
-                let lease = if is_late { &late } else { lease };
                 self.run(*lease, grant.fence, now, network);
             }
             _ if wait.is_known() => self.release(ReleaseMode::Unused, now, network),

@@ -520,10 +520,6 @@ fn defects() -> Vec<Defect> {
     for run in &mut published.clients {
         run.defects.is_never_stopped = true;
     }
-    let mut from_receipt = late_grants();
-    for run in &mut from_receipt.clients {
-        run.defects.grant_from_receipt = true;
-    }
     let forgotten_freeze = Rules {
         replaced: vec![(FREEZE.hash, "return {0, false, false}")],
         faults: 0,
@@ -577,7 +573,6 @@ fn defects() -> Vec<Defect> {
             Promise::Served(SECOND),
             true,
         ),
-        defect("grant counted from its receipt", from_receipt, one, false),
         defect(
             "freeze that isn't kept",
             forgotten_freeze,
