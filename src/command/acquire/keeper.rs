@@ -116,7 +116,7 @@ impl Target {
         let in_time = || until.is_none_or(|until| now() < until);
         let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
         let marked = tree::marked(is_ours, in_time);
-        let looked = marked.is_ok();
+        let looked = marked.is_ok() && in_time();
         self.add(marked.unwrap_or_default());
         looked
     }
