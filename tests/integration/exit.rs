@@ -363,7 +363,7 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79_all_the_same() {
     let file = redis.dir.path().join("go");
     let said = redis.dir.path().join("said");
     let wait = format!("echo ready; {WAIT_FOR_FILE}; echo done");
-    let run = r#"exec redlock run --ttl 1s --on-lost warn a -- sh -c "$1" sh "$2" 2>"$3""#;
+    let run = r#"exec redlock run --quiet --ttl 1s --on-lost warn a -- sh -c "$1" sh "$2" 2>"$3""#;
     let mut run = Running::start(&mut directly(
         &redis,
         &["sh", "-c", run, "sh", &wait, text(&file), text(&said)],
@@ -502,8 +502,10 @@ fn commands_status_survives_a_release_that_fails() {
     let mut redis = Redis::start();
     let file = redis.dir.path().join("go");
     let script = format!("echo ready; {WAIT_FOR_FILE}; exit 5");
+    // It is an error, so that --quiet doesn't hide it.
     let mut run = Running::start(&mut redis.redlock(&[
         "run",
+        "--quiet",
         "a",
         "--",
         "sh",

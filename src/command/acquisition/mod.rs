@@ -311,13 +311,13 @@ impl<'a> Acquisition<'a> {
                 Ok(Released::Before) => self.verbosity().verbose(format_args!(
                     "lock \"{name}\" was already released by the command"
                 )),
-                Ok(Released::NotOurs(loss)) => self.verbosity().info(format_args!(
+                Ok(Released::NotOurs(loss)) => report::error(format_args!(
                     "{}; noticed only on release",
                     lost(name, &loss)
                 )),
                 Err(error) => {
                     let ttl = report::format_duration(self.request.ttl);
-                    self.verbosity().info(format_args!(
+                    report::error(format_args!(
                         "could not release lock \"{name}\"; it expires within {ttl}: {error}"
                     ));
                 }

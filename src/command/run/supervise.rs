@@ -344,8 +344,7 @@ impl Supervision<'_> {
             }
             session::Action::Warn => {
                 let loss = self.loss_message();
-                let verbosity = self.run.verbosity();
-                verbosity.info(format_args!(
+                report::error(format_args!(
                     "{loss}; the command continues without the lock"
                 ));
                 Refused::new()
@@ -373,7 +372,7 @@ impl Supervision<'_> {
         if refused.is_empty() || !self.refused.is_empty() {
             return None;
         }
-        self.run.verbosity().info(format_args!(
+        report::error(format_args!(
             "not permitted to signal {}, which the command has become or started",
             processes(&refused)
         ));
@@ -418,7 +417,7 @@ impl Supervision<'_> {
             let left = self.child.descendants();
             if !left.is_empty() {
                 let left = self.named(&left, "what the command has started");
-                self.run.verbosity().info(format_args!(
+                report::error(format_args!(
                     "{left} could not be killed and may still be running; the lock is not released and expires with its lease"
                 ));
                 self.holds.leave();
@@ -426,7 +425,7 @@ impl Supervision<'_> {
         }
         if !self.child.is_reaped() {
             let command = self.named(&[self.child.pid()], "the command");
-            self.run.verbosity().info(format_args!(
+            report::error(format_args!(
                 "{command} could not be killed; the lock is not released and expires with its lease"
             ));
             self.holds.leave();
