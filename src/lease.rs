@@ -317,10 +317,13 @@ mod tests {
     fn a_renewal_that_is_under_way_is_that_of_all_leases_that_are_kept_together() {
         let mut old = lease(30, 5);
         old.start_renewal_if_due(START + FIRST_RENEWAL);
-        let new = Lease::new(START + SECOND, terms(30, 5));
-        for mut both in [old.merged_with(new), new.merged_with(old)] {
-            assert_eq!(both.renew_at(), None);
-            assert!(!both.start_renewal_if_due(START + SECOND * 2));
+        let ends_later = Lease::new(START + SECOND, terms(30, 5));
+        let ends_sooner = Lease::new(START + SECOND, terms(6, 5));
+        for new in [ends_later, ends_sooner] {
+            for mut both in [old.merged_with(new), new.merged_with(old)] {
+                assert_eq!(both.renew_at(), None);
+                assert!(!both.start_renewal_if_due(START + SECOND * 2));
+            }
         }
     }
 
