@@ -7,7 +7,7 @@
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
-# make model    all states of the protocol in small, with what is made wrong on purpose: about an hour
+# make model    all states of the protocol in small, with what is made wrong on purpose: about an hour; ONLY="a freeze"
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone

@@ -42,6 +42,16 @@ pub struct Broken {
     pub is_fenced: bool,
 }
 
+impl Broken {
+    fn new(promise: Promise, what: impl Into<String>) -> Self {
+        Self {
+            promise,
+            what: what.into(),
+            is_fenced: false,
+        }
+    }
+}
+
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.promise, self.what)
@@ -123,11 +133,7 @@ impl Facts {
                 Promise::FreezeHolds => {
                     let is_frozen = self.frozen_until.is_some_and(|until| until > now_ms);
                     if is_frozen && call.script.hash != THAW.hash && fence(before) != fence(after) {
-                        return Err(Broken {
-                            promise: *promise,
-                            what: "a grant while the lock is frozen".into(),
-                            is_fenced: false,
-                        });
+                        return Err(Broken::new(*promise, "a grant while the lock is frozen"));
                     }
                 }
                 Promise::SupersedeHolds => {
@@ -187,29 +193,26 @@ impl Facts {
                 let is_wrong =
                     self.fences.contains(&client.fence) || self.fences.iter().any(is_out_of_order);
                 if asked(Promise::FenceGrows) && is_wrong {
-                    return Err(Broken {
-                        promise: Promise::FenceGrows,
-                        what: format!(
+                    return Err(Broken::new(
+                        Promise::FenceGrows,
+                        format!(
                             "run {c} starts with the fence {}, after {:?}",
                             client.fence, self.fences
                         ),
-                        is_fenced: false,
-                    });
+                    ));
                 }
                 if asked(Promise::SupersedeHolds) && self.superseded[c] {
-                    return Err(Broken {
-                        promise: Promise::SupersedeHolds,
-                        what: format!("run {c} starts, which was superseded"),
-                        is_fenced: false,
-                    });
+                    return Err(Broken::new(
+                        Promise::SupersedeHolds,
+                        format!("run {c} starts, which was superseded"),
+                    ));
                 }
                 let once = client.setup.wish.once_per;
                 if asked(Promise::OnceHolds) && self.succeeded && !once.is_zero() {
-                    return Err(Broken {
-                        promise: Promise::OnceHolds,
-                        what: format!("run {c} starts after a success"),
-                        is_fenced: false,
-                    });
+                    return Err(Broken::new(
+                        Promise::OnceHolds,
+                        format!("run {c} starts after a success"),
+                    ));
                 }
                 self.started.push(c);
                 self.fences.push(client.fence);
@@ -218,11 +221,10 @@ impl Facts {
             let is_late = ends.is_some_and(|end| BOOT + now > end.since_boot());
             if client.has_command && is_late && !client.is_stopped && asked(Promise::EndsWithLease)
             {
-                return Err(Broken {
-                    promise: Promise::EndsWithLease,
-                    what: format!("the command of run {c} outlives its lease"),
-                    is_fenced: false,
-                });
+                return Err(Broken::new(
+                    Promise::EndsWithLease,
+                    format!("the command of run {c} outlives its lease"),
+                ));
             }
         }
         self.look_for_two(clients, plain, now, promises)?;
@@ -264,23 +266,22 @@ impl Facts {
                         .iter()
                         .all(|other| other.number == last.number || other.fence < last.fence)
                 });
+                let what = format!("the commands of the runs {} at once", names.join(" and "));
                 return Err(Broken {
-                    promise: *promise,
-                    what: format!("the commands of the runs {} at once", names.join(" and ")),
                     is_fenced,
+                    ..Broken::new(*promise, what)
                 });
             }
             if let (Plain::Holds(until), false) = (plain, running.is_empty())
                 && now < Duration::from_millis(until)
             {
-                return Err(Broken {
-                    promise: *promise,
-                    what: format!(
+                return Err(Broken::new(
+                    *promise,
+                    format!(
                         "the command of run {} and the plain client at once",
                         running[0].number
                     ),
-                    is_fenced: false,
-                });
+                ));
             }
         }
         Ok(())
@@ -311,11 +312,10 @@ impl Facts {
         }
         let since = *self.idle_since.get_or_insert(now);
         if now.saturating_sub(since) > bound {
-            return Err(Broken {
-                promise: Promise::Served(bound),
-                what: format!("nobody has the lock since {since:?}, and somebody waits"),
-                is_fenced: false,
-            });
+            return Err(Broken::new(
+                Promise::Served(bound),
+                format!("nobody has the lock since {since:?}, and somebody waits"),
+            ));
         }
         Ok(())
     }
