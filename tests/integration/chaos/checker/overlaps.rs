@@ -251,7 +251,9 @@ fn is_forced(history: &History, earlier: &Hold, span: Span) -> bool {
         let soon = NOTICING + earlier.job.kill_after + SLACK;
         let around = Span::new(deed.span.from, deed.span.until + soon);
         let is_quiet = !history.troubled.iter().any(|span| span.meets(around));
-        let within = if is_quiet {
+        let mut hits = earlier.job.hits.iter();
+        let is_cut_off = hits.any(|hit| hit.role == Role::Line && hit.span.meets(around));
+        let within = if is_quiet && !is_cut_off {
             soon
         } else {
             soon.max(earlier.job.lease() + SLACK)

@@ -275,6 +275,18 @@ fn force_allows_two_until_the_first_has_noticed() {
 }
 
 #[test]
+fn force_allows_two_until_the_lease_ends_of_a_first_that_cannot_be_told() {
+    let with = |until| {
+        let first = run(1, 1000, until).hit(Role::Line, Blow::CutOff, 1900, 9000);
+        let mut history = history(vec![first, run(2, 2010, 9000)]);
+        history.deeds.push(deed(What::Force, 2000, 2020));
+        classes(&history)
+    };
+    assert_eq!(with(3500), [Class::Forced]);
+    assert_eq!(with(4500), [Class::Forbidden]);
+}
+
+#[test]
 fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
     let with = |fault: SiteFault| {
         let mut history = history(vec![run(1, 1000, 4000), run(2, 3000, 5000)]);
