@@ -256,7 +256,7 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
                 continue;
             };
             let began = granted(history, later);
-            let earliest = began.unwrap_or(later.span.from - CLAIM);
+            let earliest = began.map_or(later.span.from - CLAIM, |began| began - CLOCKS);
             let latest = began.unwrap_or(later.span.from);
             let counts = Span::new(known, success.span.until + once_per - CLOCKS);
             let is_within = earliest > counts.from && latest < counts.until;

@@ -453,6 +453,14 @@ fn a_success_counts_and_a_failure_doesnt() {
         ..once(1, 1000)
     };
     assert_eq!(broken(&history(vec![unknown, once(2, 1500)])), [""; 0]);
+    // By the clock of a server, which is ahead, it was granted the lock after the success.
+    let before = run(1, 900, 990).with_fence(1_300_000);
+    let before = Job {
+        once_per: Some(SECOND),
+        ..before
+    };
+    let success = once(2, 1000).with_fence(1_400_000);
+    assert_eq!(broken(&history(vec![before, success])), [""; 0]);
     let failed = Job {
         status: Some(3),
         ..once(1, 1000)
