@@ -153,6 +153,9 @@ fn statuses(history: &History) -> String {
 /// What makes the test fail, with a timeline for each.
 fn failures(done: &Done, verdict: &Verdict) -> String {
     let mut text = String::new();
+    if let Some(unwell) = &done.unwell {
+        let _ = writeln!(text, "the servers are not well again: {unwell}");
+    }
     for line in &done.left {
         let _ = writeln!(text, "I7: {line}");
     }

@@ -76,6 +76,8 @@ pub struct Done {
     pub history: History,
     pub described: String,
     pub plain_clients: usize,
+    /// What isn't well with the servers long after the last fault.
+    pub unwell: Option<String>,
     /// Keys that are left although nobody holds or wants anything, and those that never expire.
     pub left: Vec<String>,
     pub processes_left: Vec<String>,
@@ -378,7 +380,7 @@ impl Chaos {
             self.resume(job, pid);
         }
         self.corners.heal();
-        self.site.heal();
+        let unwell = self.site.heal().err();
         self.history.healed = boottime();
         while boottime() < self.history.healed + END {
             self.tick();
@@ -404,11 +406,15 @@ impl Chaos {
             .jobs
             .extend(plain::jobs(&self.stage.dir, self.jobs + 1));
         self.history.starved = self.clock.end();
-        let left = self.keys_left();
+        let left = match unwell {
+            None => self.keys_left(),
+            Some(_) => Vec::new(),
+        };
         Done {
             described: self.site.described(),
             plain_clients: self.plain.count(),
             history: self.history,
+            unwell,
             left,
             processes_left,
         }

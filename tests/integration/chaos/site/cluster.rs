@@ -43,6 +43,8 @@ pub struct Sharded {
     looked: Instant,
     /// From which node the slot is being moved, and to which.
     moving: Option<(usize, usize)>,
+    /// Since when no node has the slot.
+    unowned: Option<Instant>,
     /// The one that was the owner when that was last seen.
     last: Option<usize>,
     noticed: Vec<Injected>,
@@ -87,6 +89,7 @@ impl Sharded {
             missing: [None; NODES],
             looked: Instant::now(),
             moving: None,
+            unowned: None,
             last,
             noticed: Vec::new(),
             later: Later::default(),
@@ -347,6 +350,44 @@ impl Sharded {
         });
     }
 
+    /// Gives the slot to a primary where it is nobody's: a node that had just got it was replaced by a replica that
+    /// didn't know of it. A person would do that with `redis-cli --cluster fix`.
+    fn adopt_slot(&mut self) {
+        let slot = self.slot.parse().unwrap();
+        let is_owned = |number: usize| {
+            let view = self.view(number)?;
+            Some(view.owner(slot).as_ref() == Some(&self.ids[number]))
+        };
+        let all: Option<Vec<bool>> = (0..NODES).map(is_owned).collect();
+        let is_missing = all.is_some_and(|all| !all.contains(&true));
+        if !is_missing || self.moving.is_some() {
+            self.unowned = None;
+            return;
+        }
+        if self.unowned.get_or_insert_with(Instant::now).elapsed() < SETTLED {
+            return;
+        }
+        let is_primary = |number: &usize| {
+            let view = self.view(*number);
+            view.is_some_and(|view| view.primary_of_own().is_none())
+        };
+        let Some(primary) = (0..NODES).find(is_primary) else {
+            return;
+        };
+        (0..NODES).for_each(|number| {
+            self.set_slot(number, &["STABLE"]);
+        });
+        self.set_slot(primary, &["NODE", &self.ids[primary]]);
+        tell(&self.all.nodes[primary], &["CLUSTER", "BUMPEPOCH"]);
+        self.unowned = None;
+        let what = format!("nobody had the slot, and {primary} has it now, without its keys");
+        let injected = Injected::at_once(what).losing(Loss::Everything);
+        self.noticed.push(Injected {
+            promotes: true,
+            ..injected
+        });
+    }
+
     fn fill(&mut self, number: usize, dice: &mut Dice) -> Injected {
         tell(
             &self.all.nodes[number],
@@ -596,6 +637,7 @@ impl Topology for Sharded {
         if self.looked.elapsed() < LOOKING {
             return;
         }
+        self.adopt_slot();
         self.notice();
         if self.missing != [None; NODES] && self.lacking().is_none() {
             self.missing = [None; NODES];
