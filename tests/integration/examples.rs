@@ -205,14 +205,28 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
         ["listen", token] => Deed::Listen(channel(token), true),
         ["unlisten", token] => Deed::Listen(channel(token), false),
         ["listen-shard", token] => Deed::ListenInShard(channel(token), true),
+        // Each write of the lock's key is told, as to a run that tracks it.
+        ["track", "lock"] => Deed::Listen("__keyspace@0__:redlock:a".into(), true),
         ["full"] => Deed::Full(true),
         ["not-full"] => Deed::Full(false),
         ["replica"] => Deed::Replica(true),
         ["primary"] => Deed::Replica(false),
         ["forbid", name] => Deed::Permit(command(name)?, false),
         ["permit", name] => Deed::Permit(command(name)?, true),
-        ["redis", ..] => {
-            let words = refs[1..].iter().map(|word| names.read(word).into_bytes());
+        // Words with a `$` are repeated with a number in its place.
+        ["redis", ref words @ .., "times", number] => {
+            let number: usize = number.parse().map_err(|_| "how often?")?;
+            let (often, once): (Vec<&str>, Vec<&str>) =
+                words.iter().partition(|word| word.contains('$'));
+            let once = once.into_iter().map(|word| names.read(word));
+            let often = (1..=number).flat_map(|n| {
+                let words = often.iter();
+                words.map(move |word| word.replace('$', &n.to_string()))
+            });
+            Deed::Command(once.chain(often).map(String::into_bytes).collect())
+        }
+        ["redis", ref words @ ..] => {
+            let words = words.iter().map(|word| names.read(word).into_bytes());
             Deed::Command(words.collect())
         }
         [name, ..] => {
@@ -376,5 +390,24 @@ impl Expected {
             differs.unwrap_or(true)
         });
         broken.map(|(title, _)| title.as_str())
+    }
+}
+
+/// How each script knows its usual cases, and the same in which there are none.
+const SHORT_PATHS: [(&str, &str, &str); 3] = [
+    ("acquire", "if #ARGV >= 15 and ", "if false and "),
+    ("release", "if #ARGV == 7 and ", "if false and "),
+    ("renew", "if ARGV[6] == '' and ", "if false and "),
+];
+
+#[test]
+fn the_usual_cases_come_out_as_without_a_short_path_for_them() {
+    let expected = Expected::of_the_scripts();
+    for (name, condition, none) in SHORT_PATHS {
+        let mut sources: Sources = SCRIPTS.into();
+        let source = sources[name].replacen(condition, none, 1);
+        assert_ne!(source, sources[name], "{name} has no short path");
+        sources.insert(name, source.leak());
+        assert_eq!(expected.broken_by(&sources), None, "{name}");
     }
 }

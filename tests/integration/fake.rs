@@ -118,6 +118,10 @@ impl Real {
         ];
         tell(&mut admin, &user);
         tell(&mut calls, &["AUTH", "client", "-"]);
+        tell(
+            &mut admin,
+            &["CONFIG", "SET", "notify-keyspace-events", "K$"],
+        );
         let mut ear = server.connect();
         tell(&mut ear, &["SUBSCRIBE", "dumped"]);
         Self {

@@ -391,9 +391,12 @@ pub fn result(
         line(answer);
     }
     for (channel, message) in &outcome.heard {
-        let channel = names.show(channel);
-        let channel = channel.replace("{redlock:a}:", "");
-        line(format!("{channel} hears: {}", names.show(message)));
+        line(if channel.starts_with("__keyspace") {
+            format!("lock is written, which a run that tracks it is told: {message}")
+        } else {
+            let channel = names.show(channel).replace("{lock}:", "");
+            format!("{channel} hears: {}", names.show(message))
+        });
     }
     for change in changes(names, before, after, at_us / 1000) {
         line(change);
@@ -452,7 +455,11 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
         let value = match value {
             // The usual, which says nothing.
             Value::Nil => continue,
-            Value::Int(0) if ["polls", "repaired", "all ask again"].contains(&what) => continue,
+            Value::Int(0)
+                if ["polls", "repaired", "all ask again", "to be confirmed"].contains(&what) =>
+            {
+                continue;
+            }
             Value::Int(-1) if what == "last success ago" => continue,
             Value::BulkString(text) if text.is_empty() && what == "ticket" => continue,
             Value::Int(ms) if *ms != -1 && ["left", "last success ago"].contains(&what) => {
@@ -468,7 +475,7 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
 fn plain(names: &Names, value: &Value) -> String {
     match value {
         Value::Nil => "none".into(),
-        Value::Int(number) => number.to_string(),
+        Value::Int(number) => names.show(&number.to_string()),
         Value::BulkString(text) => names.entry(&String::from_utf8_lossy(text)),
         Value::Array(values) => {
             let texts: Vec<String> = values.iter().map(|value| plain(names, value)).collect();
@@ -479,6 +486,9 @@ fn plain(names: &Names, value: &Value) -> String {
         other => format!("{other:?}"),
     }
 }
+
+/// So many changes of a key are shown.
+const MOST_PARTS: usize = 16;
 
 fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> Vec<String> {
     let mut lines = Vec::new();
@@ -512,6 +522,13 @@ fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> V
                 }
             }
             (None, None) => {}
+        }
+        if parts.len() > MOST_PARTS {
+            let more = parts.len() - MOST_PARTS;
+            parts.splice(
+                MOST_PARTS / 2..MOST_PARTS / 2 + more,
+                [format!("... {more} more ...")],
+            );
         }
         if !parts.is_empty() {
             lines.push(format!("{}: {}", names.show(key), parts.join("; ")));

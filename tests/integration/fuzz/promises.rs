@@ -778,6 +778,12 @@ impl Promises {
                     "numbers are possible",
                     "{left} ms are left"
                 );
+                promise!(
+                    !self.is_admitted(n, step),
+                    "who is admitted gets the lock at once",
+                    "{token} got the answer \"busy\", with {:?} as holders and no waiter",
+                    step.before.held()
+                );
                 let at = after.queue.iter().position(|(waiter, _)| waiter == token);
                 let mine = self.pasts[n].ticket;
                 promise!(
@@ -823,6 +829,21 @@ impl Promises {
             other => unreachable!("scripts::read gives no {other:?} here"),
         }
         Ok(())
+    }
+
+    /// Whether nobody waits, and there is room for one more holder with the limit of this client.
+    fn is_admitted(&self, n: usize, step: &Step) -> bool {
+        let before = step.before;
+        let held = before.held();
+        let limit = |token| {
+            // Without its entry it isn't known which slot it has.
+            let is_known = before.meta.contains_key(token);
+            let holder = self.tokens.get(token).filter(|_| is_known);
+            holder.map_or(0, |&holder| step.all[holder].plan.wish.limit)
+        };
+        let room = held.keys().map(limit).min().unwrap_or(SHARED);
+        let room = room.min(step.all[n].plan.wish.limit);
+        before.queue.is_empty() && !before.is_frozen() && held.len() < room.try_into().unwrap()
     }
 
     fn renewed(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
