@@ -392,7 +392,7 @@ pub fn result(
     }
     for (channel, message) in &outcome.heard {
         line(if channel.starts_with("__keyspace") {
-            format!("lock is written, which a run that tracks it is told: {message}")
+            "lock is written, which runs that track it are told".into()
         } else {
             let channel = names.show(channel).replace("{lock}:", "");
             format!("{channel} hears: {}", names.show(message))
