@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use crate::fake::deeds::Deed;
 use crate::fake::{Fake, Outcome, Real};
@@ -223,6 +224,7 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
                 let words = often.iter();
                 words.map(move |word| word.replace('$', &n.to_string()))
             });
+            let often = often.map(|word| names.read(&word));
             Deed::Command(once.chain(often).map(String::into_bytes).collect())
         }
         ["redis", ref words @ ..] => {
@@ -356,6 +358,8 @@ fn similar(file: &File, text: &str) {
 /// What comes of each call with the scripts as they are: what other scripts are compared with.
 pub struct Expected {
     examples: Vec<(String, Vec<(Timed, Option<Outcome>)>)>,
+    /// In which order they are looked at: first those that have told other scripts from these.
+    order: Mutex<Vec<usize>>,
 }
 
 impl Expected {
@@ -373,23 +377,28 @@ impl Expected {
             let outcomes = outcomes.collect();
             examples.push((example.title, outcomes));
         }
-        Self { examples }
+        let order = Mutex::new((0..examples.len()).collect());
+        Self { examples, order }
     }
 
-    /// The first example that comes out in another way with these scripts.
+    /// An example that comes out in another way with these scripts.
     pub fn broken_by(&self, sources: &Sources) -> Option<&str> {
         let mut fake = Fake::with(sources.clone());
-        let broken = self.examples.iter().find(|(_, steps)| {
+        let order = self.order.lock().unwrap().clone();
+        let broken = order.into_iter().find(|&n| {
             let differs = catch_unwind(AssertUnwindSafe(|| {
                 fake.clear();
-                steps.iter().any(|((deed, at), expected)| {
+                self.examples[n].1.iter().any(|((deed, at), expected)| {
                     fake.perform(&Deed::Time(0), *at);
                     fake.perform(deed, *at) != *expected
                 })
             }));
             differs.unwrap_or(true)
-        });
-        broken.map(|(title, _)| title.as_str())
+        })?;
+        let mut order = self.order.lock().unwrap();
+        let place = order.iter().position(|&n| n == broken).unwrap();
+        order[..=place].rotate_right(1);
+        Some(&self.examples[broken].0)
     }
 }
 

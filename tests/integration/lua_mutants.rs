@@ -324,7 +324,7 @@ The list of them is `tests/integration/lua_mutants/explained.txt`. How many ther
 ";
 
 /// Mistakes that the fuzz finds soon, each by its file and the line as it was and as it is.
-const FOUND_SOON: [(&str, &str, &str); 4] = [
+const FOUND_SOON: [(&str, &str, &str); 5] = [
     (
         "lib/held",
         "if value == token then return true end",
@@ -334,6 +334,11 @@ const FOUND_SOON: [(&str, &str, &str); 4] = [
         "lib/admission",
         "if frozen > 0 then return nil end",
         "if frozen > 0 then  end",
+    ),
+    (
+        "lib/admission",
+        "if smallest and count + 1 > smallest - LIMITS then return nil end",
+        "if smallest and count + 1 >= smallest - LIMITS then return nil end",
     ),
     ("release", "redis.call('DEL', lock, meta)", ""),
     (
