@@ -78,6 +78,54 @@ fn number(digits: &str) -> Option<String> {
     None
 }
 
+/// What a word of a call stands for.
+pub fn read(word: &str) -> String {
+    let key = KEYS.iter().zip(NAMES).find(|(_, name)| *name == word);
+    if let Some((key, _)) = key {
+        return (*key).to_owned();
+    }
+    let mut text = String::new();
+    let mut rest = word;
+    while let Some(c) = rest.chars().next() {
+        let while_in = |from: usize, is: fn(char) -> bool| {
+            rest[from..]
+                .find(|c| !is(c))
+                .map_or(rest.len(), |n| n + from)
+        };
+        let time = |from: usize| {
+            let end = while_in(from, |c| c.is_ascii_alphanumeric() || c == '.' || c == '-');
+            (duration(&rest[from..end]).expect("a time"), end)
+        };
+        let end = if rest.starts_with("f@") {
+            let (ms, end) = time(2);
+            let more = rest[end..].strip_prefix('+').unwrap_or("");
+            let digits = more
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(more.len());
+            let add: i64 = more[..digits].parse().unwrap_or(0);
+            let _ = write!(text, "{}", START + ms * 1000 + add);
+            end + if digits > 0 { digits + 1 } else { 0 }
+        } else if c == '@' {
+            let (ms, end) = time(1);
+            let _ = write!(text, "{}", START / 1000 + ms);
+            end
+        } else if c == '#' {
+            let end = while_in(1, |c| c.is_ascii_alphanumeric());
+            text += &id(&rest[1..end]);
+            end
+        } else if c == '{' {
+            let end = rest.find('}').map_or(rest.len(), |end| end + 1);
+            text += &who(&rest[1..end - 1]);
+            end
+        } else {
+            text.push(c);
+            c.len_utf8()
+        };
+        rest = &rest[end..];
+    }
+    text
+}
+
 /// The tokens of a file, by their ids.
 #[derive(Default)]
 pub struct Names(BTreeMap<String, String>);
@@ -85,54 +133,6 @@ pub struct Names(BTreeMap<String, String>);
 impl Names {
     pub fn know(&mut self, token: &str) {
         self.0.insert(id(token), token.to_owned());
-    }
-
-    /// What a word of a call stands for.
-    pub fn read(&self, word: &str) -> String {
-        let key = KEYS.iter().zip(NAMES).find(|(_, name)| *name == word);
-        if let Some((key, _)) = key {
-            return (*key).to_owned();
-        }
-        let mut text = String::new();
-        let mut rest = word;
-        while let Some(c) = rest.chars().next() {
-            let while_in = |from: usize, is: fn(char) -> bool| {
-                rest[from..]
-                    .find(|c| !is(c))
-                    .map_or(rest.len(), |n| n + from)
-            };
-            let time = |from: usize| {
-                let end = while_in(from, |c| c.is_ascii_alphanumeric() || c == '.' || c == '-');
-                (duration(&rest[from..end]).expect("a time"), end)
-            };
-            let end = if rest.starts_with("f@") {
-                let (ms, end) = time(2);
-                let more = rest[end..].strip_prefix('+').unwrap_or("");
-                let digits = more
-                    .find(|c: char| !c.is_ascii_digit())
-                    .unwrap_or(more.len());
-                let add: i64 = more[..digits].parse().unwrap_or(0);
-                let _ = write!(text, "{}", START + ms * 1000 + add);
-                end + if digits > 0 { digits + 1 } else { 0 }
-            } else if c == '@' {
-                let (ms, end) = time(1);
-                let _ = write!(text, "{}", START / 1000 + ms);
-                end
-            } else if c == '#' {
-                let end = while_in(1, |c| c.is_ascii_alphanumeric());
-                text += &id(&rest[1..end]);
-                end
-            } else if c == '{' {
-                let end = rest.find('}').map_or(rest.len(), |end| end + 1);
-                text += &who(&rest[1..end - 1]);
-                end
-            } else {
-                text.push(c);
-                c.len_utf8()
-            };
-            rest = &rest[end..];
-        }
-        text
     }
 
     /// A text as examples show it.
