@@ -813,11 +813,20 @@ impl Promises {
                     "{token} gave up, and no newer run has been there"
                 );
             }
-            Answer::Removed => promise!(
-                self.pasts[n].removed.is_some(),
-                "no run gives up without a reason",
-                "{token} gave up, and nobody has taken its grant away"
-            ),
+            Answer::Removed => {
+                // A newer run asks also one to end that hasn't confirmed its grant.
+                let cancels = |&o: &usize| {
+                    o != n && all[o].plan.wish.supersede == 2 && self.pasts[o].queued.is_some()
+                };
+                let notice = format!("cancelled:{}", scripts::id(token));
+                let is_asked =
+                    step.before.state.contains_key(&notice) && self.tokens.values().any(cancels);
+                promise!(
+                    self.pasts[n].removed.is_some() || is_asked,
+                    "no run gives up without a reason",
+                    "{token} gave up, and nobody has taken its grant away"
+                );
+            }
             Answer::Enough => {
                 let ago = self.success.map(|success| after.now - success);
                 promise!(
