@@ -813,20 +813,11 @@ impl Promises {
                     "{token} gave up, and no newer run has been there"
                 );
             }
-            Answer::Removed => {
-                // A newer run asks also one to end that hasn't confirmed its grant.
-                let cancels = |&o: &usize| {
-                    o != n && all[o].plan.wish.supersede == 2 && self.pasts[o].queued.is_some()
-                };
-                let notice = format!("cancelled:{}", scripts::id(token));
-                let is_asked =
-                    step.before.state.contains_key(&notice) && self.tokens.values().any(cancels);
-                promise!(
-                    self.pasts[n].removed.is_some() || is_asked,
-                    "no run gives up without a reason",
-                    "{token} gave up, and nobody has taken its grant away"
-                );
-            }
+            Answer::Removed => promise!(
+                self.pasts[n].removed.is_some() || self.is_asked_to_end(n, step),
+                "no run gives up without a reason",
+                "{token} gave up, and nobody has taken its grant away"
+            ),
             Answer::Enough => {
                 let ago = self.success.map(|success| after.now - success);
                 promise!(
@@ -838,6 +829,16 @@ impl Promises {
             other => unreachable!("scripts::read gives no {other:?} here"),
         }
         Ok(())
+    }
+
+    /// Whether a newer run wants this one to end, which may not have confirmed its grant.
+    fn is_asked_to_end(&self, n: usize, step: &Step) -> bool {
+        let notice = format!("cancelled:{}", scripts::id(step.all[n].token()));
+        let asks = |&o: &usize| {
+            let past = &self.pasts[o];
+            o != n && step.all[o].plan.wish.supersede == 2 && past.queued.is_some()
+        };
+        step.before.state.contains_key(&notice) && self.tokens.values().any(asks)
     }
 
     /// Whether nobody waits, and there is room for one more holder with the limit of this client.
