@@ -11,7 +11,7 @@
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
-# make mutants-lua  each script with one mistake after the other: some test fails for each
+# make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the fuzz notices
 # make mutants  break what decides about locks, one place at a time (FILES=...): the unit tests notice
 # make mutants-named  break one promise after the other (NAMES=...): the tests named for it notice
 # make bench    the figures of the README
@@ -146,10 +146,11 @@ fuzz-input:
 	@CARGO="$(CARGO)" scripts/fuzz-input "$(TARGET)/fuzz/$(HOST)/fuzz/redlock" "$(TARGET)/fuzz/inputs" \
 	    "$(or $(SECONDS),60)" "$(INPUT)"
 
-# ONLY is how the names of those begin that are tried, such as lib/queue.
+# ONLY is how the names of those begin that are tried, such as lib/queue. SEEDS is how much of the fuzz each gets
+# that the examples don't notice, 40 by default.
 mutants-lua:
 	@scripts/setup test
-	MUTANTS_LUA="$(ONLY)" $(CARGO) test --locked --profile model --test integration \
+	MUTANTS_LUA="$(ONLY)" MUTANTS_SEEDS="$(SEEDS)" $(CARGO) test --locked --profile model --test integration \
 	    lua_mutants::every_mutant -- --nocapture
 
 # One place at a time, with a build and the unit tests for each: an hour and more for all of it.

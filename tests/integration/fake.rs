@@ -18,7 +18,7 @@ use ::redis::{Connection, Value};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use self::deeds::{CHANNELS, Deed, KEYS, PROBE};
+use self::deeds::{Deed, KEYS, PROBE};
 use self::redis::{Bytes, Data, Interpreter, Moment, READONLY, commands, data::Content};
 use crate::fuzz::memory::Sources;
 use crate::fuzz::server::{START, Server, Simulated};
@@ -30,11 +30,13 @@ const CASES: u32 = 60;
 
 /// A real server, and three connections to it: of a user whose rights change, of one who may do everything, and of
 /// one who listens.
-struct Real {
+pub struct Real {
     server: Server,
     calls: Connection,
     admin: Connection,
     ear: Connection,
+    /// What the last one listens to: how it left, and the channel.
+    listens: BTreeSet<(&'static str, String)>,
 }
 
 /// The fake, and what it was told.
@@ -46,11 +48,21 @@ pub struct Fake {
 }
 
 /// What a deed did: the answer, the messages that were heard, and all keys afterwards.
-#[derive(PartialEq)]
+#[derive(Debug)]
 pub struct Outcome {
     answer: String,
-    heard: Vec<(String, String)>,
-    keys: Vec<String>,
+    /// The answer as it came.
+    pub value: Value,
+    pub heard: Vec<(String, String)>,
+    /// Name, type, remaining milliseconds (-1: for ever) and content of each key, with two spaces between.
+    pub keys: Vec<String>,
+}
+
+/// How an error is worded, and the order of fields, are no difference.
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.answer, &self.heard, &self.keys) == (&other.answer, &other.heard, &other.keys)
+    }
 }
 
 /// Lua code in front of a script: the fields of a hash come in the order of their names, as Redis promises none.
@@ -98,7 +110,7 @@ redis.call('PUBLISH', 'dumped', '')
 return lines";
 
 impl Real {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let server = Server::start();
         let (mut calls, mut admin) = (server.connect(), server.connect());
         let user = [
@@ -106,6 +118,10 @@ impl Real {
         ];
         tell(&mut admin, &user);
         tell(&mut calls, &["AUTH", "client", "-"]);
+        tell(
+            &mut admin,
+            &["CONFIG", "SET", "notify-keyspace-events", "K$"],
+        );
         let mut ear = server.connect();
         tell(&mut ear, &["SUBSCRIBE", "dumped"]);
         Self {
@@ -113,13 +129,13 @@ impl Real {
             calls,
             admin,
             ear,
+            listens: BTreeSet::new(),
         }
     }
 
-    fn clear(&mut self) {
-        for channel in CHANNELS {
-            tell(&mut self.ear, &["UNSUBSCRIBE", channel]);
-            tell(&mut self.ear, &["SUNSUBSCRIBE", channel]);
+    pub fn clear(&mut self) {
+        for (leave, channel) in std::mem::take(&mut self.listens) {
+            tell(&mut self.ear, &[leave, &channel]);
         }
         tell(&mut self.admin, &["REPLICAOF", "NO", "ONE"]);
         tell(&mut self.admin, &["CONFIG", "SET", "maxmemory", "0"]);
@@ -128,18 +144,26 @@ impl Real {
         self.server.set_clock(START);
     }
 
+    fn listen(&mut self, words: [&'static str; 2], channel: &str, on: bool) {
+        tell(&mut self.ear, &[words[usize::from(on)], channel]);
+        let listened = (words[0], channel.to_owned());
+        if on {
+            self.listens.insert(listened);
+        } else {
+            self.listens.remove(&listened);
+        }
+    }
+
     /// What the deed did; `None` where it did something else than to call.
-    fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
+    pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
         let on_off = |on: bool, words: [&'static str; 2]| words[usize::from(on)];
         match deed {
             Deed::Time(_) => self.server.set_clock(clock),
             Deed::Listen(channel, on) => {
-                let word = on_off(*on, ["UNSUBSCRIBE", "SUBSCRIBE"]);
-                tell(&mut self.ear, &[word, CHANNELS[*channel]]);
+                self.listen(["UNSUBSCRIBE", "SUBSCRIBE"], channel, *on);
             }
             Deed::ListenInShard(channel, on) => {
-                let word = on_off(*on, ["SUNSUBSCRIBE", "SSUBSCRIBE"]);
-                tell(&mut self.ear, &[word, CHANNELS[*channel]]);
+                self.listen(["SUNSUBSCRIBE", "SSUBSCRIBE"], channel, *on);
             }
             Deed::Full(on) => {
                 let most = on_off(*on, ["0", "1"]);
@@ -190,6 +214,7 @@ impl Real {
         };
         Outcome {
             answer: shown(words, &answer),
+            value: answer,
             heard: self.heard(),
             keys: lines.iter().map(text).collect(),
         }
@@ -232,8 +257,8 @@ impl Fake {
 
     /// What the deed did; `None` where it did something else than to call.
     pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
-        fn listen(map: &mut BTreeMap<Bytes, i64>, channel: usize, on: bool) {
-            let channel = CHANNELS[channel].as_bytes().to_vec();
+        fn listen(map: &mut BTreeMap<Bytes, i64>, channel: &str, on: bool) {
+            let channel = channel.as_bytes().to_vec();
             if on {
                 map.insert(channel, 1);
             } else {
@@ -243,9 +268,9 @@ impl Fake {
         let moment = &mut self.moment;
         match deed {
             Deed::Time(_) => moment.clock_us = clock,
-            Deed::Listen(channel, on) => listen(&mut moment.listeners, *channel, *on),
+            Deed::Listen(channel, on) => listen(&mut moment.listeners, channel, *on),
             Deed::ListenInShard(channel, on) => {
-                listen(&mut moment.shard_listeners, *channel, *on);
+                listen(&mut moment.shard_listeners, channel, *on);
             }
             Deed::Full(on) => moment.is_full = *on,
             Deed::Replica(on) => moment.refuses_writes = on.then_some(READONLY),
@@ -273,6 +298,7 @@ impl Fake {
         let now = self.moment.now_ms();
         Outcome {
             answer: shown(words, &done.answer),
+            value: done.answer.clone(),
             heard: done
                 .heard
                 .iter()

@@ -1,5 +1,6 @@
-//! Mutants of the Lua scripts: each has one mistake, and the fuzz has to find a broken promise with it. `make
-//! mutants-lua` tries all of them; one that survives has to be in the list of those that are explained.
+//! Mutants of the Lua scripts: each has one mistake, and an example comes out in another way with it, or the fuzz
+//! finds a broken promise. `make mutants-lua` tries all of them; one that survives has to be in the list of those
+//! that are explained.
 
 mod mutate;
 
@@ -16,6 +17,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use self::mutate::Mutant;
+use crate::examples::Expected;
 use crate::fake::Fake;
 use crate::fake::deeds::{self, Deed};
 use crate::fuzz::memory::{Memory, Sources};
@@ -94,11 +96,11 @@ fn found_by_fuzz(sources: Sources, seeds: u64) -> Option<String> {
     None
 }
 
-/// Whether any of these deeds goes otherwise than with the scripts as they are.
-fn differs(sources: &Sources, lists: &[Vec<Deed>]) -> bool {
+/// The shortest of these lists, cut down to what is needed, that goes otherwise than with the scripts as they are.
+fn difference(sources: &Sources, lists: &[Vec<Deed>]) -> Option<String> {
     let mut ours = Fake::with(SCRIPTS.into());
     let mut theirs = Fake::with(sources.clone());
-    lists.iter().any(|list| {
+    let mut differs = |list: &[Deed]| {
         ours.clear();
         theirs.clear();
         let mut clock = START;
@@ -108,7 +110,20 @@ fn differs(sources: &Sources, lists: &[Vec<Deed>]) -> bool {
             }
             ours.perform(deed, clock) != theirs.perform(deed, clock)
         })
-    })
+    };
+    let found = lists.iter().filter(|list| differs(list)).cloned();
+    let mut list = found.min_by_key(Vec::len)?;
+    let mut at = list.len();
+    while at > 0 {
+        at -= 1;
+        let mut shorter = list.clone();
+        shorter.remove(at);
+        if differs(&shorter) {
+            list = shorter;
+        }
+    }
+    let told: Vec<String> = list.iter().map(Deed::told).collect();
+    Some(told.join("\n"))
 }
 
 /// All mutants, each with its file.
@@ -153,9 +168,15 @@ fn is_for(entry: &str, key: &str) -> bool {
 /// What told a mutant from the scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
+    /// The title of an example.
+    Example(String),
+    /// The promise that is broken.
     Fuzz(String),
     Explained(&'static str),
-    Survives { differs: bool },
+    /// A list of calls that shows what is different, if one was found.
+    Survives {
+        difference: Option<String>,
+    },
 }
 
 /// How many seeds of the fuzz each mutant gets.
@@ -163,11 +184,15 @@ const SEEDS: u64 = 40;
 /// How many lists of random calls tell whether anything is different at all.
 const LISTS: usize = 300;
 
-/// What the fuzz says of each mutant, in memory, and if it says nothing, whether anything is different.
+/// What the examples say of each mutant, in memory, and if they say nothing, the fuzz.
 fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
     let mut runner = TestRunner::deterministic();
     let lists = std::iter::repeat_with(|| deeds::lists().new_tree(&mut runner).unwrap().current());
     let lists: Vec<Vec<Deed>> = lists.take(LISTS).collect();
+    let explained = explained();
+    let expected = Expected::of_the_scripts();
+    let seeds = std::env::var("MUTANTS_SEEDS").ok();
+    let seeds = seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
     let next = AtomicUsize::new(0);
     let verdicts = Mutex::new(vec![None; all.len()]);
     let workshop = Mutex::new(workshop);
@@ -178,11 +203,21 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
                 return;
             };
             let sources = workshop.lock().unwrap().sources(file, mutant);
-            let verdict = match found_by_fuzz(sources.clone(), SEEDS) {
-                Some(promise) => Verdict::Fuzz(promise),
-                None => Verdict::Survives {
-                    differs: differs(&sources, &lists),
-                },
+            let key = key(file, mutant);
+            let is_it = |entries: &Vec<&str>| entries.iter().any(|entry| is_for(entry, &key));
+            let reason = || explained.iter().find(|(_, entries)| is_it(entries));
+            let verdict = if let Some(title) = expected.broken_by(&sources) {
+                Verdict::Example(title.to_owned())
+            } else if let Some(promise) = found_by_fuzz(sources.clone(), seeds) {
+                Verdict::Fuzz(promise)
+            } else if let Some((reason, _)) = reason() {
+                Verdict::Explained(reason)
+            } else {
+                let difference = difference(&sources, &lists);
+                if let Some(difference) = &difference {
+                    progress(difference);
+                }
+                Verdict::Survives { difference }
             };
             progress(&format!(
                 "{} {verdict:?}\n  - {}\n  + {}",
@@ -214,19 +249,7 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     let workshop = Workshop::open();
     let mut all = all(&workshop.files);
     all.retain(|(_, mutant)| mutant.name.starts_with(&only));
-    let mut verdicts = in_memory(&workshop, &all);
-    let explained = explained();
-    for ((file, mutant), verdict) in all.iter().zip(&mut verdicts) {
-        if let Verdict::Survives { .. } = verdict {
-            let key = key(file, mutant);
-            let is_it = |entries: &Vec<&str>| entries.iter().any(|entry| is_for(entry, &key));
-            let reason = explained.iter().find(|(_, entries)| is_it(entries));
-            if let Some((reason, _)) = reason {
-                *verdict = Verdict::Explained(reason);
-            }
-            progress(&format!("{key}\n  {verdict:?}"));
-        }
-    }
+    let verdicts = in_memory(&workshop, &all);
     let _ = std::panic::take_hook();
     if only.is_empty() {
         fs::write("docs/mutants-lua.md", report(&all, &verdicts)).unwrap();
@@ -260,8 +283,9 @@ fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
     let mut row = |name: &str, file| {
         let _ = writeln!(
             page,
-            "| {name} | {} | {} | {} | {} |",
+            "| {name} | {} | {} | {} | {} | {} |",
             count(file, |_| true),
+            count(file, |verdict| matches!(verdict, Verdict::Example(_))),
             count(file, |verdict| matches!(verdict, Verdict::Fuzz(_))),
             count(file, |verdict| matches!(verdict, Verdict::Explained(_))),
             count(file, |verdict| matches!(verdict, Verdict::Survives { .. })),
@@ -284,11 +308,12 @@ const HEADING: &str = "\
 # Mutants of the scripts
 
 Each mutant is one of the Lua files with one mistake: a comparison or a sign swapped, a condition negated, `and` \
-for `or`, a number off by one, a statement left out. `make mutants-lua` makes all of them, runs 40 seeds of the \
-fuzz on each in memory, ends with an error if one survives that isn't explained, and writes this page.
+for `or`, a number off by one, a statement left out. `make mutants-lua` makes all of them, runs the examples of \
+`tests/integration/examples` on each in memory, and 40 seeds of the fuzz where these come out as they are written. \
+It ends with an error if a mutant survives that isn't explained, and writes this page.
 
-| file | mutants | caught by the fuzz | explained | survive |
-| --- | --- | --- | --- | --- |
+| file | mutants | caught by the examples | by the fuzz | explained | survive |
+| --- | --- | --- | --- | --- | --- |
 ";
 
 const EXPLAINED: &str = "
@@ -299,7 +324,7 @@ The list of them is `tests/integration/lua_mutants/explained.txt`. How many ther
 ";
 
 /// Mistakes that the fuzz finds soon, each by its file and the line as it was and as it is.
-const FOUND_SOON: [(&str, &str, &str); 4] = [
+const FOUND_SOON: [(&str, &str, &str); 5] = [
     (
         "lib/held",
         "if value == token then return true end",
@@ -309,6 +334,11 @@ const FOUND_SOON: [(&str, &str, &str); 4] = [
         "lib/admission",
         "if frozen > 0 then return nil end",
         "if frozen > 0 then  end",
+    ),
+    (
+        "lib/admission",
+        "if smallest and count + 1 > smallest - LIMITS then return nil end",
+        "if smallest and count + 1 >= smallest - LIMITS then return nil end",
     ),
     ("release", "redis.call('DEL', lock, meta)", ""),
     (

@@ -47,6 +47,7 @@
 //! | `lua` | the scripts are joined as they should be (and how tests call them) |
 //! | `full` | a server without free memory: locks that are held stay held |
 //! | `refusals` | a server without memory or without writes: what it refuses has done nothing, at any step |
+//! | `examples` | examples of the protocol: what each call answers, says to whom, and leaves in Redis |
 //! | `lua_mutants` | a mistake in a script is found by some test |
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | the holders of a lock, how long each held it, and how that ended |
@@ -83,6 +84,7 @@ mod contested;
 mod cron;
 mod distance;
 mod doctor;
+mod examples;
 mod exclusion;
 mod exit;
 mod fake;

@@ -14,8 +14,8 @@ pub enum Deed {
     /// So many microseconds pass, or the clock is set back.
     Time(i64),
     /// A channel is listened to, or not any more.
-    Listen(usize, bool),
-    ListenInShard(usize, bool),
+    Listen(String, bool),
+    ListenInShard(String, bool),
     /// There is no memory left.
     Full(bool),
     /// It becomes a replica, or the primary again.
@@ -65,7 +65,7 @@ const IDS: [&str; 4] = [
     "a9dfb15be45a",
 ];
 /// The channels of the waiters with these tokens.
-pub const CHANNELS: [&str; 4] = [
+const CHANNELS: [&str; 4] = [
     "{redlock:a}:e5353879bd69",
     "{redlock:a}:2a5bd02710e9",
     "{redlock:a}:4358694eeb09",
@@ -113,8 +113,8 @@ fn deed() -> impl Strategy<Value = Deed> {
     // Such a state is soon over again, as little happens in it.
     prop_oneof![
         16 => time.prop_map(Deed::Time),
-        6 => (0..4_usize, any::<bool>()).prop_map(|(n, on)| Deed::Listen(n, on)),
-        shard => (0..4_usize, any::<bool>()).prop_map(|(n, on)| Deed::ListenInShard(n, on)),
+        6 => (channel(), any::<bool>()).prop_map(|(channel, on)| Deed::Listen(channel, on)),
+        shard => (channel(), any::<bool>()).prop_map(|(channel, on)| Deed::ListenInShard(channel, on)),
         2 => rarely().prop_map(Deed::Full),
         2 => rarely().prop_map(Deed::Replica),
         2 => (name(), prop::bool::weighted(0.8)).prop_map(|(name, on)| Deed::Permit(name, on)),
@@ -141,6 +141,10 @@ fn name() -> impl Strategy<Value = &'static str> {
 
 fn one_of(words: &'static [&'static str]) -> BoxedStrategy<String> {
     select(words).prop_map(str::to_owned).boxed()
+}
+
+fn channel() -> BoxedStrategy<String> {
+    one_of(&CHANNELS)
 }
 
 fn key() -> BoxedStrategy<String> {

@@ -778,6 +778,12 @@ impl Promises {
                     "numbers are possible",
                     "{left} ms are left"
                 );
+                promise!(
+                    !self.is_admitted(n, step),
+                    "who is admitted gets the lock at once",
+                    "{token} got the answer \"busy\", with {:?} as holders and no waiter",
+                    step.before.held()
+                );
                 let at = after.queue.iter().position(|(waiter, _)| waiter == token);
                 let mine = self.pasts[n].ticket;
                 promise!(
@@ -808,7 +814,7 @@ impl Promises {
                 );
             }
             Answer::Removed => promise!(
-                self.pasts[n].removed.is_some(),
+                self.pasts[n].removed.is_some() || self.is_asked_to_end(n, step),
                 "no run gives up without a reason",
                 "{token} gave up, and nobody has taken its grant away"
             ),
@@ -823,6 +829,31 @@ impl Promises {
             other => unreachable!("scripts::read gives no {other:?} here"),
         }
         Ok(())
+    }
+
+    /// Whether a newer run wants this one to end, which may not have confirmed its grant.
+    fn is_asked_to_end(&self, n: usize, step: &Step) -> bool {
+        let notice = format!("cancelled:{}", scripts::id(step.all[n].token()));
+        let asks = |&o: &usize| {
+            let past = &self.pasts[o];
+            o != n && step.all[o].plan.wish.supersede == 2 && past.queued.is_some()
+        };
+        step.before.state.contains_key(&notice) && self.tokens.values().any(asks)
+    }
+
+    /// Whether nobody waits, and there is room for one more holder with the limit of this client.
+    fn is_admitted(&self, n: usize, step: &Step) -> bool {
+        let before = step.before;
+        let held = before.held();
+        let limit = |token| {
+            // Without its entry it isn't known which slot it has.
+            let is_known = before.meta.contains_key(token);
+            let holder = self.tokens.get(token).filter(|_| is_known);
+            holder.map_or(0, |&holder| step.all[holder].plan.wish.limit)
+        };
+        let room = held.keys().map(limit).min().unwrap_or(SHARED);
+        let room = room.min(step.all[n].plan.wish.limit);
+        before.queue.is_empty() && !before.is_frozen() && held.len() < room.try_into().unwrap()
     }
 
     fn renewed(&mut self, n: usize, step: &Step) -> Result<(), Broken> {

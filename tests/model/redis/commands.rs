@@ -307,6 +307,11 @@ impl Run {
         let content = Content::Text(words[1].clone());
         self.data.insert(&words[0], content, expires);
         self.writes += 1;
+        // Of the notifications of keyspaces only this one, with notify-keyspace-events K$.
+        let channel = [b"__keyspace@0__:", &words[0][..]].concat();
+        if self.moment.listeners.contains_key(&channel) {
+            self.heard.push((channel, b"set".to_vec()));
+        }
         Ok(Value::Okay)
     }
 
