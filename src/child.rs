@@ -1,5 +1,6 @@
 //! One child: spawn it, signal it (and all that came from it), reap it.
 
+use std::collections::HashSet;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +8,7 @@ use std::process::ExitStatus;
 
 use nix::unistd::{Pid, getpgid};
 
-use crate::clock::Moment;
+use crate::clock::{Moment, now};
 use crate::sys::{self, SpawnError, SpawnSpec};
 use crate::tree::{Known, Stat, Tree};
 
@@ -118,7 +119,7 @@ impl Child {
     /// left of its tree when it has ended.
     pub fn forward(&self, signal: i32) -> Refused {
         if self.reaped {
-            return self.signal_tree(|_| signal);
+            return self.signal_tree(None, |_| signal);
         }
         let to = if self.own_group {
             -self.pid.as_raw()
@@ -140,16 +141,16 @@ impl Child {
         self.tree.is_stopped()
     }
 
-    /// The child and all its tree, with what identifies them later.
-    pub fn known(&self) -> Vec<Known> {
-        self.tree.known()
+    /// The child and all its tree, with what identifies them later; those that are found until then.
+    pub fn known(&self, until: Option<Moment>) -> Vec<Known> {
+        self.tree.known(until)
     }
 
-    /// Asks the child and all its tree to terminate. What is stopped takes its SIGTERM only when it goes
-    /// on, so that is continued.
-    pub fn terminate(&self) -> Refused {
+    /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed. What is
+    /// stopped takes its SIGTERM only when it goes on, so that is continued.
+    pub fn terminate(&self, kill_at: Option<Moment>) -> Refused {
         // Found before the first of them ends: its children have no parent for a moment.
-        let before = self.tree.known();
+        let before = self.tree.known(kill_at);
         let has_group = self.own_group && !self.reaped;
         if has_group {
             // A process that is forked meanwhile gets what its group gets.
@@ -167,14 +168,17 @@ impl Child {
         if !self.reaped {
             send(self.pid, signal(self.pid));
         }
+        let in_time = |_: &&Known| kill_at.is_none_or(|kill_at| now() < kill_at);
         let others = before.iter().filter(|known| known.pid != self.pid.as_raw());
+        let others = others.take_while(in_time);
         for known in others.filter(|known| known.is_alive()) {
             let pid = Pid::from_raw(known.pid);
             send(pid, signal(pid));
         }
         // What was forked meanwhile.
-        self.tree.visit(|pid| {
-            if pid != self.pid && !before.iter().any(|known| known.pid == pid.as_raw()) {
+        let signalled: HashSet<i32> = before.iter().map(|known| known.pid).collect();
+        self.tree.visit(kill_at, |pid| {
+            if pid != self.pid && !signalled.contains(&pid.as_raw()) {
                 send(pid, signal(pid));
             }
         });
@@ -182,8 +186,9 @@ impl Child {
             let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
             if is_stopped { sys::SIGCONT } else { 0 }
         };
-        not_permitted.extend(self.signal_tree(wakes));
-        for known in before.iter().filter(|known| known.is_alive()) {
+        not_permitted.extend(self.signal_tree(kill_at, wakes));
+        let others = before.iter().take_while(in_time);
+        for known in others.filter(|known| known.is_alive()) {
             let pid = Pid::from_raw(known.pid);
             let _ = sys::kill(known.pid, wakes(pid));
         }
@@ -200,7 +205,7 @@ impl Child {
         } else {
             nix::unistd::getpgrp()
         };
-        self.signal_tree(|pid| {
+        self.signal_tree(None, |pid| {
             let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores_int);
             let has_got_it = getpgid(Some(pid)) == Ok(group) && !ignores_it();
             if has_got_it { 0 } else { sys::SIGTERM }
@@ -214,18 +219,19 @@ impl Child {
             // The kernel lets nothing of a group escape.
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGKILL);
         }
-        self.signal_tree(|_| sys::SIGKILL)
+        self.signal_tree(None, |_| sys::SIGKILL)
     }
 
-    /// What is left of the tree, but for the child.
+    /// What is left of the tree and has not ended, but for the child.
     pub fn descendants(&self) -> Vec<Pid> {
-        let mut members = self.tree.members();
-        members.retain(|&pid| self.reaped || pid != self.pid);
-        members
+        let mut left = self.tree.known(None);
+        left.retain(|known| (self.reaped || known.pid != self.pid.as_raw()) && known.is_alive());
+        left.iter().map(|known| Pid::from_raw(known.pid)).collect()
     }
 
-    /// Sends the child and each of its tree the signal that it is to get; 0 only asks whether we may.
-    fn signal_tree(&self, signal: impl Fn(Pid) -> i32) -> Refused {
+    /// Sends the child and each of its tree that is found until then the signal that it is to get; 0 only asks
+    /// whether we may.
+    fn signal_tree(&self, until: Option<Moment>, signal: impl Fn(Pid) -> i32) -> Refused {
         let mut not_permitted = Vec::new();
         let mut send = |pid: Pid| {
             not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal(pid))));
@@ -234,7 +240,7 @@ impl Child {
         if !self.reaped {
             send(self.pid);
         }
-        self.tree.visit(|pid| {
+        self.tree.visit(until, |pid| {
             if self.reaped || pid != self.pid {
                 send(pid);
             }

@@ -197,6 +197,25 @@ impl Session {
         protection.into_iter().flatten().chain(phase).min()
     }
 
+    /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
+    pub fn next_stop(&self) -> Option<Moment> {
+        let lease = match self.protection {
+            Protection::Held(lease) => Some(lease),
+            Protection::Lost | Protection::Without => None,
+        };
+        match self.phase {
+            Phase::Running | Phase::Interrupted { .. } => {
+                let by_lease = lease.map(|lease| self.renewal_deadline(&lease));
+                by_lease.into_iter().chain(self.policy.timeout_at).min()
+            }
+            Phase::Terminating { kill_at, .. } => {
+                let by_lease = lease.map(|lease| lease.deadline());
+                by_lease.into_iter().chain([kill_at]).min()
+            }
+            Phase::Killed { .. } => None,
+        }
+    }
+
     /// Takes an event in, and says what to do.
     pub fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();

@@ -9,6 +9,7 @@
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::time::Duration;
@@ -61,15 +62,26 @@ impl Tree {
     /// that is sent at once reaches a process that is about to fork. None of our own children can be
     /// mistaken for another process, as only we reap them, and a parent that reaps its own in between
     /// does so within the microseconds until the signal is sent.
-    pub fn visit(&self, mut visit: impl FnMut(Pid)) {
-        let mut found = vec![self.root];
+    ///
+    /// A tree may be large: those are shown that are found until then.
+    pub fn visit(&self, until: Option<Moment>, visit: impl FnMut(Pid)) {
+        self.visit_below(&[self.root], until, visit);
+    }
+
+    /// The same for what descends from these, each of which is the root or a member.
+    pub fn visit_below(&self, roots: &[Pid], until: Option<Moment>, mut visit: impl FnMut(Pid)) {
+        let mut seen: HashSet<Pid> = roots.iter().copied().collect();
+        let mut found = roots.to_vec();
         let mut next = 0;
         while let Some(&parent) = found.get(next) {
             next += 1;
             for child in children(parent) {
+                if until.is_some_and(|until| now() >= until) {
+                    return;
+                }
                 // A keeper may be the child of the script that it watches.
                 let is_ours = child == Pid::this();
-                if !is_ours && !found.contains(&child) && !self.is_apart(child) {
+                if !is_ours && seen.insert(child) && !self.is_apart(child) {
                     visit(child);
                     found.push(child);
                 }
@@ -87,14 +99,15 @@ impl Tree {
     /// All members but the root.
     pub fn members(&self) -> Vec<Pid> {
         let mut members = Vec::new();
-        self.visit(|pid| members.push(pid));
+        self.visit(None, |pid| members.push(pid));
         members
     }
 
-    /// All members but the root, with what identifies them later.
-    pub fn known(&self) -> Vec<Known> {
-        let members = self.members().into_iter();
-        members.filter_map(Known::read).collect()
+    /// All members but the root, with what identifies them later; those that are found until then.
+    pub fn known(&self, until: Option<Moment>) -> Vec<Known> {
+        let mut known = Vec::new();
+        self.visit(until, |pid| known.extend(Known::read(pid)));
+        known
     }
 
     /// Whether all members but the root are stopped by a signal.
@@ -127,7 +140,7 @@ impl Tree {
 }
 
 /// A process, identified by its pid and the time of its start, as the pid may be reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Known {
     pub pid: i32,
     pub started: Duration,
@@ -141,9 +154,10 @@ impl Known {
         Some(Self { pid, started })
     }
 
-    /// Whether it still has that pid.
+    /// Whether it still has that pid, and has not ended.
     pub fn is_alive(&self) -> bool {
-        Self::read(Pid::from_raw(self.pid)) == Some(*self)
+        let stat = Stat::read(Pid::from_raw(self.pid));
+        stat.is_some_and(|stat| stat.started == self.started && !stat.has_ended)
     }
 }
 
@@ -254,7 +268,8 @@ impl Stat {
             parent: Pid::from_raw(field(4)?.parse().ok()?),
             session: field(6)?.parse().ok()?,
             started: Duration::from_millis(ticks.saturating_mul(10)),
-            has_ended: matches!(field(3)?, "Z" | "X"),
+            // Where the first thread has ended before the others, it looks just so.
+            has_ended: matches!(field(3)?, "Z" | "X") && field(20)?.parse::<u32>().ok()? <= 1,
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
             adopts: {

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-pub use libc::{SIGCONT, SIGKILL, SIGTERM};
+pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
 pub use self::environment::variables;
 pub use self::local::{CivilTime, local_time};

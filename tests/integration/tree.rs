@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
 use crate::support::{
-    Gate, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, is_gone,
-    outcome, send, state, wait_until, with_default_signals,
+    Gate, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, await_mark, directly, is_alive,
+    is_gone, outcome, send, state, wait_until, with_default_signals,
 };
 
 /// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
@@ -419,6 +419,65 @@ fn a_command_that_may_not_be_signalled_does_not_keep_redlock_and_keeps_its_lock(
     let naming = naming.filter(|line| line.contains(&command.to_string()));
     assert_eq!(naming.count(), 1, "{command} is named once: {end:?}");
     wait_until("COMMAND has ended", || !is_alive(command));
+}
+
+/// Waits until a keeper has found this process of a script's.
+fn await_noted(redis: &Redis, script: &Running, pid: i32) {
+    let mark = await_mark(redis, script.pid());
+    let line = format!("{pid} ");
+    wait_until("it is noted down", || {
+        let text = fs::read_to_string(&mark).unwrap_or_default();
+        text.lines().any(|noted| noted.starts_with(&line))
+    });
+}
+
+#[test]
+fn what_a_killed_script_has_left_that_may_not_be_killed_keeps_the_lock_until_its_lease_ends() {
+    let Some(mut user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    let script = r#"eval "$(./redlock acquire a --ttl 5s -k 300ms --while-pid $$)"
+        ./become sh -c 'echo ready $$; exec head -n 1 gate' &
+        wait"#;
+    let mut command = user.command(&["sh", "-c", script]);
+    command.env("REDLOCK_URL", redis.tcp_url());
+    let mut running = Running::start(&mut command);
+    let stubborn = pid_after("ready", &mut running);
+    let keeper = keeper(&running);
+    await_noted(&redis, &running, stubborn);
+    running.signal(Signal::SIGKILL);
+    wait_until("the keeper ends", || !is_alive(keeper));
+    assert!(is_alive(stubborn));
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    user.open_gate();
+    wait_until("it has ended", || !is_alive(stubborn));
+    running.finish();
+}
+
+#[test]
+fn what_a_daemon_of_a_killed_script_starts_when_it_is_asked_to_end_is_stopped_too() {
+    let redis = Redis::start();
+    let daemon = r#"trap 'env -i sleep 50 & echo "started $!"; wait' TERM; echo "ready $$"; while :; do sleep 1; done"#;
+    let script = format!(
+        r#"eval "$(redlock acquire a --ttl 10s -k 1s --while-pid $$)"; sh -c '{}' & wait"#,
+        daemon.replace('\'', r"'\''")
+    );
+    let mut running = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
+    let daemon = pid_after("ready", &mut running);
+    let mark = await_mark(&redis, running.pid());
+    wait_until("the daemon is noted down", || {
+        let text = fs::read_to_string(&mark).unwrap_or_default();
+        text.lines()
+            .any(|line| line.starts_with(&format!("{daemon} ")))
+    });
+    running.signal(Signal::SIGKILL);
+    let started = pid_after("started", &mut running);
+    wait_until("the lock is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert!(!is_alive(daemon) && !is_alive(started));
+    running.finish();
 }
 
 /// A descendant that waits at the gate, without the standard streams.

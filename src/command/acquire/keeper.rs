@@ -3,7 +3,7 @@
 //! To the [`Session`] that process is what COMMAND is to a run. It isn't our child, so its end is seen
 //! by its pidfd, and its status stays unknown.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -101,33 +101,41 @@ impl Target {
         self.instance.clone()
     }
 
-    /// Remembers what descends from it now: when it has ended, that may be hard to find.
-    fn remember(&mut self) {
-        if !self.process.has_ended() {
-            self.add(self.tree.members());
-        }
+    /// Remembers what descends from it and from what it has started, as far as that is found until then: when it
+    /// has ended, that may be hard to find.
+    fn remember(&mut self, until: Option<Moment>) {
+        self.rest.retain(|descendant| !descendant.has_ended());
+        let script = (!self.process.has_ended()).then_some(self.pid);
+        let rest = self.rest.iter().map(|descendant| descendant.known.pid);
+        // The number of what has ended may be another process's.
+        let roots: Vec<Pid> = script.into_iter().chain(rest).map(Pid::from_raw).collect();
+        let mut found = Vec::new();
+        self.tree.visit_below(&roots, until, |pid| found.push(pid));
+        self.add(found, until);
     }
 
     /// Finds what it has started: its descendants, and what has the lock's token (under this id) in its
     /// environment, as far as that can be done in time. Whether all could be looked at.
     fn find_rest(&mut self, id: &str, until: Option<Moment>) -> bool {
-        self.rest.retain(|descendant| !descendant.has_ended());
-        self.remember();
+        self.remember(until);
         let in_time = || until.is_none_or(|until| now() < until);
         let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
         let marked = tree::marked(is_ours, in_time);
         let looked = marked.is_ok() && in_time();
-        self.add(marked.unwrap_or_default());
+        self.add(marked.unwrap_or_default(), until);
         looked
     }
 
-    fn add(&mut self, found: Vec<Pid>) {
-        self.rest.retain(|descendant| !descendant.has_ended());
+    fn add(&mut self, found: Vec<Pid>, until: Option<Moment>) {
+        let before: HashSet<Known> = self.rest.iter().map(|one| one.known).collect();
         for pid in found {
+            if until.is_some_and(|until| now() >= until) {
+                return;
+            }
             let known = Known::read(pid);
             if pid.as_raw() != self.pid
                 && let Some(known) = known
-                && !self.rest.iter().any(|other| other.known == known)
+                && !before.contains(&known)
             {
                 let process = if self.rest.len() < self.descriptors {
                     ProcessFd::of(pid.as_raw()).ok().flatten()
@@ -150,7 +158,7 @@ impl Target {
             earlier: self.tree.earlier(),
         };
         if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id)) {
-            self.add(vec![pid]);
+            self.add(vec![pid], None);
         }
     }
 
@@ -179,9 +187,9 @@ impl Target {
         // A stopped process takes its SIGTERM only when it goes on.
         let signals = [sys::SIGTERM, sys::SIGCONT];
         // Its children have no parent when it has ended.
-        self.remember();
+        self.remember(kill_at);
         self.signal_all(&signals);
-        let known = self.known();
+        let known: HashSet<Known> = self.rest.iter().map(|one| one.known).collect();
         self.find_rest(id, kill_at);
         let others = self.rest.iter();
         for descendant in others.filter(|descendant| !known.contains(&descendant.known)) {
@@ -191,8 +199,11 @@ impl Target {
         }
     }
 
-    /// Kills it and its tree: what is known of it comes first. Whether all could be looked at.
+    /// Kills it and its tree. What is known of it is stopped first: it works no more, starts nothing, and what it has
+    /// started keeps its parent until it is found. Whether all could be looked at.
     fn kill(&mut self, id: &str) -> bool {
+        self.signal_all(&[sys::SIGSTOP]);
+        self.remember(None);
         self.signal_all(&[sys::SIGKILL]);
         let looked = self.find_rest(id, None);
         self.signal_all(&[sys::SIGKILL]);
@@ -277,9 +288,14 @@ pub(super) fn leave_behind(
         session,
         only_warn: policy.only_warn,
         waits_for_tree: policy.wait_tree,
+        killed: false,
         holds,
     };
     let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
+    // What can't be killed may still be at work: then the lock ends with its lease.
+    if keeper.killed && !keeper.target.has_wholly_ended() {
+        keeper.holds.leave();
+    }
     acquisition.release_at_end(
         holds,
         &ReleaseMode::Finished {
@@ -298,6 +314,7 @@ struct Keeper<'a> {
     session: Session,
     only_warn: bool,
     waits_for_tree: bool,
+    killed: bool,
     holds: &'a mut HeldLocks,
 }
 
@@ -411,7 +428,7 @@ impl Keeper<'_> {
                             events.push_back(session::Event::Lease(LeaseEvent::RenewalFailed));
                         }
                         let noted = now();
-                        self.target.remember();
+                        self.target.remember(self.session.next_stop());
                         self.holds.leave_marks(noted, &self.target.known());
                     }
                     session::Action::Warn => {
@@ -419,9 +436,10 @@ impl Keeper<'_> {
                         return Some(HoldOutcome::Lost);
                     }
                     session::Action::Terminate(_) => {
-                        self.target.terminate(&self.id, self.session.due());
+                        self.target.terminate(&self.id, self.session.next_stop());
                     }
                     session::Action::Kill(_) | session::Action::KillRest => {
+                        self.killed = true;
                         self.target.kill(&self.id);
                     }
                     session::Action::Finish(Exit::Command(_)) => {

@@ -335,7 +335,8 @@ impl Supervision<'_> {
             session::Action::Renew => {
                 let noted = now();
                 let renewed = self.holds.renew();
-                self.holds.leave_marks(noted, &self.child.known());
+                let known = self.child.known(self.session.next_stop());
+                self.holds.leave_marks(noted, &known);
                 if let Err(error) = renewed {
                     self.note_failure(error);
                     return Ok(Some(session::Event::Lease(LeaseEvent::RenewalFailed)));
@@ -350,7 +351,7 @@ impl Supervision<'_> {
                 Refused::new()
             }
             session::Action::Terminate(reason) => {
-                let refused = self.child.terminate();
+                let refused = self.child.terminate(self.session.next_stop());
                 self.announce(reason, "stopping the command");
                 refused
             }
