@@ -283,8 +283,8 @@ impl Mark {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let (text, _) = text.split_once("end\n")?;
-        let mut lines = text.lines();
+        let (text, _) = text.split_once("\nend\n")?;
+        let mut lines = text.split('\n');
         let instance = lines.next()?.to_owned();
         let milliseconds = |text: &str| Some(Duration::from_millis(text.parse().ok()?));
         let noted = Moment::at(milliseconds(lines.next()?)?);
