@@ -110,10 +110,11 @@ impl Tree {
         known
     }
 
-    /// Whether all members but the root are stopped by a signal.
+    /// Whether all members but the root are stopped by a signal, or only wait to wake one that is.
     pub fn is_stopped(&self) -> bool {
+        let rests = |stat: Stat| stat.is_stopped || stat.has_ended || stat.is_waker;
         let mut members = self.members().into_iter();
-        members.all(|pid| Stat::read(pid).is_none_or(|stat| stat.is_stopped || stat.has_ended))
+        members.all(|pid| Stat::read(pid).is_none_or(rests))
     }
 
     /// Descendants that were there before, where start times alone don't show it.
@@ -222,6 +223,8 @@ pub struct Stat {
     /// A signal has stopped it.
     pub is_stopped: bool,
     is_kernel_thread: bool,
+    /// It is a [`sys::Waker`].
+    is_waker: bool,
     /// It adopts orphans, or at least has a name by which programs are known that do.
     adopts: bool,
     /// It ignores SIGINT.
@@ -259,6 +262,7 @@ impl Stat {
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
         // The program's name, in parentheses, may contain anything.
         let (name, fields) = stat.rsplit_once(')')?;
+        let name = name.split_once('(').map_or(name, |(_, name)| name);
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks: u64 = field(22)?.parse().ok()?;
@@ -272,10 +276,8 @@ impl Stat {
             has_ended: matches!(field(3)?, "Z" | "X") && field(20)?.parse::<u32>().ok()? <= 1,
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
-            adopts: {
-                let name = name.rsplit_once('(').map_or(name, |(_, name)| name);
-                pid == FIRST || REAPERS.contains(&name)
-            },
+            is_waker: name == sys::WAKER,
+            adopts: pid == FIRST || REAPERS.contains(&name),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0

@@ -417,17 +417,34 @@ pub fn fork_daemon(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Whether our process group is the one that has the terminal.
+pub fn is_in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| nix::unistd::tcgetpgrp(terminal) == Ok(nix::unistd::getpgrp()))
+}
+
 /// A process that continues this one when something is so.
-pub struct Waker(Pid);
+pub struct Waker {
+    pid: Pid,
+    /// Has a byte once it has continued us.
+    woken: OwnedFd,
+}
+
+/// The name of such a process.
+pub const WAKER: &str = "redlock-waker";
 
 impl Waker {
-    /// Forks it. It is first awaited that it isn't so, for a second: what is to be stopped may take a
+    /// Forks it. It is first awaited that it isn't so, for that long: what is to be stopped may take a
     /// moment, or ignore it. Then it looks every 20 ms, and once more where it is so, as what continues several processes
     /// may do that one after the other. It ends with this process at the latest.
-    pub fn start(is_so: impl Fn() -> bool) -> io::Result<Self> {
+    pub fn start(patience: Duration, is_so: impl Fn() -> bool) -> io::Result<Self> {
         const PAUSE: Duration = Duration::from_millis(20);
+        let name = c"redlock-waker";
         let parent = Pid::this();
-        let mut looks = if is_so() { 0 } else { 50 };
+        let (woken, wakes) =
+            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
+        let most = patience.as_millis() / PAUSE.as_millis();
+        let mut looks = if is_so() { 0 } else { most };
         // SAFETY: the child goes on with a copy of this thread alone. It allocates, which C libraries
         // allow after a fork, and ends without running what is to be run at an exit.
         unsafe {
@@ -437,7 +454,8 @@ impl Waker {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                     // In a separate group no signal for the job reaches it.
                     libc::setpgid(0, 0);
-                    while looks < 50 && Pid::parent() == parent && is_so() {
+                    libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
+                    while looks < most && Pid::parent() == parent && is_so() {
                         std::thread::sleep(PAUSE);
                         looks += 1;
                     }
@@ -446,19 +464,28 @@ impl Waker {
                         std::thread::sleep(PAUSE);
                         seen = if is_so() { seen + 1 } else { 0 };
                     }
+                    let _ = nix::unistd::write(&wakes, b"!");
                     let _ = kill(parent.as_raw(), libc::SIGCONT);
                     libc::_exit(0)
                 }
-                pid => Ok(Self(Pid::from_raw(pid))),
+                pid => Ok(Self {
+                    pid: Pid::from_raw(pid),
+                    woken,
+                }),
             }
         }
+    }
+
+    /// Whether it has continued us.
+    pub fn has_woken(&self) -> bool {
+        nix::unistd::read(&self.woken, &mut [0]) == Ok(1)
     }
 }
 
 impl Drop for Waker {
     fn drop(&mut self) {
-        let _ = kill(self.0.as_raw(), SIGKILL);
-        let _ = nix::sys::wait::waitpid(self.0, None);
+        let _ = kill(self.pid.as_raw(), SIGKILL);
+        let _ = nix::sys::wait::waitpid(self.pid, None);
     }
 }
 

@@ -30,6 +30,9 @@ use crate::tree::Stat;
 /// be a moment later than we are.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
+/// How long what a terminal stops may take to be stopped.
+const STOPPING: Duration = Duration::from_secs(1);
+
 /// How many signals, and how many ended children, are taken in before the next look at the clock.
 const AT_ONCE: usize = 64;
 
@@ -83,6 +86,7 @@ impl Run<'_> {
             more_to_reap: false,
             stop_passed_on: false,
             stopped: None,
+            is_apart: false,
             signal: None,
             signals,
             timer,
@@ -123,6 +127,8 @@ struct Supervision<'a> {
     stop_passed_on: bool,
     /// Since when COMMAND is known to be stopped.
     stopped: Option<Moment>,
+    /// The terminal has stopped COMMAND, and we go on for what it has started.
+    is_apart: bool,
     signal: Option<i32>,
     signals: &'a Signals,
     timer: &'a mut Timer,
@@ -209,20 +215,29 @@ impl Supervision<'_> {
         }
     }
 
-    /// Stops ourselves until we are continued, or COMMAND is; whether we were stopped at all.
+    /// Stops ourselves until we are continued, or something of COMMAND's tree works on; whether somebody
+    /// else has continued us.
     fn suspend(&mut self) -> Result<bool> {
+        self.is_apart = false;
         if !self.run.on_terminal {
             self.signals.suspend()?;
             return Ok(true);
         }
         let command = self.child.pid();
-        let goes_on = move || Stat::read(command).is_none_or(|stat| !stat.is_stopped);
-        // It may be continued alone, and must not work without us. Where no process can be made for that, we
-        // stop all the same: the terminal waits for it.
-        let waker = sys::Waker::start(goes_on).ok();
-        let continued = self.signals.suspend();
-        drop(waker);
-        Ok(continued?)
+        let child = &self.child;
+        let goes_on = || {
+            let is_stopped = |stat: Stat| stat.is_stopped;
+            !Stat::read(command).is_some_and(is_stopped) || !child.has_tree_stopped()
+        };
+        // By then there is still time to renew.
+        let left = self.session.next_stop().map(|stop| stop.since(now()));
+        let patience = left.map_or(STOPPING, |left| STOPPING.min(left / 4));
+        // COMMAND may be continued alone, and what it has started need not stop with it; neither may work without
+        // us. Where no process can be made for that, we stop all the same: the terminal waits for it.
+        let waker = sys::Waker::start(patience, goes_on).ok();
+        let continued = self.signals.suspend()?;
+        self.is_apart = waker.is_some_and(|waker| waker.has_woken());
+        Ok(continued && !self.is_apart)
     }
 
     /// Stops with a COMMAND that has been stopped for long enough, together with all that it has started:
@@ -235,7 +250,13 @@ impl Supervision<'_> {
             return Ok(None);
         }
         self.stopped = None;
-        let exit = if self.child.is_stopped() && self.child.has_tree_stopped() {
+        let exit = if self.is_apart && self.child.is_stopped() && sys::is_in_foreground() {
+            // The shell takes the job for one that runs, and has continued none of it.
+            self.is_apart = false;
+            let refused = self.child.forward(SIGCONT);
+            self.note_refused(refused);
+            None
+        } else if self.child.is_stopped() && self.child.has_tree_stopped() {
             self.apply(session::Event::Stopped)?
         } else {
             None
@@ -319,8 +340,10 @@ impl Supervision<'_> {
             }
             session::Action::Suspend => {
                 let continued = self.suspend()?;
-                // What was seen before says nothing about COMMAND now.
+                // What was seen before says nothing about COMMAND now. Where it is stopped, and what it has started
+                // is not yet, we stop again later.
                 self.stopped = None;
+                self.look_whether_stopped();
                 // What has continued us alone means the job; but the job may be stopped again by now.
                 if continued
                     && self.run.on_terminal
