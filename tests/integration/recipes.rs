@@ -20,8 +20,8 @@ use crate::generated::recipes;
 use crate::keeper::keeper;
 use crate::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, is_alive, moment, outcome, path,
-    script, wait_until, without_terminal,
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, children, is_alive, moment,
+    outcome, path, script, wait_until, without_terminal,
 };
 
 /// The code blocks of a recipe: the language and the text.
@@ -147,13 +147,6 @@ pub fn yaml(text: &str) -> Value {
 
 /// A script that says `ready` and goes on until it is asked to end.
 pub const GATE: &str = "echo ready; until test -e go; do sleep 0.02; done";
-
-/// The processes that a process has started.
-fn children(parent: i32) -> Vec<i32> {
-    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-    let children = children.unwrap_or_default();
-    children.split(' ').flat_map(str::parse).collect()
-}
 
 /// Waits until a script has come to this command of redlock.
 fn wait_until_it_is_at(script: &Running, command: &str) {

@@ -6,8 +6,8 @@ use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
 use crate::support::{
-    COUNTER, REDLOCK, Redis, is_alive, is_gone, path, seen_by_a_shell, send, state, wait_until,
-    with_default_signals,
+    COUNTER, REDLOCK, Redis, children, is_alive, is_gone, path, seen_by_a_shell, send, state,
+    wait_until, with_default_signals,
 };
 use crate::tmux::Tmux;
 
@@ -379,6 +379,34 @@ fn in_tmux_a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_fg
     // It may stand behind the prompt: what was typed came before the run has ended.
     tmux.wait_until("it succeeds", |screen| screen.contains("status:0"));
     assert!(is_free(&redis));
+}
+
+/// The terminal stops the foreground group alone.
+#[test]
+fn ctrl_z_keeps_the_lock_for_what_works_on_and_fg_continues_the_job() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal.type_in(concat!(
+        "redlock run --ttl 3s a -- sh -c 'setsid sleep 60 & ",
+        "exec perl -e \"$COUNTER\" child CONT'; echo status:$?\n",
+    ));
+    let child = pid_in(&terminal.line("child ready"));
+    let other = children(child)[0];
+    terminal.type_in(CTRL_Z);
+    terminal.line("status:148");
+    wait_until("the command is stopped", || state(child) == Some('T'));
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed for longer than its TTL", || {
+        redis.calls("pexpire") > renewals + 8
+    });
+    assert_eq!(state(child), Some('T'));
+    terminal.type_in("fg; echo status:$?\n");
+    terminal.line("child CONT");
+    send(other, libc::SIGKILL);
+    send(parent(child), libc::SIGRTMAX());
+    terminal.line("status:0");
+    terminal.type_in("exit 0\n");
+    terminal.finish();
 }
 
 #[test]

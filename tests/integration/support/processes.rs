@@ -94,6 +94,13 @@ pub fn with_default_signals(command: Command) -> Command {
     with_signals(command, |_| false, 0)
 }
 
+/// The processes that a process has started.
+pub fn children(parent: i32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+    let children = children.unwrap_or_default();
+    children.split(' ').flat_map(str::parse).collect()
+}
+
 /// Whether a process exists and isn't a zombie.
 pub fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
