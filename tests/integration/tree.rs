@@ -480,6 +480,22 @@ fn what_a_daemon_of_a_killed_script_starts_when_it_is_asked_to_end_is_stopped_to
     running.finish();
 }
 
+#[test]
+fn what_a_script_starts_when_it_is_asked_to_end_is_killed_with_it() {
+    let redis = Redis::start();
+    let script = r#"eval "$(redlock acquire a --ttl 20s -k 500ms --while-pid $$)"
+        trap 'sleep 0.2; env -i sleep 50 & echo "started $!"' TERM
+        echo ready; while :; do sleep 50 & wait; done"#;
+    let mut running = Running::start(&mut directly(&redis, &["bash", "-c", script]));
+    running.expect_line("ready");
+    let keeper = keeper(&running);
+    outcome(&mut redis.redlock(&["release", "--force", "a"])).assert_code(0);
+    let started = pid_after("started", &mut running);
+    wait_until("the keeper ends", || !is_alive(keeper));
+    assert!(!is_alive(started));
+    running.finish();
+}
+
 /// A descendant that waits at the gate, without the standard streams.
 const AT_THE_GATE: &str = r#"sh -c 'echo $$ >"$HOME/pid"; read go <"$HOME/gate"' >/dev/null 2>&1"#;
 
