@@ -278,6 +278,12 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
     if server.part() != Part::Node {
         return None;
     }
+    let code = match code {
+        // In the midst of a script. It is asked for again, as after a lost answer.
+        "ERR" if details.starts_with("Script attempted to access a non local key") => "TRYAGAIN",
+        "ERR" if details.contains("while the cluster is down") => "CLUSTERDOWN",
+        code => code,
+    };
     let redirect = Redirect::parse(details);
     let place = details.split(' ').nth(1).unwrap_or_default();
     let (kind, message) = match code {
@@ -674,6 +680,25 @@ mod tests {
         }
         let plain = "NOAUTH Authentication required.";
         assert_eq!(without_script(plain), (plain, false));
+    }
+
+    #[test]
+    fn a_script_in_whose_midst_the_keys_move_or_the_cluster_goes_down_is_asked_for_again() {
+        let node = crate::lock::fuzz::any_server(Part::Node);
+        for (details, kind) in [
+            (
+                "Script attempted to access a non local key in a cluster node",
+                ErrorKind::Moving,
+            ),
+            (
+                "Script attempted to execute a command while the cluster is down",
+                ErrorKind::NoPrimary,
+            ),
+        ] {
+            let error = moving("ERR", details, &node).expect(details);
+            assert_eq!(error.kind, kind, "{details}");
+        }
+        assert!(moving("ERR", "unknown command 'X'", &node).is_none());
     }
 
     #[test]
