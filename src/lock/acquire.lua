@@ -49,10 +49,11 @@ if #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV
   redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
   redis.call('PEXPIRE', history, RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
-    if redis.pcall('ZADD', index, string.format('%.0f', now_ms + IN_USE), name) == 1 then
+    local added = redis.pcall('ZADD', index, string.format('%.0f', now_ms + IN_USE), name)
+    if added == 1 then
       redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', now_ms - RETENTION))
     end
-    redis.call('PEXPIRE', index, memory)
+    if type(added) == 'number' then redis.call('PEXPIRE', index, memory) end
   end
   return {1, fence, 1, succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1}
 end
