@@ -87,7 +87,7 @@ local ours = is_held(token, value)
 -- Records the end of a hold: in the history, where a repeated request finds that the first one was done.
 local function note_end()
   -- It is withdrawn: a request for it that was held up on its way must not take effect any more.
-  if how == '' then post_notice('removed', token, '') end
+  if how == '' then post_notice('removed', token, notice('removed', token) or notice('cancelled', token) or '') end
   if not entry or how == '' then return end
   local by = false
   if how == 'cancelled' then
