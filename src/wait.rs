@@ -276,6 +276,8 @@ pub struct Wait<'a> {
     place: Option<Place>,
     /// The server may know our token: as a holder's, or in its queue.
     is_known: bool,
+    /// A question was sent and not answered, so that it may still arrive.
+    unanswered: bool,
     /// The lock was found to be busy.
     was_busy: bool,
     /// How often the lock came so late that its lease was almost over.
@@ -307,6 +309,7 @@ impl<'a> Wait<'a> {
             pace: Pace::default(),
             place: None,
             is_known: false,
+            unanswered: false,
             was_busy: false,
             too_late: 0,
             watched: None,
@@ -594,6 +597,7 @@ impl<'a> Wait<'a> {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
+        self.unanswered |= matches!(self.phase, Phase::Asking { .. });
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
         // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
         let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
@@ -687,16 +691,19 @@ impl<'a> Wait<'a> {
                     self.end(End::TooSlow, actions);
                 }
             }
-            Ok(Acquired::Done(ago)) => self.end(End::RecentSuccess(ago), actions),
+            Ok(Acquired::Done(ago)) => {
+                self.is_known = self.place.is_some() || self.unanswered;
+                self.end(End::RecentSuccess(ago), actions);
+            }
             Ok(Acquired::Superseded(by)) => {
-                self.is_known = false;
+                self.is_known = self.unanswered;
                 self.end(End::Superseded(by), actions);
             }
             // The lock may be granted to us, for somebody to get it from us at once.
             Ok(Acquired::Removed(by)) => self.end(End::Removed(by), actions),
             Ok(Acquired::Busy(busy)) => {
                 // Without a place nothing of us is left there.
-                self.is_known = self.place.is_some();
+                self.is_known = self.place.is_some() || self.unanswered;
                 self.contact = Contact::Answers;
                 self.was_busy = true;
                 let found = BusyAnswer {

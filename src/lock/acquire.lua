@@ -37,7 +37,8 @@ end
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
 -- lock without waiters and without leftovers. The rest would do just the same.
 if #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
-  and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0 then
+  and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0
+  and not (notices and redis.call('HGET', state, 'removed:' .. string.sub(redis.sha1hex(ARGV[4]), 1, 12))) then
   local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
   local at, memory = string.format('%.0f', now_ms), string.format('%.0f', 2 * RETENTION)
   local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], tonumber(last_fence or 0) + 1))
@@ -48,10 +49,11 @@ if #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV
   redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
   redis.call('PEXPIRE', history, RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
-    if redis.pcall('ZADD', index, string.format('%.0f', now_ms + IN_USE), name) == 1 then
+    local added = redis.pcall('ZADD', index, string.format('%.0f', now_ms + IN_USE), name)
+    if added == 1 then
       redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', now_ms - RETENTION))
     end
-    redis.call('PEXPIRE', index, memory)
+    if type(added) == 'number' then redis.call('PEXPIRE', index, memory) end
   end
   return {1, fence, 1, succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1}
 end
@@ -144,14 +146,17 @@ if place ~= '' then score = redis.call('ZSCORE', queue, token) end
 if score then
   ticket = int_text(ticket_of(tonumber(score)))
 else
-  -- A person doesn't want it to wait any more, or has stopped it when its grant wasn't confirmed yet.
+  -- A person doesn't want it to wait any more, or has stopped it when its grant wasn't confirmed yet. Or its own
+  -- run has withdrawn it, and this request was held up on its way.
   own_id = id(token)
   local removed
   removed, cancelled = unpack(redis.call('HMGET', state, 'removed:' .. own_id, 'cancelled:' .. own_id))
   if removed then return {4, string.match(removed, '^%d+ (.*)$') or ''} end
   if place ~= '' and ticket == '' then
-    local left_at, its = string.match(redis.call('HGET', state, 'left:' .. own_id) or '', '^(%d+) (%d+)$')
-    if left_at and now_ms - tonumber(left_at) <= 60000 then ticket = its end
+    local left, newest = unpack(redis.call('HMGET', state, 'left:' .. own_id, 'superseded'))
+    local left_at, its = string.match(left or '', '^(%d+) (%d+)$')
+    -- One that was asked to give up, or has asked others to, must not pass for a newer one, however late it comes.
+    if left_at and (now_ms - tonumber(left_at) <= 60000 or tonumber(its) <= tonumber(newest or 0)) then ticket = its end
     -- Its grant has run out, and another client has got the lock since.
     local _, _, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
     if granted and granted ~= '' then ticket = granted end

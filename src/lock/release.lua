@@ -86,6 +86,8 @@ local ours = is_held(token, value)
 
 -- Records the end of a hold: in the history, where a repeated request finds that the first one was done.
 local function note_end()
+  -- It is withdrawn: a request for it that was held up on its way must not take effect any more.
+  if how == '' then post_notice('removed', token, notice('removed', token) or notice('cancelled', token) or '') end
   if not entry or how == '' then return end
   local by = false
   if how == 'cancelled' then
@@ -135,7 +137,7 @@ if ours then
   end
 elseif place then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
-  dequeue(token, place, '0')
+  dequeue(token, place, how == '' and '1' or '0')
   -- A key of another type isn't ours to look into.
   if type(value) ~= 'table' then granted = grant_next(value) end
 else
@@ -146,7 +148,10 @@ else
   end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
-    if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept ') then return {1} end
+    if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept ') then
+      note_end()
+      return {1}
+    end
     -- How its hold ended, if that is one of the last.
     local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
     if last ~= id(token) then ended = nil end

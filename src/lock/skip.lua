@@ -30,10 +30,10 @@ end
 local record = table.concat({int_text(now_ms), why, ms, #by, by .. who}, ' ')
 local length = tonumber(redis.pcall('LPUSH', skips, record)) or 0
 if length > history_size then redis.call('LTRIM', skips, 0, history_size - 1) end
-redis.pcall('PEXPIRE', skips, RETENTION)
+if length > 0 then redis.call('PEXPIRE', skips, RETENTION) end
 -- The index keeps the name for as long, and doesn't take it for one in use.
 if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms - DAY then
-  redis.pcall('ZADD', index, int_text(now_ms), name)
-  redis.pcall('PEXPIRE', index, int_text(2 * RETENTION))
+  local added = redis.pcall('ZADD', index, int_text(now_ms), name)
+  if type(added) == 'number' then redis.call('PEXPIRE', index, int_text(2 * RETENTION)) end
 end
 return {1, winner}

@@ -1117,6 +1117,28 @@ fn an_answer_may_end_the_wait_and_says_whether_anything_of_us_is_left() {
     }
 }
 
+#[test]
+fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_next_answer_is() {
+    for (answer, is_known) in [
+        (Acquired::Done(MS), false),
+        (Acquired::Superseded(Box::default()), false),
+        (Acquired::Busy(busy()), false),
+    ] {
+        for is_lost in [false, true] {
+            let limit = WaitLimit::Until(START);
+            let mut waiter = Waiter::asking(Policy { limit, ..policy() });
+            if is_lost {
+                waiter = Waiter::asking(policy());
+                waiter.on(10, Event::Failed(unreachable()));
+                waiter.tick(10_000);
+                waiter.sent(10_000);
+            }
+            waiter.answered(10_000, answer.clone());
+            assert_eq!(waiter.0.is_known(), is_known || is_lost, "{answer:?}");
+        }
+    }
+}
+
 /// What may come of an action in the end.
 fn reply(action: &Action, now: Moment) -> Vec<Event> {
     match action {

@@ -31,7 +31,8 @@ local FROZEN = 'redlock:frozen'
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local last_fence, freeze, succeeded, notified = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified'))
+local last_fence, freeze, succeeded, notified, notices =
+  unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified', 'notices'))
 -- Until when no new holder is admitted; 0 when the lock is open.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
 if frozen <= now_ms then frozen, freeze = 0, false end

@@ -6,10 +6,12 @@
 local function index_name(ms)
   local until_ms = tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0
   if until_ms >= now_ms + (ms or DAY) then return end
-  if redis.pcall('ZADD', index, int_text(now_ms + (ms or IN_USE)), name) == 1 then
+  local added = redis.pcall('ZADD', index, int_text(now_ms + (ms or IN_USE)), name)
+  if added == 1 then
     redis.call('ZREMRANGEBYSCORE', index, '-inf', int_text(now_ms - RETENTION))
   end
-  redis.call('PEXPIRE', index, int_text(2 * RETENTION))
+  -- A key of another type isn't ours, nor is its expiry.
+  if type(added) == 'number' then redis.call('PEXPIRE', index, int_text(2 * RETENTION)) end
 end
 
 -- Notes in the index that the lock is neither held by redlock nor waited for any more; its name stays

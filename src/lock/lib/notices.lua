@@ -13,7 +13,7 @@ end
 -- released the lock ('released'), who wants it to end ('cancelled'), or for how long its job has extended
 -- the lock ('extended'); or, for a waiter that has left the queue and may not know its ticket, that ticket ('left');
 -- or, for one that was taken out of it, or whose grant was taken away before it was confirmed, who did that
--- ('removed').
+-- ('removed'); nobody, when its own run has withdrawn it.
 -- The last ones are kept, even if their runs have ended.
 local function post_notice(kind, token, text)
   local field = kind .. ':' .. id(token)

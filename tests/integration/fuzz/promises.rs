@@ -93,6 +93,8 @@ struct Past {
     released: bool,
     /// It left the queue.
     cancelled: bool,
+    /// It has withdrawn its request, which may still be under way.
+    withdrawn: bool,
     /// The step that took its grant away before it was confirmed.
     removed: Option<u64>,
     last: Option<(Vec<String>, Answer, u64)>,
@@ -325,6 +327,9 @@ impl Promises {
                 self.number = 0;
                 self.state_deleted = step;
                 self.success = None;
+                for past in &mut self.pasts {
+                    past.withdrawn = false;
+                }
                 self.forgotten = now;
                 if self.sets_clock && server <= self.latest {
                     self.fence = 0;
@@ -663,15 +668,16 @@ impl Promises {
             ..
         } = step;
         let (token, past) = (all[n].token(), &self.pasts[n]);
-        // A first request of a run that is over, or has given up, may come late, over a connection that wasn't
-        // reset: it gets a lease, under which nothing works.
+        // A first request that was held up, when its run has had the lock by another one and has released it: it gets
+        // a lease, under which nothing works.
         let asks = matches!(act, Act::Acquire { client, .. } if client == n);
-        let late = asks && all[n].plan.manners.late > 0;
+        let is_late = asks && past.ever_held && all[n].plan.manners.late > 0;
         promise!(
             // A ticket from before the state was deleted says nothing about those that came after.
-            late || past
-                .queued
-                .is_none_or(|queued| queued >= self.superseded || queued < self.state_deleted),
+            is_late
+                || past
+                    .queued
+                    .is_none_or(|queued| queued >= self.superseded || queued < self.state_deleted),
             "a run that was asked to give up never gets the lock",
             "{token} was superseded at step {}",
             self.superseded
@@ -738,6 +744,11 @@ impl Promises {
         if queues {
             self.pasts[n].asked.get_or_insert(step.number);
         }
+        promise!(
+            !self.pasts[n].withdrawn || !is_held && !after.waits(token),
+            "a request that was withdrawn comes to nothing",
+            "that of {token} arrived late and was answered {answer:?}"
+        );
         match answer {
             Answer::Held { fence, .. } => {
                 promise!(
@@ -814,7 +825,9 @@ impl Promises {
                 );
             }
             Answer::Removed => promise!(
-                self.pasts[n].removed.is_some() || self.is_asked_to_end(n, step),
+                self.pasts[n].removed.is_some()
+                    || self.pasts[n].withdrawn
+                    || self.is_asked_to_end(n, step),
                 "no run gives up without a reason",
                 "{token} gave up, and nobody has taken its grant away"
             ),
@@ -896,6 +909,7 @@ impl Promises {
         let is_held = after.held().contains_key(token);
         let was_held = before.held().get(token).is_some_and(|&end| end > after.now);
         let past = &mut self.pasts[n];
+        past.withdrawn |= scripts::withdraws(step.call);
         if was_held && before.state.get("succeeded") != after.state.get("succeeded") {
             self.success = Some(after.now);
         }

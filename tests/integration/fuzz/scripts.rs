@@ -187,6 +187,11 @@ pub fn release(token: &str, early: bool, how: &str, keep: i64) -> Call {
     script("release", &[token, early, how, &keep.to_string()])
 }
 
+/// Whether this is the release of a claim under which nothing was done.
+pub fn withdraws(call: &Call) -> bool {
+    call.script == Some("release") && call.args[5].is_empty()
+}
+
 pub fn force(id: &str, by: &str) -> Call {
     script("force", &[id, by])
 }
