@@ -2,7 +2,7 @@
 
 use super::super::history::{
     Blow, Deed, Forgets, History, Hit, Job, Kind, MS, Nanos, Process, Role, SECOND, SHARED,
-    SiteFault, Span, Task, What,
+    SiteFault, Span, Task, What, read_back, write_down,
 };
 use super::{Class, Verdict};
 
@@ -75,7 +75,7 @@ impl Job {
             role,
             blow,
             span,
-            aim: "at random",
+            aim: "at random".into(),
         });
         self
     }
@@ -550,4 +550,27 @@ fn a_process_that_never_ends_or_ends_oddly_is_found() {
         broken(&history(vec![crashed])),
         ["each process ends with a status that the manual names"]
     );
+}
+
+#[test]
+fn a_history_that_was_written_down_is_judged_the_same_when_it_is_read() {
+    let stopped = run(1, 1000, 6000)
+        .hit(Role::Supervisor, Blow::Stopped, 1500, 5900)
+        .wrote(7, 1500, 1510, 0)
+        .wrote(6, 1520, 1530, 0);
+    let mut history = history(vec![stopped, run(2, 4000, 8000), run(3, 7000, 9000)]);
+    history.epoch = 5 * SECOND;
+    history.faults.push(fault(100, 200));
+    history
+        .deeds
+        .push(deed(What::Freeze(5 * SECOND), 5000, 5010));
+    history.troubled.push(Span::new(100 * MS, 210 * MS));
+    history.starved.push(Span::new(300 * MS, 320 * MS));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    write_down(&history, &path);
+    let again = read_back(&path);
+    assert_eq!(format!("{again:?}"), format!("{history:?}"));
+    let judged = |history| format!("{:?}", Verdict::of(history));
+    assert_eq!(judged(&again), judged(&history));
 }
