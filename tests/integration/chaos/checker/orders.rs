@@ -178,7 +178,7 @@ fn is_starved(history: &History, span: Span) -> bool {
 
 /// When a hold was granted: its fence is the server's time in microseconds. Not where the clock may have been set, as
 /// then it is a later moment than that of the first beat, or one more than the last fence.
-fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
+pub fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
     let fence = hold.fence.and_then(|fence| Nanos::try_from(fence).ok())?;
     let moment = fence * 1000 - history.epoch;
     let around = Span::new(hold.span.from - 20 * SECOND, hold.span.from);
@@ -186,6 +186,15 @@ fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
     let is_set = set.any(|fault| fault.span.meets(around));
     let before = hold.span.from - moment;
     (!is_set && (-CLOCKS..CLAIM).contains(&before)).then_some(moment)
+}
+
+/// Whether a hold may have been granted by this moment.
+pub fn may_be_granted_by(history: &History, hold: &Hold, moment: Nanos) -> bool {
+    let earliest = match granted(history, hold) {
+        Some(granted) => granted - CLOCKS,
+        None => hold.span.from - CLAIM,
+    };
+    earliest.max(hold.job.started) <= moment
 }
 
 /// The clocks of servers may differ by this in a topology with several.

@@ -235,6 +235,22 @@ fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
 }
 
 #[test]
+fn who_is_stopped_before_it_begins_doesnt_begin_under_a_lease_that_is_over() {
+    let with = |from, kind| {
+        let late = run(2, from, 5890)
+            .come(900)
+            .of_kind(kind)
+            .with_fence(1_400_000)
+            .hit(Role::Supervisor, Blow::Stopped, 1500, 5400);
+        classes(&history(vec![run(1, 4000, 9000), late]))
+    };
+    assert_eq!(with(5400, Kind::Run), [Class::Forbidden]);
+    assert_eq!(with(5400, Kind::Kept), [Class::Forbidden]);
+    // What had been started when it was stopped isn't up to it.
+    assert_eq!(with(5390, Kind::Run), [Class::Stopped]);
+}
+
+#[test]
 fn a_lease_lasts_also_while_its_supervisor_is_stopped_or_dead() {
     let stopped = run(1, 1000, 6000).hit(Role::Supervisor, Blow::Stopped, 2500, 5900);
     assert_eq!(
@@ -287,6 +303,29 @@ fn force_allows_two_until_the_lease_ends_of_a_first_that_cannot_be_told() {
 }
 
 #[test]
+fn force_excuses_no_hold_that_began_when_it_was_over() {
+    let with = |kind, forced: Nanos| {
+        let first = run(1, 4000, 5500).of_kind(kind);
+        let mut history = history(vec![first, run(2, 5000, 9000)]);
+        history.deeds.push(deed(What::Force, forced, forced + 10));
+        classes(&history)
+    };
+    for kind in [Kind::Plain, Kind::Unkept] {
+        assert_eq!(with(kind, 4900), [Class::Forced], "{kind:?}");
+        // Granted before, and begun after it.
+        assert_eq!(with(kind, 3985), [Class::Forced], "{kind:?}");
+        assert_eq!(with(kind, 2000), [Class::Forbidden], "{kind:?}");
+    }
+    // Who isn't told goes on for no longer than its lease.
+    let mut long = history(vec![
+        run(1, 1000, 5000).of_kind(Kind::Plain),
+        run(2, 2000, 9000),
+    ]);
+    long.deeds.push(deed(What::Force, 1900, 1910));
+    assert_eq!(classes(&long), [Class::Forbidden]);
+}
+
+#[test]
 fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
     let with = |fault: SiteFault| {
         let mut history = history(vec![run(1, 1000, 4000), run(2, 3000, 5000)]);
@@ -303,6 +342,14 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
     assert_eq!(with(loses(2900, Some("b"))), [Class::Forbidden]);
     assert_eq!(with(loses(1000, None)), [Class::Forbidden]);
     assert_eq!(with(loses(3100, None)), [Class::Forbidden]);
+    // What wasn't there yet can't have been lost.
+    let after = |came| {
+        let mut history = history(vec![run(1, 2500, 3500).come(came), run(2, 3000, 5000)]);
+        history.faults.push(loses(1800, None));
+        classes(&history)
+    };
+    assert_eq!(after(2400), [Class::Forbidden]);
+    assert_eq!(after(1700), [Class::Forbidden]);
     assert_eq!(
         with(SiteFault {
             sets_clock: true,
@@ -339,6 +386,35 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
         [Class::Unconfirmed]
     );
     assert_eq!(plain(graced), [Class::DataLost]);
+}
+
+#[test]
+fn a_plain_client_may_lose_what_it_got_before_all_servers_agree_again() {
+    let with = |kind, from: Nanos, promotes, troubled: Nanos| {
+        let first = run(1, from, from + 1500).of_kind(kind);
+        let mut history = history(vec![first, run(2, from + 1000, 9000)]);
+        history.faults.push(SiteFault {
+            promotes,
+            ..fault(1000, 1200)
+        });
+        history.troubled.push(Span::new(1100 * MS, troubled * MS));
+        classes(&history)
+    };
+    let plain = Kind::Plain;
+    assert_eq!(with(plain, 4000, true, 4200), [Class::Unconfirmed]);
+    assert_eq!(with(plain, 4000, true, 3900), [Class::Forbidden]);
+    assert_eq!(with(plain, 4000, false, 4200), [Class::Forbidden]);
+    assert_eq!(with(Kind::Run, 4000, true, 4200), [Class::Forbidden]);
+    // Nor does the other one have to be the plain client that comes first.
+    let mut later = history(vec![run(1, 3000, 4500), run(2, 4000, 5000).of_kind(plain)]);
+    later.faults.push(SiteFault {
+        promotes: true,
+        ..fault(1000, 1200)
+    });
+    later.troubled.push(Span::new(1100 * MS, 4100 * MS));
+    assert_eq!(classes(&later), [Class::Unconfirmed]);
+    later.troubled[0].until = 3900 * MS;
+    assert_eq!(classes(&later), [Class::Forbidden]);
 }
 
 #[test]
