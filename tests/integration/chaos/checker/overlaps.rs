@@ -213,7 +213,7 @@ fn is_unconfirmed(history: &History, earlier: &Hold, later: &Hold) -> bool {
 const SETTLING: Nanos = 1500 * MS;
 
 /// When all servers are well again after a fault that lets a replica take over.
-fn agreed(history: &History, fault: Span) -> Nanos {
+pub fn agreed(history: &History, fault: Span) -> Nanos {
     let after = Span::new(fault.from, fault.until + SETTLING);
     let troubles = history.troubled.iter().filter(|span| span.meets(after));
     troubles

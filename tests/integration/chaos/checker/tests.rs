@@ -608,6 +608,93 @@ fn a_lock_that_could_be_had_is_granted_soon() {
 }
 
 #[test]
+fn only_what_can_have_kept_a_lock_from_a_waiter_excuses_its_wait() {
+    let first = || run(1, 1000, 2000);
+    let second = || run(2, 9000, 9100).come(1500);
+    let with = |name: &str| {
+        let mut history = history(vec![first(), second()]);
+        history.faults.push(SiteFault {
+            name: Some(name.into()),
+            ..fault(2500, 8900)
+        });
+        broken(&history)
+    };
+    assert_eq!(with("a"), [""; 0]);
+    assert_eq!(with("b"), ["P5"]);
+    // The lease of one that is killed ends, whatever it leaves and however late another begins.
+    let killed = |at| {
+        let left = run(1, 1000, 8000).hit(Role::Supervisor, Blow::Killed, at, at);
+        broken(&history(vec![
+            left.survived_from(at),
+            run(2, 12_000, 12_010).come(1500),
+        ]))
+    };
+    assert_eq!(killed(3000), [""; 0]);
+    assert_eq!(killed(1900), ["P5"]);
+    // One that may have had it unseen didn't any more when another began.
+    let unseen = |with_another: bool| {
+        let lost = Job {
+            processes: Vec::new(),
+            status: Some(69),
+            ttl: 9 * SECOND,
+            said: "redlock: can't reach Redis".into(),
+            ..run(1, 1000, 2000)
+        };
+        let mut jobs = vec![lost, run(3, 9000, 9010).come(1800)];
+        jobs.extend(with_another.then(|| run(2, 2100, 2200)));
+        broken(&history(jobs))
+    };
+    assert_eq!(unseen(false), [""; 0]);
+    assert_eq!(unseen(true), ["P5"]);
+    // What was given back to a server that isn't the primary any more is had until its lease ends.
+    let given_back = |promotes| {
+        let first = Job {
+            ttl: 7 * SECOND,
+            ..first()
+        };
+        let mut history = history(vec![first, second()]);
+        history.faults.push(SiteFault {
+            promotes,
+            ..fault(1900, 2100)
+        });
+        broken(&history)
+    };
+    assert_eq!(given_back(true), [""; 0]);
+    assert_eq!(given_back(false), ["P5"]);
+}
+
+#[test]
+fn a_wait_that_is_excused_isnt_counted_as_a_short_one() {
+    let with = |troubled: &[(Nanos, Nanos)]| {
+        let mut history = history(vec![run(1, 1000, 2000), run(2, 9000, 9100).come(1500)]);
+        let spans = troubled.iter();
+        history.troubled = spans
+            .map(|&(from, until)| Span::new(from * MS, until * MS))
+            .collect();
+        let waits = Verdict::of(&history).waits;
+        (waits.calm, waits.in_part, waits.excused.values().sum())
+    };
+    // What the first one waited.
+    let own = || vec![10 * MS];
+    assert_eq!(with(&[(2000, 8000)]), (own(), vec![SECOND], 0));
+    assert_eq!(with(&[(2000, 9000)]), (own(), vec![], 1));
+    // What is soon enough needs no excuse.
+    let mut soon = history(vec![run(1, 1000, 2000), run(2, 2700, 2800).come(1500)]);
+    soon.troubled.push(Span::new(1000 * MS, 3000 * MS));
+    let waits = Verdict::of(&soon).waits;
+    assert_eq!(waits.calm, [10 * MS, 700 * MS]);
+    // Nobody waits for a lock that another has.
+    let none = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        patience: SECOND,
+        ..run(2, 1500, 3000)
+    };
+    let had = history(vec![run(1, 1000, 9000), none]);
+    assert_eq!(Verdict::of(&had).waits.calm, own());
+}
+
+#[test]
 fn a_process_that_never_ends_or_ends_oddly_is_found() {
     let hangs = Job {
         ended: None,
