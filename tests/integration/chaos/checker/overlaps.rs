@@ -4,7 +4,7 @@ use super::super::history::{
     Blow, Forgets, History, Hit, Kind, MS, Nanos, Role, SiteFault, Span, What,
 };
 use super::orders::may_be_granted_by;
-use super::{Broken, Hold};
+use super::{Broken, Hold, Verdict};
 
 /// Why two may have run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,35 +161,59 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
         return Some(Class::Forced);
     }
     let lease = earlier.job.lease().max(later.job.lease());
-    // What comes after a fault isn't hurt by it.
-    let is_within = |fault: Span| {
-        fault.from <= span.from
-            && span.until <= fault.until + lease + SLACK
-            && may_be_granted_by(history, earlier, fault.until)
-    };
     let is_plain = earlier.job.kind == Kind::Plain || later.job.kind == Kind::Plain;
-    let of_name = || {
-        history
-            .faults
-            .iter()
-            .filter(|fault| fault.is_about(later.name))
-    };
-    let faults = || of_name().filter(|fault| is_within(fault.span));
-    let forgets = |fault: &SiteFault| match fault.forgets {
-        Forgets::Holds => true,
-        Forgets::GracedHolds => is_plain,
-        Forgets::Nothing | Forgets::AllButHolds => false,
-    };
-    if faults().any(forgets) {
-        return Some(Class::DataLost);
-    }
-    if faults().any(|fault| fault.sets_clock) {
-        return Some(Class::ClockSet);
+    for class in [Class::DataLost, Class::ClockSet] {
+        let mut windows = windows(history, earlier, class, is_plain, lease);
+        if windows.any(|window| window.from <= span.from && span.until <= window.until) {
+            return Some(class);
+        }
     }
     if is_unconfirmed(history, earlier, later) {
         return Some(Class::Unconfirmed);
     }
     is_starved(history, span).then_some(Class::Starved)
+}
+
+/// When faults of the servers excuse that another runs while this one does. What comes after a fault isn't hurt by it.
+fn windows(
+    history: &History,
+    hold: &Hold,
+    class: Class,
+    is_plain: bool,
+    lease: Nanos,
+) -> impl Iterator<Item = Span> {
+    let excuses = move |fault: &SiteFault| match (class, fault.forgets) {
+        (Class::DataLost, Forgets::Holds) => true,
+        (Class::DataLost, Forgets::GracedHolds) => is_plain,
+        (Class::ClockSet, _) => fault.sets_clock,
+        _ => false,
+    };
+    let faults = history.faults.iter().filter(move |fault| {
+        excuses(fault)
+            && fault.is_about(hold.name)
+            && may_be_granted_by(history, hold, fault.span.until)
+    });
+    faults.map(move |fault| Span::new(fault.span.from, fault.span.until + lease + SLACK))
+}
+
+/// Adds up for how long redlocks had this lock, and for how much of that faults would have excused that another one did.
+pub fn excusable(history: &History, holds: &[Hold], verdict: &mut Verdict) {
+    let redlocks = holds.iter().filter(|hold| hold.job.kind != Kind::Plain);
+    for hold in redlocks {
+        verdict.held += hold.span.until - hold.span.from;
+        for class in [Class::DataLost, Class::ClockSet] {
+            let mut windows: Vec<Span> =
+                windows(history, hold, class, false, hold.job.lease()).collect();
+            windows.sort_by_key(|window| window.from);
+            let (mut seen, mut excused) = (hold.span.from, 0);
+            for window in windows {
+                let until = window.until.min(hold.span.until);
+                excused += (until - window.from.max(seen)).max(0);
+                seen = seen.max(until);
+            }
+            *verdict.excusable.entry(class).or_default() += excused;
+        }
+    }
 }
 
 /// A plain client has what it was granted by one server alone: until the others agree with that one, another may be granted

@@ -4,7 +4,7 @@ use super::super::history::{
     Blow, Deed, Forgets, History, Hit, Job, Kind, MS, Nanos, Process, Role, SECOND, SHARED,
     SiteFault, Span, Task, What, read_back, write_down,
 };
-use super::{Class, Verdict};
+use super::{Chances, Class, Verdict};
 
 /// A run whose command beats from the one millisecond to the other, under an exclusive lock "a" of two seconds. Its fence is
 /// when it began.
@@ -736,4 +736,94 @@ fn a_history_that_was_written_down_is_judged_the_same_when_it_is_read() {
     assert_eq!(format!("{again:?}"), format!("{history:?}"));
     let judged = |history| format!("{:?}", Verdict::of(history));
     assert_eq!(judged(&again), judged(&history));
+}
+
+#[test]
+fn it_is_counted_how_often_a_promise_could_have_been_broken_and_how_often_that_was_excused() {
+    let count = |history: &History, what: &str| {
+        let chances = Verdict::of(history).chances;
+        let found = chances.iter().filter(|(promise, _)| promise.contains(what));
+        let found = found.map(|(_, Chances { judged, excused })| (*judged, *excused));
+        found.collect::<Vec<_>>()
+    };
+    let forgets = |name: Option<&str>, from| SiteFault {
+        forgets: Forgets::AllButHolds,
+        name: name.map(str::to_owned),
+        ..fault(from, from + 10)
+    };
+    // Each is judged, but not where what it is about may have been forgotten; another lock's fault is no excuse.
+    let each = |history: &History, what, at| {
+        assert_eq!(count(history, what), [(1, 0)], "{what}");
+        let mut other = history.clone();
+        other.faults.push(forgets(Some("b"), at));
+        assert_eq!(count(&other, what), [(1, 0)], "{what}");
+        other.faults.push(forgets(Some("a"), at));
+        assert_eq!(count(&other, what), [(0, 1)], "{what}");
+    };
+    let mut frozen = history(vec![run(1, 9000, 9010)]);
+    let freeze = |from, length| deed(What::Freeze(length * MS), from, from + 10);
+    frozen.deeds.push(freeze(1000, 5000));
+    each(&frozen, "freezes", 1500);
+    frozen.deeds.push(freeze(10_000, 600));
+    assert_eq!(count(&frozen, "freezes"), [(1, 1)]);
+    let once = |id, from: Nanos| Job {
+        once_per: Some(3 * SECOND),
+        ..run(id, from, from + 10)
+    };
+    let skips = Job {
+        processes: Vec::new(),
+        said: "redlock: skipped: a run of \"a\" succeeded 1s ago".into(),
+        ..once(2, 2000)
+    };
+    each(&history(vec![once(1, 1000), skips]), "once-per", 1500);
+    assert_eq!(
+        count(&history(vec![once(1, 1000), once(2, 9000)]), "once-per"),
+        []
+    );
+    let newer = Job {
+        supersedes: true,
+        ..run(1, 5000, 5010).come(4000)
+    };
+    let older = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        ended: Some(4500 * MS),
+        ..run(2, 1000, 2000)
+    };
+    each(
+        &history(vec![newer.clone(), older.clone()]),
+        "supersedes",
+        4200,
+    );
+    let stopped = older.hit(Role::Supervisor, Blow::Stopped, 2000, 2100);
+    let excused = history(vec![newer, stopped]);
+    assert_eq!(count(&excused, "supersedes"), [(0, 1)]);
+    let turns = history(vec![
+        run(1, 5000, 5010).come(1000),
+        run(2, 5100, 5110).come(3000),
+    ]);
+    each(&turns, "I5", 4000);
+}
+
+#[test]
+fn it_is_added_up_for_how_long_faults_would_have_excused_two_redlocks() {
+    let loses = |name: Option<&str>, from| SiteFault {
+        forgets: Forgets::Holds,
+        name: name.map(str::to_owned),
+        ..fault(from, from)
+    };
+    let with = |faults: &[SiteFault]| {
+        let plain = run(2, 21_000, 29_000).of_kind(Kind::Plain);
+        let mut history = history(vec![run(1, 1000, 21_000), plain]);
+        history.faults = faults.to_vec();
+        let verdict = Verdict::of(&history);
+        assert_eq!(verdict.held, 20 * SECOND);
+        verdict.excusable[&Class::DataLost] / MS
+    };
+    // Two seconds of lease and 400 ms.
+    assert_eq!(with(&[loses(None, 2000)]), 2400);
+    assert_eq!(with(&[loses(None, 2000), loses(Some("a"), 3000)]), 3400);
+    assert_eq!(with(&[loses(Some("b"), 2000)]), 0);
+    assert_eq!(with(&[loses(None, 500)]), 0);
+    assert_eq!(with(&[loses(None, 20_000)]), 1000);
 }
