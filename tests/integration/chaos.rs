@@ -105,7 +105,7 @@ fn tell(out: &Path, history: &History, verdict: &Verdict, text: &str, failures: 
     keep(out, history, verdict, text);
     let said = format!("{text}written to {}\n", out.display());
     let _ = std::io::stdout().write_all(said.as_bytes());
-    assert!(failures.is_empty(), "{text}{failures}{out:?}");
+    assert!(failures.is_empty(), "{text}{failures}{}", out.display());
 }
 
 fn summary(title: &str, history: &History, verdict: &Verdict) -> String {

@@ -10,6 +10,9 @@
 //! | P5, I4 | from when a lock could be had until a waiter has it: within a bound |
 //! | I5 | waiters to whom nothing was done get it in the order in which they came |
 //! | ends | each process ends soon after all faults are over, and with a status that the manual names |
+//!
+//! What befalls processes and servers excuses a lot. How much, is in the summary: each class of overlaps, for how long faults
+//! would have excused two redlocks, and how often each of the other promises was judged and how often not.
 
 mod bounds;
 mod chances;

@@ -190,8 +190,8 @@ impl Wait<'_> {
         };
         let lost = self.others().filter(is_lost);
         let lost = lost.map(|other| {
-            let last = other.span.until;
-            let until = self.over_by(last, last + other.job.lease());
+            let over = other.span.until;
+            let until = self.over_by(over, over + other.job.lease());
             ("a lease that wasn't given back", until)
         });
         let unseen = self.rivals().filter(|rival| !self.holds_of(rival));

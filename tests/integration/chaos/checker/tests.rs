@@ -314,7 +314,7 @@ fn force_excuses_no_hold_that_began_when_it_was_over() {
         assert_eq!(with(kind, 4900), [Class::Forced], "{kind:?}");
         // Granted before, and begun after it.
         assert_eq!(with(kind, 3985), [Class::Forced], "{kind:?}");
-        assert_eq!(with(kind, 2000), [Class::Forbidden], "{kind:?}");
+        assert_eq!(with(kind, 3500), [Class::Forbidden], "{kind:?}");
     }
     // Who isn't told goes on for no longer than its lease.
     let mut long = history(vec![
@@ -646,6 +646,31 @@ fn only_what_can_have_kept_a_lock_from_a_waiter_excuses_its_wait() {
     };
     assert_eq!(unseen(false), [""; 0]);
     assert_eq!(unseen(true), ["P5"]);
+    // One that is stopped has it until its lease ends.
+    let stopped = |from| {
+        let first = Job {
+            ttl: 7 * SECOND,
+            ..first()
+        };
+        let first = first.hit(Role::Supervisor, Blow::Stopped, 1900, 30_000);
+        broken(&history(vec![first, run(2, from, from + 10).come(1500)]))
+    };
+    assert_eq!(stopped(12_000), [""; 0]);
+    assert_eq!(stopped(18_000), ["P5"]);
+    // Who can have it together with others waits for nobody but those that came before and can't.
+    let together = |before: Option<Job>| {
+        let one = run(1, 1000, 20_000).limited(SHARED);
+        let other = run(2, 9000, 9100).limited(SHARED).come(1500);
+        broken(&history([one, other].into_iter().chain(before).collect()))
+    };
+    let writer = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        ended: Some(8 * SECOND),
+        ..run(3, 1200, 2000)
+    };
+    assert_eq!(together(None), ["P5"]);
+    assert_eq!(together(Some(writer)), [""; 0]);
     // What was given back to a server that isn't the primary any more is had until its lease ends.
     let given_back = |promotes| {
         let first = Job {
