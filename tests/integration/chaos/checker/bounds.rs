@@ -27,6 +27,8 @@ pub struct Waits {
     pub disturbed: Vec<Nanos>,
     /// Longer ones: how long they were from when what excuses the first part of them was over.
     pub in_part: Vec<Nanos>,
+    /// Those who gave up before the bound, although the lock seemed to be free: what they waited.
+    pub given_up: Vec<Nanos>,
     /// Those that were excused until they ended, by what.
     pub excused: BTreeMap<&'static str, usize>,
 }
@@ -55,7 +57,8 @@ impl Waits {
             .collect();
         format!(
             "a lock that could be had until a waiter had it, judged in full: undisturbed {} (limit {}); with stopped or killed processes {} (limit {})\n\
-             longer, and judged in part, from when what excuses it was over: {}; excused to the end: {} waits{}{}",
+             longer, and judged in part, from when what excuses it was over: {}; excused to the end: {} waits{}{}\n\
+             given up before the bound was over: {}",
             line(&self.calm),
             CALM / MS,
             line(&self.disturbed),
@@ -63,7 +66,8 @@ impl Waits {
             line(&self.in_part),
             self.excused.values().sum::<usize>(),
             if excused.is_empty() { "" } else { ": " },
-            excused.join(", ")
+            excused.join(", "),
+            line(&self.given_up)
         )
     }
 }
@@ -130,6 +134,11 @@ fn look_at(
     };
     let waited = (until - since).max(0);
     if waited <= limit {
+        let waits = if has_it {
+            waits
+        } else {
+            &mut verdict.waits.given_up
+        };
         waits.push(waited);
         return;
     }
@@ -248,8 +257,18 @@ impl Wait<'_> {
         let ended = job.ended.unwrap_or(self.until);
         if job.kind == Kind::Plain || !is_clean(job) {
             let last = death(job).unwrap_or(ended);
-            let until = self.over_by(last, last + job.lease());
-            Some(("one that may have had it unseen", until))
+            let until = if last < self.until {
+                Some(self.over_by(last, last + job.lease()))
+            } else {
+                // It goes on, and knows by then what it has unless it is stopped or cut off.
+                let hits = job
+                    .hits
+                    .iter()
+                    .filter(|hit| hit.blow != Blow::Killed && hit.span.from < self.until);
+                let away = hits.map(|hit| hit.span.until.min(hit.span.from + job.lease()));
+                away.max()
+            };
+            until.map(|until| ("one that may have had it unseen", until))
         } else if job.names.len() > 1 {
             Some(("one that wants several", ended))
         } else {

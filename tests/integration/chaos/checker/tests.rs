@@ -671,6 +671,26 @@ fn only_what_can_have_kept_a_lock_from_a_waiter_excuses_its_wait() {
     };
     assert_eq!(together(None), ["P5"]);
     assert_eq!(together(Some(writer)), [""; 0]);
+    // One that goes on is no reason, unless it was away for as long.
+    let goes_on = |cut_off, cut_off_until| {
+        let other = Job {
+            processes: Vec::new(),
+            status: Some(69),
+            ended: Some(12 * SECOND),
+            ttl: 20 * SECOND,
+            said: "redlock: can't reach Redis".into(),
+            ..run(3, 1800, 1900)
+        };
+        let other = other.hit(Role::Line, Blow::CutOff, cut_off, cut_off_until);
+        broken(&history(vec![
+            first(),
+            run(2, 11_000, 11_010).come(1500),
+            other,
+        ]))
+    };
+    assert_eq!(goes_on(1850, 8000), [""; 0]);
+    assert_eq!(goes_on(1850, 2500), ["P5"]);
+    assert_eq!(goes_on(11_500, 12_000), ["P5"]);
     // What was given back to a server that isn't the primary any more is had until its lease ends.
     let given_back = |promotes| {
         let first = Job {
@@ -708,6 +728,15 @@ fn a_wait_that_is_excused_isnt_counted_as_a_short_one() {
     soon.troubled.push(Span::new(1000 * MS, 3000 * MS));
     let waits = Verdict::of(&soon).waits;
     assert_eq!(waits.calm, [10 * MS, 700 * MS]);
+    // Who gives up early shows nothing.
+    let left = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        patience: SECOND,
+        ..run(2, 1500, 3000)
+    };
+    let waits = Verdict::of(&history(vec![run(1, 1000, 2000), left])).waits;
+    assert_eq!((waits.calm, waits.given_up), (own(), vec![1010 * MS]));
     // Nobody waits for a lock that another has.
     let none = Job {
         processes: Vec::new(),
