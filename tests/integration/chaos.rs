@@ -3,7 +3,8 @@
 //! a checker decides afterwards which promises were kept.
 //!
 //! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel|cluster`. A seed chooses jobs and faults, but how processes and
-//! servers get along is up to the machine: the same seed isn't the same run.
+//! servers get along is up to the machine: the same seed isn't the same run. With `CHAOS_HISTORY`, a directory that a run has left,
+//! nothing runs: what was written down there is judged again.
 //!
 //! `site` is the servers and their faults, `workers` the jobs, `plain` the other clients, `faults` what befalls processes, `corners` what befalls their lines,
 //! `driver` lets it happen, `history` is what it wrote down, `checker` decides, and `timeline` shows it.
@@ -43,6 +44,9 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn what_runs_under_a_lock_keeps_its_promises_while_processes_and_servers_fail() {
+    if let Some(dir) = asked("CHAOS_HISTORY") {
+        return judge_again(Path::new(&dir));
+    }
     // Not among the other tests, for which it would leave no processor.
     let Some(seconds) = number("CHAOS_SECONDS") else {
         return;
@@ -70,20 +74,42 @@ fn what_runs_under_a_lock_keeps_its_promises_while_processes_and_servers_fail() 
         "{topology}, seed {seed} (which doesn't repeat a run), {} s",
         lasts.as_secs()
     );
-    let text = summary(&title, &done, &verdict);
-    let kept = keep(&topology, seed, &done.history, &verdict, &text);
-    let said = format!("{text}written to {}\n", kept.display());
-    let _ = std::io::stdout().write_all(said.as_bytes());
-    let failures = failures(&done, &verdict);
-    assert!(failures.is_empty(), "{text}{failures}{kept:?}");
-}
-
-fn summary(title: &str, done: &Done, verdict: &Verdict) -> String {
-    let history = &done.history;
-    let mut text = format!(
-        "chaos: {title}\n{}, {} plain clients\n",
+    let title = format!(
+        "{title}\n{}, {} plain clients",
         done.described, done.plain_clients
     );
+    let text = summary(&title, &done.history, &verdict);
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let out = asked("CHAOS_OUT").map_or_else(|| target.join("chaos"), PathBuf::from);
+    let out = out.join(format!("{topology}-{seed}"));
+    fs::create_dir_all(&out).unwrap();
+    history::write_down(&done.history, &out.join("history.jsonl"));
+    let failures = left(&done) + &failures(&done.history, &verdict);
+    tell(&out, &done.history, &verdict, &text, &failures);
+}
+
+/// What is written there is judged by the checker as it is now.
+fn judge_again(dir: &Path) {
+    let history = history::read_back(&dir.join("history.jsonl"));
+    let verdict = Verdict::of(&history);
+    let title = format!("{}, judged again", dir.display());
+    let text = summary(&title, &history, &verdict);
+    let out = asked("CHAOS_OUT").map_or_else(|| dir.join("again"), PathBuf::from);
+    fs::create_dir_all(&out).unwrap();
+    let failures = failures(&history, &verdict);
+    tell(&out, &history, &verdict, &text, &failures);
+}
+
+/// Says what was found, where it is written, and fails if a promise was broken.
+fn tell(out: &Path, history: &History, verdict: &Verdict, text: &str, failures: &str) {
+    keep(out, history, verdict, text);
+    let said = format!("{text}written to {}\n", out.display());
+    let _ = std::io::stdout().write_all(said.as_bytes());
+    assert!(failures.is_empty(), "{text}{failures}{}", out.display());
+}
+
+fn summary(title: &str, history: &History, verdict: &Verdict) -> String {
+    let mut text = format!("chaos: {title}\n");
     let _ = writeln!(
         text,
         "{} jobs, {} deeds of people; exit statuses: {}",
@@ -150,8 +176,8 @@ fn statuses(history: &History) -> String {
     )
 }
 
-/// What makes the test fail, with a timeline for each.
-fn failures(done: &Done, verdict: &Verdict) -> String {
+/// What isn't as it should be when all is over.
+fn left(done: &Done) -> String {
     let mut text = String::new();
     if let Some(unwell) = &done.unwell {
         let _ = writeln!(text, "the servers are not well again: {unwell}");
@@ -162,16 +188,22 @@ fn failures(done: &Done, verdict: &Verdict) -> String {
     for line in &done.processes_left {
         let _ = writeln!(text, "a process is left: {line}");
     }
+    text
+}
+
+/// What makes the test fail, with a timeline for each.
+fn failures(history: &History, verdict: &Verdict) -> String {
+    let mut text = String::new();
     let first = verdict.broken.iter().map(|broken| broken.span.until).min();
     if let Some(first) = first {
         let _ = writeln!(
             text,
             "broken first after {} s",
-            (first - done.history.began) / SECOND
+            (first - history.began) / SECOND
         );
     }
     for broken in verdict.broken.iter().take(5) {
-        text += &described(&done.history, broken);
+        text += &described(history, broken);
     }
     text
 }
@@ -182,12 +214,7 @@ fn described(history: &History, broken: &Broken) -> String {
 }
 
 /// Writes down what was found: where it can be read when the run is over.
-fn keep(topology: &str, seed: u64, history: &History, verdict: &Verdict, text: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let out = asked("CHAOS_OUT").map_or_else(|| target.join("chaos"), PathBuf::from);
-    let out = out.join(format!("{topology}-{seed}"));
-    fs::create_dir_all(&out).unwrap();
-    driver::write_down(history, &out.join("history.jsonl"));
+fn keep(out: &Path, history: &History, verdict: &Verdict, text: &str) {
     let mut all = text.to_owned();
     for broken in &verdict.broken {
         all += &described(history, broken);
@@ -213,5 +240,4 @@ fn keep(topology: &str, seed: u64, history: &History, verdict: &Verdict, text: &
         );
     }
     fs::write(out.join("overlaps.txt"), overlaps).unwrap();
-    out
 }

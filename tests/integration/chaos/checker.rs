@@ -10,8 +10,12 @@
 //! | P5, I4 | from when a lock could be had until a waiter has it: within a bound |
 //! | I5 | waiters to whom nothing was done get it in the order in which they came |
 //! | ends | each process ends soon after all faults are over, and with a status that the manual names |
+//!
+//! What befalls processes and servers excuses a lot. How much, is in the summary: each class of overlaps, for how long faults
+//! would have excused two redlocks, and how often each of the other promises was judged and how often not.
 
 mod bounds;
+mod chances;
 mod orders;
 mod overlaps;
 #[cfg(test)]
@@ -44,6 +48,17 @@ pub struct Verdict {
     pub fences_accepted: usize,
     pub fences_refused: usize,
     pub waits: Waits,
+    pub chances: BTreeMap<&'static str, Chances>,
+    /// How long redlocks had their locks, and for how much of that an overlap would have been excused, by what.
+    pub held: Nanos,
+    pub excusable: BTreeMap<Class, Nanos>,
+}
+
+/// How often a promise could have been broken: where that would have been found, and where it would have been excused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chances {
+    pub judged: usize,
+    pub excused: usize,
 }
 
 /// All that a job does under one lock, from its first beat to its last.
@@ -73,6 +88,8 @@ impl Verdict {
             verdict.broken.extend(orders::frozen(history, &holds));
             verdict.broken.extend(orders::once(history, &holds));
             verdict.broken.extend(orders::superseded(history, &holds));
+            chances::count(history, name, &holds, &mut verdict);
+            overlaps::excusable(history, &holds, &mut verdict);
             bounds::waits(history, name, &holds, &mut verdict);
         }
         let forbidden = verdict
@@ -96,6 +113,16 @@ impl Verdict {
         classes
     }
 
+    /// Notes that a promise could have been broken.
+    fn chance(&mut self, what: &'static str, is_judged: bool) {
+        let chances = self.chances.entry(what).or_default();
+        if is_judged {
+            chances.judged += 1;
+        } else {
+            chances.excused += 1;
+        }
+    }
+
     pub fn in_words(&self) -> String {
         let mut text = format!(
             "{} holds, {} hand-offs; fence files: {} writes accepted, {} rejected\n",
@@ -112,7 +139,19 @@ impl Verdict {
         if self.overlaps.is_empty() {
             text += "overlaps: none\n";
         }
+        for (class, excusable) in &self.excusable {
+            let _ = writeln!(
+                text,
+                "of the time that redlocks had a lock, two of them would have been excused for {} %: {}",
+                excusable * 100 / self.held.max(1),
+                class.in_words()
+            );
+        }
         let _ = writeln!(text, "{}", self.waits.in_words());
+        for (what, chances) in &self.chances {
+            let Chances { judged, excused } = chances;
+            let _ = writeln!(text, "{what}: {judged} judged, {excused} excused");
+        }
         let promises: BTreeSet<&str> = self.broken.iter().map(|broken| broken.promise).collect();
         for promise in promises {
             let count = self

@@ -118,12 +118,12 @@ impl Corners {
     }
 }
 
-fn hit(from: Nanos, until: Nanos, aim: &'static str) -> Hit {
+fn hit(from: Nanos, until: Nanos, aim: &str) -> Hit {
     Hit {
         pid: 0,
         role: Role::Line,
         blow: Blow::CutOff,
         span: Span::new(from, until),
-        aim,
+        aim: aim.to_owned(),
     }
 }

@@ -1,7 +1,6 @@
 //! Lets it happen: keeps jobs going, hits them and the servers, and writes all of it down.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -542,22 +541,6 @@ fn install(dir: &Path) {
     let output = compile.output().expect("there is a C compiler");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
-}
-
-/// Writes the history down, a line each.
-pub fn write_down(history: &History, path: &Path) {
-    let mut file = File::create(path).unwrap();
-    let mut line = |value: serde_json::Value| writeln!(file, "{value}").unwrap();
-    for job in &history.jobs {
-        line(serde_json::to_value(job).unwrap());
-    }
-    for fault in &history.faults {
-        line(serde_json::to_value(fault).unwrap());
-    }
-    for deed in &history.deeds {
-        line(serde_json::to_value(deed).unwrap());
-    }
-    line(serde_json::json!({"troubled": history.troubled, "starved": history.starved}));
 }
 
 /// Looks at the clock all the time, and notes when it couldn't.

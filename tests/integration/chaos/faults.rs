@@ -174,7 +174,7 @@ pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
         role: aim.role,
         blow: aim.blow,
         span: Span::new(from, until),
-        aim: aim.how,
+        aim: aim.how.to_owned(),
     })
 }
 

@@ -2,10 +2,12 @@
 //! and how each process ended. All moments are nanoseconds of the clock that runs since the machine started, which
 //! all processes of the machine share.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 pub type Nanos = i64;
 
@@ -20,7 +22,7 @@ pub fn boottime() -> Nanos {
     time.tv_sec() * SECOND + time.tv_nsec()
 }
 
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub struct Span {
     pub from: Nanos,
     pub until: Nanos,
@@ -36,7 +38,7 @@ impl Span {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct History {
     pub began: Nanos,
     /// From when on nothing was done to anybody any more.
@@ -54,7 +56,7 @@ pub struct History {
 }
 
 /// How a job has its lock.
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub enum Kind {
     /// `redlock run`.
     Run,
@@ -67,7 +69,7 @@ pub enum Kind {
 }
 
 /// A process that wants locks, and all that it has started.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Job {
     pub id: u32,
     pub kind: Kind,
@@ -107,7 +109,7 @@ impl Job {
 }
 
 /// A process that beats.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Process {
     pub pid: i32,
     /// COMMAND has started it.
@@ -122,7 +124,7 @@ pub struct Process {
     pub periods: Vec<Span>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub enum Role {
     /// A redlock: one that waits, one that watches over a command, a keeper.
     Supervisor,
@@ -132,7 +134,7 @@ pub enum Role {
     Line,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub enum Blow {
     Stopped,
     Killed,
@@ -140,18 +142,18 @@ pub enum Blow {
 }
 
 /// Something was done to a process, or to its line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Hit {
     pub pid: i32,
     pub role: Role,
     pub blow: Blow,
     /// Until when it was stopped; a moment for a kill.
     pub span: Span,
-    pub aim: &'static str,
+    pub aim: String,
 }
 
 /// A command that a job ran within its work.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Task {
     pub label: String,
     pub span: Span,
@@ -161,7 +163,7 @@ pub struct Task {
 }
 
 /// What servers may have forgotten of what they had acknowledged.
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub enum Forgets {
     Nothing,
     /// Places in the queue, freezes, successes.
@@ -171,7 +173,7 @@ pub enum Forgets {
     Holds,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SiteFault {
     pub what: String,
     /// From before it was done until it is expected to be over.
@@ -191,7 +193,7 @@ impl SiteFault {
 }
 
 /// What a person does.
-#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub enum What {
     /// For this long.
     Freeze(Nanos),
@@ -201,7 +203,7 @@ pub enum What {
     Status,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Deed {
     pub what: What,
     pub name: String,
@@ -271,4 +273,55 @@ fn read_task(line: &str) -> Option<Task> {
         name: (*words.get(5)?).to_owned(),
         fence: words.get(6).and_then(|fence| fence.parse().ok()),
     })
+}
+
+/// Writes a history down: a line for each job, fault and deed, and a last one with all else.
+pub fn write_down(history: &History, path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let mut line = |value: Value| writeln!(file, "{value}").unwrap();
+    for job in &history.jobs {
+        line(json!({ "job": job }));
+    }
+    for fault in &history.faults {
+        line(json!({ "fault": fault }));
+    }
+    for deed in &history.deeds {
+        line(json!({ "deed": deed }));
+    }
+    line(json!({
+        "began": history.began,
+        "healed": history.healed,
+        "ended": history.ended,
+        "epoch": history.epoch,
+        "troubled": history.troubled,
+        "starved": history.starved,
+    }));
+}
+
+/// Reads what was written down, to judge it again.
+pub fn read_back(path: &Path) -> History {
+    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut history = History::default();
+    for line in BufReader::new(file).lines() {
+        let mut value: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if let Some(job) = value.get_mut("job") {
+            history.jobs.push(read(job));
+        } else if let Some(fault) = value.get_mut("fault") {
+            history.faults.push(read(fault));
+        } else if let Some(deed) = value.get_mut("deed") {
+            history.deeds.push(read(deed));
+        } else {
+            history.began = read(&mut value["began"]);
+            history.healed = read(&mut value["healed"]);
+            history.ended = read(&mut value["ended"]);
+            history.epoch = read(&mut value["epoch"]);
+            history.troubled = read(&mut value["troubled"]);
+            history.starved = read(&mut value["starved"]);
+        }
+    }
+    history
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &mut Value) -> T {
+    serde_json::from_value(value.take()).unwrap()
 }

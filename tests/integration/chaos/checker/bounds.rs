@@ -1,14 +1,17 @@
 //! Promises about how long something takes: until a lock that could be had is had, and until all have ended.
 
+use std::collections::BTreeMap;
+
 use super::super::history::{
-    Blow, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, Span, What,
+    Blow, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, SiteFault, Span, What,
 };
+use super::overlaps::agreed;
 use super::{Broken, Hold, Verdict};
 
 /// From when a lock could be had until a waiter has it. Where processes of the name are stopped or killed meanwhile, a
 /// grant may lie with one that doesn't take it, and the next one asks again with its heartbeat.
 const CALM: Nanos = 4 * SECOND;
-const DISTURBED: Nanos = 15 * SECOND;
+const DISTURBED: Nanos = 8 * SECOND;
 /// A grant that isn't taken is noticed within that.
 const CLAIM: Nanos = 6 * SECOND;
 /// The longest lease, and the longest grace after a restart.
@@ -16,16 +19,24 @@ const LONGEST: Nanos = 10 * SECOND;
 /// A process that can do so ends within this when all faults are over and nobody works any more.
 const END: Nanos = 60 * SECOND;
 
-/// How long waiters waited for locks that they could have had, each sorted.
+/// How long waiters waited for locks that they could have had.
 #[derive(Debug, Default)]
 pub struct Waits {
+    /// Those that were within their bound whatever else went on, or broke it.
     pub calm: Vec<Nanos>,
     pub disturbed: Vec<Nanos>,
+    /// Longer ones: how long they were from when what excuses the first part of them was over.
+    pub in_part: Vec<Nanos>,
+    /// Those who gave up before the bound, although the lock seemed to be free: what they waited.
+    pub given_up: Vec<Nanos>,
+    /// Those that were excused until they ended, by what.
+    pub excused: BTreeMap<&'static str, usize>,
 }
 
 impl Waits {
     pub fn in_words(&self) -> String {
-        let line = |mut waits: Vec<Nanos>| {
+        let line = |waits: &[Nanos]| {
+            let mut waits = waits.to_vec();
             waits.sort_unstable();
             let of = |part: usize| {
                 waits.get((waits.len() * part / 1000).min(waits.len().saturating_sub(1)))
@@ -39,12 +50,24 @@ impl Waits {
                 ms(1000)
             )
         };
+        let excused: Vec<String> = self
+            .excused
+            .iter()
+            .map(|(why, count)| format!("{why} {count}"))
+            .collect();
         format!(
-            "a lock that could be had until a waiter had it, undisturbed: {} (limit {}); with stopped or killed processes: {} (limit {})",
-            line(self.calm.clone()),
+            "a lock that could be had until a waiter had it, judged in full: undisturbed {} (limit {}); with stopped or killed processes {} (limit {})\n\
+             longer, and judged in part, from when what excuses it was over: {}; excused to the end: {} waits{}{}\n\
+             given up before the bound was over: {}",
+            line(&self.calm),
             CALM / MS,
-            line(self.disturbed.clone()),
-            DISTURBED / MS
+            line(&self.disturbed),
+            DISTURBED / MS,
+            line(&self.in_part),
+            self.excused.values().sum::<usize>(),
+            if excused.is_empty() { "" } else { ": " },
+            excused.join(", "),
+            line(&self.given_up)
         )
     }
 }
@@ -86,8 +109,19 @@ fn look_at(
     if !waits_alone || !job.is_undisturbed() {
         return;
     }
-    let since = could_be_had(history, holds, job, name, until);
-    let wait = until - since;
+    let wait = Wait {
+        history,
+        holds,
+        job,
+        name,
+        until,
+    };
+    let since = wait.free_since();
+    let has_it = holds.iter().any(|hold| hold.job.id == job.id);
+    if !has_it && since >= until {
+        // Others had it for as long as it wanted it.
+        return;
+    }
     let around = Span::new(since - CLAIM, until);
     let is_disturbed = history.jobs.iter().any(|other| {
         other.names.iter().any(|own| own == name)
@@ -98,79 +132,208 @@ fn look_at(
     } else {
         (&mut verdict.waits.calm, CALM)
     };
-    waits.push(wait.max(0));
-    if wait > limit {
+    let waited = (until - since).max(0);
+    if waited <= limit {
+        let waits = if has_it {
+            waits
+        } else {
+            &mut verdict.waits.given_up
+        };
+        waits.push(waited);
+        return;
+    }
+    let (why, excused) = wait.excused_until();
+    let rest = until - excused.max(since);
+    if rest > limit {
+        waits.push(rest);
         verdict.broken.push(Broken {
             promise: "P5: a lock that can be had is granted within a bound",
-            detail: format!("#{} waited {} ms", job.id, wait / MS),
+            detail: format!("#{} waited {} ms", job.id, rest / MS),
             name: name.to_owned(),
-            span: Span::new(since, until),
+            span: Span::new(until - rest, until),
             jobs: vec![job.id],
         });
+    } else if rest > 0 {
+        verdict.waits.in_part.push(rest);
+    } else {
+        *verdict.waits.excused.entry(why).or_default() += 1;
     }
 }
 
-/// The latest of all that may have kept a lock from a waiter until its wait ended.
-fn could_be_had(history: &History, holds: &[Hold], job: &Job, name: &str, until: Nanos) -> Nanos {
-    let mut latest = job.started;
-    let mut note = |moment: Nanos| latest = latest.max(moment.min(until));
-    let others = holds
-        .iter()
-        .filter(|other| other.job.id != job.id && other.span.from < until);
-    for other in others {
-        note(given_back(other));
+/// One that waits for a lock, until it has it or gives up.
+struct Wait<'a> {
+    history: &'a History,
+    holds: &'a [Hold<'a>],
+    job: &'a Job,
+    name: &'a str,
+    until: Nanos,
+}
+
+impl Wait<'_> {
+    /// Since when nobody was seen to have the lock, or to be entitled to it before this one, and it wasn't frozen.
+    fn free_since(&self) -> Nanos {
+        let held = self.others().map(|other| match death(other.job) {
+            Some(death) => self.over_by(death, death + other.job.lease()),
+            None => let_go(other),
+        });
+        let queued = self.rivals().filter(|rival| {
+            rival.kind != Kind::Plain && rival.limit < self.job.limit && !self.holds_of(rival)
+        });
+        let queued = queued.map(|rival| rival.ended.unwrap_or(self.until));
+        let frozen = self.history.deeds.iter().filter_map(|deed| {
+            let What::Freeze(length) = deed.what else {
+                return None;
+            };
+            let is_before = deed.name == self.name && deed.span.from < self.until;
+            is_before.then(|| frozen_until(self.history, self.name, deed.span, length))
+        });
+        let all = held.chain(queued).chain(frozen);
+        all.fold(self.job.started, Nanos::max).min(self.until)
     }
-    let wants = |other: &&Job| {
-        let is_other = other.id != job.id && other.started < until;
-        is_other && other.names.iter().any(|own| own == name)
-    };
-    for other in history.jobs.iter().filter(wants) {
-        note(unseen_until(other, until));
-    }
-    for trouble in history.troubled.iter().filter(|span| span.from < until) {
-        note(trouble.until);
-    }
-    let faults = history
-        .faults
-        .iter()
-        .filter(|fault| fault.span.from < until);
-    for fault in faults {
-        // Holds go on by other clocks, or held back until those that were forgotten are over.
-        let after = if fault.sets_clock || fault.forgets == Forgets::GracedHolds {
-            LONGEST
-        } else {
-            0
+
+    /// Until when somebody may have had it unseen, or couldn't be given it, and why.
+    fn excused_until(&self) -> (&'static str, Nanos) {
+        let is_lost = |other: &&Hold| {
+            let is_kept = !is_clean(other.job) || is_release_forgotten(self.history, other);
+            is_kept && death(other.job).is_none()
         };
-        note(fault.span.until + after);
+        let lost = self.others().filter(is_lost);
+        let lost = lost.map(|other| {
+            let over = other.span.until;
+            let until = self.over_by(over, over + other.job.lease());
+            ("a lease that wasn't given back", until)
+        });
+        let unseen = self.rivals().filter(|rival| !self.holds_of(rival));
+        let unseen = unseen.filter_map(|rival| self.unseen(rival));
+        let faults = self
+            .history
+            .faults
+            .iter()
+            .filter(|fault| fault.span.from < self.until && fault.is_about(self.name));
+        let faults = faults.map(|fault| {
+            // Holds go on by other clocks, or held back until those that were forgotten are over.
+            let after = if fault.sets_clock || fault.forgets == Forgets::GracedHolds {
+                LONGEST
+            } else {
+                0
+            };
+            let over = fault.span.until;
+            ("a fault of the servers", self.over_by(over, over + after))
+        });
+        let before = |span: &&Span| span.from < self.until;
+        let troubles = self.history.troubled.iter().filter(before);
+        let troubles = troubles.map(|span| ("servers that aren't well", span.until));
+        let starved = self.history.starved.iter().filter(before);
+        let starved = starved.map(|span| ("no processor", span.until));
+        let all = lost.chain(unseen).chain(faults).chain(troubles);
+        let latest = all.chain(starved).max_by_key(|(_, until)| *until);
+        latest.unwrap_or(("nothing", self.job.started))
     }
-    for starved in history.starved.iter().filter(|span| span.from < until) {
-        note(starved.until);
+
+    /// The holds that it may have waited for.
+    fn others(&self) -> impl Iterator<Item = &Hold<'_>> {
+        let go_on_together =
+            |other: &Hold| self.job.limit.min(other.limit) > 1 && other.span.until >= self.until;
+        self.holds.iter().filter(move |other| {
+            other.job.id != self.job.id && other.span.from < self.until && !go_on_together(other)
+        })
     }
-    let freezes = history
-        .deeds
-        .iter()
-        .filter(|deed| deed.name == name && deed.span.from < until);
-    for deed in freezes {
-        if let What::Freeze(length) = deed.what {
-            note(frozen_until(history, name, deed.span, length));
+
+    /// The others that want the lock.
+    fn rivals(&self) -> impl Iterator<Item = &Job> {
+        self.history.jobs.iter().filter(|other| {
+            let is_other = other.id != self.job.id && other.started < self.until;
+            is_other && other.names.iter().any(|own| own == self.name)
+        })
+    }
+
+    fn holds_of(&self, job: &Job) -> bool {
+        self.holds.iter().any(|hold| hold.job.id == job.id)
+    }
+
+    /// A job may have the lock without a sign of life: while it waits for its second one, when its redlock was killed, or
+    /// when it lost the server before it knew what it had.
+    fn unseen(&self, job: &Job) -> Option<(&'static str, Nanos)> {
+        let ended = job.ended.unwrap_or(self.until);
+        if job.kind == Kind::Plain || !is_clean(job) {
+            let last = death(job).unwrap_or(ended);
+            let until = if last < self.until {
+                Some(self.over_by(last, last + job.lease()))
+            } else {
+                // It goes on, and knows by then what it has unless it is stopped or cut off.
+                let hits = job
+                    .hits
+                    .iter()
+                    .filter(|hit| hit.blow != Blow::Killed && hit.span.from < self.until);
+                let away = hits.map(|hit| hit.span.until.min(hit.span.from + job.lease()));
+                away.max()
+            };
+            until.map(|until| ("one that may have had it unseen", until))
+        } else if job.names.len() > 1 {
+            Some(("one that wants several", ended))
+        } else {
+            None
         }
     }
-    latest
+
+    /// The moment until which something lasts at most, or when another was seen to begin with the lock after it.
+    fn over_by(&self, since: Nanos, latest: Nanos) -> Nanos {
+        let later = self.holds.iter().filter(|hold| {
+            hold.limit == 1 && hold.job.kind != Kind::Plain && hold.span.from > since
+        });
+        let shown = later.map(|hold| hold.span.from).min();
+        shown.map_or(latest, |shown| shown.min(latest))
+    }
 }
 
-/// A job may have a lock without a sign of life: while it waits for its second one, when its redlock was killed, or
-/// when it lost the server before it knew what it had.
-fn unseen_until(job: &Job, until: Nanos) -> Nanos {
-    let ended = job.ended.unwrap_or(until);
-    let is_clean =
-        matches!(job.status, Some(0 | 3)) && job.said.is_empty() || job.status == Some(75);
-    if is_orphaned(job) || !is_clean || job.kind == Kind::Plain {
-        ended + job.lease()
-    } else if job.names.len() > 1 {
-        ended
-    } else {
-        job.started
-    }
+/// Its redlock was killed then, so that its lease has to run out.
+fn death(job: &Job) -> Option<Nanos> {
+    let kills = job.hits.iter().filter(|hit| {
+        let is_of_redlock = hit.role == Role::Supervisor && job.kind != Kind::Unkept;
+        hit.blow == Blow::Killed && is_of_redlock
+    });
+    kills.map(|hit| hit.span.from).min()
+}
+
+/// It gave back what it had, as far as it says.
+fn is_clean(job: &Job) -> bool {
+    let is_harmless = |line: &str| {
+        let harmless = [
+            "asked to stop",
+            "cancelled by",
+            "ran longer",
+            "skipped",
+            "waiting for",
+        ];
+        harmless.iter().any(|words| line.contains(words))
+    };
+    death(job).is_none() && job.kind != Kind::Plain && job.said.lines().all(is_harmless)
+}
+
+/// Whether the servers may have forgotten that it was given back.
+fn is_release_forgotten(history: &History, hold: &Hold) -> bool {
+    let release = Span::new(hold.span.until, hold.span.until + SECOND);
+    let of_name = history
+        .faults
+        .iter()
+        .filter(|fault| fault.is_about(hold.name));
+    let forgets = |fault: &&SiteFault| fault.promotes || fault.forgets == Forgets::Holds;
+    of_name.filter(forgets).any(|fault| {
+        let until = agreed(history, fault.span);
+        Span::new(fault.span.from - SECOND, until).meets(release)
+    })
+}
+
+/// When the lock of a hold is given back, unless that fails: a redlock that is stopped does it late, or its lease ends.
+fn let_go(hold: &Hold) -> Nanos {
+    let last = hold.span.until;
+    let stops = hold.job.hits.iter().filter(|hit| {
+        hit.blow == Blow::Stopped
+            && hit.role == Role::Supervisor
+            && hit.span.meets(Span::new(last, last))
+    });
+    let resumed = stops.map(|hit| hit.span.until.min(hit.span.from + hold.job.lease()));
+    resumed.fold(last, Nanos::max)
 }
 
 fn frozen_until(history: &History, name: &str, freeze: Span, length: Nanos) -> Nanos {
@@ -180,28 +343,6 @@ fn frozen_until(history: &History, name: &str, freeze: Span, length: Nanos) -> N
     });
     let thawed = thaws.map(|deed| deed.span.until).min();
     thawed.unwrap_or(Nanos::MAX).min(freeze.until + length)
-}
-
-/// A redlock of it was killed, so that its lease has to run out.
-fn is_orphaned(job: &Job) -> bool {
-    let is_kill = |role, blow| blow == Blow::Killed && role == Role::Supervisor;
-    job.hits.iter().any(|hit| is_kill(hit.role, hit.blow))
-}
-
-/// When the lock of a hold is free again, at the latest.
-fn given_back(hold: &Hold) -> Nanos {
-    let job = hold.job;
-    let ended = match job.kind {
-        Kind::Run => job.ended.unwrap_or(Nanos::MAX),
-        Kind::Kept | Kind::Unkept | Kind::Plain => hold.span.until,
-    };
-    // A release that fails leaves the lock to its lease; so does one who dies or is stopped.
-    let last = hold.span.until.max(ended.min(hold.span.until + SECOND));
-    let is_clean = job.kind == Kind::Run
-        && job.is_undisturbed()
-        && job.status == Some(0)
-        && job.said.is_empty();
-    if is_clean { last } else { last + job.lease() }
 }
 
 /// Statuses that say that redlock itself, or its use here, is wrong.

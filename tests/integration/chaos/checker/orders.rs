@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::super::history::{
-    Blow, Deed, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, Span, Task, What,
+    Blow, Deed, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, SiteFault, Span, Task, What,
 };
 use super::{Broken, Hold, Verdict};
 
 /// How long a grant may wait for its waiter to begin.
 const CLAIM: Nanos = 6 * SECOND;
 /// From when on a job that was started surely stands in the queue.
-const QUEUED: Nanos = SECOND;
+pub const QUEUED: Nanos = SECOND;
 const SLACK: Nanos = 400 * MS;
 
 fn broken(promise: &'static str, detail: String, name: &str, span: Span, jobs: &[u32]) -> Broken {
@@ -24,17 +24,18 @@ fn broken(promise: &'static str, detail: String, name: &str, span: Span, jobs: &
 }
 
 /// Whether any fault of the servers was going on, or its consequences.
-fn is_quiet(history: &History, span: Span) -> bool {
+pub fn is_quiet(history: &History, name: &str, span: Span) -> bool {
+    let mut faults = history.faults.iter();
     !history.troubled.iter().any(|trouble| trouble.meets(span))
-        && !history.faults.iter().any(|fault| fault.span.meets(span))
+        && !faults.any(|fault| fault.is_about(name) && fault.span.meets(span))
 }
 
 /// Whether the servers may have forgotten what was there at the beginning of a span.
-fn may_have_forgotten(history: &History, span: Span) -> bool {
-    let faults = history.faults.iter().filter(|fault| fault.span.meets(span));
-    faults
-        .into_iter()
-        .any(|fault| fault.forgets != Forgets::Nothing || fault.promotes || fault.sets_clock)
+pub fn may_have_forgotten(history: &History, name: &str, span: Span) -> bool {
+    let forgets =
+        |fault: &SiteFault| fault.forgets != Forgets::Nothing || fault.promotes || fault.sets_clock;
+    let mut faults = history.faults.iter();
+    faults.any(|fault| fault.is_about(name) && fault.span.meets(span) && forgets(fault))
 }
 
 pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
@@ -73,7 +74,7 @@ fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
         history
             .faults
             .iter()
-            .filter(move |fault| fault.span.meets(past))
+            .filter(move |fault| fault.is_about(one.name) && fault.span.meets(past))
     };
     let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
         && since(history.began).any(|fault| fault.sets_clock || fault.promotes);
@@ -150,7 +151,7 @@ pub fn first_come(history: &History, holds: &[Hold]) -> Vec<Broken> {
             let came_before = next.job.started + QUEUED < one.job.started;
             if came_before
                 && one.fence < next.fence
-                && is_quiet(history, waited)
+                && is_quiet(history, one.name, waited)
                 && !is_starved(history, waited)
             {
                 found.push(broken(
@@ -169,7 +170,7 @@ pub fn first_come(history: &History, holds: &[Hold]) -> Vec<Broken> {
     found
 }
 
-fn is_starved(history: &History, span: Span) -> bool {
+pub fn is_starved(history: &History, span: Span) -> bool {
     let spans = history.starved.iter();
     spans
         .filter(|starved| starved.meets(span))
@@ -178,7 +179,7 @@ fn is_starved(history: &History, span: Span) -> bool {
 
 /// When a hold was granted: its fence is the server's time in microseconds. Not where the clock may have been set, as
 /// then it is a later moment than that of the first beat, or one more than the last fence.
-fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
+pub fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
     let fence = hold.fence.and_then(|fence| Nanos::try_from(fence).ok())?;
     let moment = fence * 1000 - history.epoch;
     let around = Span::new(hold.span.from - 20 * SECOND, hold.span.from);
@@ -188,18 +189,44 @@ fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
     (!is_set && (-CLOCKS..CLAIM).contains(&before)).then_some(moment)
 }
 
-/// The clocks of servers may differ by this in a topology with several.
-const CLOCKS: Nanos = 460 * MS;
+/// Whether a hold may have been granted by this moment.
+pub fn may_be_granted_by(history: &History, hold: &Hold, moment: Nanos) -> bool {
+    let earliest = match granted(history, hold) {
+        Some(granted) => granted - CLOCKS,
+        None => hold.span.from - CLAIM,
+    };
+    earliest.max(hold.job.started) <= moment
+}
 
+/// The clocks of servers may differ by this in a topology with several.
+pub const CLOCKS: Nanos = 460 * MS;
+
+/// Who is granted the lock while it is frozen.
 pub fn frozen(history: &History, holds: &[Hold]) -> Vec<Broken> {
     let Some(name) = holds.first().map(|hold| hold.name) else {
         return Vec::new();
     };
-    let of_name = || history.deeds.iter().filter(|deed| deed.name == name);
-    let mut found = Vec::new();
-    for deed in of_name() {
+    let kept = freezes(history, name).filter(|freeze| freeze.is_judged);
+    kept.flat_map(|Freeze { deed, window, .. }| {
+        let holds = holds.iter();
+        holds.filter_map(move |hold| breaks_in(history, hold, deed, window))
+    })
+    .collect()
+}
+
+/// A freeze that was made, and in which time nobody may get the lock because of it.
+pub struct Freeze<'a> {
+    deed: &'a Deed,
+    window: Span,
+    /// Whether it is long enough, and the servers can't have forgotten it.
+    pub is_judged: bool,
+}
+
+pub fn freezes<'a>(history: &'a History, name: &'a str) -> impl Iterator<Item = Freeze<'a>> {
+    let of_name = move || history.deeds.iter().filter(move |deed| deed.name == name);
+    of_name().filter_map(move |deed| {
         let (What::Freeze(length), Some(0)) = (deed.what, deed.status) else {
-            continue;
+            return None;
         };
         let later = of_name().filter(|other| {
             matches!(other.what, What::Thaw | What::Freeze(_)) && other.span.from > deed.span.from
@@ -209,16 +236,14 @@ pub fn frozen(history: &History, holds: &[Hold]) -> Vec<Broken> {
             .min()
             .unwrap_or(Nanos::MAX);
         let window = Span::new(deed.span.until, next.min(deed.span.from + length) - CLOCKS);
-        if may_have_forgotten(history, Span::new(deed.span.from - SECOND, window.until)) {
-            continue;
-        }
-        found.extend(
-            holds
-                .iter()
-                .filter_map(|hold| breaks_in(history, hold, deed, window)),
-        );
-    }
-    found
+        let past = Span::new(deed.span.from - SECOND, window.until);
+        Some(Freeze {
+            deed,
+            window,
+            is_judged: window.from + CLOCKS < window.until
+                && !may_have_forgotten(history, name, past),
+        })
+    })
 }
 
 fn breaks_in(history: &History, hold: &Hold, deed: &Deed, window: Span) -> Option<Broken> {
@@ -262,7 +287,7 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
             let is_within = earliest > counts.from && latest < counts.until;
             let is_other = later.job.id != success.job.id;
             let past = Span::new(success.span.from, latest);
-            if is_within && is_other && !may_have_forgotten(history, past) {
+            if is_within && is_other && !may_have_forgotten(history, success.name, past) {
                 found.push(broken(
                     "P4: a success counts for --once-per",
                     format!(
@@ -282,7 +307,7 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
 }
 
 /// It ended well, and Redis knows of it.
-fn has_succeeded(job: &Job) -> bool {
+pub fn has_succeeded(job: &Job) -> bool {
     job.kind == Kind::Run
         && job.status == Some(0)
         && !job.said.contains("could not release")
@@ -304,7 +329,7 @@ pub fn superseded(history: &History, holds: &[Hold]) -> Vec<Broken> {
                 && older.job.started + QUEUED < newer.job.started
                 && older.span.from > newer.span.from
                 && older.fence > newer.fence;
-            if is_older && is_quiet(history, waited) && !is_starved(history, waited) {
+            if is_older && is_quiet(history, newer.name, waited) && !is_starved(history, waited) {
                 found.push(broken(
                     "P4: a newer run makes the older ones in the queue give up",
                     format!(

@@ -3,7 +3,8 @@
 use super::super::history::{
     Blow, Forgets, History, Hit, Kind, MS, Nanos, Role, SiteFault, Span, What,
 };
-use super::{Broken, Hold};
+use super::orders::may_be_granted_by;
+use super::{Broken, Hold, Verdict};
 
 /// Why two may have run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,7 +140,13 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
     {
         return None;
     }
-    if is_stopped(earlier) || is_stopped(later) {
+    // Who is resumed looks at its lease before it begins; a plain client or a script need not.
+    let begins_late = |hit: &Hit| {
+        matches!(later.job.kind, Kind::Run | Kind::Kept) && hit.span.until <= later.span.from
+    };
+    let mut hits = later.job.hits.iter();
+    let is_begun = hits.any(|hit| covers(hit, later, span) && !begins_late(hit));
+    if is_stopped(earlier) || is_begun {
         return Some(Class::Stopped);
     }
     if earlier
@@ -154,31 +161,88 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
         return Some(Class::Forced);
     }
     let lease = earlier.job.lease().max(later.job.lease());
-    let is_within =
-        |fault: Span| fault.from <= span.from && span.until <= fault.until + lease + SLACK;
     let is_plain = earlier.job.kind == Kind::Plain || later.job.kind == Kind::Plain;
-    let of_name = || {
-        history
-            .faults
-            .iter()
-            .filter(|fault| fault.is_about(later.name))
-    };
-    let faults = || of_name().filter(|fault| is_within(fault.span));
-    let forgets = |fault: &SiteFault| match fault.forgets {
-        Forgets::Holds => true,
-        Forgets::GracedHolds => is_plain,
-        Forgets::Nothing | Forgets::AllButHolds => false,
-    };
-    if faults().any(forgets) {
-        return Some(Class::DataLost);
+    for class in [Class::DataLost, Class::ClockSet] {
+        let mut windows = windows(history, earlier, class, is_plain, lease);
+        if windows.any(|window| window.from <= span.from && span.until <= window.until) {
+            return Some(class);
+        }
     }
-    if faults().any(|fault| fault.sets_clock) {
-        return Some(Class::ClockSet);
-    }
-    if is_plain && faults().any(|fault| fault.promotes) {
+    if is_unconfirmed(history, earlier, later) {
         return Some(Class::Unconfirmed);
     }
     is_starved(history, span).then_some(Class::Starved)
+}
+
+/// When faults of the servers excuse that another runs while this one does. What comes after a fault isn't hurt by it.
+fn windows(
+    history: &History,
+    hold: &Hold,
+    class: Class,
+    is_plain: bool,
+    lease: Nanos,
+) -> impl Iterator<Item = Span> {
+    let excuses = move |fault: &SiteFault| match (class, fault.forgets) {
+        (Class::DataLost, Forgets::Holds) => true,
+        (Class::DataLost, Forgets::GracedHolds) => is_plain,
+        (Class::ClockSet, _) => fault.sets_clock,
+        _ => false,
+    };
+    let faults = history.faults.iter().filter(move |fault| {
+        excuses(fault)
+            && fault.is_about(hold.name)
+            && may_be_granted_by(history, hold, fault.span.until)
+    });
+    faults.map(move |fault| Span::new(fault.span.from, fault.span.until + lease + SLACK))
+}
+
+/// Adds up for how long redlocks had this lock, and for how much of that faults would have excused that another one did.
+pub fn excusable(history: &History, holds: &[Hold], verdict: &mut Verdict) {
+    let redlocks = holds.iter().filter(|hold| hold.job.kind != Kind::Plain);
+    for hold in redlocks {
+        verdict.held += hold.span.until - hold.span.from;
+        for class in [Class::DataLost, Class::ClockSet] {
+            let mut windows: Vec<Span> =
+                windows(history, hold, class, false, hold.job.lease()).collect();
+            windows.sort_by_key(|window| window.from);
+            let (mut seen, mut excused) = (hold.span.from, 0);
+            for window in windows {
+                let until = window.until.min(hold.span.until);
+                excused += (until - window.from.max(seen)).max(0);
+                seen = seen.max(until);
+            }
+            *verdict.excusable.entry(class).or_default() += excused;
+        }
+    }
+}
+
+/// A plain client has what it was granted by one server alone: until the others agree with that one, another may be granted
+/// the same by those. Where they agree again it keeps the lock, or believes so until its lease ends.
+fn is_unconfirmed(history: &History, earlier: &Hold, later: &Hold) -> bool {
+    let span = shared(earlier, later);
+    let plain = [earlier, later];
+    let mut plain = plain.iter().filter(|hold| hold.job.kind == Kind::Plain);
+    plain.any(|hold| {
+        let promotes = history.faults.iter().filter(|fault| fault.promotes);
+        promotes.into_iter().any(|fault| {
+            let agreed = agreed(history, fault.span);
+            fault.span.from <= span.from
+                && span.until <= agreed + hold.job.lease() + SLACK
+                && may_be_granted_by(history, hold, agreed)
+        })
+    })
+}
+
+/// How long after a fault a replica may still take over because of it.
+const SETTLING: Nanos = 1500 * MS;
+
+/// When all servers are well again after a fault that lets a replica take over.
+pub fn agreed(history: &History, fault: Span) -> Nanos {
+    let after = Span::new(fault.from, fault.until + SETTLING);
+    let troubles = history.troubled.iter().filter(|span| span.meets(after));
+    troubles
+        .map(|span| span.until)
+        .fold(fault.until, Nanos::max)
 }
 
 /// Who has to stop the work of a job in time.
@@ -251,14 +315,16 @@ fn is_forced(history: &History, earlier: &Hold, span: Span) -> bool {
         let soon = NOTICING + earlier.job.kill_after + SLACK;
         let around = Span::new(deed.span.from, deed.span.until + soon);
         let is_quiet = !history.troubled.iter().any(|span| span.meets(around));
+        let is_hit = may_be_granted_by(history, earlier, deed.span.until);
         let mut hits = earlier.job.hits.iter();
         let is_cut_off = hits.any(|hit| hit.role == Role::Line && hit.span.meets(around));
-        let within = if is_quiet && !is_cut_off {
+        // Nobody tells one without a keeper, but its lease ends as well.
+        let within = if is_quiet && !is_cut_off && !is_unwatched {
             soon
         } else {
             soon.max(earlier.job.lease() + SLACK)
         };
-        is_unwatched || span.until <= deed.span.until + within
+        is_hit && span.until <= deed.span.until + within
     })
 }
 

@@ -2,9 +2,9 @@
 
 use super::super::history::{
     Blow, Deed, Forgets, History, Hit, Job, Kind, MS, Nanos, Process, Role, SECOND, SHARED,
-    SiteFault, Span, Task, What,
+    SiteFault, Span, Task, What, read_back, write_down,
 };
-use super::{Class, Verdict};
+use super::{Chances, Class, Verdict};
 
 /// A run whose command beats from the one millisecond to the other, under an exclusive lock "a" of two seconds. Its fence is
 /// when it began.
@@ -75,7 +75,7 @@ impl Job {
             role,
             blow,
             span,
-            aim: "at random",
+            aim: "at random".into(),
         });
         self
     }
@@ -235,6 +235,22 @@ fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
 }
 
 #[test]
+fn who_is_stopped_before_it_begins_doesnt_begin_under_a_lease_that_is_over() {
+    let with = |from, kind| {
+        let late = run(2, from, 5890)
+            .come(900)
+            .of_kind(kind)
+            .with_fence(1_400_000)
+            .hit(Role::Supervisor, Blow::Stopped, 1500, 5400);
+        classes(&history(vec![run(1, 4000, 9000), late]))
+    };
+    assert_eq!(with(5400, Kind::Run), [Class::Forbidden]);
+    assert_eq!(with(5400, Kind::Kept), [Class::Forbidden]);
+    // What had been started when it was stopped isn't up to it.
+    assert_eq!(with(5390, Kind::Run), [Class::Stopped]);
+}
+
+#[test]
 fn a_lease_lasts_also_while_its_supervisor_is_stopped_or_dead() {
     let stopped = run(1, 1000, 6000).hit(Role::Supervisor, Blow::Stopped, 2500, 5900);
     assert_eq!(
@@ -287,6 +303,29 @@ fn force_allows_two_until_the_lease_ends_of_a_first_that_cannot_be_told() {
 }
 
 #[test]
+fn force_excuses_no_hold_that_began_when_it_was_over() {
+    let with = |kind, forced: Nanos| {
+        let first = run(1, 4000, 5500).of_kind(kind);
+        let mut history = history(vec![first, run(2, 5000, 9000)]);
+        history.deeds.push(deed(What::Force, forced, forced + 10));
+        classes(&history)
+    };
+    for kind in [Kind::Plain, Kind::Unkept] {
+        assert_eq!(with(kind, 4900), [Class::Forced], "{kind:?}");
+        // Granted before, and begun after it.
+        assert_eq!(with(kind, 3985), [Class::Forced], "{kind:?}");
+        assert_eq!(with(kind, 3500), [Class::Forbidden], "{kind:?}");
+    }
+    // Who isn't told goes on for no longer than its lease.
+    let mut long = history(vec![
+        run(1, 1000, 5000).of_kind(Kind::Plain),
+        run(2, 2000, 9000),
+    ]);
+    long.deeds.push(deed(What::Force, 1900, 1910));
+    assert_eq!(classes(&long), [Class::Forbidden]);
+}
+
+#[test]
 fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
     let with = |fault: SiteFault| {
         let mut history = history(vec![run(1, 1000, 4000), run(2, 3000, 5000)]);
@@ -303,6 +342,14 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
     assert_eq!(with(loses(2900, Some("b"))), [Class::Forbidden]);
     assert_eq!(with(loses(1000, None)), [Class::Forbidden]);
     assert_eq!(with(loses(3100, None)), [Class::Forbidden]);
+    // What wasn't there yet can't have been lost.
+    let after = |came| {
+        let mut history = history(vec![run(1, 2500, 3500).come(came), run(2, 3000, 5000)]);
+        history.faults.push(loses(1800, None));
+        classes(&history)
+    };
+    assert_eq!(after(2400), [Class::Forbidden]);
+    assert_eq!(after(1700), [Class::Forbidden]);
     assert_eq!(
         with(SiteFault {
             sets_clock: true,
@@ -339,6 +386,35 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
         [Class::Unconfirmed]
     );
     assert_eq!(plain(graced), [Class::DataLost]);
+}
+
+#[test]
+fn a_plain_client_may_lose_what_it_got_before_all_servers_agree_again() {
+    let with = |kind, from: Nanos, promotes, troubled: Nanos| {
+        let first = run(1, from, from + 1500).of_kind(kind);
+        let mut history = history(vec![first, run(2, from + 1000, 9000)]);
+        history.faults.push(SiteFault {
+            promotes,
+            ..fault(1000, 1200)
+        });
+        history.troubled.push(Span::new(1100 * MS, troubled * MS));
+        classes(&history)
+    };
+    let plain = Kind::Plain;
+    assert_eq!(with(plain, 4000, true, 4200), [Class::Unconfirmed]);
+    assert_eq!(with(plain, 4000, true, 3900), [Class::Forbidden]);
+    assert_eq!(with(plain, 4000, false, 4200), [Class::Forbidden]);
+    assert_eq!(with(Kind::Run, 4000, true, 4200), [Class::Forbidden]);
+    // Nor does the other one have to be the plain client that comes first.
+    let mut later = history(vec![run(1, 3000, 4500), run(2, 4000, 5000).of_kind(plain)]);
+    later.faults.push(SiteFault {
+        promotes: true,
+        ..fault(1000, 1200)
+    });
+    later.troubled.push(Span::new(1100 * MS, 4100 * MS));
+    assert_eq!(classes(&later), [Class::Unconfirmed]);
+    later.troubled[0].until = 3900 * MS;
+    assert_eq!(classes(&later), [Class::Forbidden]);
 }
 
 #[test]
@@ -532,6 +608,147 @@ fn a_lock_that_could_be_had_is_granted_soon() {
 }
 
 #[test]
+fn only_what_can_have_kept_a_lock_from_a_waiter_excuses_its_wait() {
+    let first = || run(1, 1000, 2000);
+    let second = || run(2, 9000, 9100).come(1500);
+    let with = |name: &str| {
+        let mut history = history(vec![first(), second()]);
+        history.faults.push(SiteFault {
+            name: Some(name.into()),
+            ..fault(2500, 8900)
+        });
+        broken(&history)
+    };
+    assert_eq!(with("a"), [""; 0]);
+    assert_eq!(with("b"), ["P5"]);
+    // The lease of one that is killed ends, whatever it leaves and however late another begins.
+    let killed = |at| {
+        let left = run(1, 1000, 8000).hit(Role::Supervisor, Blow::Killed, at, at);
+        broken(&history(vec![
+            left.survived_from(at),
+            run(2, 12_000, 12_010).come(1500),
+        ]))
+    };
+    assert_eq!(killed(3000), [""; 0]);
+    assert_eq!(killed(1900), ["P5"]);
+    // One that may have had it unseen didn't any more when another began.
+    let unseen = |with_another: bool| {
+        let lost = Job {
+            processes: Vec::new(),
+            status: Some(69),
+            ttl: 9 * SECOND,
+            said: "redlock: can't reach Redis".into(),
+            ..run(1, 1000, 2000)
+        };
+        let mut jobs = vec![lost, run(3, 9000, 9010).come(1800)];
+        jobs.extend(with_another.then(|| run(2, 2100, 2200)));
+        broken(&history(jobs))
+    };
+    assert_eq!(unseen(false), [""; 0]);
+    assert_eq!(unseen(true), ["P5"]);
+    // One that is stopped has it until its lease ends.
+    let stopped = |from| {
+        let first = Job {
+            ttl: 7 * SECOND,
+            ..first()
+        };
+        let first = first.hit(Role::Supervisor, Blow::Stopped, 1900, 30_000);
+        broken(&history(vec![first, run(2, from, from + 10).come(1500)]))
+    };
+    assert_eq!(stopped(12_000), [""; 0]);
+    assert_eq!(stopped(18_000), ["P5"]);
+    // Who can have it together with others waits for nobody but those that came before and can't.
+    let together = |before: Option<Job>| {
+        let one = run(1, 1000, 20_000).limited(SHARED);
+        let other = run(2, 9000, 9100).limited(SHARED).come(1500);
+        broken(&history([one, other].into_iter().chain(before).collect()))
+    };
+    let writer = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        ended: Some(8 * SECOND),
+        ..run(3, 1200, 2000)
+    };
+    assert_eq!(together(None), ["P5"]);
+    assert_eq!(together(Some(writer)), [""; 0]);
+    // One that goes on is no reason, unless it was away for as long.
+    let goes_on = |cut_off, cut_off_until| {
+        let other = Job {
+            processes: Vec::new(),
+            status: Some(69),
+            ended: Some(12 * SECOND),
+            ttl: 20 * SECOND,
+            said: "redlock: can't reach Redis".into(),
+            ..run(3, 1800, 1900)
+        };
+        let other = other.hit(Role::Line, Blow::CutOff, cut_off, cut_off_until);
+        broken(&history(vec![
+            first(),
+            run(2, 11_000, 11_010).come(1500),
+            other,
+        ]))
+    };
+    assert_eq!(goes_on(1850, 8000), [""; 0]);
+    assert_eq!(goes_on(1850, 2500), ["P5"]);
+    assert_eq!(goes_on(11_500, 12_000), ["P5"]);
+    // What was given back to a server that isn't the primary any more is had until its lease ends.
+    let given_back = |promotes| {
+        let first = Job {
+            ttl: 7 * SECOND,
+            ..first()
+        };
+        let mut history = history(vec![first, second()]);
+        history.faults.push(SiteFault {
+            promotes,
+            ..fault(1900, 2100)
+        });
+        broken(&history)
+    };
+    assert_eq!(given_back(true), [""; 0]);
+    assert_eq!(given_back(false), ["P5"]);
+}
+
+#[test]
+fn a_wait_that_is_excused_isnt_counted_as_a_short_one() {
+    let with = |troubled: &[(Nanos, Nanos)]| {
+        let mut history = history(vec![run(1, 1000, 2000), run(2, 9000, 9100).come(1500)]);
+        let spans = troubled.iter();
+        history.troubled = spans
+            .map(|&(from, until)| Span::new(from * MS, until * MS))
+            .collect();
+        let waits = Verdict::of(&history).waits;
+        (waits.calm, waits.in_part, waits.excused.values().sum())
+    };
+    // What the first one waited.
+    let own = || vec![10 * MS];
+    assert_eq!(with(&[(2000, 8000)]), (own(), vec![SECOND], 0));
+    assert_eq!(with(&[(2000, 9000)]), (own(), vec![], 1));
+    // What is soon enough needs no excuse.
+    let mut soon = history(vec![run(1, 1000, 2000), run(2, 2700, 2800).come(1500)]);
+    soon.troubled.push(Span::new(1000 * MS, 3000 * MS));
+    let waits = Verdict::of(&soon).waits;
+    assert_eq!(waits.calm, [10 * MS, 700 * MS]);
+    // Who gives up early shows nothing.
+    let left = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        patience: SECOND,
+        ..run(2, 1500, 3000)
+    };
+    let waits = Verdict::of(&history(vec![run(1, 1000, 2000), left])).waits;
+    assert_eq!((waits.calm, waits.given_up), (own(), vec![1010 * MS]));
+    // Nobody waits for a lock that another has.
+    let none = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        patience: SECOND,
+        ..run(2, 1500, 3000)
+    };
+    let had = history(vec![run(1, 1000, 9000), none]);
+    assert_eq!(Verdict::of(&had).waits.calm, own());
+}
+
+#[test]
 fn a_process_that_never_ends_or_ends_oddly_is_found() {
     let hangs = Job {
         ended: None,
@@ -550,4 +767,117 @@ fn a_process_that_never_ends_or_ends_oddly_is_found() {
         broken(&history(vec![crashed])),
         ["each process ends with a status that the manual names"]
     );
+}
+
+#[test]
+fn a_history_that_was_written_down_is_judged_the_same_when_it_is_read() {
+    let stopped = run(1, 1000, 6000)
+        .hit(Role::Supervisor, Blow::Stopped, 1500, 5900)
+        .wrote(7, 1500, 1510, 0)
+        .wrote(6, 1520, 1530, 0);
+    let mut history = history(vec![stopped, run(2, 4000, 8000), run(3, 7000, 9000)]);
+    history.epoch = 5 * SECOND;
+    history.faults.push(fault(100, 200));
+    history
+        .deeds
+        .push(deed(What::Freeze(5 * SECOND), 5000, 5010));
+    history.troubled.push(Span::new(100 * MS, 210 * MS));
+    history.starved.push(Span::new(300 * MS, 320 * MS));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    write_down(&history, &path);
+    let again = read_back(&path);
+    assert_eq!(format!("{again:?}"), format!("{history:?}"));
+    let judged = |history| format!("{:?}", Verdict::of(history));
+    assert_eq!(judged(&again), judged(&history));
+}
+
+#[test]
+fn it_is_counted_how_often_a_promise_could_have_been_broken_and_how_often_that_was_excused() {
+    let count = |history: &History, what: &str| {
+        let chances = Verdict::of(history).chances;
+        let found = chances.iter().filter(|(promise, _)| promise.contains(what));
+        let found = found.map(|(_, Chances { judged, excused })| (*judged, *excused));
+        found.collect::<Vec<_>>()
+    };
+    let forgets = |name: Option<&str>, from| SiteFault {
+        forgets: Forgets::AllButHolds,
+        name: name.map(str::to_owned),
+        ..fault(from, from + 10)
+    };
+    // Each is judged, but not where what it is about may have been forgotten; another lock's fault is no excuse.
+    let each = |history: &History, what, at| {
+        assert_eq!(count(history, what), [(1, 0)], "{what}");
+        let mut other = history.clone();
+        other.faults.push(forgets(Some("b"), at));
+        assert_eq!(count(&other, what), [(1, 0)], "{what}");
+        other.faults.push(forgets(Some("a"), at));
+        assert_eq!(count(&other, what), [(0, 1)], "{what}");
+    };
+    let mut frozen = history(vec![run(1, 9000, 9010)]);
+    let freeze = |from, length| deed(What::Freeze(length * MS), from, from + 10);
+    frozen.deeds.push(freeze(1000, 5000));
+    each(&frozen, "freezes", 1500);
+    frozen.deeds.push(freeze(10_000, 600));
+    assert_eq!(count(&frozen, "freezes"), [(1, 1)]);
+    let once = |id, from: Nanos| Job {
+        once_per: Some(3 * SECOND),
+        ..run(id, from, from + 10)
+    };
+    let skips = Job {
+        processes: Vec::new(),
+        said: "redlock: skipped: a run of \"a\" succeeded 1s ago".into(),
+        ..once(2, 2000)
+    };
+    each(&history(vec![once(1, 1000), skips]), "once-per", 1500);
+    assert_eq!(
+        count(&history(vec![once(1, 1000), once(2, 9000)]), "once-per"),
+        []
+    );
+    let newer = Job {
+        supersedes: true,
+        ..run(1, 5000, 5010).come(4000)
+    };
+    let older = Job {
+        processes: Vec::new(),
+        status: Some(75),
+        ended: Some(4500 * MS),
+        ..run(2, 1000, 2000)
+    };
+    each(
+        &history(vec![newer.clone(), older.clone()]),
+        "supersedes",
+        4200,
+    );
+    let stopped = older.hit(Role::Supervisor, Blow::Stopped, 2000, 2100);
+    let excused = history(vec![newer, stopped]);
+    assert_eq!(count(&excused, "supersedes"), [(0, 1)]);
+    let turns = history(vec![
+        run(1, 5000, 5010).come(1000),
+        run(2, 5100, 5110).come(3000),
+    ]);
+    each(&turns, "I5", 4000);
+}
+
+#[test]
+fn it_is_added_up_for_how_long_faults_would_have_excused_two_redlocks() {
+    let loses = |name: Option<&str>, from| SiteFault {
+        forgets: Forgets::Holds,
+        name: name.map(str::to_owned),
+        ..fault(from, from)
+    };
+    let with = |faults: &[SiteFault]| {
+        let plain = run(2, 21_000, 29_000).of_kind(Kind::Plain);
+        let mut history = history(vec![run(1, 1000, 21_000), plain]);
+        history.faults = faults.to_vec();
+        let verdict = Verdict::of(&history);
+        assert_eq!(verdict.held, 20 * SECOND);
+        verdict.excusable[&Class::DataLost] / MS
+    };
+    // Two seconds of lease and 400 ms.
+    assert_eq!(with(&[loses(None, 2000)]), 2400);
+    assert_eq!(with(&[loses(None, 2000), loses(Some("a"), 3000)]), 3400);
+    assert_eq!(with(&[loses(Some("b"), 2000)]), 0);
+    assert_eq!(with(&[loses(None, 500)]), 0);
+    assert_eq!(with(&[loses(None, 20_000)]), 1000);
 }
