@@ -623,7 +623,7 @@ fn errors(bytes: &[u8]) {
     }
 }
 
-pub fn any_server(part: Part) -> Server {
+pub(super) fn any_server(part: Part) -> Server {
     let address = Address::Tcp {
         host: "h".into(),
         port: 7,
