@@ -93,8 +93,8 @@ struct Past {
     released: bool,
     /// It left the queue.
     cancelled: bool,
-    /// It has withdrawn its request, which may still be under way.
-    withdrawn: bool,
+    /// The step at which it withdrew its request, which may still be under way.
+    withdrawn: Option<u64>,
     /// The step that took its grant away before it was confirmed.
     removed: Option<u64>,
     last: Option<(Vec<String>, Answer, u64)>,
@@ -327,9 +327,6 @@ impl Promises {
                 self.number = 0;
                 self.state_deleted = step;
                 self.success = None;
-                for past in &mut self.pasts {
-                    past.withdrawn = false;
-                }
                 self.forgotten = now;
                 if self.sets_clock && server <= self.latest {
                     self.fence = 0;
@@ -720,7 +717,10 @@ impl Promises {
     /// What is answered is true, and its numbers are possible.
     fn answer(&mut self, step: &Step) -> Result<(), Broken> {
         match step.act {
-            Act::Acquire { client, queues } => self.acquired(client, queues, step),
+            Act::Acquire { client, queues } => {
+                self.comes_in_time(client, step)?;
+                self.acquired(client, queues, step)
+            }
             Act::Renew(client) => self.renewed(client, step),
             Act::Release { client, .. } => self.released(client, step),
             Act::PlainAcquire(_)
@@ -735,6 +735,20 @@ impl Promises {
         }
     }
 
+    /// What was withdrawn comes to nothing, however late it arrives; that was noted in the state.
+    fn comes_in_time(&self, n: usize, step: &Step) -> Result<(), Broken> {
+        let (token, after) = (step.all[n].token(), step.after);
+        let withdrawn = self.pasts[n].withdrawn;
+        promise!(
+            withdrawn.is_none_or(|at| at < self.state_deleted)
+                || !after.held().contains_key(token) && !after.waits(token),
+            "a request that was withdrawn comes to nothing",
+            "that of {token} arrived late and was answered {:?}",
+            step.answer
+        );
+        Ok(())
+    }
+
     fn acquired(&mut self, n: usize, queues: bool, step: &Step) -> Result<(), Broken> {
         let &Step {
             after, all, answer, ..
@@ -744,11 +758,6 @@ impl Promises {
         if queues {
             self.pasts[n].asked.get_or_insert(step.number);
         }
-        promise!(
-            !self.pasts[n].withdrawn || !is_held && !after.waits(token),
-            "a request that was withdrawn comes to nothing",
-            "that of {token} arrived late and was answered {answer:?}"
-        );
         match answer {
             Answer::Held { fence, .. } => {
                 promise!(
@@ -826,7 +835,7 @@ impl Promises {
             }
             Answer::Removed => promise!(
                 self.pasts[n].removed.is_some()
-                    || self.pasts[n].withdrawn
+                    || self.pasts[n].withdrawn.is_some()
                     || self.is_asked_to_end(n, step),
                 "no run gives up without a reason",
                 "{token} gave up, and nobody has taken its grant away"
@@ -909,7 +918,9 @@ impl Promises {
         let is_held = after.held().contains_key(token);
         let was_held = before.held().get(token).is_some_and(|&end| end > after.now);
         let past = &mut self.pasts[n];
-        past.withdrawn |= scripts::withdraws(step.call);
+        if scripts::withdraws(step.call) {
+            past.withdrawn = Some(step.number);
+        }
         if was_held && before.state.get("succeeded") != after.state.get("succeeded") {
             self.success = Some(after.now);
         }
