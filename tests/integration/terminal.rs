@@ -387,7 +387,7 @@ fn ctrl_z_keeps_the_lock_for_what_works_on_and_fg_continues_the_job() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
     terminal.type_in(concat!(
-        "redlock run --ttl 3s a -- sh -c 'setsid sleep 60 & ",
+        "redlock run --ttl 6s a -- sh -c 'setsid sleep 60 & ",
         "exec perl -e \"$COUNTER\" child CONT'; echo status:$?\n",
     ));
     let child = pid_in(&terminal.line("child ready"));
@@ -397,7 +397,7 @@ fn ctrl_z_keeps_the_lock_for_what_works_on_and_fg_continues_the_job() {
     wait_until("the command is stopped", || state(child) == Some('T'));
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed for longer than its TTL", || {
-        redis.calls("pexpire") > renewals + 8
+        redis.calls("pexpire") > renewals + 6
     });
     assert_eq!(state(child), Some('T'));
     terminal.type_in("fg; echo status:$?\n");
