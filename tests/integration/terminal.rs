@@ -392,6 +392,10 @@ fn ctrl_z_keeps_the_lock_for_what_works_on_and_fg_continues_the_job() {
     ));
     let child = pid_in(&terminal.line("child ready"));
     let other = children(child)[0];
+    let own = nix::unistd::Pid::from_raw(other);
+    wait_until("it has a session of its own", || {
+        nix::unistd::getsid(Some(own)) == Ok(own)
+    });
     terminal.type_in(CTRL_Z);
     terminal.line("status:148");
     wait_until("the command is stopped", || state(child) == Some('T'));
