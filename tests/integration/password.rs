@@ -539,7 +539,7 @@ fn a_connection_of_more_than_ten_minutes_is_replaced_and_the_lock_stays() {
     let shim = library(tokens.redis.dir.path());
     let ahead = tokens.file("ahead");
     let script = "echo ready; exec sleep 300";
-    let mut run = tokens.run("-v --ttl 6s -k 100ms a", script);
+    let mut run = tokens.run("-v --ttl 12s -k 100ms a", script);
     run.env("LD_PRELOAD", &shim).env("AHEAD", &ahead);
     let mut run = Running::start(&mut run);
     run.expect_line("ready");
