@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::proxy::{Action, Proxy};
-use crate::support::{Redis, Running, free_port, outcome, wait_until};
+use crate::support::{Redis, Running, outcome, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
@@ -84,8 +84,8 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
 /// A way to a server that can be held up, in which nothing is lost.
 fn slow_network(port: u16) -> (u16, Arc<AtomicBool>) {
     let held_up = Arc::new(AtomicBool::new(false));
-    let own_port = free_port();
-    let listener = TcpListener::bind(("127.0.0.1", own_port)).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own_port = listener.local_addr().unwrap().port();
     let gate = Arc::clone(&held_up);
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
