@@ -276,7 +276,7 @@ impl Stat {
             has_ended: matches!(field(3)?, "Z" | "X") && field(20)?.parse::<u32>().ok()? <= 1,
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
-            is_waker: name == sys::WAKER,
+            is_waker: name.as_bytes() == sys::WAKER.to_bytes(),
             adopts: pid == FIRST || REAPERS.contains(&name),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);

@@ -11,7 +11,7 @@ mod local;
 mod spawn;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -431,7 +431,7 @@ pub struct Waker {
 }
 
 /// The name of such a process.
-pub const WAKER: &str = "redlock-waker";
+pub const WAKER: &CStr = c"redlock-waker";
 
 impl Waker {
     /// Forks it. It is first awaited that it isn't so, for that long: what is to be stopped may take a
@@ -439,7 +439,6 @@ impl Waker {
     /// may do that one after the other. It ends with this process at the latest.
     pub fn start(patience: Duration, is_so: impl Fn() -> bool) -> io::Result<Self> {
         const PAUSE: Duration = Duration::from_millis(20);
-        let name = c"redlock-waker";
         let parent = Pid::this();
         let (woken, wakes) =
             nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
@@ -454,7 +453,7 @@ impl Waker {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                     // In a separate group no signal for the job reaches it.
                     libc::setpgid(0, 0);
-                    libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
+                    libc::prctl(libc::PR_SET_NAME, WAKER.as_ptr(), 0, 0, 0);
                     while looks < most && Pid::parent() == parent && is_so() {
                         std::thread::sleep(PAUSE);
                         looks += 1;
