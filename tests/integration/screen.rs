@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::pty::Terminal;
 use crate::support::{
-    Gated, Redis, Running, directly, is_gone, outcome, queued, seen_by_a_shell, send, state,
+    Gated, Redis, Running, directly, is_alive, outcome, queued, seen_by_a_shell, send, state,
     wait_until, with_default_signals,
 };
 use crate::tmux::Tmux;
@@ -327,6 +327,14 @@ fn a_limit_of_time_ends_watching_in_the_foreground_and_in_the_background() {
     assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
 }
 
+/// Waits until a job of the shell has ended and the shell knows: one that ends while it runs `kill` may be
+/// unknown to bash until its next command.
+fn wait_until_ended(tmux: &Tmux, pid: i32) {
+    wait_until("it has ended", || !is_alive(pid));
+    tmux.type_line("clear; echo en''ded");
+    tmux.line("ended");
+}
+
 #[test]
 fn watching_stopped_in_the_background_goes_on_by_fg_and_ends_by_kill() {
     let redis = Redis::start();
@@ -348,7 +356,7 @@ fn watching_stopped_in_the_background_goes_on_by_fg_and_ends_by_kill() {
     tmux.press("C-z");
     tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
     tmux.type_line("clear; kill %1");
-    wait_until("it is gone", || is_gone(pid));
+    wait_until_ended(&tmux, pid);
     // Started there.
     tmux.type_line("clear; redlock status --watch & wait %1; jobs; echo st''arted");
     tmux.line("started");
@@ -356,7 +364,7 @@ fn watching_stopped_in_the_background_goes_on_by_fg_and_ends_by_kill() {
     wait_until("it is stopped", || state(pid) == Some('T'));
     assert!(!tmux.flag("alternate_on"));
     tmux.type_line("clear; kill -HUP $!; kill -CONT $!");
-    wait_until("it is gone", || is_gone(pid));
+    wait_until_ended(&tmux, pid);
     // Stopped by what it can't see.
     tmux.type_line("clear; redlock status --watch 50ms");
     tmux.wait_until("a picture", is_shown);
@@ -364,7 +372,7 @@ fn watching_stopped_in_the_background_goes_on_by_fg_and_ends_by_kill() {
     send(pid, libc::SIGSTOP);
     tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
     tmux.type_line("clear; kill %1");
-    wait_until("it is gone", || is_gone(pid));
+    wait_until_ended(&tmux, pid);
     tmux.type_line("clear; echo typed");
     tmux.line("typed");
 }
