@@ -366,9 +366,13 @@ pub struct Expected {
 
 impl Expected {
     pub fn of_the_scripts() -> Self {
+        Self::of(files())
+    }
+
+    fn of(files: Vec<File>) -> Self {
         let mut fake = Fake::with(SCRIPTS.into());
         let mut examples = Vec::new();
-        for example in files().into_iter().flat_map(|file| file.examples) {
+        for example in files.into_iter().flat_map(|file| file.examples) {
             fake.clear();
             let deeds = example.steps.into_iter().flat_map(|step| step.deeds);
             let outcomes = deeds.map(|(deed, at)| {
@@ -419,5 +423,8 @@ fn the_usual_cases_come_out_as_without_a_short_path_for_them() {
         assert_ne!(source, sources[name], "{name} has no short path");
         sources.insert(name, source.leak());
     }
-    assert_eq!(Expected::of_the_scripts().broken_by(&sources), None);
+    // Its thousands of dead waiters take long, and no short path.
+    let mut files = files();
+    files.retain(|file| !file.path.ends_with("13-bounds.txt"));
+    assert_eq!(Expected::of(files).broken_by(&sources), None);
 }
