@@ -1,6 +1,7 @@
 //! Ending while Redis doesn't respond, and starting nothing under an expired lease.
 
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
 use crate::by_signal::takes_signals;
@@ -36,8 +37,8 @@ fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
 
 #[test]
 fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
-    for arguments in waits("2s") {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+    let ends_by = |signal: i32| {
+        for arguments in waits("2s") {
             let redis = Redis::start();
             let waiter = waiter(&redis, &arguments);
             redis.stall();
@@ -46,7 +47,13 @@ fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
             end.assert_code(128 + signal);
             assert!(!end.stdout.contains("ran"), "{end:?}");
         }
-    }
+    };
+    // Side by side, as each waits most of the time.
+    thread::scope(|scope| {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            scope.spawn(move || ends_by(signal));
+        }
+    });
 }
 
 #[test]
@@ -57,7 +64,7 @@ fn a_second_signal_ends_a_withdrawal_that_redis_does_not_answer() {
             let mut waiter = waiter(&redis, &arguments);
             redis.stall();
             send(waiter.pid(), signal);
-            std::thread::sleep(LATER);
+            thread::sleep(LATER);
             if !waiter.has_ended() {
                 send(waiter.pid(), signal);
             }
@@ -81,7 +88,7 @@ fn a_second_signal_ends_a_run_whose_first_question_is_not_answered() {
             takes_signals(pid)
         });
         send(run.pid(), signal);
-        std::thread::sleep(LATER);
+        thread::sleep(LATER);
         if !run.has_ended() {
             send(run.pid(), signal);
         }
@@ -102,7 +109,7 @@ fn a_second_signal_ends_a_release_that_redis_does_not_answer() {
     redis.stall();
     send(run.pid(), libc::SIGTERM);
     wait_until("COMMAND has ended", || is_gone(child));
-    std::thread::sleep(LATER);
+    thread::sleep(LATER);
     if !run.has_ended() {
         send(run.pid(), libc::SIGTERM);
     }
