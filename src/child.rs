@@ -268,10 +268,11 @@ impl Child {
     }
 }
 
-/// The process, if the signal was refused because we may not send it.
+/// The process, if the signal was refused because we may not send it, and it hasn't ended.
 fn refused(pid: Pid, sent: &io::Result<()>) -> Option<Pid> {
     let error = sent.as_ref().err()?;
-    (error.raw_os_error() == Some(libc::EPERM)).then_some(pid)
+    let may_not = error.raw_os_error() == Some(libc::EPERM);
+    (may_not && Known::read(pid)?.is_alive()).then_some(pid)
 }
 
 /// The paths at which a program may be found, as execvp(3) looks for it.

@@ -310,9 +310,18 @@ fn processes() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
-/// The environment with which a process was started, as `NAME=value` texts that end with a zero byte.
+/// The environment with which a process was started, as `NAME=value` texts that end with a zero byte. Where its
+/// first thread has ended, only the others have it.
 fn environment(pid: Pid) -> io::Result<Vec<u8>> {
-    fs::read(format!("/proc/{pid}/environ"))
+    let first = fs::read(format!("/proc/{pid}/environ"));
+    let has_it = |text: &io::Result<Vec<u8>>| text.as_ref().is_ok_and(|text| !text.is_empty());
+    let has_ended = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
+    if has_it(&first) || first.as_ref().is_err_and(|error| !has_ended(error)) {
+        return first;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+    let mut texts = threads.map(|thread| fs::read(thread.path().join("environ")));
+    texts.find(has_it).unwrap_or(first)
 }
 
 /// What the environment of a process says about the lock under which it was started.

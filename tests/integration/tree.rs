@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
@@ -377,20 +378,31 @@ fn a_descendant_that_may_not_be_signalled_is_named_once_and_does_not_keep_redloc
         return;
     };
     let redis = Redis::start();
-    let script = "./become sh -c 'echo ready $$; exec head -n 1 gate' & exec sleep 50";
+    // What has ended is only reaped by its parent, and names nothing that is left.
+    let stubborn = "sleep 50 & echo zombie $!; echo ready $$; exec head -n 1 gate";
+    let script = format!("./become sh -c '{stubborn}' & exec sleep 50");
     let options = ["--ttl", "20s", "-k", "300ms"];
-    let arguments = [&["run"], &options[..], &["a", "-c", script]].concat();
+    let arguments = [&["run"], &options[..], &["a", "-c", &script]].concat();
     let mut run = Running::start(&mut user.redlock(&redis, &arguments));
+    let zombie = pid_after("zombie", &mut run);
     let stubborn = pid_after("ready", &mut run);
+    // The shell would have reaped it.
+    let name = || fs::read_to_string(format!("/proc/{stubborn}/comm")).unwrap();
+    wait_until("it is no shell any more", || name() == "head\n");
+    send(zombie, libc::SIGKILL);
+    wait_until("it is a zombie", || state(zombie) == Some('Z'));
     run.signal(Signal::SIGTERM);
     wait_until("redlock ends", || run.has_ended());
     assert!(is_alive(stubborn));
     user.open_gate();
     let end = run.finish();
     end.assert_code(143);
-    let naming = end.stderr.lines();
-    let naming = naming.filter(|line| line.contains(&stubborn.to_string()));
-    assert_eq!(naming.count(), 1, "{stubborn} is named once: {end:?}");
+    let naming = |pid: i32| {
+        let lines = end.stderr.lines();
+        lines.filter(|line| line.contains(&pid.to_string())).count()
+    };
+    assert_eq!(naming(stubborn), 1, "{stubborn} is named once: {end:?}");
+    assert_eq!(naming(zombie), 0, "{zombie} had ended: {end:?}");
 }
 
 #[test]
@@ -537,6 +549,90 @@ fn with_wait_tree_the_lock_is_held_until_the_last_descendant_has_ended() {
         assert!(is_gone(descendant), "{how}");
         assert_nothing_left(&redis);
     }
+}
+
+/// Ends its first thread; another one waits for the gate that its argument names.
+const HEADLESS: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void *rest(void *gate) {
+  char byte;
+  exit(read(open(gate, O_RDONLY), &byte, 1) < 0);
+}
+int main(int count, char **words) {
+  pthread_t thread;
+  (void)count;
+  pthread_create(&thread, 0, rest, words[1]);
+  pthread_exit(0);
+}
+"#;
+
+#[test]
+fn with_wait_tree_a_script_waits_for_a_process_whose_first_thread_has_ended() {
+    let redis = Redis::start();
+    let directory = redis.dir.path();
+    fs::write(directory.join("headless.c"), HEADLESS).unwrap();
+    let mut cc = Command::new("cc");
+    cc.current_dir(directory).args(["-pthread", "-o"]);
+    outcome(cc.args(["headless", "headless.c"])).assert_code(0);
+    let mut gate = Gate::new(&redis);
+    let rest = "./headless gate >/dev/null 2>&1 & echo started $!";
+    let mut script = keeping(&redis, "--ttl 1s --wait-tree", "", rest);
+    let headless = pid_after("started", &mut script);
+    // So it looks once it has ended, too.
+    wait_until("its first thread has ended", || {
+        state(headless) == Some('Z')
+    });
+    wait_until("the script has ended", || script.has_ended());
+    await_renewals(&redis);
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    gate.open();
+    wait_until("it is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_large_tree_is_dead_when_the_lease_ends() {
+    // Each in a session of its own, so that the kill of COMMAND's group doesn't reach it; all have the locked
+    // file open. They end after a while.
+    let many = r#"
+        use POSIX ();
+        use Fcntl ":flock";
+        $SIG{TERM} = "IGNORE";
+        open my $witness, ">", $ARGV[0] or die;
+        flock $witness, LOCK_EX or die;
+        for (1..700) {
+            next if fork;
+            POSIX::setsid();
+            sleep 30;
+            exit;
+        }
+        $| = 1;
+        print "ready $$\n";
+        sleep 30;
+    "#;
+    let redis = Redis::start();
+    let witness = redis.dir.path().join("go");
+    let options = ["--ttl", "2s", "-k", "100ms"];
+    let mut run = script(&redis, &options, r#"exec perl -e "$1" "$2""#, many);
+    pid_after("ready", &mut run);
+    redis.stall();
+    let latest_expiry = Instant::now() + Duration::from_secs(2);
+    let witness = fs::File::open(witness).unwrap();
+    let lock = || {
+        Flock::lock(
+            witness.try_clone().unwrap(),
+            FlockArg::LockExclusiveNonblock,
+        )
+    };
+    wait_until("all are dead", || lock().is_ok());
+    assert!(Instant::now() < latest_expiry + Duration::from_millis(50));
+    redis.resume();
+    run.finish();
 }
 
 #[test]
