@@ -552,7 +552,7 @@ fn with_wait_tree_the_lock_is_held_until_the_last_descendant_has_ended() {
 }
 
 /// Ends its first thread; another one waits for the gate that its argument names.
-const HEADLESS: &str = r#"
+const HEADLESS: &str = r"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -567,7 +567,7 @@ int main(int count, char **words) {
   pthread_create(&thread, 0, rest, words[1]);
   pthread_exit(0);
 }
-"#;
+";
 
 #[test]
 fn with_wait_tree_a_script_waits_for_a_process_whose_first_thread_has_ended() {
