@@ -2,7 +2,6 @@
 //! what carries out their decisions (`command/acquisition/attempt.rs`, `command/run/supervise.rs`,
 //! `renewer.rs`) in short, over a network and a clock that are simulated.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -12,8 +11,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::network::{Incoming, Network, Request};
-use super::world::digest_of;
+use super::digest::{Known, digest_of_debug};
+use super::network::{Asked, Incoming, Network, Request};
+
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent, Terms, confirm_timeout, try_timeout};
@@ -110,18 +110,7 @@ pub struct Client {
     check_due: Option<Moment>,
     checks: Pace,
     grant: Option<Duration>,
-    /// A number for all of it, once it was wanted.
-    digest: Digest,
-}
-
-/// The same for all, so that it isn't a part of what it is made of.
-#[derive(Clone, Default)]
-struct Digest(Cell<Option<u128>>);
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Ok(())
-    }
+    digest: Known,
 }
 
 impl Client {
@@ -139,23 +128,20 @@ impl Client {
             check_due: None,
             checks: Pace::default(),
             grant: None,
-            digest: Digest::default(),
+            digest: Known::default(),
         }
     }
 
     /// To be changed: its digest is another one then.
     pub fn changed(self: &mut Rc<Self>) -> &mut Self {
         let client = Rc::make_mut(self);
-        client.digest.0.set(None);
+        client.digest.forget();
         client
     }
 
     /// A number for its state: the same for two that can't be told apart.
     pub fn digest(&self) -> u128 {
-        let known = self.digest.0.get();
-        let digest = known.unwrap_or_else(|| digest_of(&format!("{self:?}")));
-        self.digest.0.set(Some(digest));
-        digest
+        self.digest.get_or(|| digest_of_debug(self))
     }
 
     /// The channel on which it is notified.
@@ -464,7 +450,7 @@ impl Client {
         network.send(
             self.number,
             Request {
-                call: Rc::new(call),
+                asked: Asked::new(call),
                 subscribes: false,
                 tracks: task != Task::Release,
             },
@@ -567,7 +553,7 @@ impl Client {
                         network.send(
                             self.number,
                             Request {
-                                call: Rc::new(call),
+                                asked: Asked::new(call),
                                 subscribes: place.is_some_and(|place| !place.polls),
                                 tracks: false,
                             },

@@ -1,4 +1,4 @@
-//! Breadth-first over all that can happen: the first state that breaks a promise is one of the nearest.
+//! Visits all that can happen, each state once.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -39,12 +39,25 @@ impl Hasher for Digest {
     }
 }
 
+/// Which state is visited next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// One of the nearest, so that the first way to a broken promise is a short one.
+    Nearest,
+    /// The one found last, where many wait: one after the other has most in common, which is quick and takes
+    /// little memory.
+    Found,
+}
+
+/// How many states are many.
+const MANY: usize = 2_000;
+
 /// Visits at most so many states.
-pub fn explore(start: World, most: usize) -> Explored {
+pub fn explore(start: World, most: usize, order: Order) -> Explored {
     let mut seen: HashSet<u128, BuildHasherDefault<Digest>> = HashSet::default();
     seen.insert(start.digest());
-    let mut ways: Vec<(u32, Step)> = vec![(0, Step::Advance)];
-    let mut frontier = VecDeque::from([(0_u32, 0_usize, start)]);
+    let mut ways = vec![(0, 0)];
+    let mut frontier = VecDeque::from([(0_u32, 0_usize, start.clone())]);
     let mut explored = Explored {
         states: 1,
         depth: 0,
@@ -52,14 +65,22 @@ pub fn explore(start: World, most: usize) -> Explored {
         is_exhausted: true,
         broken: None,
     };
-    while let Some((at, depth, world)) = frontier.pop_front() {
+    loop {
+        let next = if order == Order::Found && frontier.len() > MANY {
+            frontier.pop_back()
+        } else {
+            frontier.pop_front()
+        };
+        let Some((at, depth, world)) = next else {
+            return explored;
+        };
         explored.depth = explored.depth.max(depth);
-        for (step, next) in successors(&world) {
+        for (n, (step, next)) in successors(&world).into_iter().enumerate() {
             explored.transitions += 1;
             let next = match next {
                 Ok(next) => next,
                 Err(broken) => {
-                    let mut way = way_to(&ways, at);
+                    let mut way = way_to(&ways, at, start);
                     way.push(step);
                     explored.broken = Some((broken, way));
                     return explored;
@@ -74,11 +95,10 @@ pub fn explore(start: World, most: usize) -> Explored {
                 return explored;
             }
             let number = u32::try_from(ways.len()).expect("states that fit into memory");
-            ways.push((at, step));
+            ways.push((at, u8::try_from(n).expect("few steps")));
             frontier.push_back((number, depth + 1, next));
         }
     }
-    explored
 }
 
 type Successor = (Step, Result<World, Broken>);
@@ -113,15 +133,21 @@ fn successors(world: &World) -> Vec<Successor> {
     world.steps().into_iter().map(after).collect()
 }
 
-fn way_to(ways: &[(u32, Step)], mut at: u32) -> Way {
-    let mut way = Vec::new();
+/// The steps to the state with this number: of each state it is known from which one it was found, and as which
+/// of the states that can follow that one.
+fn way_to(ways: &[(u32, u8)], mut at: u32, mut world: World) -> Way {
+    let mut turns = Vec::new();
     while at != 0 {
-        let (from, step) = ways[at as usize];
-        way.push(step);
+        let (from, turn) = ways[at as usize];
+        turns.push(turn);
         at = from;
     }
-    way.reverse();
-    way
+    let follow = |turn: u8| {
+        let (step, next) = successors(&world).swap_remove(turn.into());
+        world = next.expect("it was visited");
+        step
+    };
+    turns.into_iter().rev().map(follow).collect()
 }
 
 /// A way as a person reads it: when, what.

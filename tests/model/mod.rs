@@ -4,11 +4,12 @@
 //!
 //! - `redis`: the interpreter, the commands, and that they do as a real server does.
 //! - `client`: one run; `network`: what is under way; `world`: a state, and the steps from it.
-//! - `promises`: what has to hold in each state; `explore`: breadth-first over all of them.
+//! - `promises`: what has to hold in each state; `explore`: visits all of them, which `digest` tells apart.
 //! - `scenarios`: who there is, and what may go wrong.
 //! - `simulate`: one long way through it, drawn from a seed.
 
 mod client;
+mod digest;
 mod explore;
 mod figure;
 mod network;

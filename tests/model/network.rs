@@ -2,16 +2,37 @@
 //! it; nothing else does.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::rc::Rc;
 
 use redis::Value;
 
+use super::digest::{Known, digest_of, digest_of_debug};
 use crate::lock::connection::Call;
 
+/// A call of a script.
+pub struct Asked {
+    pub call: Call,
+    pub digest: u128,
+}
+
+impl Asked {
+    pub fn new(call: Call) -> Rc<Self> {
+        let digest = digest_of(&(call.script.hash, &call.keys, &call.args));
+        Rc::new(Self { call, digest })
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.digest)
+    }
+}
+
 /// What a client sends.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Request {
-    pub call: Rc<Call>,
+    pub asked: Rc<Asked>,
     /// The client subscribes to its channel first.
     pub subscribes: bool,
     /// The server is to push when the lock's key changes.
@@ -30,7 +51,7 @@ pub enum Incoming {
 }
 
 /// A connection to one node.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Link {
     pub node: usize,
     pub requests: VecDeque<Request>,
@@ -39,6 +60,7 @@ pub struct Link {
     pub tracks: bool,
     /// Its client's host is gone without a word: the server doesn't know.
     pub is_abandoned: bool,
+    digest: Known,
 }
 
 impl Link {
@@ -50,7 +72,12 @@ impl Link {
             listens: false,
             tracks: false,
             is_abandoned: false,
+            digest: Known::default(),
         }
+    }
+
+    pub fn digest(&self) -> u128 {
+        self.digest.get_or(|| digest_of_debug(self))
     }
 
     /// Whether it ends for the client with what is under way to it.
@@ -65,7 +92,7 @@ impl Link {
 #[derive(Clone)]
 pub struct Stray {
     pub node: usize,
-    pub call: Rc<Call>,
+    pub asked: Rc<Asked>,
 }
 
 /// What is held up between a client and the servers, whatever connection it uses.
@@ -83,7 +110,7 @@ pub enum Delay {
 pub struct Network {
     /// The node that new connections go to.
     pub primary: usize,
-    pub links: Vec<Option<Link>>,
+    pub links: Vec<Option<Rc<Link>>>,
     pub strays: Vec<Stray>,
     pub delays: Vec<Delay>,
     /// Whether what was sent over a connection that is given up may arrive later on.
@@ -101,6 +128,13 @@ impl Network {
         }
     }
 
+    /// The connection of a client, to be changed.
+    pub fn link(&mut self, client: usize) -> Option<&mut Link> {
+        let link = Rc::make_mut(self.links[client].as_mut()?);
+        link.digest.forget();
+        Some(link)
+    }
+
     pub fn is_open(&self, client: usize) -> bool {
         self.links[client].is_some()
     }
@@ -108,7 +142,8 @@ impl Network {
     /// Sends a request, over a fresh connection where there is none.
     pub fn send(&mut self, client: usize, request: Request) {
         let primary = self.primary;
-        let link = self.links[client].get_or_insert_with(|| Link::to(primary));
+        self.links[client].get_or_insert_with(|| Rc::new(Link::to(primary)));
+        let link = self.link(client).expect("there is one");
         // What is sent over a connection that the other side has closed is lost.
         if !link.is_closing() {
             link.requests.push_back(request);
@@ -121,14 +156,17 @@ impl Network {
             && self.keeps_strays
         {
             let node = link.node;
-            let calls = link.requests.into_iter().map(|request| request.call);
-            self.strays.extend(calls.map(|call| Stray { node, call }));
+            let asked = link
+                .requests
+                .iter()
+                .map(|request| Rc::clone(&request.asked));
+            self.strays.extend(asked.map(|asked| Stray { node, asked }));
         }
     }
 
     /// The connection breaks: what is under way is lost, in both directions.
     pub fn cut(&mut self, client: usize) {
-        if let Some(link) = &mut self.links[client] {
+        if let Some(link) = self.link(client) {
             link.requests.clear();
             link.incoming.clear();
             link.incoming.push_back(Incoming::Closed);

@@ -1,12 +1,14 @@
 //! Who there is, and what may go wrong: each is visited in full, up to its horizon and its number of faults.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::client::{Defects, Setup};
-use super::explore::{Explored, explore, told};
+use super::explore::{Explored, Order, explore, told};
 use super::figure::picture;
+use super::network::Asked;
 use super::promises::Promise;
 use super::redis::Interpreter;
 use super::simulate::{Mode, Simulation};
@@ -94,6 +96,7 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
         ],
         replaced: Vec::new(),
         interpreter: Interpreter::new(),
+        executed: RefCell::default(),
     }
 }
 
@@ -104,10 +107,10 @@ struct Visit {
     line: String,
 }
 
-fn visit(rules: Rules, most: usize) -> Visit {
+fn visit(rules: Rules, most: usize, order: Order) -> Visit {
     let began = Instant::now();
     let start = World::new(&Rc::new(rules));
-    let explored = explore(start.clone(), most);
+    let explored = explore(start.clone(), most, order);
     let rules = &start.rules;
     let line = format!(
         "{:<48} {} runs, {} faults, {:>4.1} s: {:>9} states, {:>3} steps deep, {}",
@@ -122,7 +125,7 @@ fn visit(rules: Rules, most: usize) -> Visit {
         } else if explored.is_exhausted {
             "all of them"
         } else {
-            "the nearest ones"
+            "not all of them"
         },
     );
     let took = began.elapsed().as_secs_f64();
@@ -238,11 +241,11 @@ fn frozen() -> Rules {
     rules.deeds = vec![
         Deed {
             name: "a person freezes the lock for 2 s",
-            call: freeze,
+            asked: Asked::new(freeze),
         },
         Deed {
             name: "a person thaws it",
-            call: thaw,
+            asked: Asked::new(thaw),
         },
     ];
     rules.kinds = MESSAGES.to_vec();
@@ -260,7 +263,7 @@ fn forced() -> Rules {
     let mut rules = rules("a release by force", 2);
     rules.deeds = vec![Deed {
         name: "a person frees the lock",
-        call: force,
+        asked: Asked::new(force),
     }];
     rules.kinds = MESSAGES.to_vec();
     rules.faults = 1;
@@ -625,7 +628,7 @@ fn stopped() -> Rules {
 pub fn check(replaced: &Replaced) -> Result<(), String> {
     for mut rules in all() {
         rules.replaced.clone_from(replaced);
-        let explored = explore(World::new(&Rc::new(rules)), 400);
+        let explored = explore(World::new(&Rc::new(rules)), 400, Order::Nearest);
         if let Some((broken, _)) = explored.broken {
             return Err(broken.to_string());
         }
@@ -654,9 +657,9 @@ fn the_promises_hold_in_each_state_that_is_visited() {
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
     let visits = chosen.map(|rules| match asked {
-        Some(most) => visit(rules, most),
+        Some(most) => visit(rules, most, Order::Found),
         // In little time: what is near the start.
-        None => visit(rules, 500),
+        None => visit(rules, 500, Order::Found),
     });
     let broken: Vec<String> = visits
         .filter(|visit| visit.explored.broken.is_some())
@@ -675,7 +678,7 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
     ] {
         let quiet = Rules { faults: 0, ..rules };
         let most = number("MODEL_STATES").unwrap_or(2_500);
-        let visit = visit(quiet, most);
+        let visit = visit(quiet, most, Order::Found);
         assert!(visit.explored.broken.is_none(), "{}", visit.told());
     }
 }
@@ -688,7 +691,7 @@ fn what_is_made_wrong_on_purpose_is_found() {
     let chosen = defects().into_iter();
     for defect in chosen.filter(|defect| defect.name.contains(&only)) {
         if is_whole || defect.is_near {
-            let visit = visit(defect.rules, most);
+            let visit = visit(defect.rules, most, Order::Nearest);
             let broken = visit.explored.broken.as_ref();
             let found = broken.map(|(broken, _)| broken.promise);
             assert_eq!(
@@ -708,7 +711,7 @@ fn what_is_made_wrong_on_purpose_is_found() {
 
 #[test]
 fn a_command_whose_redlock_is_stopped_may_outlive_its_lease_and_then_has_the_smaller_fence() {
-    let visit = visit(stopped(), 20_000);
+    let visit = visit(stopped(), 20_000, Order::Nearest);
     let (broken, way) = visit.explored.broken.as_ref().expect("two commands");
     assert_eq!(broken.promise, Promise::OneCommand);
     assert!(broken.is_fenced, "{}", visit.told());

@@ -2,22 +2,23 @@
 //! them, in virtual time. A step is one thing that one of them does, or one fault; time passes only
 //! between moments at which something is due.
 
-use std::collections::hash_map::DefaultHasher;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::rc::Rc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::client::{Client, Setup, Stage};
-use super::network::{Delay, Incoming, Link, Network, Request};
+use super::digest::{Digester, digest_of};
+use super::network::{Asked, Delay, Incoming, Network, Request};
 use super::promises::{Broken, Facts, Promise};
 use super::redis::data::Content;
-use super::redis::{Data, Interpreter};
+use super::redis::{Bytes, Data, Interpreter};
 use crate::clock::Moment;
 use crate::lock::Lock;
-use crate::lock::connection::Call;
 use crate::lock::scripts::{ACQUIRE, RENEW, Script};
 
 /// When the servers' clocks start, in milliseconds since 1970: in the year 2020.
@@ -31,7 +32,7 @@ pub type Replaced = Vec<(&'static str, &'static str)>;
 /// What a person does in between, with a script of ours.
 pub struct Deed {
     pub name: &'static str,
-    pub call: Call,
+    pub asked: Rc<Asked>,
 }
 
 /// A client that does `SET key token NX PX ttl`, and trusts in that.
@@ -116,6 +117,19 @@ pub struct Rules {
     pub promises: Vec<Promise>,
     pub replaced: Replaced,
     pub interpreter: Interpreter,
+    /// What came of calls before, by what it depends on.
+    pub executed: RefCell<HashMap<u128, Rc<Executed>>>,
+}
+
+/// How many of them are kept.
+const KEPT: usize = 100_000;
+
+/// What comes of a call.
+pub struct Executed {
+    answer: Value,
+    published: Vec<(Bytes, Bytes)>,
+    /// What is stored then, if that is something else.
+    stored: Option<Rc<Stored>>,
 }
 
 impl Rules {
@@ -123,39 +137,37 @@ impl Rules {
         let replaced = self.replaced.iter().find(|(hash, _)| *hash == script.hash);
         replaced.map_or(script.source, |(_, source)| *source)
     }
-}
 
-/// Two hashes at once, as one might be the same by chance for two of many millions.
-struct Hashers(DefaultHasher, DefaultHasher);
-
-impl Hashers {
-    fn new() -> Self {
-        let mut second = DefaultHasher::new();
-        1.hash(&mut second);
-        Self(DefaultHasher::new(), second)
+    /// Calls a script. What it does is looked up where the same was called before on the same data: of most
+    /// states there are many that differ in something else.
+    fn execute(
+        &self,
+        before: &Stored,
+        moment: &super::redis::Moment,
+        asked: &Asked,
+    ) -> Rc<Executed> {
+        let key = digest_of(&(before.digest, moment, asked.digest));
+        if let Some(known) = self.executed.borrow().get(&key) {
+            return Rc::clone(known);
+        }
+        let mut data = before.data.clone();
+        let call = &asked.call;
+        let source = self.source(call.script);
+        let done = self
+            .interpreter
+            .eval(&mut data, moment, source, &call.keys, &call.args);
+        let done = Rc::new(Executed {
+            answer: done.answer,
+            published: done.published,
+            stored: (done.writes > 0).then(|| Stored::new(data)),
+        });
+        let mut executed = self.executed.borrow_mut();
+        if executed.len() >= KEPT {
+            executed.clear();
+        }
+        executed.insert(key, Rc::clone(&done));
+        done
     }
-
-    fn both(&self) -> u128 {
-        u128::from(self.0.finish()) << 64 | u128::from(self.1.finish())
-    }
-}
-
-impl Hasher for Hashers {
-    fn finish(&self) -> u64 {
-        self.0.finish()
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
-        self.1.write(bytes);
-    }
-}
-
-/// A number for something: the same for what is the same.
-pub fn digest_of(what: &impl Hash) -> u128 {
-    let mut hasher = Hashers::new();
-    what.hash(&mut hasher);
-    hasher.both()
 }
 
 /// What a server has stored, with a number for it.
@@ -368,7 +380,7 @@ impl World {
 
     /// A number for the state: the same for two that can't be told apart.
     pub fn digest(&self) -> u128 {
-        let mut hasher = Hashers::new();
+        let mut hasher = Digester::new();
         self.now.hash(&mut hasher);
         for client in &self.clients {
             client.digest().hash(&mut hasher);
@@ -381,16 +393,16 @@ impl World {
             data.digest.hash(&mut hasher);
         }
         for link in &self.network.links {
-            hash_link(link.as_ref(), &mut hasher);
+            let digest = link.as_ref().map(|link| link.digest());
+            digest.hash(&mut hasher);
         }
         for stray in &self.network.strays {
-            stray.node.hash(&mut hasher);
-            hash_call(&stray.call, &mut hasher);
+            (stray.node, stray.asked.digest).hash(&mut hasher);
         }
         (self.network.primary, &self.network.delays).hash(&mut hasher);
         (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
         self.facts.hash(&mut hasher);
-        hasher.both()
+        hasher.digest()
     }
 
     /// All that can happen next.
@@ -665,7 +677,7 @@ impl World {
             Step::ServeStray(n) => {
                 let stray = self.network.strays.remove(n);
                 if self.nodes[stray.node].is_up {
-                    self.execute(stray.node, &stray.call, None)?;
+                    self.execute(stray.node, &stray.asked, None)?;
                 }
             }
             Step::Plain => self.plain_goes_on(),
@@ -682,11 +694,11 @@ impl World {
                 self.network.cut(c);
             }
             Step::LoseMessage(c) => {
-                let link = self.network.links[c].as_mut().expect("a connection");
+                let link = self.network.link(c).expect("a connection");
                 link.incoming.pop_front();
             }
             Step::RepeatMessage(c) => {
-                let link = self.network.links[c].as_mut().expect("a connection");
+                let link = self.network.link(c).expect("a connection");
                 let again = link.incoming[0].clone();
                 link.incoming.push_front(again);
             }
@@ -694,7 +706,7 @@ impl World {
                 let link = self.network.links[c].as_ref().expect("a connection");
                 let (node, request) = (link.node, link.requests[0].clone());
                 self.serve(c, ALL)?;
-                self.execute(node, &request.call, None)?;
+                self.execute(node, &request.asked, None)?;
             }
             Step::Kill(c) => {
                 self.clients[c].changed().die();
@@ -702,7 +714,7 @@ impl World {
             }
             Step::Vanish(c) => {
                 self.clients[c].changed().die();
-                if let Some(link) = &mut self.network.links[c] {
+                if let Some(link) = self.network.link(c) {
                     link.is_abandoned = true;
                 }
             }
@@ -713,7 +725,7 @@ impl World {
             Step::Restart => {
                 let primary = self.network.primary;
                 self.facts.lost_data = true;
-                self.write(primary, Data::default());
+                self.write(primary, Stored::new(Data::default()));
                 self.network.cut_all(primary);
             }
             Step::SetClock(by) => {
@@ -735,7 +747,7 @@ impl World {
 
     fn receive(&mut self, c: usize) {
         let now = self.moment();
-        let link = self.network.links[c].as_mut().expect("a connection");
+        let link = self.network.link(c).expect("a connection");
         let incoming = link.incoming.pop_front().expect("something");
         self.clients[c]
             .changed()
@@ -744,13 +756,13 @@ impl World {
 
     /// The server does what is asked first over a connection.
     fn serve(&mut self, c: usize, confirmed_by: usize) -> Result<(), Broken> {
-        let link = self.network.links[c].as_mut().expect("a connection");
+        let link = self.network.link(c).expect("a connection");
         let request = link.requests.pop_front().expect("a request");
         link.listens |= request.subscribes;
         let node = link.node;
-        let value = self.execute(node, &request.call, Some(c))?;
+        let value = self.execute(node, &request.asked, Some(c))?;
         let is_replicated = self.replicate(node, &request, &value, confirmed_by);
-        let link = self.network.links[c].as_mut().expect("a connection");
+        let link = self.network.link(c).expect("a connection");
         link.tracks |= request.tracks;
         link.incoming.push_back(if is_replicated {
             Incoming::Answer(value)
@@ -762,7 +774,7 @@ impl World {
 
     /// Whether what a client has now counts, by how many replicas have to have it.
     fn replicate(&mut self, node: usize, request: &Request, value: &Value, by: usize) -> bool {
-        let hash = request.call.script.hash;
+        let hash = request.asked.call.script.hash;
         let is_ours =
             matches!(value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
         if !is_ours || ![ACQUIRE.hash, RENEW.hash].contains(&hash) {
@@ -786,10 +798,9 @@ impl World {
     }
 
     /// Runs a script on a node.
-    fn execute(&mut self, node: usize, call: &Call, c: Option<usize>) -> Result<Value, Broken> {
+    fn execute(&mut self, node: usize, asked: &Asked, c: Option<usize>) -> Result<Value, Broken> {
         let rules = Rc::clone(&self.rules);
         let clock = self.clock_us(node);
-        let mut data = self.nodes[node].stored.data.clone();
         let mut moment = super::redis::Moment::at(clock);
         for (c, link) in self.network.links.iter().enumerate() {
             if link
@@ -799,38 +810,32 @@ impl World {
                 moment.listeners.insert(self.clients[c].channel(), 1);
             }
         }
-        let done = rules.interpreter.eval(
-            &mut data,
-            &moment,
-            rules.source(call.script),
-            &call.keys,
-            &call.args,
-        );
         let before = Rc::clone(&self.nodes[node].stored);
+        let done = rules.execute(&before, &moment, asked);
+        let after = done.stored.as_ref().unwrap_or(&before);
         self.facts.executed(
-            call,
+            &asked.call,
             &rules,
             &before.data,
-            &data,
+            &after.data,
             clock / 1000,
             &rules.promises,
         )?;
-        if done.writes > 0 {
-            self.notify_trackers(node, &before.data, &data, c);
-            self.write(node, data);
+        if let Some(stored) = &done.stored {
+            self.notify_trackers(node, &before.data, &stored.data, c);
+            self.write(node, Rc::clone(stored));
         }
-        for (channel, text) in done.published {
-            for (c, link) in self.network.links.iter_mut().enumerate() {
-                if let Some(link) = link
-                    && link.node == node
-                    && link.listens
-                    && self.clients[c].channel() == channel
-                {
+        for (channel, text) in &done.published {
+            for c in 0..self.clients.len() {
+                let hears = self.network.links[c].as_ref().is_some_and(|link| {
+                    link.node == node && link.listens && self.clients[c].channel() == *channel
+                });
+                if hears && let Some(link) = self.network.link(c) {
                     link.incoming.push_back(Incoming::Message(text.clone()));
                 }
             }
         }
-        Ok(done.answer)
+        Ok(done.answer.clone())
     }
 
     /// The server pushes once that a key has changed that is tracked; not to the client that did it.
@@ -840,20 +845,21 @@ impl World {
         if before.get(now_ms, key) == after.get(now_ms, key) {
             return;
         }
-        for (c, link) in self.network.links.iter_mut().enumerate() {
-            if let Some(link) = link
-                && link.node == node
-                && std::mem::take(&mut link.tracks)
-                && by != Some(c)
-            {
-                link.incoming.push_back(Incoming::KeyChanged);
+        for c in 0..self.clients.len() {
+            let tracks = self.network.links[c]
+                .as_ref()
+                .is_some_and(|link| link.node == node && link.tracks);
+            if tracks && let Some(link) = self.network.link(c) {
+                link.tracks = false;
+                if by != Some(c) {
+                    link.incoming.push_back(Incoming::KeyChanged);
+                }
             }
         }
     }
 
     /// A node has other data; that of the primary goes into its log.
-    fn write(&mut self, node: usize, data: Data) {
-        let stored = Stored::new(data);
+    fn write(&mut self, node: usize, stored: Rc<Stored>) {
         self.nodes[node].stored = Rc::clone(&stored);
         if node == self.network.primary && self.nodes.len() > 1 {
             self.log.push(stored);
@@ -868,7 +874,7 @@ impl World {
         let value = data.command(&moment, words).answer;
         if data != before.data {
             self.notify_trackers(node, &before.data, &data, None);
-            self.write(node, data);
+            self.write(node, Stored::new(data));
         }
         value
     }
@@ -902,7 +908,7 @@ impl World {
     fn deed(&mut self, n: usize) -> Result<(), Broken> {
         self.deeds_done += 1;
         let rules = Rc::clone(&self.rules);
-        self.execute(self.network.primary, &rules.deeds[n].call, None)?;
+        self.execute(self.network.primary, &rules.deeds[n].asked, None)?;
         Ok(())
     }
 
@@ -941,24 +947,4 @@ impl World {
             node.stored = Rc::clone(&data);
         }
     }
-}
-
-fn hash_link(link: Option<&Link>, hasher: &mut Hashers) {
-    let Some(link) = link else {
-        return 0.hash(hasher);
-    };
-    link.node.hash(hasher);
-    (link.listens, link.tracks, link.is_abandoned).hash(hasher);
-    for request in &link.requests {
-        hash_call(&request.call, hasher);
-        (request.subscribes, request.tracks).hash(hasher);
-    }
-    for incoming in &link.incoming {
-        format!("{incoming:?}").hash(hasher);
-    }
-}
-
-fn hash_call(call: &Call, hasher: &mut Hashers) {
-    call.script.hash.hash(hasher);
-    call.args.hash(hasher);
 }

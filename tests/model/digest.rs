@@ -1,0 +1,75 @@
+//! A number of 128 bits for a part of a state: the same for what is the same. Of two parts that differ it would
+//! be the same by chance once in more states than can be visited.
+
+use std::cell::Cell;
+use std::fmt::{self, Write as _};
+use std::hash::{Hash, Hasher};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// Collects what is hashed.
+#[derive(Default)]
+pub struct Digester(Vec<u8>);
+
+impl Digester {
+    pub fn new() -> Self {
+        Self(Vec::with_capacity(2048))
+    }
+
+    pub fn digest(&self) -> u128 {
+        xxh3_128(&self.0)
+    }
+}
+
+impl Hasher for Digester {
+    fn finish(&self) -> u64 {
+        xxh3_64(&self.0)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+impl fmt::Write for Digester {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+pub fn digest_of(what: &impl Hash) -> u128 {
+    let mut digester = Digester::new();
+    what.hash(&mut digester);
+    digester.digest()
+}
+
+/// Of what tells by `Debug` all that it has.
+pub fn digest_of_debug(what: &impl fmt::Debug) -> u128 {
+    let mut digester = Digester::new();
+    write!(digester, "{what:?}").expect("memory takes it");
+    digester.digest()
+}
+
+/// The digest of what this is a part of, once it was wanted. It counts for nothing itself.
+#[derive(Clone, Default)]
+pub struct Known(Cell<Option<u128>>);
+
+impl Known {
+    pub fn get_or(&self, compute: impl FnOnce() -> u128) -> u128 {
+        let digest = self.0.get().unwrap_or_else(compute);
+        self.0.set(Some(digest));
+        digest
+    }
+
+    /// What it is a part of is about to change.
+    pub fn forget(&self) {
+        self.0.set(None);
+    }
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
