@@ -69,7 +69,10 @@ pub struct Facts {
     /// Their fences.
     fences: Vec<u64>,
     superseded: Vec<bool>,
-    succeeded: bool,
+    /// Who has superseded others: it does so once, and not when it comes back into the queue.
+    has_superseded: Vec<bool>,
+    /// When a run last succeeded that held the lock, by the server's clock.
+    succeeded_at: Option<i64>,
     frozen_until: Option<i64>,
     /// Since when no command runs and somebody waits.
     idle_since: Option<Duration>,
@@ -86,7 +89,8 @@ impl Facts {
             started: Vec::new(),
             fences: Vec::new(),
             superseded: vec![false; clients],
-            succeeded: false,
+            has_superseded: vec![false; clients],
+            succeeded_at: None,
             frozen_until: None,
             idle_since: None,
         }
@@ -96,6 +100,7 @@ impl Facts {
     pub fn begins_again(&mut self, c: usize) {
         self.started.retain(|started| *started != c);
         self.superseded[c] = false;
+        self.has_superseded[c] = false;
         // Those of long ago say nothing any more.
         let old = self.granted.len().saturating_sub(REMEMBERED);
         self.granted.drain(..old);
@@ -107,20 +112,15 @@ impl Facts {
         &mut self,
         call: &Call,
         rules: &Rules,
-        before: &Data,
-        after: &Data,
+        clients: &[Rc<Client>],
+        (before, after): (&Data, &Data),
         now_ms: i64,
-        promises: &[Promise],
     ) -> Result<(), Broken> {
         let keys = &rules.lock.keys;
         let fence = |data| field(data, &keys.state, b"fence");
         // What was asked for, and not what the server has of it.
         let argument = |n: usize| call.args.get(n).map_or(&b""[..], Vec::as_slice);
-        if call.script.hash == RELEASE.hash && argument(5) == b"status:0" {
-            let held = before.get(now_ms, &keys.lock).map(|entry| &*entry.content);
-            self.succeeded |= held == Some(&Content::Text(argument(3).to_vec()));
-        }
-        for promise in promises {
+        for promise in &rules.promises {
             match promise {
                 Promise::FenceGrows => {
                     let granted = fence(after);
@@ -131,34 +131,42 @@ impl Facts {
                     }
                 }
                 Promise::FreezeHolds => {
-                    let is_frozen = self.frozen_until.is_some_and(|until| until > now_ms);
-                    if is_frozen && call.script.hash != THAW.hash && fence(before) != fence(after) {
+                    if self.is_frozen(now_ms)
+                        && call.script.hash != THAW.hash
+                        && fence(before) != fence(after)
+                    {
                         return Err(Broken::new(*promise, "a grant while the lock is frozen"));
                     }
                 }
                 Promise::SupersedeHolds => {
-                    let by = rules.clients.iter().find(|setup| {
-                        setup.wish.queue.supersede != Supersede::Nobody
-                            && call
-                                .args
-                                .get(3)
-                                .is_some_and(|token| token == setup.claim.token().as_bytes())
-                    });
+                    let asks = |client: &&Rc<Client>| {
+                        client.setup.wish.queue.supersede != Supersede::Nobody
+                            && argument(3) == client.setup.claim.token().as_bytes()
+                    };
+                    let by = clients.iter().find(asks);
                     let Some(by) = by.filter(|_| call.script.hash == ACQUIRE.hash) else {
                         continue;
                     };
-                    let waits = |data, token: &[u8]| is_member(data, &keys.queue, token);
-                    let own = by.claim.token().as_bytes();
-                    if !waits(before, own) && waits(after, own) {
-                        for (c, setup) in rules.clients.iter().enumerate() {
-                            self.superseded[c] |= waits(before, setup.claim.token().as_bytes());
+                    let waits = |data, client: &Rc<Client>| {
+                        is_member(data, &keys.queue, client.setup.claim.token().as_bytes())
+                    };
+                    if waits(after, by) && !self.has_superseded[by.number] {
+                        self.has_superseded[by.number] = true;
+                        for client in clients {
+                            self.superseded[client.number] |= waits(before, client);
                         }
+                    }
+                }
+                Promise::OnceHolds => {
+                    let succeeds = call.script.hash == RELEASE.hash && argument(5) == b"status:0";
+                    let held = before.get(now_ms, &keys.lock).map(|entry| &*entry.content);
+                    if succeeds && held == Some(&Content::Text(argument(3).to_vec())) {
+                        self.succeeded_at = Some(now_ms);
                     }
                 }
                 Promise::OneLease
                 | Promise::OneCommand
                 | Promise::EndsWithLease
-                | Promise::OnceHolds
                 | Promise::Served(_) => {}
             }
         }
@@ -171,12 +179,17 @@ impl Facts {
         Ok(())
     }
 
-    /// Looks at a state.
+    /// Whether nothing is to be granted, by the server's clock.
+    pub fn is_frozen(&self, now_ms: i64) -> bool {
+        self.frozen_until.is_some_and(|until| until > now_ms)
+    }
+
+    /// Looks at a state, at a moment of the clients' clock and one of the server's.
     pub fn look(
         &mut self,
         clients: &[Rc<Client>],
         plain: Plain,
-        now: Duration,
+        (now, now_ms): (Duration, i64),
         promises: &[Promise],
     ) -> Result<(), Broken> {
         let asked = |promise: Promise| promises.contains(&promise);
@@ -207,8 +220,11 @@ impl Facts {
                         format!("run {c} starts, which was superseded"),
                     ));
                 }
+                let since = self.succeeded_at.map(|at| u64::try_from(now_ms - at));
                 let once = client.setup.wish.once_per;
-                if asked(Promise::OnceHolds) && self.succeeded && !once.is_zero() {
+                let does_for_it = since
+                    .is_some_and(|since| since.is_ok_and(|ms| Duration::from_millis(ms) < once));
+                if asked(Promise::OnceHolds) && does_for_it {
                     return Err(Broken::new(
                         Promise::OnceHolds,
                         format!("run {c} starts after a success"),

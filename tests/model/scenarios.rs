@@ -231,23 +231,26 @@ fn shared() -> Rules {
     rules
 }
 
-/// A person freezes the lock, and thaws it.
-fn frozen() -> Rules {
+/// A person freezes the lock for so long, and thaws it.
+pub fn freeze_and_thaw(long: Duration) -> Vec<Deed> {
     let lock = lock();
+    let long = long.as_millis().to_string().into_bytes();
     let json = serde_json::to_vec(&who("desk")).expect("JSON");
-    let freeze = lock.call(&FREEZE, vec![b"2000".to_vec(), json]);
-    let thaw = lock.call(&THAW, Vec::new());
-    let mut rules = rules("a freeze", 2);
-    rules.deeds = vec![
+    vec![
         Deed {
-            name: "a person freezes the lock for 2 s",
-            asked: Asked::new(freeze),
+            name: "a person freezes the lock",
+            asked: Asked::new(lock.call(&FREEZE, vec![long, json])),
         },
         Deed {
             name: "a person thaws it",
-            asked: Asked::new(thaw),
+            asked: Asked::new(lock.call(&THAW, Vec::new())),
         },
-    ];
+    ]
+}
+
+fn frozen() -> Rules {
+    let mut rules = rules("a freeze", 2);
+    rules.deeds = freeze_and_thaw(2 * SECOND);
     rules.kinds = MESSAGES.to_vec();
     rules.faults = 1;
     rules.horizon = 3 * SECOND;

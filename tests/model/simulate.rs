@@ -94,6 +94,7 @@ enum Deed {
     Resume(usize),
     LetThrough(usize),
     Plain,
+    Person,
     Fault,
 }
 
@@ -107,6 +108,7 @@ impl Simulation {
     pub fn new(seed: u64, mode: Mode, replaced: Replaced) -> Self {
         let mut rules = scenarios::rules("simulated", RUNS);
         rules.replaced = replaced;
+        rules.deeds = scenarios::freeze_and_thaw(20 * SECOND);
         rules.horizon = Duration::MAX;
         rules.faults = u8::MAX;
         rules.promises = match mode {
@@ -114,6 +116,9 @@ impl Simulation {
                 Promise::OneLease,
                 Promise::EndsWithLease,
                 Promise::FenceGrows,
+                Promise::FreezeHolds,
+                Promise::SupersedeHolds,
+                Promise::OnceHolds,
             ],
             Mode::Lost => vec![Promise::EndsWithLease],
         };
@@ -133,6 +138,7 @@ impl Simulation {
             simulation.come_again(c);
         }
         simulation.plan(10 * SECOND, Deed::Plain);
+        simulation.plan(60 * SECOND, Deed::Person);
         simulation.plan(20 * SECOND, Deed::Fault);
         simulation
     }
@@ -167,6 +173,9 @@ impl Simulation {
         } else {
             Supersede::Nobody
         };
+        let is_once = setup.wish.limit == Limit::EXCLUSIVE && self.dice.one_in(6);
+        setup.wish.once_per = if is_once { 60 * SECOND } else { Duration::ZERO };
+        setup.starts_on_grant = !is_once;
         self.world.network.close(c);
         self.world.network.delays[c] = Delay::None;
         self.world.clients[c] = Rc::new(Client::new(c, setup));
@@ -292,6 +301,11 @@ impl Simulation {
                 }
                 return self.take(Step::Plain);
             }
+            Deed::Person => {
+                self.plan(600 * SECOND, Deed::Person);
+                let deed = self.dice.below(self.world.rules.deeds.len());
+                return self.take(Step::Deed(deed));
+            }
             Deed::Fault => {
                 self.plan(60 * SECOND, Deed::Fault);
                 return self.go_wrong();
@@ -351,7 +365,7 @@ impl Simulation {
         });
         let is_used = clients.iter().any(|client| client.has_command)
             || matches!(self.world.plain, Plain::Holds(_));
-        if is_used || !waits {
+        if is_used || !waits || self.world.facts.is_frozen(self.world.server_ms()) {
             self.idle_since = None;
             return;
         }

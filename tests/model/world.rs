@@ -378,6 +378,11 @@ impl World {
         (START_MS + self.nodes[node].clock_ahead) * 1000 + since + fast + later
     }
 
+    /// The clock of the primary, in milliseconds since 1970.
+    pub fn server_ms(&self) -> i64 {
+        self.clock_us(self.network.primary) / 1000
+    }
+
     /// A number for the state: the same for two that can't be told apart.
     pub fn digest(&self) -> u128 {
         let mut hasher = Digester::new();
@@ -734,6 +739,7 @@ impl World {
             Step::FailOver(to, at) => self.fail_over(to, at),
             Step::ServeUnconfirmed(c) => self.serve(c, NOBODY)?,
         }
+        let now_ms = self.server_ms();
         let Self {
             facts,
             clients,
@@ -742,7 +748,7 @@ impl World {
             now,
             ..
         } = self;
-        facts.look(clients, *plain, *now, &rules.promises)
+        facts.look(clients, *plain, (*now, now_ms), &rules.promises)
     }
 
     fn receive(&mut self, c: usize) {
@@ -816,10 +822,9 @@ impl World {
         self.facts.executed(
             &asked.call,
             &rules,
-            &before.data,
-            &after.data,
+            &self.clients,
+            (&before.data, &after.data),
             clock / 1000,
-            &rules.promises,
         )?;
         if let Some(stored) = &done.stored {
             self.notify_trackers(node, &before.data, &stored.data, c);
