@@ -242,8 +242,8 @@ pub enum SyncReplicas {
 pub struct SyncOptions {
     /// Replicas that must have the lock before it counts
     ///
-    /// The command starts, and a renewal counts, only when so many replicas have confirmed it: a failover to one of
-    /// them knows of the lock. all: every replica that could follow the primary, by the list of the sentinels or the cluster, and at
+    /// A grant, a renewal or an extension counts only when so many replicas have confirmed it, so that a failover to
+    /// one of them doesn't lose the lock. all: every replica that could follow the primary, by the list of the sentinels or the cluster, and at
     /// least one. With a number smaller than that a lost lock is less likely, never impossible. 0: none.
     #[arg(long, value_name = "all|N", value_parser = sync, help_heading = "When it goes wrong", hide_short_help = true)]
     pub sync: Option<SyncReplicas>,
@@ -268,8 +268,8 @@ fn sync(text: &str) -> Result<SyncReplicas, String> {
 pub struct AcquireOptions {
     /// Expiry of a dead holder's lock
     ///
-    /// The lease: it is renewed in the background, and if the holder dies, the lock expires within this time. At least
-    /// 1s.
+    /// The lease: while it is renewed in the background the lock stays held, and if the holder dies, it expires within
+    /// this time. At least 1s.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl, help_heading = "When it goes wrong")]
     pub ttl: Duration,
 
@@ -335,7 +335,7 @@ pub struct AcquireOptions {
 
     /// How far apart the clocks of the Redis hosts may be
     ///
-    /// The lease ends this much sooner, so that COMMAND is dead even if a Redis host whose clock is ahead takes over;
+    /// The lease ends this much sooner, so that what runs under it is dead even if a Redis host whose clock is ahead takes over;
     /// at most a third of the TTL. [default: 500ms with redis-sentinel:// and redis-cluster:// URLs, otherwise 0]
     #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "When it goes wrong", hide_short_help = true)]
     pub clock_skew: Option<Duration>,
@@ -375,7 +375,7 @@ Examples:
   redlock run -w 10m -E 0 nightly -- ./backup   skip it after 10 minutes
   redlock run --slots 3 -t 1h report -c 'make report >report.log'
 
-Each option can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env."
+Each option marked [env: …] can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env."
 )]
 pub struct Run {
     /// Lock name; several are acquired in one global order
@@ -678,7 +678,7 @@ pub struct Stop {
 /// Without a NAME: all locks with the prefix. The oldest hold comes first. Times are local, with the zone.
 #[derive(Debug, Args)]
 pub struct History {
-    /// Lock names, or patterns: * is any text, ? any character [default: all]
+    /// Lock names, or patterns: * is any text, ? one character [default: all]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
@@ -822,9 +822,20 @@ pub fn documented() -> clap::Command {
         .get_subcommands()
         .map(|command| command.get_name().to_owned())
         .collect();
+    let of_connection = |argument: Arg| match argument.get_help_heading() {
+        Some(CONNECTION) => explained(argument),
+        _ => argument,
+    };
+    let all = all.mut_args(of_connection);
     names.into_iter().enumerate().fold(all, |all, (at, name)| {
         all.mut_subcommand(name, |command| in_groups(&command).display_order(at))
     })
+}
+
+/// An option with its help where that isn't short, too: manuals leave out what `-h` leaves out.
+fn explained(argument: Arg) -> Arg {
+    let help = argument.get_help().cloned().unwrap_or_default();
+    argument.long_help(help)
 }
 
 /// A command with its options in groups.
@@ -842,7 +853,8 @@ fn in_groups(command: &clap::Command) -> clap::Command {
                 .clone()
                 .help_heading("For people")
                 .display_order(999),
-            (Some("help" | "quiet" | "verbose") | None, _) | (_, Some(CONNECTION)) => continue,
+            (Some("help" | "quiet" | "verbose") | None, _) => continue,
+            (_, Some(CONNECTION)) => explained(argument.clone()),
             (Some(option), _) if has_settings => {
                 let Some(variable) = variable(option) else {
                     continue;

@@ -96,8 +96,8 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
         return Ok(Exit::StaleFence);
     }
     if ours > seen {
-        // One write over the old number, which is no longer unless it was written by hand: one that
-        // dies here leaves one of the two.
+        // A single write over the old number, which has no more digits unless somebody wrote it by hand: a process
+        // that dies here leaves the old number or the new one.
         let text = format!("{ours}\n");
         locked
             .write_all_at(text.as_bytes(), 0)
@@ -115,9 +115,9 @@ fn from_environment() -> Result<u64> {
     let text = environment::fence();
     let why = match text.parse() {
         Ok(number) => return Ok(number),
-        Err(_) if text.is_empty() => "no fencing number: $REDLOCK_FENCE is not set".to_owned(),
+        Err(_) if text.is_empty() => "no fence: $REDLOCK_FENCE is not set".to_owned(),
         Err(_) if text.contains(' ') => {
-            "no fencing number: $REDLOCK_FENCE holds several numbers; name one".to_owned()
+            "no fence: $REDLOCK_FENCE holds several numbers; name one".to_owned()
         }
         Err(_) => format!("$REDLOCK_FENCE is not a number: {text:?}"),
     };

@@ -1,5 +1,5 @@
-//! Settings that stand in for options of `run`, `acquire` and `wait` that weren't typed: each option has
-//! its variable there, by its name.
+//! Settings that stand in for options that weren't typed: each option of the commands in `WITH_SETTINGS` has its
+//! variable, by its name, except those in `WITHOUT_VARIABLE`.
 //!
 //! They are added to the words of the command line, before clap reads them, so that a value means the
 //! same wherever it stands. What was typed wins, and with it what it excludes: `--no-wait` over

@@ -189,6 +189,10 @@ fn the_man_pages_are_good_roff() {
         assert!(shown.stdout.lines().count() > 20, "{shown:?}");
         let wide = |line: &&str| line.chars().count() > 80;
         assert_eq!(shown.stdout.lines().find(wide), None, "{:?}", entry.path());
+        let source = fs::read_to_string(entry.path()).unwrap();
+        let items = source.split("\n.TP\n").skip(1);
+        let mut unexplained = items.filter(|item| item.lines().nth(1).is_none_or(str::is_empty));
+        assert_eq!(unexplained.next(), None, "{:?}", entry.path());
     }
 }
 

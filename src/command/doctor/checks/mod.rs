@@ -116,13 +116,14 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A size in the unit that fits: `900 bytes`, `1.5 MB`.
+/// A size in the unit that fits: `900 bytes`, `15 kB`, `1.5 MB`.
 fn size(bytes: u64) -> String {
     #[allow(clippy::cast_precision_loss)] // One digit is shown.
     let bytes_f = bytes as f64;
     match bytes {
         0..10_000 => format!("{bytes} bytes"),
-        10_000..1_000_000_000 => format!("{:.1} MB", bytes_f / 1e6),
+        10_000..1_000_000 => format!("{:.0} kB", bytes_f / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes_f / 1e6),
         _ => format!("{:.1} GB", bytes_f / 1e9),
     }
 }
