@@ -1,13 +1,13 @@
 # make demo     set this machine up and run a real job under a lock
 # make test     set this machine up and pass all tests, which leave nothing behind
-# make sweep    have each system call of a run fail, one after the other: half an hour
+# make sweep    have each system call of a run fail, one after the other
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
 # make dist     packages of the release binary, in dist/: tarball, .deb, image, checksums
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
-# make model    all states of the protocol in small, with what is made wrong on purpose: about an hour; ONLY="a freeze"
+# make model    the states of the protocol in small, up to STATES of each scenario, and what is made wrong on purpose; ONLY="a freeze"
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone

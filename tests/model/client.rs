@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::digest::{Known, digest_of_debug};
+use super::digest::{Cached, digest_of_debug};
 use super::network::{Asked, Incoming, Network, Request};
 
 use crate::clock::Moment;
@@ -110,7 +110,7 @@ pub struct Client {
     check_due: Option<Moment>,
     checks: Pace,
     grant: Option<Duration>,
-    digest: Known,
+    digest: Cached,
 }
 
 impl Client {
@@ -128,7 +128,7 @@ impl Client {
             check_due: None,
             checks: Pace::default(),
             grant: None,
-            digest: Known::default(),
+            digest: Cached::default(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! A number of 128 bits for a part of a state: the same for what is the same. Of two parts that differ it would
-//! be the same by chance once in more states than can be visited.
+//! Hashes of 128 bits of states and their parts. Two that differ have the same one by chance less than once in
+//! 10^18 searches of 10^10 states.
 
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
@@ -44,31 +44,31 @@ pub fn digest_of(what: &impl Hash) -> u128 {
     digester.digest()
 }
 
-/// Of what tells by `Debug` all that it has.
+/// For types whose `Debug` output shows every field.
 pub fn digest_of_debug(what: &impl fmt::Debug) -> u128 {
     let mut digester = Digester::new();
     write!(digester, "{what:?}").expect("memory takes it");
     digester.digest()
 }
 
-/// The digest of what this is a part of, once it was wanted. It counts for nothing itself.
+/// The digest of the value that contains it, once it was computed; no part of that digest itself.
 #[derive(Clone, Default)]
-pub struct Known(Cell<Option<u128>>);
+pub struct Cached(Cell<Option<u128>>);
 
-impl Known {
+impl Cached {
     pub fn get_or(&self, compute: impl FnOnce() -> u128) -> u128 {
         let digest = self.0.get().unwrap_or_else(compute);
         self.0.set(Some(digest));
         digest
     }
 
-    /// What it is a part of is about to change.
+    /// The value is about to change.
     pub fn forget(&self) {
         self.0.set(None);
     }
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for Cached {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Visits all that can happen, each state once.
+//! Visits the states that can be reached, each once.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,25 +7,25 @@ use super::promises::Broken;
 use super::world::{Step, World};
 
 /// The steps from the start to a state.
-pub type Way = Vec<Step>;
+pub type Path = Vec<Step>;
 
 /// What was found.
 pub struct Explored {
     pub states: usize,
-    /// The most steps from the start.
+    /// The most steps on a path that was followed from the start.
     pub depth: usize,
     pub transitions: usize,
     /// All states within the rules were visited.
     pub is_exhausted: bool,
     /// The promise that was broken, and how.
-    pub broken: Option<(Broken, Way)>,
+    pub broken: Option<(Broken, Path)>,
 }
 
-/// Digests are random already.
+/// Passes digests through: they are hashes already.
 #[derive(Default)]
-struct Digest(u64);
+struct Unhashed(u64);
 
-impl Hasher for Digest {
+impl Hasher for Unhashed {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -42,21 +42,21 @@ impl Hasher for Digest {
 /// Which state is visited next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One of the nearest, so that the first way to a broken promise is a short one.
-    Nearest,
-    /// The one found last, where many wait: one after the other has most in common, which is quick and takes
-    /// little memory.
-    Found,
+    /// One of the nearest to the start, so that the first path to a broken promise is a short one.
+    BreadthFirst,
+    /// The state found last, once the frontier has more than [`FRONTIER`] states: successive states share most of
+    /// their data, which saves time and memory.
+    DepthFirst,
 }
 
-/// How many states are many.
-const MANY: usize = 2_000;
+/// From how many states on that are found, but not visited, the search goes into depth.
+const FRONTIER: usize = 2_000;
 
 /// Visits at most so many states.
 pub fn explore(start: World, most: usize, order: Order) -> Explored {
-    let mut seen: HashSet<u128, BuildHasherDefault<Digest>> = HashSet::default();
+    let mut seen: HashSet<u128, BuildHasherDefault<Unhashed>> = HashSet::default();
     seen.insert(start.digest());
-    let mut ways = vec![(0, 0)];
+    let mut origins = vec![(0, 0)];
     let mut frontier = VecDeque::from([(0_u32, 0_usize, start.clone())]);
     let mut explored = Explored {
         states: 1,
@@ -66,7 +66,7 @@ pub fn explore(start: World, most: usize, order: Order) -> Explored {
         broken: None,
     };
     loop {
-        let next = if order == Order::Found && frontier.len() > MANY {
+        let next = if order == Order::DepthFirst && frontier.len() > FRONTIER {
             frontier.pop_back()
         } else {
             frontier.pop_front()
@@ -80,9 +80,9 @@ pub fn explore(start: World, most: usize, order: Order) -> Explored {
             let next = match next {
                 Ok(next) => next,
                 Err(broken) => {
-                    let mut way = way_to(&ways, at, start);
-                    way.push(step);
-                    explored.broken = Some((broken, way));
+                    let mut path = path_to(&origins, at, start);
+                    path.push(step);
+                    explored.broken = Some((broken, path));
                     return explored;
                 }
             };
@@ -94,8 +94,8 @@ pub fn explore(start: World, most: usize, order: Order) -> Explored {
                 explored.is_exhausted = false;
                 return explored;
             }
-            let number = u32::try_from(ways.len()).expect("states that fit into memory");
-            ways.push((at, u8::try_from(n).expect("few steps")));
+            let number = u32::try_from(origins.len()).expect("states that fit into memory");
+            origins.push((at, u8::try_from(n).expect("few steps")));
             frontier.push_back((number, depth + 1, next));
         }
     }
@@ -135,10 +135,10 @@ fn successors(world: &World) -> Vec<Successor> {
 
 /// The steps to the state with this number: of each state it is known from which one it was found, and as which
 /// of the states that can follow that one.
-fn way_to(ways: &[(u32, u8)], mut at: u32, mut world: World) -> Way {
+fn path_to(origins: &[(u32, u8)], mut at: u32, mut world: World) -> Path {
     let mut turns = Vec::new();
     while at != 0 {
-        let (from, turn) = ways[at as usize];
+        let (from, turn) = origins[at as usize];
         turns.push(turn);
         at = from;
     }
@@ -150,10 +150,10 @@ fn way_to(ways: &[(u32, u8)], mut at: u32, mut world: World) -> Way {
     turns.into_iter().rev().map(follow).collect()
 }
 
-/// A way as a person reads it: when, what.
-pub fn told(mut world: World, way: &[Step]) -> String {
+/// A path as a person reads it: when, what.
+pub fn told(mut world: World, path: &[Step]) -> String {
     let mut lines = Vec::new();
-    for step in way {
+    for step in path {
         let at = world.now.as_millis();
         let what = match step {
             Step::Deed(n) => world.rules.deeds[*n].name.to_owned(),

@@ -1,13 +1,13 @@
-//! A way to a state as a picture: when each command runs, and until when its lease lasts.
+//! A path to a state as a picture: when each command runs, and until when its lease lasts.
 
-use super::explore::Way;
+use super::explore::Path;
 use super::world::{BOOT, World};
 
 /// What one character stands for, in milliseconds.
 const SCALE: u128 = 100;
 
 /// A line each run: `#` its command runs under its lease, `!` it runs after that, `·` a lease without a command.
-pub fn picture(mut world: World, way: &Way) -> String {
+pub fn picture(mut world: World, path: &Path) -> String {
     let runs = world.clients.len();
     let mut lines = vec![String::new(); runs];
     let draw = |world: &World, lines: &mut Vec<String>, until: u128| {
@@ -25,7 +25,7 @@ pub fn picture(mut world: World, way: &Way) -> String {
             }
         }
     };
-    for step in way {
+    for step in path {
         let mut next = world.clone();
         let _ = next.apply(*step);
         draw(&world, &mut lines, next.now.as_millis());

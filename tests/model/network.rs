@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use redis::Value;
 
-use super::digest::{Known, digest_of, digest_of_debug};
+use super::digest::{Cached, digest_of, digest_of_debug};
 use crate::lock::connection::Call;
 
 /// A call of a script.
@@ -60,7 +60,7 @@ pub struct Link {
     pub tracks: bool,
     /// Its client's host is gone without a word: the server doesn't know.
     pub is_abandoned: bool,
-    digest: Known,
+    digest: Cached,
 }
 
 impl Link {
@@ -72,7 +72,7 @@ impl Link {
             listens: false,
             tracks: false,
             is_abandoned: false,
-            digest: Known::default(),
+            digest: Cached::default(),
         }
     }
 

@@ -27,7 +27,7 @@ pub enum Promise {
     FreezeHolds,
     /// Who was superseded in the queue doesn't run.
     SupersedeHolds,
-    /// After a success no run is started that it does for.
+    /// After a success no run starts whose `--once-per` covers it.
     OnceHolds,
     /// A free lock that is waited for is granted within a time.
     Served(Duration),
@@ -69,7 +69,7 @@ pub struct Facts {
     /// Their fences.
     fences: Vec<u64>,
     superseded: Vec<bool>,
-    /// Who has superseded others: it does so once, and not when it comes back into the queue.
+    /// Which clients have superseded others: each does once, when it first enters the queue.
     has_superseded: Vec<bool>,
     /// When a run last succeeded that held the lock, by the server's clock.
     succeeded_at: Option<i64>,
@@ -222,9 +222,9 @@ impl Facts {
                 }
                 let since = self.succeeded_at.map(|at| u64::try_from(now_ms - at));
                 let once = client.setup.wish.once_per;
-                let does_for_it = since
+                let covers = since
                     .is_some_and(|since| since.is_ok_and(|ms| Duration::from_millis(ms) < once));
-                if asked(Promise::OnceHolds) && does_for_it {
+                if asked(Promise::OnceHolds) && covers {
                     return Err(Broken::new(
                         Promise::OnceHolds,
                         format!("run {c} starts after a success"),
@@ -339,7 +339,7 @@ impl Facts {
 
 /// A field of a hash; empty where there is none.
 fn field(data: &Data, key: &[u8], field: &[u8]) -> String {
-    // Looked at when nothing that is wanted has an expiry near.
+    // Read as of time 0, so that no key counts as expired.
     let entry = data.get(0, key).map(|entry| &*entry.content);
     match entry {
         Some(Content::Hash(fields)) => fields.get(field).map_or(String::new(), |value| {

@@ -1,4 +1,4 @@
-//! Who there is, and what may go wrong: each is visited in full, up to its horizon and its number of faults.
+//! The scenarios: which clients there are, which faults may happen and how many of them, and for how long.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -100,7 +100,7 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
     }
 }
 
-/// A visit of all states of a scenario, or of the first `most`.
+/// A visit of the states of a scenario, up to a number of them.
 struct Visit {
     start: World,
     explored: Explored,
@@ -140,11 +140,11 @@ fn visit(rules: Rules, most: usize, order: Order) -> Visit {
 impl Visit {
     /// What was broken, and the steps to it.
     fn told(&self) -> String {
-        let Some((broken, way)) = &self.explored.broken else {
+        let Some((broken, path)) = &self.explored.broken else {
             return format!("{}: nothing broken", self.line);
         };
-        let told = told(self.start.clone(), way);
-        format!("{}\n{broken}, in {} steps:\n{told}", self.line, way.len())
+        let told = told(self.start.clone(), path);
+        format!("{}\n{broken}, in {} steps:\n{told}", self.line, path.len())
     }
 }
 
@@ -413,7 +413,7 @@ fn failover_and_more() -> Rules {
     rules
 }
 
-/// All that has to hold, in the sizes that are visited in full.
+/// All scenarios in which the promises have to hold, the small ones first.
 fn all() -> Vec<Rules> {
     vec![
         handed_on(),
@@ -631,7 +631,7 @@ fn stopped() -> Rules {
 pub fn check(replaced: &Replaced) -> Result<(), String> {
     for mut rules in all() {
         rules.replaced.clone_from(replaced);
-        let explored = explore(World::new(&Rc::new(rules)), 400, Order::Nearest);
+        let explored = explore(World::new(&Rc::new(rules)), 400, Order::BreadthFirst);
         if let Some((broken, _)) = explored.broken {
             return Err(broken.to_string());
         }
@@ -660,9 +660,9 @@ fn the_promises_hold_in_each_state_that_is_visited() {
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
     let visits = chosen.map(|rules| match asked {
-        Some(most) => visit(rules, most, Order::Found),
+        Some(most) => visit(rules, most, Order::DepthFirst),
         // In little time: what is near the start.
-        None => visit(rules, 500, Order::Found),
+        None => visit(rules, 500, Order::DepthFirst),
     });
     let broken: Vec<String> = visits
         .filter(|visit| visit.explored.broken.is_some())
@@ -681,7 +681,7 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
     ] {
         let quiet = Rules { faults: 0, ..rules };
         let most = number("MODEL_STATES").unwrap_or(2_500);
-        let visit = visit(quiet, most, Order::Found);
+        let visit = visit(quiet, most, Order::DepthFirst);
         assert!(visit.explored.broken.is_none(), "{}", visit.told());
     }
 }
@@ -694,7 +694,7 @@ fn what_is_made_wrong_on_purpose_is_found() {
     let chosen = defects().into_iter();
     for defect in chosen.filter(|defect| defect.name.contains(&only)) {
         if is_whole || defect.is_near {
-            let visit = visit(defect.rules, most, Order::Nearest);
+            let visit = visit(defect.rules, most, Order::BreadthFirst);
             let broken = visit.explored.broken.as_ref();
             let found = broken.map(|(broken, _)| broken.promise);
             assert_eq!(
@@ -704,9 +704,9 @@ fn what_is_made_wrong_on_purpose_is_found() {
                 defect.name,
                 visit.told()
             );
-            let (broken, way) = broken.expect("it was found");
-            let line = format!("{}: found in {} steps: {broken}", defect.name, way.len());
-            let picture = picture(visit.start.clone(), way);
+            let (broken, path) = broken.expect("it was found");
+            let line = format!("{}: found in {} steps: {broken}", defect.name, path.len());
+            let picture = picture(visit.start.clone(), path);
             writeln!(std::io::stderr(), "  {line}\n{picture}").expect("stderr");
         }
     }
@@ -714,10 +714,10 @@ fn what_is_made_wrong_on_purpose_is_found() {
 
 #[test]
 fn a_command_whose_redlock_is_stopped_may_outlive_its_lease_and_then_has_the_smaller_fence() {
-    let visit = visit(stopped(), 20_000, Order::Nearest);
-    let (broken, way) = visit.explored.broken.as_ref().expect("two commands");
+    let visit = visit(stopped(), 20_000, Order::BreadthFirst);
+    let (broken, path) = visit.explored.broken.as_ref().expect("two commands");
     assert_eq!(broken.promise, Promise::OneCommand);
     assert!(broken.is_fenced, "{}", visit.told());
-    let picture = picture(visit.start.clone(), way);
+    let picture = picture(visit.start.clone(), path);
     writeln!(std::io::stderr(), "  {broken}, fenced\n{picture}").expect("stderr");
 }

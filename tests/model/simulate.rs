@@ -1,6 +1,6 @@
-//! Long runs in virtual time: holders and waiters that come and go for hours, while processes are killed,
-//! stopped and suspended, connections break, the server is slow, restarts, loses its data, and has its clock
-//! set. All of a run is drawn from its seed: the same seed does the same, to the byte.
+//! Long simulations in virtual time: holders and waiters that come and go for hours, while processes are killed and
+//! stopped, connections break, the server stalls, restarts, loses its data, and has its clock set. All of it is drawn
+//! from a seed: the same seed does the same, to the byte.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -50,7 +50,7 @@ impl Dice {
     }
 }
 
-/// What may happen in a run, besides the usual.
+/// What may happen, besides the usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing is lost, and no clock is set.
@@ -59,7 +59,7 @@ pub enum Mode {
     Lost,
 }
 
-/// How a run went.
+/// How a simulation went.
 #[derive(Debug, Default)]
 pub struct Simulated {
     pub steps: u64,
@@ -76,7 +76,7 @@ pub struct Simulation {
     world: World,
     dice: Dice,
     mode: Mode,
-    agenda: VecDeque<(Duration, Deed)>,
+    agenda: VecDeque<(Duration, Planned)>,
     /// How many runs there were.
     runs: usize,
     last: VecDeque<String>,
@@ -85,9 +85,9 @@ pub struct Simulation {
     idle_since: Option<Duration>,
 }
 
-/// What is to come at a time.
+/// What is to happen at a time.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum Planned {
     Start(usize),
     End(usize),
     Interrupt(usize),
@@ -137,17 +137,17 @@ impl Simulation {
         for c in 0..RUNS {
             simulation.come_again(c);
         }
-        simulation.plan(10 * SECOND, Deed::Plain);
-        simulation.plan(60 * SECOND, Deed::Person);
-        simulation.plan(20 * SECOND, Deed::Fault);
+        simulation.plan(10 * SECOND, Planned::Plain);
+        simulation.plan(60 * SECOND, Planned::Person);
+        simulation.plan(20 * SECOND, Planned::Fault);
         simulation
     }
 
     /// Plans something for some time from now.
-    fn plan(&mut self, within: Duration, deed: Deed) {
+    fn plan(&mut self, within: Duration, planned: Planned) {
         let at = self.world.now + self.dice.time(within);
         let place = self.agenda.partition_point(|(other, _)| *other <= at);
-        self.agenda.insert(place, (at, deed));
+        self.agenda.insert(place, (at, planned));
     }
 
     /// A run that is over is followed by another one, with other options.
@@ -180,7 +180,7 @@ impl Simulation {
         self.world.network.delays[c] = Delay::None;
         self.world.clients[c] = Rc::new(Client::new(c, setup));
         self.world.facts.begins_again(c);
-        self.plan(30 * SECOND, Deed::Start(c));
+        self.plan(30 * SECOND, Planned::Start(c));
     }
 
     /// Lets so many minutes pass.
@@ -202,8 +202,8 @@ impl Simulation {
     fn go_on(&mut self) -> Result<(), Broken> {
         let now = self.world.now;
         if self.agenda.front().is_some_and(|(at, _)| *at <= now) {
-            let (_, deed) = self.agenda.pop_front().expect("a deed");
-            return self.act(deed);
+            let (_, planned) = self.agenda.pop_front().expect("something");
+            return self.act(planned);
         }
         let ready: Vec<Step> = self
             .world
@@ -243,13 +243,13 @@ impl Simulation {
                 self.done.holds += 1;
                 let fence = self.world.clients[c].fence;
                 fence.hash(&mut self.hasher);
-                self.plan(60 * SECOND, Deed::End(c));
+                self.plan(60 * SECOND, Planned::End(c));
             }
             let is_over = matches!(self.world.clients[c].stage, Stage::Over | Stage::Dead);
             let is_planned = self
                 .agenda
                 .iter()
-                .any(|(_, deed)| matches!(deed, Deed::Start(of) if *of == c));
+                .any(|(_, planned)| matches!(planned, Planned::Start(of) if *of == c));
             if is_over && !is_planned && !self.world.clients[c].has_command {
                 self.come_again(c);
             }
@@ -263,51 +263,51 @@ impl Simulation {
         clients.map(|client| client.has_command).collect()
     }
 
-    fn act(&mut self, deed: Deed) -> Result<(), Broken> {
-        match deed {
-            Deed::Start(c) => {
+    fn act(&mut self, planned: Planned) -> Result<(), Broken> {
+        match planned {
+            Planned::Start(c) => {
                 if let Stage::New = self.world.clients[c].stage {
                     if self.dice.one_in(4) {
-                        self.plan(40 * SECOND, Deed::Interrupt(c));
+                        self.plan(40 * SECOND, Planned::Interrupt(c));
                     }
                     return self.take(Step::Start(c));
                 }
             }
-            Deed::End(c) => {
+            Planned::End(c) => {
                 if self.world.clients[c].has_command {
                     return self.take(Step::CommandEnds(c));
                 }
             }
-            Deed::Interrupt(c) => {
+            Planned::Interrupt(c) => {
                 if self.world.clients[c].is_active() && self.world.clients[c].waits() {
                     return self.take(Step::Interrupt(c));
                 }
             }
-            Deed::Resume(c) => {
+            Planned::Resume(c) => {
                 if self.world.clients[c].is_stopped {
                     return self.take(Step::Resume(c));
                 }
             }
-            Deed::LetThrough(c) => {
+            Planned::LetThrough(c) => {
                 if self.world.network.delays[c] != Delay::None {
                     return self.take(Step::LetThrough(c));
                 }
             }
-            Deed::Plain => {
+            Planned::Plain => {
                 let holds = matches!(self.world.plain, Plain::Holds(_));
-                self.plan(if holds { 60 } else { 3 } * SECOND, Deed::Plain);
+                self.plan(if holds { 60 } else { 3 } * SECOND, Planned::Plain);
                 if self.world.plain == Plain::Over {
                     self.world.plain = Plain::New;
                 }
                 return self.take(Step::Plain);
             }
-            Deed::Person => {
-                self.plan(600 * SECOND, Deed::Person);
+            Planned::Person => {
+                self.plan(600 * SECOND, Planned::Person);
                 let deed = self.dice.below(self.world.rules.deeds.len());
                 return self.take(Step::Deed(deed));
             }
-            Deed::Fault => {
-                self.plan(60 * SECOND, Deed::Fault);
+            Planned::Fault => {
+                self.plan(60 * SECOND, Planned::Fault);
                 return self.go_wrong();
             }
         }
@@ -326,7 +326,7 @@ impl Simulation {
             0 | 1 if is_active => self.take(Step::Kill(c)),
             2 if is_active => self.take(Step::Vanish(c)),
             3 | 4 if is_active => {
-                self.plan(60 * SECOND, Deed::Resume(c));
+                self.plan(60 * SECOND, Planned::Resume(c));
                 self.take(Step::Stop(c))
             }
             5 | 6 if has_link => self.take(Step::LoseRequest(c)),
@@ -334,13 +334,13 @@ impl Simulation {
             8 if is_asking => self.take(Step::Repeat(c)),
             9 | 10 if is_active => {
                 let delay = self.dice.pick(&[Delay::Answers, Delay::All]);
-                self.plan(20 * SECOND, Deed::LetThrough(c));
+                self.plan(20 * SECOND, Planned::LetThrough(c));
                 self.take(Step::HoldUp(c, delay))
             }
             // The server stands still: for all.
             11 | 12 => {
                 for c in 0..RUNS {
-                    self.plan(5 * SECOND, Deed::LetThrough(c));
+                    self.plan(5 * SECOND, Planned::LetThrough(c));
                     self.take(Step::HoldUp(c, Delay::All))?;
                 }
                 Ok(())
@@ -383,7 +383,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_simulated_day_keeps_the_promises_and_a_seed_replays_to_the_byte() {
+fn simulations_keep_the_promises_and_a_seed_replays_to_the_byte() {
     let first = number("SIMULATE_SEED").unwrap_or(1);
     let seeds = number("SIMULATE_SEEDS").unwrap_or(2);
     let minutes = u32::try_from(number("SIMULATE_MINUTES").unwrap_or(10)).expect("a few");

@@ -108,20 +108,20 @@ pub struct Rules {
     pub nodes: Vec<i64>,
     pub sync: Sync,
     pub kinds: Vec<Kind>,
-    /// How many of the runs may be hit by them.
+    /// Only so many of the runs, the first ones, may be hit by them.
     pub victims: usize,
     /// How many faults at most.
     pub faults: u8,
-    /// For how long.
+    /// How much virtual time a history covers.
     pub horizon: Duration,
     pub promises: Vec<Promise>,
     pub replaced: Replaced,
     pub interpreter: Interpreter,
-    /// What came of calls before, by what it depends on.
+    /// What came of calls, by a digest of the data, the moment and the call.
     pub executed: RefCell<HashMap<u128, Rc<Executed>>>,
 }
 
-/// How many of them are kept.
+/// From how many on they are forgotten.
 const KEPT: usize = 100_000;
 
 /// What comes of a call.
