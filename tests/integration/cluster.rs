@@ -202,6 +202,24 @@ fn a_migration_of_the_slot_that_takes_longer_than_the_ttl_loses_neither_the_lock
 }
 
 #[test]
+fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_confirm() {
+    let cluster = Cluster::start(&[0]);
+    let slot = cluster.slot(KEY);
+    let options = ["--ttl", "3s", "-k", "500ms", "-q"];
+    let confirmed = job(&cluster, "a", &[&options[..], &["--sync", "1"]].concat()).ready();
+    let run = cluster.redlock(&[&["run"], &options[..], &["b"]].concat());
+    let mut other = Job::start("b", cluster.home.path(), run).ready();
+    // Each has a part of its keys on both nodes from now on, so that only the lock itself can be renewed.
+    cluster.begin_to_move(&slot, 0, 1);
+    let states = ["a", "b"].map(|name| format!("{{redlock}}:{{redlock}}:{name}:state"));
+    cluster.move_keys(&states.each_ref().map(String::as_str), 0, 1);
+    confirmed.finish().assert_code(79);
+    assert!(!other.run.has_ended(), "its lock was lost");
+    cluster.move_slot(&slot, 0, 1, |_| {});
+    other.end();
+}
+
+#[test]
 fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_nor_a_turn() {
     let cluster = Cluster::start(&[0]);
     let slot = cluster.slot(KEY);

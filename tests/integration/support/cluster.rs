@@ -134,32 +134,43 @@ impl Cluster {
     /// `between` after each part, with the number of keys moved so far.
     #[track_caller]
     pub fn move_slot(&self, slot: &str, from: usize, to: usize, mut between: impl FnMut(usize)) {
-        let set = |node: usize, state: &str, other: usize| {
-            let words = ["CLUSTER", "SETSLOT", slot, state, &self.id(other)];
-            assert_eq!(self.nodes[node].cli(&words), "OK");
-        };
-        set(to, "IMPORTING", from);
-        set(from, "MIGRATING", to);
-        let (source, port) = (&self.nodes[from], self.nodes[to].port.to_string());
+        self.begin_to_move(slot, from, to);
         let mut moved = 0;
         loop {
-            let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", slot, "100"]);
+            let keys = self.nodes[from].cli(&["CLUSTER", "GETKEYSINSLOT", slot, "100"]);
             let keys: Vec<&str> = keys.lines().filter(|key| !key.is_empty()).collect();
             if keys.is_empty() {
                 break;
             }
-            let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            let answer = source.cli(&[&migrate[..], &keys].concat());
-            // They may have expired meanwhile.
-            assert!(matches!(&*answer, "OK" | "NOKEY"), "{answer}");
+            self.move_keys(&keys, from, to);
             moved += keys.len();
             between(moved);
         }
-        set(to, "NODE", to);
-        set(from, "NODE", to);
-        for other in (0..3).filter(|other| ![from, to].contains(other)) {
-            set(other, "NODE", to);
+        let rest = (0..3).filter(|other| ![from, to].contains(other));
+        for node in [to, from].into_iter().chain(rest) {
+            self.set_slot(node, slot, "NODE", to);
         }
+    }
+
+    /// Tells both nodes that a slot is going to be moved.
+    pub fn begin_to_move(&self, slot: &str, from: usize, to: usize) {
+        self.set_slot(to, slot, "IMPORTING", from);
+        self.set_slot(from, slot, "MIGRATING", to);
+    }
+
+    fn set_slot(&self, node: usize, slot: &str, state: &str, other: usize) {
+        let words = ["CLUSTER", "SETSLOT", slot, state, &self.id(other)];
+        assert_eq!(self.nodes[node].cli(&words), "OK");
+    }
+
+    /// Moves some of the keys of a slot that is being moved.
+    #[track_caller]
+    pub fn move_keys(&self, keys: &[&str], from: usize, to: usize) {
+        let port = self.nodes[to].port.to_string();
+        let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        let answer = self.nodes[from].cli(&[&migrate[..], keys].concat());
+        // They may have expired meanwhile.
+        assert!(matches!(&*answer, "OK" | "NOKEY"), "{answer}");
     }
 }
 
