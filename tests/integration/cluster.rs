@@ -220,6 +220,41 @@ fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_
 }
 
 #[test]
+fn a_release_waits_for_the_end_of_a_migration_and_gives_up_after_a_while() {
+    let cluster = Cluster::start(&[]);
+    let slot = cluster.slot(KEY);
+    let (from, to) = (cluster.owner(&slot), 2);
+    assert_ne!(from, to);
+    let start = |name: &str| {
+        let run = cluster.redlock(&["run", "--ttl", "60s", name]);
+        Job::start(name, cluster.home.path(), run).ready()
+    };
+    let (mut released, mut kept) = (start("a"), start("b"));
+    cluster.begin_to_move(&slot, from, to);
+    let states = ["a", "b"].map(|name| format!("{{redlock}}:{{redlock}}:{name}:state"));
+    cluster.move_keys(&states.each_ref().map(String::as_str), from, to);
+    kept.let_go();
+    let end = kept.finish();
+    end.assert_code(0)
+        .assert_says("could not release lock \"b\"");
+    let rejected = || {
+        let stats = cluster.nodes[from].info("commandstats", "cmdstat_evalsha");
+        let mut stats = stats.split(',');
+        let stat = stats.find_map(|stat| stat.strip_prefix("rejected_calls="));
+        stat.expect("Redis 6.2 and later has it")
+            .parse::<u64>()
+            .unwrap()
+    };
+    let before = rejected();
+    released.let_go();
+    wait_until("it has tried for a while", || rejected() > before + 5);
+    cluster.move_slot(&slot, from, to, |_| {});
+    released.finish().assert_code(0).assert_silent();
+    let exist = ["EXISTS", "{redlock}:a", "{redlock}:b"];
+    assert_eq!(cluster.nodes[to].cli(&exist), "1");
+}
+
+#[test]
 fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_nor_a_turn() {
     let cluster = Cluster::start(&[0]);
     let slot = cluster.slot(KEY);

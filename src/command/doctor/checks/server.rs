@@ -386,6 +386,9 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
             ),
             Kept::Log => {
                 let fsync = match evidence.config.get("appendfsync") {
+                    Some(Ok(fsync)) if fsync == "everysec" => {
+                        " (appendfsync everysec): a crash may forget its last second".to_owned()
+                    }
                     Some(Ok(fsync)) => format!(" (appendfsync {fsync})"),
                     _ => String::new(),
                 };
@@ -434,19 +437,18 @@ pub(super) fn uptime(evidence: &Evidence, measure: Measure) -> Finding {
             return check.moot("not known");
         };
         let since = format_duration(up);
-        let finding = match kept(evidence, info) {
-            Kept::Log => check.ok(format!("{since}, with the locks from before")),
-            _ if up < measure.ttl => {
-                let left = format_duration(rounded_up(measure.ttl.saturating_sub(up)));
-                check.warn(
-                    format!("restarted {since} ago: it may have forgotten locks that last"),
-                    format!(
-                        "wait {left}; runs with --restart-grace {} wait by themselves",
-                        format_duration(measure.ttl)
-                    ),
-                )
-            }
-            _ => check.ok(since),
+        // That it keeps an append-only file now doesn't say that it had one when it started.
+        let finding = if up < measure.ttl {
+            let left = format_duration(rounded_up(measure.ttl.saturating_sub(up)));
+            check.warn(
+                format!("restarted {since} ago: it may have forgotten locks that last"),
+                format!(
+                    "wait {left}; runs with --restart-grace {} wait by themselves",
+                    format_duration(measure.ttl)
+                ),
+            )
+        } else {
+            check.ok(since)
         };
         finding.with("uptime_s", up.as_secs())
     })
