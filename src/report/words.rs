@@ -81,6 +81,12 @@ fn why(who: &Who) -> String {
     }
 }
 
+/// `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`.
+pub fn superseded(name: &Name, by: &Who) -> String {
+    let why = escaped(&why(by)).into_owned();
+    format!("lock \"{name}\": superseded by {}{why}", user_at_host(by))
+}
+
 /// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m 12s: ./deploy.sh (release-1.2)`; of a
 /// holder that no process renews for, when its lease ends.
 pub fn busy_line(name: &Name, busy: &Busy) -> String {

@@ -507,9 +507,7 @@ impl<'a> Attempt<'a> {
                 return Ok(Outcome::Acquired);
             }
             wait::End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
-            wait::End::Superseded(by) => {
-                Reason::Busy(format!("superseded by {}", report::user_at_host(&by)))
-            }
+            wait::End::Superseded(by) => Reason::Busy(report::superseded(name, &by)),
             wait::End::Removed(by) => Reason::Busy(format!(
                 "removed from the queue of lock \"{name}\" by {}",
                 report::user_at_host_with_reason(&by)

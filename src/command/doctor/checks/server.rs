@@ -437,8 +437,12 @@ pub(super) fn uptime(evidence: &Evidence, measure: Measure) -> Finding {
             return check.moot("not known");
         };
         let since = format_duration(up);
-        // That it keeps an append-only file now doesn't say that it had one when it started.
-        let finding = if up < measure.ttl {
+        // A file that it begins later is written anew, which counts as a rewrite.
+        let had_file = info.text("aof_last_rewrite_time_sec") == Some("-1")
+            && info.text("aof_rewrite_in_progress") == Some("0");
+        let finding = if matches!(kept(evidence, info), Kept::Log) && had_file {
+            check.ok(format!("{since}, with the locks from before"))
+        } else if up < measure.ttl {
             let left = format_duration(rounded_up(measure.ttl.saturating_sub(up)));
             check.warn(
                 format!("restarted {since} ago: it may have forgotten locks that last"),

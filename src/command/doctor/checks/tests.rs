@@ -197,8 +197,19 @@ fn what_info_says_is_judged() {
             append,
         ),
         (
-            // Its file may be younger than its start.
-            &["uptime_in_seconds:3"],
+            &[
+                "uptime_in_seconds:3",
+                "aof_last_rewrite_time_sec:-1",
+                "aof_rewrite_in_progress:0",
+            ],
+            "uptime",
+            Ok,
+            "with the locks from before",
+            "",
+        ),
+        (
+            // Its file is younger than its start.
+            &["uptime_in_seconds:3", "aof_last_rewrite_time_sec:0"],
             "uptime",
             Warn,
             "it may have forgotten locks",
