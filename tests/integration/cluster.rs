@@ -238,10 +238,11 @@ fn a_release_waits_for_the_end_of_a_migration_and_gives_up_after_a_while() {
     end.assert_code(0)
         .assert_says("could not release lock \"b\"");
     let rejected = || {
-        let stats = cluster.nodes[from].info("commandstats", "cmdstat_evalsha");
-        let mut stats = stats.split(',');
-        let stat = stats.find_map(|stat| stat.strip_prefix("rejected_calls="));
-        stat.expect("Redis 6.2 and later has it")
+        let counts = cluster.nodes[from].info("commandstats", "cmdstat_evalsha");
+        let mut counts = counts.split(',');
+        let rejected = counts.find_map(|count| count.strip_prefix("rejected_calls="));
+        rejected
+            .expect("Redis 6.2 and later has it")
             .parse::<u64>()
             .unwrap()
     };
