@@ -8,7 +8,8 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -33,8 +34,9 @@ const KILL_TIMEOUT: Duration = Duration::from_millis(200);
 /// Whether one was ever started.
 static WAS_USED: AtomicBool = AtomicBool::new(false);
 
-/// The process group of the last one that was started, while it runs; else 0.
-static RUNNING: AtomicI32 = AtomicI32::new(0);
+/// The process group of the last one that was started, while it runs; else 0. Locked while one starts, as it may
+/// have begun to work before its number is known.
+static RUNNING: Mutex<i32> = Mutex::new(0);
 
 /// Why there is no output.
 #[derive(Debug)]
@@ -71,9 +73,13 @@ pub fn of(script: &str, without: &[&str], until: Instant) -> Result<Vec<u8>, Fai
     sys::isolate(&mut command);
     // The kernel would throw its status away.
     let _kept = sys::KeptStatus::start();
-    let mut child = command.spawn()?;
+    let mut child = {
+        let mut running = running();
+        let child = command.spawn()?;
+        *running = child.id().cast_signed();
+        child
+    };
     let group = child.id().cast_signed();
-    RUNNING.store(group, Ordering::Relaxed);
     let output = match child.stdout.take() {
         Some(mut stdout) => collect(Pid::from_raw(group), &mut stdout, until),
         None => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
@@ -81,7 +87,12 @@ pub fn of(script: &str, without: &[&str], until: Instant) -> Result<Vec<u8>, Fai
     if output.is_err() {
         let _ = sys::kill(-group, sys::SIGKILL);
     }
-    let _ = RUNNING.compare_exchange(group, 0, Ordering::Relaxed, Ordering::Relaxed);
+    {
+        let mut running = running();
+        if *running == group {
+            *running = 0;
+        }
+    }
     let status = reap(&mut child);
     match (output, status) {
         (Ok(output), Some(status)) if status.success() => Ok(output),
@@ -151,9 +162,24 @@ fn reap(child: &mut Child) -> Option<ExitStatus> {
     }
 }
 
-/// Kills one that still runs, as nothing waits for it any more.
+fn running() -> MutexGuard<'static, i32> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills one that still runs, or is about to, as nothing waits for it any more.
 pub fn stop() {
-    let group = RUNNING.swap(0, Ordering::Relaxed);
+    let until = Instant::now() + KILL_TIMEOUT;
+    let mut running = loop {
+        match RUNNING.try_lock() {
+            Ok(running) => break running,
+            Err(TryLockError::Poisoned(running)) => break running.into_inner(),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(TryLockError::WouldBlock) => return,
+        }
+    };
+    let group = std::mem::take(&mut *running);
     if group != 0 {
         let _ = sys::kill(-group, sys::SIGKILL);
     }

@@ -319,8 +319,9 @@ fn several(job: &mut Job, dice: &mut Dice) -> String {
         .filter(|words| !words.contains("fence") && !words.contains("extend"));
     let words: Vec<&str> = words.map(String::as_str).collect();
     format!(
-        "exec redlock run -q --ttl {}ms -w {}s c a -- {}",
+        "exec redlock run -q --ttl {}ms -k {}ms -w {}s c a -- {}",
         job.ttl / MS,
+        job.kill_after / MS,
         job.patience / SECOND,
         words.join(" ")
     )
@@ -336,7 +337,8 @@ fn nested(job: &mut Job, dice: &mut Dice) -> String {
     let lasts = dice.between(1, 600);
     let ttl = job.ttl / MS;
     format!(
-        "exec redlock run -q --ttl {ttl}ms -w {wait}s {outer} -- beater --for {long} --do 0 nested 'redlock run -q --ttl {ttl}ms -w 2s {inner} -- beater --for {lasts}'",
+        "exec redlock run -q --ttl {ttl}ms -k {kill_after}ms -w {wait}s {outer} -- beater --for {long} --do 0 nested 'redlock run -q --ttl {ttl}ms -k {kill_after}ms -w 2s {inner} -- beater --for {lasts}'",
+        kill_after = job.kill_after / MS,
         wait = job.patience / SECOND,
         long = lasts + 20
     )

@@ -312,19 +312,26 @@ fn is_forced(history: &History, earlier: &Hold, span: Span) -> bool {
     });
     let is_unwatched = matches!(earlier.job.kind, Kind::Unkept | Kind::Plain);
     forces.into_iter().any(|deed| {
-        let soon = NOTICING + earlier.job.kill_after + SLACK;
+        let soon = NOTICING + earlier.job.kill_after.min(earlier.job.lease()) + SLACK;
         let around = Span::new(deed.span.from, deed.span.until + soon);
         let is_quiet = !history.troubled.iter().any(|span| span.meets(around));
         let is_hit = may_be_granted_by(history, earlier, deed.span.until);
-        let mut hits = earlier.job.hits.iter();
-        let is_cut_off = hits.any(|hit| hit.role == Role::Line && hit.span.meets(around));
+        let hits = || earlier.job.hits.iter().filter(|hit| hit.span.meets(around));
+        let is_cut_off = hits().any(|hit| hit.role == Role::Line);
+        // One that is stopped before its time to kill is over does so when it goes on.
+        let stops = hits()
+            .filter(|hit| hit.blow == Blow::Stopped && is_responsible(hit.role, earlier.job.kind));
+        let resumed = stops
+            .map(|hit| hit.span.until.saturating_add(RESUMING))
+            .max();
         // Nobody tells one without a keeper, but its lease ends as well.
         let within = if is_quiet && !is_cut_off && !is_unwatched {
             soon
         } else {
             soon.max(earlier.job.lease() + SLACK)
         };
-        is_hit && span.until <= deed.span.until + within
+        let until = deed.span.until + within;
+        is_hit && span.until <= until.max(resumed.unwrap_or(until))
     })
 }
 
