@@ -168,6 +168,9 @@ fn running() -> MutexGuard<'static, i32> {
 
 /// Kills one that still runs, or is about to, as nothing waits for it any more.
 pub fn stop() {
+    if !was_used() {
+        return;
+    }
     let until = Instant::now() + KILL_TIMEOUT;
     let mut running = loop {
         match RUNNING.try_lock() {
