@@ -324,13 +324,21 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
         assert_eq!(after(&[&["-q"], &options[..]].concat()), "");
     }
     let numbered = |number| {
-        let supersede = ["run", "--supersede", "--order", number, "b", "--", "true"];
-        outcome(&mut redis.redlock(&supersede))
+        let supersede = [
+            "run",
+            "--supersede",
+            "--reason",
+            "hotfix",
+            "--order",
+            number,
+        ];
+        outcome(&mut redis.redlock(&[&supersede[..], &["b", "--", "true"]].concat()))
     };
     numbered("7").assert_code(0).assert_silent();
     let old = numbered("6");
     old.assert_code(75)
-        .assert_says("redlock: lock \"b\": superseded by ");
+        .assert_says("redlock: lock \"b\": superseded by ")
+        .assert_says("(hotfix)");
     assert_eq!(old.stderr.lines().count(), 1);
     assert_eq!(ran(&redis), 1);
 }
