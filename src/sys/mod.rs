@@ -436,8 +436,13 @@ pub const WAKER: &CStr = c"redlock-waker";
 impl Waker {
     /// Forks it. It is first awaited that it isn't so, for that long: what is to be stopped may take a
     /// moment, or ignore it. Then it looks every 20 ms, and once more where it is so, as what continues several processes
-    /// may do that one after the other. It ends with this process at the latest.
-    pub fn start(patience: Duration, is_so: impl Fn() -> bool) -> io::Result<Self> {
+    /// may do that one after the other. It waits until this process is stopped, which it would be after that
+    /// otherwise, and ends with it at the latest.
+    pub fn start(
+        patience: Duration,
+        is_so: impl Fn() -> bool,
+        is_stopped: impl Fn() -> bool,
+    ) -> io::Result<Self> {
         const PAUSE: Duration = Duration::from_millis(20);
         let parent = Pid::this();
         let (woken, wakes) =
@@ -461,7 +466,7 @@ impl Waker {
                     let mut seen = 0;
                     while seen < 2 && Pid::parent() == parent {
                         std::thread::sleep(PAUSE);
-                        seen = if is_so() { seen + 1 } else { 0 };
+                        seen = if is_so() && is_stopped() { seen + 1 } else { 0 };
                     }
                     let _ = nix::unistd::write(&wakes, b"!");
                     let _ = kill(parent.as_raw(), libc::SIGCONT);
@@ -646,5 +651,36 @@ pub fn yield_cpu() {
             libc::SCHED_BATCH,
             &raw const parameters,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write, pipe};
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_waker_continues_this_process_only_once_it_is_stopped() {
+        let (mut looks, look) = pipe().unwrap();
+        let (answer, mut answers) = pipe().unwrap();
+        let is_stopped = || {
+            let mut answered = [0];
+            (&look).write_all(b"?").unwrap();
+            (&answer).read_exact(&mut answered).unwrap();
+            answered == *b"y"
+        };
+        let waker = Waker::start(Duration::ZERO, || true, is_stopped).unwrap();
+        answers.write_all(b"nyn").unwrap();
+        let mut four = [0; 4];
+        looks.read_exact(&mut four).unwrap();
+        assert!(!waker.has_woken());
+        answers.write_all(b"yy").unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while !waker.has_woken() {
+            assert!(Instant::now() < until, "it is never continued");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -225,16 +225,15 @@ impl Supervision<'_> {
         }
         let command = self.child.pid();
         let child = &self.child;
-        let goes_on = || {
-            let is_stopped = |stat: Stat| stat.is_stopped;
-            !Stat::read(command).is_some_and(is_stopped) || !child.has_tree_stopped()
-        };
+        let is_stopped = |pid| Stat::read(pid).is_some_and(|stat| stat.is_stopped);
+        let goes_on = || !is_stopped(command) || !child.has_tree_stopped();
+        let own = Pid::this();
         // By then there is still time to renew.
         let left = self.session.next_stop().map(|stop| stop.since(now()));
         let patience = left.map_or(STOPPING, |left| STOPPING.min(left / 4));
         // COMMAND may be continued alone, and what it has started need not stop with it; neither may work without
         // us. Where no process can be made for that, we stop all the same: the terminal waits for it.
-        let waker = sys::Waker::start(patience, goes_on).ok();
+        let waker = sys::Waker::start(patience, goes_on, || is_stopped(own)).ok();
         let continued = self.signals.suspend()?;
         self.is_apart = waker.is_some_and(|waker| waker.has_woken());
         Ok(continued && !self.is_apart)
