@@ -138,9 +138,8 @@ fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock()
     let second = ["run", "-w", "3s", "a", "--", "sh", "-c"];
     let beside = format!("kill -0 {command} && echo beside; exit 0");
     let second = outcome(&mut redis.redlock(&[&second[..], &[&beside]].concat()));
-    for pid in [command, redlock] {
-        send(pid, libc::SIGKILL);
-    }
+    // With all of their group.
+    send(-redlock, libc::SIGKILL);
     assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
 }
 
