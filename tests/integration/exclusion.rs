@@ -75,12 +75,13 @@ fn the_lock_of_a_dead_holder_is_free_within_its_ttl() {
 fn a_plain_client_and_a_run_exclude_each_other() {
     let redis = Redis::start();
     assert_eq!(
-        redis.cli(&["SET", "redlock:a", "theirs", "NX", "PX", "700"]),
+        redis.cli(&["SET", "redlock:a", "theirs", "NX", "PX", "60000"]),
         "OK"
     );
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]))
         .assert_code(75)
         .assert_says("another client");
+    redis.cli(&["PEXPIRE", "redlock:a", "500"]);
     let end = outcome(&mut redis.redlock(&[
         "run",
         "a",

@@ -327,10 +327,18 @@ fn a_refusal_over_an_old_connection_is_answered_by_a_fresh_password_within_the_s
     let script = "echo ready; read go <~/gate";
     let mut holder = Running::start(&mut tokens.run("-v --ttl 3s a", script));
     holder.expect_line("ready");
+    // With each new connection the lock is looked at once it is tracked; later on that connection is an old one.
+    let looked = |before: u64| {
+        wait_until("the lock is looked at", || {
+            tokens.redis.calls("hmget") > before
+        });
+    };
+    looked(1);
     for _ in 0..2 {
-        let runs = tokens.runs().len();
+        let (runs, looks) = (tokens.runs().len(), tokens.redis.calls("hmget"));
         forbid();
         tokens.wait_until_renewed_anew(runs);
+        looked(looks);
     }
     gate.open();
     let end = holder.finish();
