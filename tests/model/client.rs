@@ -139,9 +139,26 @@ impl Client {
         client
     }
 
-    /// A number for its state: the same for two that can't be told apart.
+    /// A number for what the rest of its life depends on.
     pub fn digest(&self) -> u128 {
-        self.digest.get_or(|| digest_of_debug(self))
+        self.digest.get_or(|| match &self.stage {
+            _ if self.has_command => self.exact_digest(),
+            Stage::Over | Stage::Dead => 0,
+            Stage::Releasing { .. } => {
+                digest_of_debug(&(&self.stage, self.is_stopped, self.pending))
+            }
+            Stage::New | Stage::Waiting(_) | Stage::Running(_) => self.exact_digest(),
+        })
+    }
+
+    /// A number for all of its state.
+    pub fn exact_digest(&self) -> u128 {
+        digest_of_debug(self)
+    }
+
+    /// Whether it never does anything any more.
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over | Stage::Dead) && !self.has_command
     }
 
     /// The channel on which it is notified.

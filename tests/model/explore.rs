@@ -1,6 +1,6 @@
 //! Visits the states that can be reached, each once.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::promises::Broken;
@@ -52,6 +52,16 @@ pub enum Order {
 /// From how many states on that are found, but not visited, the search goes into depth.
 const FRONTIER: usize = 2_000;
 
+impl Order {
+    fn next<T>(self, frontier: &mut VecDeque<T>) -> Option<T> {
+        if self == Self::DepthFirst && frontier.len() > FRONTIER {
+            frontier.pop_back()
+        } else {
+            frontier.pop_front()
+        }
+    }
+}
+
 /// Visits at most so many states.
 pub fn explore(start: World, most: usize, order: Order) -> Explored {
     let mut seen: HashSet<u128, BuildHasherDefault<Unhashed>> = HashSet::default();
@@ -66,12 +76,7 @@ pub fn explore(start: World, most: usize, order: Order) -> Explored {
         broken: None,
     };
     loop {
-        let next = if order == Order::DepthFirst && frontier.len() > FRONTIER {
-            frontier.pop_back()
-        } else {
-            frontier.pop_front()
-        };
-        let Some((at, depth, world)) = next else {
+        let Some((at, depth, world)) = order.next(&mut frontier) else {
             return explored;
         };
         explored.depth = explored.depth.max(depth);
@@ -131,6 +136,46 @@ fn successors(world: &World) -> Vec<Successor> {
         }
     }
     world.steps().into_iter().map(after).collect()
+}
+
+/// Visits so many states that differ in anything. How many of them count as the same as another one.
+///
+/// # Errors
+/// The first two that count as the same, and lead to something else.
+pub fn check_same(start: &World, most: usize) -> Result<usize, String> {
+    let mut seen = HashSet::from([start.exact_digest()]);
+    let mut origins = vec![(0, 0)];
+    let mut frontier = VecDeque::from([(0_u32, start.clone())]);
+    let mut known: HashMap<u128, (u32, BTreeSet<String>)> = HashMap::new();
+    let mut same = 0;
+    while let Some((at, world)) = Order::DepthFirst.next(&mut frontier) {
+        let own = world.digest();
+        let mut leads_to = BTreeSet::new();
+        for (n, (_, next)) in successors(&world).into_iter().enumerate() {
+            leads_to.insert(match &next {
+                Ok(next) => format!("{:032x}", next.digest()),
+                Err(broken) => format!("{:?}", broken.promise),
+            });
+            if let Ok(next) = next
+                && seen.len() < most
+                && seen.insert(next.exact_digest())
+            {
+                let number = u32::try_from(origins.len()).expect("states that fit into memory");
+                origins.push((at, u8::try_from(n).expect("few steps")));
+                frontier.push_back((number, next));
+            }
+        }
+        let Some((other, others)) = known.get(&own) else {
+            known.insert(own, (at, leads_to));
+            continue;
+        };
+        same += 1;
+        if *others != leads_to {
+            let path = |at| told(start.clone(), &path_to(&origins, at, start.clone()));
+            return Err(format!("{}\n\n{}", path(*other), path(at)));
+        }
+    }
+    Ok(same)
 }
 
 /// The steps to the state with this number: of each state it is known from which one it was found, and as which

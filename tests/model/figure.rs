@@ -36,8 +36,7 @@ pub fn picture(mut world: World, path: &Path) -> String {
     draw(&world, &mut lines, end);
     let named = lines.iter().enumerate().map(|(c, line)| {
         let fence = world.clients[c].fence;
-        let granted = &world.facts.granted;
-        let place = granted.iter().rposition(|granted| *granted == fence);
+        let place = world.facts.place(fence);
         let fence = place.map_or(String::new(), |place| format!("  by grant {}", place + 1));
         format!("    run {c}  {line}{fence}")
     });

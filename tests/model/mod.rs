@@ -4,7 +4,7 @@
 //!
 //! - `redis`: the interpreter, the commands, and that they do as a real server does.
 //! - `client`: one run; `network`: what is under way; `world`: a state, and the steps from it.
-//! - `promises`: what has to hold in each state; `explore`: visits all of them, which `digest` tells apart.
+//! - `promises`: what has to hold in each state; `explore`: visits all of them; `same`: which of them count as one.
 //! - `scenarios`: who there is, and what may go wrong.
 //! - `simulate`: one long way through it, drawn from a seed.
 
@@ -17,6 +17,7 @@ mod promises;
 #[allow(dead_code, unused_imports)]
 // The models use a part of it, and the differential test another.
 pub mod redis;
+mod same;
 mod scenarios;
 mod simulate;
 mod world;

@@ -81,7 +81,7 @@ impl Link {
     }
 
     /// Whether it ends for the client with what is under way to it.
-    fn is_closing(&self) -> bool {
+    pub fn is_closing(&self) -> bool {
         self.incoming
             .iter()
             .any(|incoming| matches!(incoming, Incoming::Closed))

@@ -1,6 +1,7 @@
 //! What is promised, and whether a state keeps it.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -58,12 +59,19 @@ impl fmt::Display for Broken {
     }
 }
 
+/// A fence, and the run that got the lock with it alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Granted {
+    pub fence: u64,
+    to: Option<usize>,
+}
+
 /// What has happened, as far as promises depend on it.
 #[derive(Clone, Debug, Hash)]
 pub struct Facts {
     pub lost_data: bool,
-    /// The fences of all grants, in their order.
-    pub granted: Vec<u64>,
+    /// All grants, in their order.
+    pub granted: Vec<Granted>,
     /// Whose commands were started, in this order.
     started: Vec<usize>,
     /// Their fences.
@@ -104,7 +112,12 @@ impl Facts {
         // Those of long ago say nothing any more.
         let old = self.granted.len().saturating_sub(REMEMBERED);
         self.granted.drain(..old);
-        self.fences.retain(|fence| self.granted.contains(fence));
+        for granted in &mut self.granted {
+            granted.to = granted.to.filter(|to| *to != c);
+        }
+        let granted = &self.granted;
+        self.fences
+            .retain(|fence| granted.iter().any(|granted| granted.fence == *fence));
     }
 
     /// A script was executed.
@@ -125,9 +138,15 @@ impl Facts {
                 Promise::FenceGrows => {
                     let granted = fence(after);
                     if granted != fence(before)
-                        && let Ok(granted) = granted.parse()
+                        && let Ok(fence) = granted.parse()
                     {
-                        self.granted.push(granted);
+                        let held = after.get(now_ms, &keys.lock).map(|entry| &*entry.content);
+                        let has_it = |client: &Rc<Client>| {
+                            let token = client.setup.claim.token().as_bytes();
+                            matches!(held, Some(Content::Text(held)) if held == token)
+                        };
+                        let to = clients.iter().position(has_it);
+                        self.granted.push(Granted { fence, to });
                     }
                 }
                 Promise::FreezeHolds => {
@@ -179,9 +198,57 @@ impl Facts {
         Ok(())
     }
 
+    /// How many grants came before the one with this fence.
+    pub fn place(&self, fence: u64) -> Option<usize> {
+        self.granted
+            .iter()
+            .rposition(|granted| granted.fence == fence)
+    }
+
     /// Whether nothing is to be granted, by the server's clock.
     pub fn is_frozen(&self, now_ms: i64) -> bool {
         self.frozen_until.is_some_and(|until| until > now_ms)
+    }
+
+    /// Adds what the promises still depend on. New fences are `next_fence` at least, unless they are wrong.
+    pub fn hash_relevant(
+        &self,
+        hasher: &mut impl Hasher,
+        clients: &[Rc<Client>],
+        next_fence: u64,
+        now_ms: i64,
+        promises: &[Promise],
+    ) {
+        let is_over = |c: usize| clients[c].is_over();
+        let lives = |granted: &&Granted| !granted.to.is_some_and(is_over);
+        if promises.contains(&Promise::FenceGrows) {
+            let is_used = |fence: &u64| self.fences.contains(fence);
+            // Those that no run can start with any more.
+            let past = || {
+                let past = self.granted.iter().enumerate();
+                past.filter(|(_, granted)| !lives(granted) && is_used(&granted.fence))
+            };
+            let live = self.granted.iter().enumerate();
+            for (place, granted) in live.filter(|(_, granted)| lives(granted)) {
+                let contradicts = |(past, other): (usize, &Granted)| {
+                    (past < place) != (other.fence < granted.fence)
+                };
+                let is_out_of_order = past().any(contradicts);
+                (granted, is_used(&granted.fence), is_out_of_order).hash(hasher);
+            }
+            let largest = past().map(|(_, granted)| granted.fence).max();
+            largest.unwrap_or(0).max(next_fence - 1).hash(hasher);
+            for fence in &self.fences {
+                self.place(*fence).is_none().then_some(fence).hash(hasher);
+            }
+        }
+        let frozen_until = self.frozen_until.filter(|until| *until > now_ms);
+        (self.lost_data, self.succeeded_at, frozen_until).hash(hasher);
+        self.idle_since.hash(hasher);
+        for c in (0..clients.len()).filter(|c| !is_over(*c)) {
+            self.started.contains(&c).hash(hasher);
+            (self.superseded[c], self.has_superseded[c]).hash(hasher);
+        }
     }
 
     /// Looks at a state, at a moment of the clients' clock and one of the server's.
@@ -196,15 +263,16 @@ impl Facts {
         for client in clients {
             let c = client.number;
             if client.has_command && !self.started.contains(&c) {
-                let place = |fence: u64| self.granted.iter().rposition(|granted| *granted == fence);
-                let own = place(client.fence);
+                let own = self.place(client.fence);
                 // Of those that are granted together only the last is known.
                 let is_out_of_order = |&other: &u64| {
-                    let places = place(other).zip(own);
+                    let places = self.place(other).zip(own);
                     places.is_some_and(|(of_other, own)| (of_other < own) != (other < client.fence))
                 };
-                let is_wrong =
-                    self.fences.contains(&client.fence) || self.fences.iter().any(is_out_of_order);
+                let to = own.and_then(|own| self.granted[own].to);
+                let is_wrong = to.is_some_and(|to| to != c)
+                    || self.fences.contains(&client.fence)
+                    || self.fences.iter().any(is_out_of_order);
                 if asked(Promise::FenceGrows) && is_wrong {
                     return Err(Broken::new(
                         Promise::FenceGrows,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::client::{Defects, Setup};
-use super::explore::{Explored, Order, explore, told};
+use super::explore::{Explored, Order, check_same, explore, told};
 use super::figure::picture;
 use super::network::Asked;
 use super::promises::Promise;
@@ -669,6 +669,22 @@ fn the_promises_hold_in_each_state_that_is_visited() {
         .map(|visit| visit.told())
         .collect();
     assert!(broken.is_empty(), "{}", broken.join("\n\n"));
+}
+
+#[test]
+fn states_that_count_as_the_same_lead_to_the_same() {
+    let most = number("MODEL_STATES").map_or(300, |most| most.min(100_000));
+    let only = std::env::var("MODEL_ONLY").unwrap_or_default();
+    let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
+    for rules in chosen {
+        let name = rules.name;
+        match check_same(&World::new(&Rc::new(rules)), most) {
+            Ok(same) => {
+                writeln!(std::io::stderr(), "{name}: {same} count as another").expect("stderr");
+            }
+            Err(paths) => panic!("{name}: these differ in what comes after them:\n{paths}"),
+        }
+    }
 }
 
 #[test]

@@ -5,18 +5,18 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::Hash;
 use std::rc::Rc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::client::{Client, Setup, Stage};
-use super::digest::{Digester, digest_of};
+use super::digest::{Cached, digest_of};
 use super::network::{Asked, Delay, Incoming, Network, Request};
 use super::promises::{Broken, Facts, Promise};
 use super::redis::data::Content;
 use super::redis::{Bytes, Data, Interpreter};
+use super::same::{digest_of_data, last_fence};
 use crate::clock::Moment;
 use crate::lock::Lock;
 use crate::lock::scripts::{ACQUIRE, RENEW, Script};
@@ -146,7 +146,7 @@ impl Rules {
         moment: &super::redis::Moment,
         asked: &Asked,
     ) -> Rc<Executed> {
-        let key = digest_of(&(before.digest, moment, asked.digest));
+        let key = digest_of(&(before.exact_digest, moment, asked.digest));
         if let Some(known) = self.executed.borrow().get(&key) {
             return Rc::clone(known);
         }
@@ -159,7 +159,7 @@ impl Rules {
         let done = Rc::new(Executed {
             answer: done.answer,
             published: done.published,
-            stored: (done.writes > 0).then(|| Stored::new(data)),
+            stored: (done.writes > 0).then(|| Stored::new(data, self)),
         });
         let mut executed = self.executed.borrow_mut();
         if executed.len() >= KEPT {
@@ -170,16 +170,29 @@ impl Rules {
     }
 }
 
-/// What a server has stored, with a number for it.
+/// What a server has stored.
 pub struct Stored {
     pub data: Data,
-    digest: u128,
+    /// A number for all of it.
+    pub exact_digest: u128,
+    digest: Cached,
+    /// The last one that was given.
+    pub fence: i64,
 }
 
 impl Stored {
-    fn new(data: Data) -> Rc<Self> {
-        let digest = digest_of(&data);
-        Rc::new(Self { data, digest })
+    fn new(data: Data, rules: &Rules) -> Rc<Self> {
+        Rc::new(Self {
+            exact_digest: digest_of(&data),
+            digest: Cached::default(),
+            fence: last_fence(&data, &rules.lock.keys),
+            data,
+        })
+    }
+
+    /// A number for what something depends on, but for the fence.
+    pub fn digest(&self, rules: &Rules) -> u128 {
+        self.digest.get_or(|| digest_of_data(&self.data, rules))
     }
 }
 
@@ -189,8 +202,8 @@ pub struct Node {
     pub stored: Rc<Stored>,
     pub clock_ahead: i64,
     /// How much of the primary's log it has for certain.
-    confirmed: usize,
-    is_up: bool,
+    pub confirmed: usize,
+    pub is_up: bool,
 }
 
 /// Which replicas confirm something.
@@ -318,18 +331,18 @@ pub struct World {
     pub now: Duration,
     pub nodes: Vec<Node>,
     /// What the primary had after each write since it became that.
-    log: Vec<Rc<Stored>>,
+    pub log: Vec<Rc<Stored>>,
     pub network: Network,
     pub clients: Vec<Rc<Client>>,
     pub plain: Plain,
-    deeds_done: usize,
+    pub deeds_done: usize,
     pub faults_left: u8,
     pub facts: Facts,
 }
 
 impl World {
     pub fn new(rules: &Rc<Rules>) -> Self {
-        let empty = Stored::new(Data::default());
+        let empty = Stored::new(Data::default(), rules);
         let clients = rules.clients.iter().cloned().enumerate();
         let count = rules.clients.len();
         Self {
@@ -370,7 +383,7 @@ impl World {
     }
 
     /// The clock of a node, in microseconds since 1970.
-    fn clock_us(&self, node: usize) -> i64 {
+    pub fn clock_us(&self, node: usize) -> i64 {
         let since = i64::try_from(self.now.as_micros()).expect("a time that fits");
         // A grant and one that follows it, after all was deleted, are at least so much apart.
         let later = i64::from(self.facts.lost_data);
@@ -381,33 +394,6 @@ impl World {
     /// The clock of the primary, in milliseconds since 1970.
     pub fn server_ms(&self) -> i64 {
         self.clock_us(self.network.primary) / 1000
-    }
-
-    /// A number for the state: the same for two that can't be told apart.
-    pub fn digest(&self) -> u128 {
-        let mut hasher = Digester::new();
-        self.now.hash(&mut hasher);
-        for client in &self.clients {
-            client.digest().hash(&mut hasher);
-        }
-        for node in &self.nodes {
-            node.stored.digest.hash(&mut hasher);
-            (node.clock_ahead, node.confirmed, node.is_up).hash(&mut hasher);
-        }
-        for data in &self.log {
-            data.digest.hash(&mut hasher);
-        }
-        for link in &self.network.links {
-            let digest = link.as_ref().map(|link| link.digest());
-            digest.hash(&mut hasher);
-        }
-        for stray in &self.network.strays {
-            (stray.node, stray.asked.digest).hash(&mut hasher);
-        }
-        (self.network.primary, &self.network.delays).hash(&mut hasher);
-        (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
-        self.facts.hash(&mut hasher);
-        hasher.digest()
     }
 
     /// All that can happen next.
@@ -436,7 +422,7 @@ impl World {
                 steps.push(Step::Interrupt(c));
             }
             let delay = self.network.delays[c];
-            if delay != Delay::None {
+            if delay != Delay::None && (!client.is_over() || self.network.is_open(c)) {
                 steps.push(Step::LetThrough(c));
             }
             if let Some(link) = &self.network.links[c] {
@@ -534,7 +520,7 @@ impl World {
         match kind {
             Kind::Cut => {
                 for (c, link) in links() {
-                    if !matches!(link.incoming.back(), Some(Incoming::Closed)) {
+                    if !link.is_closing() {
                         steps.push(Step::LoseRequest(c));
                         if !link.requests.is_empty() {
                             steps.push(Step::LoseAnswer(c));
@@ -543,7 +529,8 @@ impl World {
                 }
             }
             Kind::Messages => {
-                let pushed = links().filter(|(_, link)| {
+                let heard = links().filter(|(c, _)| !self.clients[*c].is_over());
+                let pushed = heard.filter(|(_, link)| {
                     matches!(
                         link.incoming.front(),
                         Some(Incoming::Message(_) | Incoming::KeyChanged)
@@ -692,6 +679,7 @@ impl World {
             Step::HoldUp(c, delay) => self.network.delays[c] = delay,
             Step::Advance => {
                 self.now = self.next_moment().expect("something is due");
+                self.forget_expired();
             }
             Step::LoseRequest(c) => self.network.cut(c),
             Step::LoseAnswer(c) => {
@@ -730,7 +718,8 @@ impl World {
             Step::Restart => {
                 let primary = self.network.primary;
                 self.facts.lost_data = true;
-                self.write(primary, Stored::new(Data::default()));
+                let empty = Stored::new(Data::default(), &self.rules);
+                self.write(primary, empty);
                 self.network.cut_all(primary);
             }
             Step::SetClock(by) => {
@@ -766,7 +755,10 @@ impl World {
         let request = link.requests.pop_front().expect("a request");
         link.listens |= request.subscribes;
         let node = link.node;
-        let value = self.execute(node, &request.asked, Some(c))?;
+        let mut value = self.execute(node, &request.asked, Some(c))?;
+        if self.clients[c].setup.wish.once_per.is_zero() {
+            forget_success(&mut value, &request);
+        }
         let is_replicated = self.replicate(node, &request, &value, confirmed_by);
         let link = self.network.link(c).expect("a connection");
         link.tracks |= request.tracks;
@@ -871,6 +863,20 @@ impl World {
         }
     }
 
+    /// Keys that have expired are gone for good, but where another clock counts, or the same one is set.
+    fn forget_expired(&mut self) {
+        if self.nodes.len() > 1 || self.rules.sets_clocks() {
+            return;
+        }
+        let now_ms = self.server_ms();
+        let stored = &self.nodes[0].stored;
+        if stored.data.expiries().any(|(_, at)| at < now_ms) {
+            let mut data = stored.data.clone();
+            data.forget_expired(now_ms);
+            self.nodes[0].stored = Stored::new(data, &self.rules);
+        }
+    }
+
     fn command(&mut self, node: usize, words: &[&[u8]]) -> Value {
         let clock = self.clock_us(node);
         let before = Rc::clone(&self.nodes[node].stored);
@@ -879,7 +885,8 @@ impl World {
         let value = data.command(&moment, words).answer;
         if data != before.data {
             self.notify_trackers(node, &before.data, &data, None);
-            self.write(node, Stored::new(data));
+            let stored = Stored::new(data, &self.rules);
+            self.write(node, stored);
         }
         value
     }
@@ -951,5 +958,15 @@ impl World {
             node.confirmed = 0;
             node.stored = Rc::clone(&data);
         }
+    }
+}
+
+/// A run without `--once-per` hears of the last success only to tell its command.
+fn forget_success(answer: &mut Value, request: &Request) {
+    if let Value::Array(fields) = answer
+        && request.asked.call.script.hash == ACQUIRE.hash
+        && let [Value::Int(1), _, _, ago] = fields.as_mut_slice()
+    {
+        *ago = Value::Int(-1);
     }
 }

@@ -1,0 +1,189 @@
+//! Which states count as one: those from which the same can happen, whatever comes. So what nothing depends on
+//! any more is left out of the number by which states are told apart, such as when a run that is over had the
+//! lock. That such states lead to the same is checked in a part of them (`explore::check_same`).
+
+use std::hash::Hash;
+
+use super::digest::Digester;
+use super::network::Link;
+use super::redis::Data;
+use super::redis::data::Content;
+use super::world::{Kind, Rules, START_MS, World};
+use crate::lock::name::Keys;
+
+impl World {
+    /// A number for the state: another one for each two from which something else can happen.
+    pub fn digest(&self) -> u128 {
+        let mut hasher = Digester::new();
+        self.now.hash(&mut hasher);
+        // A smaller fence makes no difference to the next one, which comes from the clock.
+        let next_fence = self.next_fence();
+        for (client, link) in self.clients.iter().zip(&self.network.links) {
+            client.digest().hash(&mut hasher);
+            let link = link.as_ref().map(|link| {
+                if client.is_over() {
+                    digest_of_abandoned(link)
+                } else {
+                    link.digest()
+                }
+            });
+            link.hash(&mut hasher);
+        }
+        for node in &self.nodes {
+            let fence = node.stored.fence.max(next_fence - 1);
+            (node.stored.digest(&self.rules), fence).hash(&mut hasher);
+            (node.clock_ahead, node.confirmed, node.is_up).hash(&mut hasher);
+        }
+        for stored in &self.log {
+            let fence = stored.fence.max(next_fence - 1);
+            (stored.digest(&self.rules), fence).hash(&mut hasher);
+        }
+        let strays = self.network.strays.iter();
+        let mut strays: Vec<(usize, u128)> = strays
+            .map(|stray| (stray.node, stray.asked.digest))
+            .collect();
+        strays.sort_unstable();
+        strays.hash(&mut hasher);
+        (self.network.primary, &self.network.delays).hash(&mut hasher);
+        (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
+        let next_fence = u64::try_from(next_fence).unwrap_or(1);
+        self.facts.hash_relevant(
+            &mut hasher,
+            &self.clients,
+            next_fence,
+            self.server_ms(),
+            &self.rules.promises,
+        );
+        hasher.digest()
+    }
+
+    /// A number for all of the state.
+    pub fn exact_digest(&self) -> u128 {
+        let mut hasher = Digester::new();
+        self.now.hash(&mut hasher);
+        for client in &self.clients {
+            client.exact_digest().hash(&mut hasher);
+        }
+        for node in &self.nodes {
+            node.stored.exact_digest.hash(&mut hasher);
+            (node.clock_ahead, node.confirmed, node.is_up).hash(&mut hasher);
+        }
+        for stored in &self.log {
+            stored.exact_digest.hash(&mut hasher);
+        }
+        for link in &self.network.links {
+            let digest = link.as_ref().map(|link| link.digest());
+            digest.hash(&mut hasher);
+        }
+        for stray in &self.network.strays {
+            (stray.node, stray.asked.digest).hash(&mut hasher);
+        }
+        (self.network.primary, &self.network.delays).hash(&mut hasher);
+        (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
+        self.facts.hash(&mut hasher);
+        hasher.digest()
+    }
+
+    /// The smallest fence that a server gives from now on, if it knows no larger one.
+    fn next_fence(&self) -> i64 {
+        if self.rules.sets_clocks() {
+            return 1;
+        }
+        let clocks = (0..self.nodes.len()).map(|node| self.clock_us(node));
+        clocks.min().expect("a server")
+    }
+}
+
+impl Rules {
+    pub fn sets_clocks(&self) -> bool {
+        let mut kinds = self.kinds.iter();
+        kinds.any(|kind| matches!(kind, Kind::SetClock(_)))
+    }
+
+    /// What expires later than this, by any clock, doesn't expire within a history.
+    fn end_ms(&self) -> i64 {
+        if self.sets_clocks() {
+            return i64::MAX;
+        }
+        let Ok(lasts) = i64::try_from(self.horizon.as_millis()) else {
+            return i64::MAX;
+        };
+        let ahead = self.nodes.iter().max().expect("a server");
+        START_MS + lasts + lasts * self.clock_fast / 100 + ahead + 1000
+    }
+
+    fn asks_for_successes(&self) -> bool {
+        let mut clients = self.clients.iter();
+        clients.any(|client| !client.wish.once_per.is_zero())
+    }
+}
+
+/// What of a connection can still matter whose client is gone: what it has sent, and that the server thinks that
+/// it listens.
+fn digest_of_abandoned(link: &Link) -> u128 {
+    let mut hasher = Digester::new();
+    (link.node, link.listens, link.is_closing()).hash(&mut hasher);
+    for request in &link.requests {
+        (request.asked.digest, request.subscribes).hash(&mut hasher);
+    }
+    hasher.digest()
+}
+
+/// A number for what of a server's data something depends on, but for the last fence.
+pub fn digest_of_data(data: &Data, rules: &Rules) -> u128 {
+    let mut hasher = Digester::new();
+    let keys = &rules.lock.keys;
+    let end_ms = rules.end_ms();
+    data.entries().next().is_none().hash(&mut hasher);
+    // A list of names is for people.
+    for (key, entry) in data.entries().filter(|(key, _)| *key != keys.index) {
+        // How long the lock itself is to last is told to those who wait for it.
+        let latest = if key == keys.lock { i64::MAX } else { end_ms };
+        let expires = entry.expires.map(|at| at.min(latest));
+        (key, expires).hash(&mut hasher);
+        match &*entry.content {
+            Content::Hash(fields) if key == keys.state => {
+                for (field, value) in fields {
+                    field.hash(&mut hasher);
+                    let is_left_out = match &field[..] {
+                        b"fence" => true,
+                        b"succeeded" => !rules.asks_for_successes(),
+                        _ => false,
+                    };
+                    if !is_left_out {
+                        value.hash(&mut hasher);
+                    }
+                }
+            }
+            Content::List(records) if key == keys.history => {
+                for record in records {
+                    hash_end(record, &mut hasher);
+                }
+            }
+            content => content.hash(&mut hasher),
+        }
+    }
+    hasher.digest()
+}
+
+/// Of an end in the history a release reads whose it is, and whether that was its own doing.
+fn hash_end(record: &[u8], hasher: &mut Digester) {
+    let mut words = record.split(|byte| *byte == b' ');
+    let whose = words.next();
+    let how = words.nth(1);
+    let gone: [&[u8]; 3] = [b"lost", b"expired", b"forced"];
+    let is_own = how.is_some_and(|how| !gone.contains(&how));
+    (whose, is_own).hash(hasher);
+}
+
+/// The last fence that a server has given.
+pub fn last_fence(data: &Data, keys: &Keys) -> i64 {
+    let entry = data.get(0, &keys.state).map(|entry| &*entry.content);
+    match entry {
+        Some(Content::Hash(fields)) => fields
+            .get(&b"fence"[..])
+            .and_then(|fence| String::from_utf8_lossy(fence).parse().ok())
+            .unwrap_or(0),
+        _ => 0,
+    }
+}
