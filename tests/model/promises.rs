@@ -198,6 +198,12 @@ impl Facts {
         Ok(())
     }
 
+    /// A renewal that arrives when its run is over holds the lock once more for a TTL: what is free, and for how
+    /// long, is counted from there.
+    pub fn a_late_request_was_done(&mut self) {
+        self.idle_since = None;
+    }
+
     /// How many grants came before the one with this fence.
     pub fn place(&self, fence: u64) -> Option<usize> {
         self.granted

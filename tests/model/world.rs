@@ -669,7 +669,11 @@ impl World {
             Step::ServeStray(n) => {
                 let stray = self.network.strays.remove(n);
                 if self.nodes[stray.node].is_up {
+                    let before = self.nodes[stray.node].stored.exact_digest;
                     self.execute(stray.node, &stray.asked, None)?;
+                    if self.nodes[stray.node].stored.exact_digest != before {
+                        self.facts.a_late_request_was_done();
+                    }
                 }
             }
             Step::Plain => self.plain_goes_on(),
