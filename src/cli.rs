@@ -177,10 +177,10 @@ macro_rules! commands {
         impl FromArgMatches for Invocation {
             fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
                 match found.subcommand() {
-                    $(Some(($name, found)) => Ok(Self {
+                    $(Some(($name, found)) => names_come_first(found).and(Ok(Self {
                         command: Command::$command(Box::new($command::from_arg_matches(found)?)),
                         common: Common::from_arg_matches(found)?,
-                    }),)*
+                    })),)*
                     _ => Err(clap::Error::new(ErrorKind::MissingSubcommand)),
                 }
             }
@@ -191,6 +191,21 @@ macro_rules! commands {
             }
         }
     };
+}
+
+/// What follows the script of -c would be its arguments elsewhere, and other locks here.
+fn names_come_first(found: &ArgMatches) -> Result<(), clap::Error> {
+    if !found.ids().any(|id| id == "shell") {
+        return Ok(());
+    }
+    let script = found.index_of("shell");
+    let mut names = found.indices_of("names").into_iter().flatten();
+    let is_before = names.next() < script;
+    if is_before && names.next_back() > script {
+        let line = "a lock NAME after -c SCRIPT; names come before it, and a script with arguments is: redlock run NAME -- sh -c SCRIPT sh ARG";
+        return Err(clap::Error::raw(ErrorKind::TooFewValues, line));
+    }
+    Ok(())
 }
 
 commands! {

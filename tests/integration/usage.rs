@@ -67,6 +67,23 @@ fn the_dashes_that_are_missing_are_put_into_what_was_typed() {
 }
 
 #[test]
+fn what_would_be_an_argument_of_a_script_is_no_lock() {
+    let redis = Redis::start();
+    let words = ["run", "deploy", "-c", "echo \"$1\"", "sh", "prod"];
+    let said = mistake(&words);
+    assert!(said.contains("redlock run NAME -- sh -c SCRIPT"), "{said}");
+    // Names that stand together are names.
+    for words in [
+        &["run", "a", "b", "-c", "true"][..],
+        &["run", "-c", "true", "a", "b"],
+    ] {
+        outcome(&mut redis.redlock(words))
+            .assert_code(0)
+            .assert_silent();
+    }
+}
+
+#[test]
 fn a_mistake_never_repeats_a_password() {
     for words in [
         &["-u", "redis://u:hunter2@h", "run", "a", "./x"][..],
