@@ -11,7 +11,7 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Client, Error, Name};
+use crate::lock::{Busy, Client, Error, Inspected, Key, Name};
 use crate::report;
 use crate::wait::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 
@@ -71,7 +71,18 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         if std::mem::take(&mut is_first) {
             settings.warn_of_replica(&client);
         }
-        let Some((held, busy, usual)) = found else {
+        for lock in &found {
+            if let Key::NotALock(kind) = &lock.key {
+                report::status_line(None);
+                report::error(format_args!(
+                    "\"{}\" is not a lock: its key is a {kind}, so it belongs to another program; choose another name or --prefix",
+                    lock.name
+                ));
+                return Ok(Exit::Config);
+            }
+        }
+        let held = |lock: &Inspected| Some((lock.name.clone(), lock.busy()?, lock.usual));
+        let Some((held, busy, usual)) = found.iter().find_map(held) else {
             report::status_line(None);
             return Ok(Exit::Success);
         };
@@ -80,6 +91,12 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         if let WaitLimit::Until(end) = limit {
             if looked >= end {
                 report::status_line(None);
+                // That it is frozen, too, is nothing to wait for.
+                let busy = Busy {
+                    frozen: None,
+                    restarted: None,
+                    ..busy
+                };
                 settings.verbosity.info(report::busy_line(&held, &busy));
                 return Ok(Exit::Busy(
                     options.wait.conflict_exit_code.unwrap_or(cli::BUSY),
@@ -109,23 +126,15 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     }
 }
 
-/// The first of the locks that is held, with its holder, and how long a hold usually lasts; `None` when
-/// all are free.
-fn look(
-    client: &mut Client,
-    settings: &Settings,
-    names: &[Name],
-) -> Result<Option<(Name, Busy, Option<Duration>)>, Error> {
+/// What the locks are now.
+fn look(client: &mut Client, settings: &Settings, names: &[Name]) -> Result<Vec<Inspected>, Error> {
     // What was said before this look is answered by it.
     client.skip_incoming()?;
     if !client.is_open() {
         client.ask_role()?;
     }
     settings.locks.track(client, names)?;
-    let found = settings.locks.inspect_with_usual(client, names)?;
-    Ok(found
-        .into_iter()
-        .find_map(|lock| Some((lock.name.clone(), lock.busy()?, lock.usual))))
+    settings.locks.inspect_with_usual(client, names)
 }
 
 /// Sleeps until a moment; true when the server has said something before.

@@ -69,6 +69,23 @@ fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
 }
 
 #[test]
+fn wait_says_what_it_waits_for_and_that_a_key_is_no_lock() {
+    let redis = Redis::start();
+    redis.cli(&["HSET", "redlock:a", "uuid:1", "1"]);
+    outcome(&mut redis.redlock(&["wait", "-n", "a"]))
+        .assert_code(78)
+        .assert_says("\"a\" is not a lock: its key is a hash");
+    // Not for the end of a freeze.
+    let holder = Gated::start(&redis, &["b"]).ready();
+    outcome(&mut redis.redlock(&["freeze", "-q", "b", "--reason", "x"])).assert_code(0);
+    let end = outcome(&mut redis.redlock(&["wait", "-n", "b"]));
+    end.assert_code(75).assert_says("lock \"b\" is held by");
+    assert!(!end.stderr.contains("thaw"), "{end:?}");
+    holder.end();
+    outcome(&mut redis.redlock(&["wait", "-n", "b"])).assert_code(0);
+}
+
+#[test]
 fn another_clients_lock_is_called_so() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "secret", "PX", "600000"]);
