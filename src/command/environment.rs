@@ -15,7 +15,8 @@ const TOKEN: &str = "REDLOCK_TOKEN";
 const FENCE: &str = "REDLOCK_FENCE";
 const SLOT: &str = "REDLOCK_SLOT";
 const WAITED_MS: &str = "REDLOCK_WAITED_MS";
-/// All that the job holds, what the runs around this one hold included: `NAME=TOKEN …`.
+/// All that the job holds, what the runs around this one hold included: `NAME=TOKEN …`. What was reentered is there
+/// twice: it isn't the job's own to release.
 const HELD: &str = "REDLOCK_HELD";
 
 /// All that a job may find of ours. What a run around this one has set doesn't count.
@@ -28,6 +29,8 @@ pub struct JobLock<'a> {
     pub slot: u32,
     /// A run around this one holds it.
     pub reentrant: bool,
+    /// It belongs to another process than the one that it was acquired for now.
+    pub is_of_others: bool,
 }
 
 /// What a job finds in its environment. Of several locks: lists, in the order of the `names`.
@@ -48,8 +51,20 @@ pub fn of_job(
         values.join(OsStr::new(" "))
     };
     let token = |lock: &JobLock| OsString::from_vec(lock.claim.token().as_bytes().to_vec());
-    let around = inherited.iter().map(|(name, token)| pair(name, token));
-    let own = locks.iter().filter(|lock| !lock.reentrant);
+    let is_known = |lock: &JobLock| {
+        let (name, token) = (lock.claim.lock().name(), lock.claim.token());
+        times_held(inherited, name, token)
+    };
+    // What was held by a name before is over where that was acquired anew.
+    let is_over = |name: &Name| {
+        let mut new = locks.iter().filter(|lock| !lock.reentrant);
+        new.any(|lock| lock.claim.lock().name() == name)
+    };
+    let around = inherited.iter().filter(|(name, _)| !is_over(name));
+    let around = around.map(|(name, token)| pair(name, token));
+    let own = locks
+        .iter()
+        .filter(|lock| !lock.reentrant || (lock.is_of_others && is_known(lock) == 1));
     let own = own.map(|lock| pair(lock.claim.lock().name(), lock.claim.token()));
     let held: Vec<OsString> = around.chain(own).collect();
     let mut environment = vec![
@@ -113,6 +128,16 @@ pub fn inherited() -> Vec<(Name, Token)> {
     read_held(held.as_bytes())
 }
 
+/// Whether this is a hold of an outer run or script, which a job has only reentered.
+pub fn is_reentered(name: &Name, token: &Token) -> bool {
+    times_held(&inherited(), name, token) > 1
+}
+
+fn times_held(held: &[(Name, Token)], name: &Name, token: &Token) -> usize {
+    let same = held.iter().filter(|(of, its)| of == name && its == token);
+    same.count()
+}
+
 /// What the environment of a process, as `NAME=value` texts that end with a zero byte, says about
 /// the hold with this id.
 pub fn origin_of(environment: &[u8], id: &str) -> Origin {
@@ -167,6 +192,7 @@ mod tests {
             fence,
             slot: 1,
             reentrant,
+            is_of_others: false,
         });
         let inherited = [(names[0].clone(), b.token().clone())];
         let environment = of_job(&names, &locks, &inherited, 12, false);

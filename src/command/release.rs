@@ -41,6 +41,15 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
             client.ask_role()?;
             let mut exit = Exit::Success;
             for claim in claims {
+                let name = claim.lock().name();
+                if options.ours.token_file.is_none()
+                    && environment::is_reentered(name, claim.token())
+                {
+                    settings.verbosity.verbose(format_args!(
+                        "lock \"{name}\" stays with the outer job, which holds it"
+                    ));
+                    continue;
+                }
                 if give_back(&claim, &mut client, settings)? != Exit::Success {
                     exit = Exit::Lost;
                 }

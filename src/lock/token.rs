@@ -39,6 +39,12 @@ impl Token {
         &self.0
     }
 
+    /// Whether it was made for this process.
+    pub fn is_of(&self, who: &Who) -> bool {
+        let process = format!(":{}:{}", who.host, who.pid);
+        self.0.ends_with(process.as_bytes())
+    }
+
     /// What others call it: the start of its SHA-1, which doesn't give it away. One that is longer
     /// than any is not a token of a lock, and has no name.
     pub fn id(&self) -> String {

@@ -537,6 +537,55 @@ fn an_acquire_inside_of_a_run_uses_its_lock_and_leaves_it_to_the_run() {
 }
 
 #[test]
+fn a_release_gives_back_what_its_own_process_has_acquired_and_not_what_an_outer_one_holds() {
+    let helper = r#"eval "$(redlock acquire -n a)"; redlock release; redlock release; echo "released $?"; redlock check; echo "ours $?""#;
+    for outer in [
+        "redlock run a -- ./helper",
+        "eval \"$(redlock acquire a)\"; ./helper; redlock check && echo held && redlock release",
+        "eval \"$(redlock acquire a --while-pid $$)\"; (. ./helper); redlock check && echo held && redlock release",
+        "redlock run a -- redlock run a -- redlock release; echo released 0; echo ours 0",
+    ] {
+        let redis = Redis::start();
+        script(
+            redis.dir.path(),
+            "helper",
+            &format!("#!/bin/sh\n{helper}\n"),
+        );
+        let end = sh(&redis, outer);
+        end.assert_code(0).assert_silent();
+        let held = if outer.contains("held") { "held\n" } else { "" };
+        assert_eq!(end.stdout, format!("released 0\nours 0\n{held}"), "{outer}");
+        assert_nothing_left(&redis);
+    }
+    // What one shell has acquired twice, it releases at once.
+    let redis = Redis::start();
+    let twice = r#"eval "$(redlock acquire a)"; eval "$(redlock acquire a)"; redlock release"#;
+    sh(&redis, twice).assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_shell_that_acquires_again_and_again_hands_on_no_locks_that_are_over() {
+    let redis = Redis::start();
+    let text = r#"eval "$(redlock acquire kept)"
+        for n in $(seq 40); do
+            eval "$(redlock acquire same)"; redlock release
+            eval "$(redlock acquire "item-$n")"; redlock release
+        done
+        echo "$REDLOCK_HELD" | wc -w
+        echo "$REDLOCK_HELD" | grep -c "^kept="
+        redlock run -n kept -- echo reentered"#;
+    let end = sh(&redis, text);
+    end.assert_code(0).assert_silent();
+    let lines: Vec<&str> = end.stdout.lines().collect();
+    let [pairs, "1", "reentered"] = lines[..] else {
+        panic!("{end:?}");
+    };
+    let pairs: usize = pairs.trim().parse().unwrap();
+    assert!(pairs <= 33, "{end:?}");
+}
+
+#[test]
 fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
     let redis = Redis::start();
     let script = "redlock extend 1m && redlock check --for 50s && echo all

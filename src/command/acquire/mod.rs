@@ -59,11 +59,14 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         ..own_job(&options.acquire, settings.show, words)
     };
     let settings = &settings.replicated(&options.acquire.sync)?;
-    let acquisition = Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
+    let mut acquisition =
+        Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     let mut holds = acquisition.nothing_held();
     // Before all else: if this process is terminated here, the shell still has to learn of it.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
+    // Where that can't be found out, they are handed on, as they were handed to us.
+    let _ = acquisition.forget_released();
     if let Err(reason) = acquire_lock(&acquisition, &mut holds, &signals)? {
         acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);

@@ -27,12 +27,13 @@ pub struct HeldLock {
 
 impl HeldLock {
     /// As its job finds it.
-    pub(super) fn as_job_lock(&self) -> JobLock<'_> {
+    pub(super) fn as_job_lock(&self, who: &Who) -> JobLock<'_> {
         JobLock {
             claim: &self.claim,
             fence: self.fence,
             slot: self.slot,
             reentrant: self.reentrant,
+            is_of_others: !self.claim.token().is_of(who),
         }
     }
 }

@@ -29,13 +29,16 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::lock::{
-    self, Claim, Client, ErrorKind, Limit, Lock, Locks, Loss, Name, QueueOptions, Reentry,
-    ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Loss, Name, QueueOptions,
+    Reentry, ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
 use crate::output;
 use crate::report::{self, Verbosity};
 use crate::signal::{SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::sys;
+
+/// How many inherited locks are believed to be held without a look.
+const MANY_INHERITED: usize = 32;
 
 /// The acquisition of locks, and what is known of it from the start.
 pub struct Acquisition<'a> {
@@ -219,6 +222,25 @@ impl<'a> Acquisition<'a> {
         noted
     }
 
+    /// Forgets inherited locks that are over, once they are many: a shell that acquires and releases hands on all
+    /// that it has ever held, and the kernel starts no program with an endless environment.
+    pub fn forget_released(&mut self) -> Result<(), lock::Error> {
+        if self.inherited.len() < MANY_INHERITED {
+            return Ok(());
+        }
+        let mut client = self.settings.locks.open()?;
+        let mut kept = Vec::new();
+        for (name, token) in &self.inherited {
+            let claim = Claim::resume(self.settings.locks.lock(name.clone()), token.clone());
+            let states = Claim::check_all(&[claim], &mut client, Duration::ZERO)?;
+            if matches!(states[..], [LeaseState::Held { .. }]) {
+                kept.push((name.clone(), token.clone()));
+            }
+        }
+        self.inherited = kept;
+        Ok(())
+    }
+
     /// Uses what a run around this one holds, if that is so; false when it isn't.
     fn reenter(&self, lock: &Lock, holds: &mut HeldLocks) -> Result<bool> {
         // The innermost comes last.
@@ -265,7 +287,8 @@ impl<'a> Acquisition<'a> {
 
     /// What the work under the locks finds in its environment.
     pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
-        let locks: Vec<JobLock> = holds.all.iter().map(HeldLock::as_job_lock).collect();
+        let who = &self.request.who;
+        let locks: Vec<JobLock> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
         let waited_ms = holds.waited_ms();
         environment::of_job(&self.names, &locks, &self.inherited, waited_ms, slots)
     }
