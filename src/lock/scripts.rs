@@ -138,10 +138,13 @@ pub(super) fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
     }
 }
 
-/// What is left of a lease of ours, a year at most; none where another client has removed the key's expiry.
+/// What is left of a lease of ours; none where another client has removed the key's expiry.
 pub(super) fn left(value: &Value) -> Result<Duration, Error> {
     let left = milliseconds(value)?.unwrap_or_default();
-    Ok(left.min(LONGEST_LEASE))
+    if left > LONGEST_LEASE {
+        return Err(unexpected_reply(std::slice::from_ref(value)));
+    }
+    Ok(left)
 }
 
 /// How long ago something was; `None`: never. Neither does a clock that was set back know.
@@ -238,8 +241,7 @@ mod tests {
         assert_eq!(left(&Value::Int(5)).ok(), Some(ms(5)));
         let longest = left(&Value::Int(year));
         assert_eq!(longest.ok(), Some(ms(year.unsigned_abs())));
-        let longer = left(&Value::Int(year + 1));
-        assert_eq!(longer.ok(), Some(ms(year.unsigned_abs())));
+        assert_eq!(left(&Value::Int(year + 1)).ok(), None);
         assert_eq!(ago(&Value::Int(-5)).ok(), Some(None));
         assert_eq!(ago(&Value::Int(0)).ok(), Some(Some(Duration::ZERO)));
         assert_eq!(ago(&Value::Int(7)).ok(), Some(Some(ms(7))));
