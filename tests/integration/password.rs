@@ -294,6 +294,10 @@ fn holders_keepers_and_waiters_outlive_their_password() {
     let mut waiter = Running::start(&mut tokens.run("--ttl 15s a", "echo mine"));
     waiter.wait_until_queued(&tokens.redis);
     for round in 0..3 {
+        wait_until("all of them are logged in", || {
+            let clients = tokens.redis.cli(&["CLIENT", "LIST"]);
+            clients.matches(" user=jobs ").count() == 3
+        });
         let runs = tokens.runs().len();
         tokens.change(&format!("password-{round}"));
         // The holder, its waiter and the keeper.

@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Debug};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -145,12 +145,20 @@ pub struct Running {
 
 impl Running {
     pub fn start(command: &mut Command) -> Self {
-        let mut process = command
+        let command = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("can't start {command:?}: {error}"));
+            .stderr(Stdio::piped());
+        let mut process = loop {
+            match command.spawn() {
+                Ok(process) => break process,
+                // A script that was just written is still open in a process that another test is about to start.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => panic!("can't start {command:?}: {error}"),
+            }
+        };
         let stdout = process.stdout.take().unwrap();
         let (line, lines) = mpsc::channel();
         std::thread::spawn(move || {
