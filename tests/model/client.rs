@@ -49,6 +49,8 @@ pub struct Setup {
     /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
     /// `--order` and `--sync` does.
     pub starts_on_grant: bool,
+    /// `acquire --while-pid`: what works under the lock is a script that outlives its keeper.
+    pub is_keeper: bool,
     pub host: &'static str,
     pub defects: Defects,
 }
@@ -261,10 +263,10 @@ impl Client {
         }
     }
 
-    /// It is killed, and its command with it, by the kernel.
+    /// It is killed, and its command with it, by the kernel; a keeper's script goes on.
     pub fn die(&mut self) {
         self.stage = Stage::Dead;
-        self.has_command = false;
+        self.has_command &= self.setup.is_keeper;
         self.is_stopped = false;
         self.pending = None;
     }

@@ -20,7 +20,7 @@ pub enum Promise {
     OneLease,
     /// No two commands run.
     OneCommand,
-    /// A command is dead when its lease ends, unless its redlock is stopped.
+    /// A command is dead when its lease ends, unless its redlock is stopped, or its keeper was killed.
     EndsWithLease,
     /// Of the commands that are started, the one whose grant came later has the larger fence.
     FenceGrows,
@@ -309,7 +309,7 @@ impl Facts {
             }
             let ends = client.lease.map(|lease| lease.deadline());
             let is_late = ends.is_some_and(|end| BOOT + now > end.since_boot());
-            if client.has_command && is_late && !client.is_stopped && asked(Promise::EndsWithLease)
+            if client.has_command && is_late && client.is_active() && asked(Promise::EndsWithLease)
             {
                 return Err(Broken::new(
                     Promise::EndsWithLease,

@@ -65,6 +65,7 @@ fn run(number: usize) -> Setup {
         },
         limit: WaitLimit::Forever,
         starts_on_grant: true,
+        is_keeper: false,
         host,
         defects: Defects::default(),
     }

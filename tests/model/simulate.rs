@@ -175,7 +175,8 @@ impl Simulation {
         };
         let is_once = setup.wish.limit == Limit::EXCLUSIVE && self.dice.one_in(6);
         setup.wish.once_per = if is_once { 60 * SECOND } else { Duration::ZERO };
-        setup.starts_on_grant = !is_once;
+        setup.is_keeper = self.dice.one_in(4);
+        setup.starts_on_grant = !is_once && !setup.is_keeper;
         self.world.network.close(c);
         self.world.network.delays[c] = Delay::None;
         self.world.clients[c] = Rc::new(Client::new(c, setup));

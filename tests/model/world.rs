@@ -710,7 +710,9 @@ impl World {
                 self.network.close(c);
             }
             Step::Vanish(c) => {
-                self.clients[c].changed().die();
+                let client = self.clients[c].changed();
+                client.die();
+                client.has_command = false;
                 if let Some(link) = self.network.link(c) {
                     link.is_abandoned = true;
                 }
