@@ -57,7 +57,7 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let redis = Redis::start();
     let fifo = redis.dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let script = holder(&redis, "--ttl 1s", "read go <fifo");
+    let script = holder(&redis, "--ttl 2s", "read go <fifo");
     // It is renewed: several TTLs later it is still held.
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
@@ -154,7 +154,7 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
 #[test]
 fn a_keeper_survives_a_broken_connection() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 1s", WAIT);
+    let script = holder(&redis, "--ttl 2s", WAIT);
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
@@ -367,7 +367,7 @@ fn a_shell_that_is_killed_while_a_child_runs_does_not_hold_on_and_its_child_is_s
 
 #[test]
 fn a_script_that_had_to_wait_is_kept_for_as_well() {
-    for options in ["--ttl 1s", "--ttl 1s --slots 2", "--ttl 1s -s"] {
+    for options in ["--ttl 2s", "--ttl 2s --slots 2", "--ttl 2s -s"] {
         let redis = Redis::start();
         let first = Gated::start(&redis, &["a"]).ready();
         let text = format!(
@@ -401,7 +401,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
 fn another_process_than_the_script_may_be_kept_for() {
     let redis = Redis::start();
     let text = "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done
-        redlock acquire a --while-pid $! --ttl 1s --format token >token; echo $!";
+        redlock acquire a --while-pid $! --ttl 2s --format token >token; echo $!";
     let mut command = std::process::Command::new("sh");
     command
         .args(["-c", text])
@@ -425,7 +425,7 @@ fn another_process_than_the_script_may_be_kept_for() {
 #[test]
 fn a_script_that_is_stopped_keeps_its_lock() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 1s", WAIT);
+    let script = holder(&redis, "--ttl 2s", WAIT);
     script.suspend();
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
@@ -539,7 +539,7 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
         "mkdir d; cd d; rmdir ../d",
         "ulimit -n 16",
     ] {
-        let script = after(first, &redis, "--ttl 1s", WAIT);
+        let script = after(first, &redis, "--ttl 2s", WAIT);
         let keeper = keeper(&script);
         let renewals = redis.calls("pexpire");
         wait_until("it is renewed", || redis.calls("pexpire") > renewals + 5);
@@ -552,7 +552,7 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
 #[test]
 fn a_keeper_is_small() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 1s", WAIT);
+    let script = holder(&redis, "--ttl 2s", WAIT);
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals + 5);
     let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();

@@ -410,7 +410,7 @@ fn a_lock_by_its_name_is_shown_in_detail_and_nothing_is_cut() {
     for part in [
         "running for:   ",
         "last renewed:  ",
-        "s left of 1m",
+        "left of 1m",
         "waiter:        #1 ",
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
