@@ -219,40 +219,53 @@ impl Session {
     /// Takes an event in, and says what to do.
     pub fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
+        // We may look late, at an answer as well as at the clock.
+        if let Event::Lease(learned) = event {
+            if self.began_too_late(learned) {
+                self.check_deadlines(now, &mut actions);
+            }
+            self.learn(learned, now);
+        }
         self.check_deadlines(now, &mut actions);
         match event {
-            Event::Tick => {}
             Event::Signal(received) => self.on_signal(received, now, &mut actions),
-            Event::Lease(LeaseEvent::Renewed(sent)) => {
-                if let Protection::Held(lease) = &mut self.protection {
-                    lease.renewed(sent);
-                }
-            }
-            Event::Lease(LeaseEvent::RenewalFailed) => {
-                if let Protection::Held(lease) = &mut self.protection {
-                    lease.renewal_failed(now);
-                }
-            }
-            Event::Lease(LeaseEvent::Confirmed(sent, left)) => {
-                if let Protection::Held(lease) = &mut self.protection {
-                    lease.confirmed(sent, left);
-                }
-            }
             Event::Lease(LeaseEvent::Cancelled) => {
                 self.terminate(StopReason::Cancelled, now + self.grace(), &mut actions);
             }
             Event::Lease(LeaseEvent::Lost) => self.on_lost(now, &mut actions),
-            Event::Lease(LeaseEvent::Released) => {
-                if let Protection::Held(_) = self.protection {
-                    self.protection = Protection::Without;
-                }
-            }
+            // All that these say was learned.
+            Event::Tick | Event::Lease(_) => {}
             Event::Stopped => actions.push(Action::Suspend),
             Event::Refused => self.refused = true,
             Event::Ended(status) => self.on_end(status, now, &mut actions),
             Event::TreeEnded => actions.push(Action::Finish(self.exit())),
         }
         actions
+    }
+
+    /// Whether it answers something that was asked only after the end of the lease.
+    fn began_too_late(&self, event: LeaseEvent) -> bool {
+        match (self.protection, event) {
+            (
+                Protection::Held(lease),
+                LeaseEvent::Renewed(sent) | LeaseEvent::Confirmed(sent, _),
+            ) => sent >= lease.deadline(),
+            _ => false,
+        }
+    }
+
+    /// Takes in what is known of the lease now.
+    fn learn(&mut self, event: LeaseEvent, now: Moment) {
+        let Protection::Held(lease) = &mut self.protection else {
+            return;
+        };
+        match event {
+            LeaseEvent::Renewed(sent) => lease.renewed(sent),
+            LeaseEvent::RenewalFailed => lease.renewal_failed(now),
+            LeaseEvent::Confirmed(sent, left) => lease.confirmed(sent, left),
+            LeaseEvent::Released => self.protection = Protection::Without,
+            LeaseEvent::Cancelled | LeaseEvent::Lost => {}
+        }
     }
 
     fn check_deadlines(&mut self, now: Moment, actions: &mut Vec<Action>) {
@@ -650,6 +663,25 @@ mod tests {
                 Some(&Action::Kill(StopReason::Lost))
             );
         }
+    }
+
+    #[test]
+    fn a_renewal_in_time_counts_however_late_its_answer_is_looked_at() {
+        for looked in [25_000, 29_600, 33_000] {
+            let mut session = session(policy());
+            assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
+            let renewed = Event::Lease(LeaseEvent::Renewed(at(10_001)));
+            // The next renewal has been due for long.
+            assert_eq!(session.on_event(renewed, at(looked)), [Action::Renew]);
+            assert_eq!(session.next_stop(), Some(at(34_499)));
+        }
+    }
+
+    #[test]
+    fn a_lock_that_the_job_released_is_not_missed_however_late_that_is_heard() {
+        let mut session = session(policy());
+        let released = Event::Lease(LeaseEvent::Released);
+        assert_eq!(session.on_event(released, at(40_000)), []);
     }
 
     #[test]

@@ -1,15 +1,14 @@
 //! `acquire --while-pid`: what stays behind to keep a script's lock, and when it goes.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, await_mark, directly,
-    is_alive, moment, now, outcome, path, queued, wait_until, without_terminal,
+    Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, attach_strace,
+    await_mark, directly, is_alive, moment, now, outcome, path, queued, wait_until,
+    without_terminal,
 };
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -49,6 +48,19 @@ pub fn keeper(script: &Running) -> i32 {
     pids.find(is_keeper).expect("a keeper")
 }
 
+/// Waits until locks were renewed this often from now on, while the script works.
+#[track_caller]
+fn await_renewals(redis: &Redis, script: &mut Running, count: u64) {
+    let before = redis.calls("pexpire");
+    wait_until("it is renewed", || {
+        if let Some(status) = script.process.try_wait().unwrap() {
+            let history = outcome(&mut redis.redlock(&["history", "a", "--json"]));
+            panic!("the script has ended: {status}; {}", history.stdout);
+        }
+        redis.calls("pexpire") >= before + count
+    });
+}
+
 /// Has no child that would outlive it.
 const WAIT: &str = "exec sleep 60";
 
@@ -57,10 +69,9 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let redis = Redis::start();
     let fifo = redis.dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let script = holder(&redis, "--ttl 2s", "read go <fifo");
+    let mut script = holder(&redis, "--ttl 2s", "read go <fifo");
     // It is renewed: several TTLs later it is still held.
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
+    await_renewals(&redis, &mut script, 9);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let (keeper, mark) = (keeper(&script), await_mark(&redis, script.pid()));
@@ -154,10 +165,9 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
 #[test]
 fn a_keeper_survives_a_broken_connection() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 2s", WAIT);
+    let mut script = holder(&redis, "--ttl 2s", WAIT);
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
+    await_renewals(&redis, &mut script, 9);
     let kept = redis.holder("a");
     assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
 }
@@ -172,8 +182,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
     wait_until("the data is there", || {
         redis.cli(&["GET", "redlock:a"]) == token
     });
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals);
+    await_renewals(&redis, &mut script, 1);
     assert!(!script.has_ended());
     script.kill();
     wait_until("it is released", || {
@@ -386,8 +395,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         wait_until("it waits", || redis.queue("a").len() == 1);
         first.end();
         assert!(script.line().starts_with("held"));
-        let renewals = redis.calls("pexpire");
-        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
+        await_renewals(&redis, &mut script, 9);
         gate.open();
         script.finish().assert_code(0).assert_silent();
         wait_until("it is released", || {
@@ -425,10 +433,9 @@ fn another_process_than_the_script_may_be_kept_for() {
 #[test]
 fn a_script_that_is_stopped_keeps_its_lock() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 2s", WAIT);
+    let mut script = holder(&redis, "--ttl 2s", WAIT);
     script.suspend();
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
+    await_renewals(&redis, &mut script, 9);
     assert_eq!(redis.holder("a"), Some(script.pid()));
 }
 
@@ -518,10 +525,7 @@ fn each_of_several_locks_of_a_script_has_its_keeper() {
     let rest = "eval \"$(redlock acquire b --ttl 1s --while-pid $$)\"; redlock release a; echo one; exec sleep 60";
     let mut script = holder(&redis, "--ttl 1s", rest);
     script.expect_line("one");
-    let renewals = redis.calls("pexpire");
-    wait_until("the other one is renewed", || {
-        redis.calls("pexpire") > renewals + 8
-    });
+    await_renewals(&redis, &mut script, 9);
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
     wait_until("it is released", || {
@@ -539,10 +543,9 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
         "mkdir d; cd d; rmdir ../d",
         "ulimit -n 16",
     ] {
-        let script = after(first, &redis, "--ttl 2s", WAIT);
+        let mut script = after(first, &redis, "--ttl 2s", WAIT);
         let keeper = keeper(&script);
-        let renewals = redis.calls("pexpire");
-        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 5);
+        await_renewals(&redis, &mut script, 6);
         drop(script);
         wait_until("the keeper is gone", || !is_alive(keeper));
     }
@@ -552,9 +555,8 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
 #[test]
 fn a_keeper_is_small() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 2s", WAIT);
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 5);
+    let mut script = holder(&redis, "--ttl 2s", WAIT);
+    await_renewals(&redis, &mut script, 6);
     let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
     // Without the program itself, which is of another size in each build; `make bench` looks at both.
     let own = status
@@ -599,17 +601,9 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
     let redis = Redis::start();
     let trace = redis.dir.path().join("trace");
     let mut script = holder(&redis, "--ttl 1s -k 0s", WAIT);
-    let mut strace = std::process::Command::new("strace")
-        .args(["-e", "trace=openat,kill,pidfd_send_signal", "-o"])
-        .arg(&trace)
-        .args(["-p", &keeper(&script).to_string()])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut attached = String::new();
-    let said = strace.stderr.take().unwrap();
-    BufReader::new(said).read_line(&mut attached).unwrap();
-    assert!(attached.contains("attached"), "{attached}");
+    let calls = "trace=openat,kill,pidfd_send_signal";
+    let options = ["-e", calls, "-o", trace.to_str().unwrap()];
+    let mut strace = attach_strace(keeper(&script), &options);
     redis.stall();
     wait_until("the script is dead", || script.has_ended());
     redis.resume();

@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, directly, is_alive, is_gone, outcome, send, state,
-    wait_until, with_default_signals, with_signals,
+    COUNTER, Gate, REDLOCK, Redis, Running, attach_strace, directly, is_alive, is_gone, outcome,
+    send, state, wait_until, with_default_signals, with_signals,
 };
 
 /// The signals that [`COUNTER`] is asked for, as Perl and the kernel have them.
@@ -711,6 +711,50 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
     let end = running.finish();
     end.assert_code(79).assert_says("was suspended");
     assert_eq!(end.stdout, format!("child ready {child}\n"));
+}
+
+/// A busy machine may let the thread that decides wait, and the one that renews not.
+fn assert_late_news_counts(meanwhile: Option<Signal>) {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"trap '' USR1; echo ready; read go <"$HOME/gate""#;
+    let arguments = ["run", "--ttl", "4s", "-k", "0s", "a", "-c", script];
+    let mut running = Running::start(&mut run(&redis, &arguments));
+    running.expect_line("ready");
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals);
+    // Twice that is more than a lease, and with a third of a lease before the first, it is less.
+    let late = [
+        "-e",
+        "inject=poll,ppoll:delay_exit=2100000",
+        "-o",
+        "/dev/null",
+    ];
+    let mut strace = attach_strace(running.pid(), &late);
+    for _ in 0..3 {
+        let renewals = redis.calls("pexpire");
+        wait_until("it is renewed late", || {
+            assert!(!running.has_ended(), "{}", redis.describe_key("a"));
+            redis.calls("pexpire") > renewals
+        });
+        if let Some(signal) = meanwhile {
+            running.signal(signal);
+        }
+    }
+    strace.kill().unwrap();
+    strace.wait().unwrap();
+    gate.open();
+    running.finish().assert_code(0);
+}
+
+#[test]
+fn a_renewal_in_time_counts_though_redlock_is_late_to_hear_of_it() {
+    assert_late_news_counts(None);
+}
+
+#[test]
+fn a_renewal_in_time_counts_though_redlock_hears_of_it_together_with_a_signal() {
+    assert_late_news_counts(Some(Signal::SIGUSR1));
 }
 
 #[test]

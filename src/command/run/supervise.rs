@@ -153,6 +153,13 @@ impl Supervision<'_> {
             self.timer.set(due.chain(stopped).chain(more).min())?;
             let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
             sleep(own.into_iter().chain(self.holds.poll_fds()))?;
+            // Where we were late, a renewal may have succeeded meanwhile.
+            let stop = self.session.next_stop();
+            if stop.is_some_and(|stop| now() >= stop)
+                && let Some(exit) = self.take_reports()?
+            {
+                return Ok(exit);
+            }
             let mut child_changed = false;
             for _ in 0..AT_ONCE {
                 let Some(received) = self.signals.next()? else {
@@ -177,13 +184,21 @@ impl Supervision<'_> {
                     return Ok(exit);
                 }
             }
-            for report in self.holds.reports() {
-                let event = self.event_of(report);
-                if let Some(exit) = self.apply(event)? {
-                    return Ok(exit);
-                }
+            if let Some(exit) = self.take_reports()? {
+                return Ok(exit);
             }
         }
+    }
+
+    /// Takes in what became of renewals.
+    fn take_reports(&mut self) -> Result<Option<Exit>> {
+        for report in self.holds.reports() {
+            let event = self.event_of(report);
+            if let Some(exit) = self.apply(event)? {
+                return Ok(Some(exit));
+            }
+        }
+        Ok(None)
     }
 
     /// Takes ended children in.

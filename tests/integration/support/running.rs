@@ -135,6 +135,22 @@ pub fn outcome(command: &mut Command) -> Outcome {
     Running::start(command).finish()
 }
 
+/// Traces a process, all of whose other threads go on, from when this returns.
+pub fn attach_strace(pid: i32, options: &[&str]) -> Child {
+    let mut strace = Command::new("strace")
+        .args(options)
+        .args(["-p", &pid.to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut attached = String::new();
+    let said = strace.stderr.take().unwrap();
+    BufReader::new(said).read_line(&mut attached).unwrap();
+    assert!(attached.contains("attached"), "{attached}");
+    strace
+}
+
 /// A process under way: its output is collected, and it is killed when the test ends.
 pub struct Running {
     pub process: Child,
