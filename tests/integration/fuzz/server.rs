@@ -10,7 +10,7 @@ use redis::{Connection, Value};
 
 use super::scripts::{self, Call, Key};
 use crate::lua::{KEYS, SCRIPTS};
-use crate::support::{SERVER, wait_until};
+use crate::support::{QUIET, SERVER, wait_until};
 
 /// All that the server knows of the lock, at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -139,7 +139,8 @@ impl Server {
         let log = File::create(dir.path().join("redis.log")).unwrap();
         let process = SERVER
             .command()
-            .args(["--save", "", "--appendonly", "no", "--port", "0"])
+            .args(QUIET)
+            .args(["--port", "0"])
             .arg("--unixsocket")
             .arg(&socket)
             .arg("--dir")

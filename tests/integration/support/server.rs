@@ -76,6 +76,16 @@ impl ServerProgram {
     }
 }
 
+/// A server that does nothing by itself. The thread that returns memory would never sleep where the clock is set.
+pub const QUIET: [&str; 6] = [
+    "--save",
+    "",
+    "--appendonly",
+    "no",
+    "--jemalloc-bg-thread",
+    "no",
+];
+
 /// The rules for channels came with Redis 6.2; before, each user has all of them.
 fn known_rules<'a>(command: &[&'a str]) -> Vec<&'a str> {
     let is_acl = command.starts_with(&["ACL", "SETUSER"]) && SERVER.is_before(6, 2);
@@ -377,7 +387,7 @@ fn launch(before: &[String], dir: &tempfile::TempDir, port: u16, options: &[Stri
         command.args(more).arg(&SERVER.path);
     }
     command
-        .args(["--save", "", "--appendonly", "no"])
+        .args(QUIET)
         .args(["--port", &port.to_string()])
         .args(bind.iter().filter(|_| !is_bound))
         .arg("--unixsocket")
