@@ -11,6 +11,7 @@ pub mod fuzz;
 
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::time::Duration;
 
@@ -117,6 +118,47 @@ impl Tree {
         members.all(|pid| Stat::read(pid).is_none_or(rests))
     }
 
+    /// All processes but ourselves whose environment `is_marked`, and the forks that have lost their root, as far as
+    /// we may see, and as long as there is time.
+    ///
+    /// # Errors
+    /// No descriptor or memory is left to look: there may be others.
+    pub fn marked(
+        &self,
+        is_marked: impl Fn(&[u8]) -> bool,
+        forks: Option<&Forks>,
+        in_time: impl Fn() -> bool,
+    ) -> io::Result<Vec<Pid>> {
+        let is_fork = |stat: &Stat, text: &[u8]| {
+            forks.is_some_and(|forks| forks.include(stat, text)) && !self.was_there_before(stat.pid)
+        };
+        let mut found = Vec::new();
+        for stat in processes()? {
+            if !in_time() {
+                break;
+            }
+            if stat.has_ended || stat.pid == Pid::this() {
+                continue;
+            }
+            match environment(stat.pid) {
+                Ok(text) if is_marked(&text) || is_fork(&stat, &text) => {
+                    found.push(stat.pid);
+                }
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+                    ) =>
+                {
+                    return Err(error);
+                }
+                // It has ended, or we may not look into it.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(found)
+    }
+
     /// Descendants that were there before, where start times alone don't show it.
     pub fn earlier(&self) -> &[Known] {
         &self.earlier
@@ -164,8 +206,13 @@ impl Known {
 
 /// What has started this process, directly or not.
 pub fn ancestors() -> Vec<Known> {
+    ancestors_from(Pid::parent())
+}
+
+/// A process, and what has started it, directly or not.
+fn ancestors_from(first: Pid) -> Vec<Known> {
     let mut found = Vec::new();
-    let mut next = Pid::parent();
+    let mut next = first;
     // However they change meanwhile.
     while found.len() < 100
         && let Some(stat) = Stat::read(next)
@@ -225,6 +272,8 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It is a [`sys::Waker`].
     is_waker: bool,
+    /// It was forked, and has executed nothing since: it works for the program that has forked it.
+    is_fork: bool,
     /// It adopts orphans, or at least has a name by which programs are known that do.
     adopts: bool,
     /// It ignores SIGINT.
@@ -253,6 +302,9 @@ const REAPERS: [&str; 10] = [
 /// The flag of the kernel's own threads, `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
+/// The flag of what was forked and has executed nothing since, `PF_FORKNOEXEC`.
+const FORK: u64 = 0x40;
+
 impl Stat {
     /// Reads what is known of a process; `None` where there is none.
     pub fn read(pid: Pid) -> Option<Self> {
@@ -276,6 +328,7 @@ impl Stat {
             has_ended: matches!(field(3)?, "Z" | "X") && field(20)?.parse::<u32>().ok()? <= 1,
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
+            is_fork: flags & FORK != 0,
             is_waker: name.as_bytes() == sys::WAKER.to_bytes(),
             adopts: pid == FIRST || REAPERS.contains(&name),
             ignores_int: {
@@ -335,37 +388,47 @@ pub enum Origin {
     Unsaid,
 }
 
-/// All processes but ourselves whose environment `is_marked`, as far as we may see, and as long as there is time.
-///
-/// # Errors
-/// No descriptor or memory is left to look: there may be others.
-pub fn marked(
-    is_marked: impl Fn(&[u8]) -> bool,
-    in_time: impl Fn() -> bool,
-) -> io::Result<Vec<Pid>> {
-    let mut found = Vec::new();
-    for stat in processes()? {
-        if !in_time() {
-            break;
-        }
-        if stat.has_ended || stat.pid == Pid::this() {
-            continue;
-        }
-        match environment(stat.pid) {
-            Ok(text) if is_marked(&text) => found.push(stat.pid),
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
-                ) =>
-            {
-                return Err(error);
-            }
-            // It has ended, or we may not look into it.
-            Ok(_) | Err(_) => {}
-        }
+/// What tells the forks of a process from others once it has ended: they have its words and its environment, the
+/// one it was started with, until they execute something, and what has started it adopts them.
+pub struct Forks {
+    /// A number for its words and environment.
+    program: u64,
+    session: i32,
+    ancestors: Vec<Pid>,
+}
+
+impl Forks {
+    /// Those of this process; `None` where others look the same, or we may not look into it.
+    pub fn of(pid: Pid) -> Option<Self> {
+        let stat = Stat::read(pid)?;
+        let ancestors = ancestors_from(stat.parent).into_iter();
+        let ancestors = ancestors.map(|known| Pid::from_raw(known.pid));
+        let ancestors: Vec<Pid> = ancestors.chain([FIRST]).collect();
+        let program_of = |pid| program(pid, &environment(pid).ok()?);
+        let own = program_of(pid)?;
+        let is_alone = !stat.is_fork && !ancestors.iter().any(|&pid| program_of(pid) == Some(own));
+        is_alone.then_some(Self {
+            program: own,
+            session: stat.session,
+            ancestors,
+        })
     }
-    Ok(found)
+
+    /// Whether this process, with this environment, is one of them, and has lost its parent.
+    fn include(&self, stat: &Stat, environment: &[u8]) -> bool {
+        stat.is_fork
+            && stat.session == self.session
+            && self.ancestors.contains(&stat.parent)
+            && program(stat.pid, environment) == Some(self.program)
+    }
+}
+
+/// A number for what a process was told to execute.
+fn program(pid: Pid, environment: &[u8]) -> Option<u64> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut hasher = DefaultHasher::new();
+    (words, environment).hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 /// What is left of the work of a holder that is dead.

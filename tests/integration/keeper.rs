@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{
     Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, attach_strace,
-    await_mark, directly, is_alive, moment, now, outcome, path, queued, wait_until,
+    await_mark, directly, is_alive, moment, now, outcome, path, queued, send, wait_until,
     without_terminal,
 };
 
@@ -325,6 +325,16 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
         .assert_code(64)
         .assert_says("no such process");
     acquire("0", &[]).assert_code(64);
+    let text = "exec redlock acquire a --while-pid $$";
+    let mut itself = std::process::Command::new("sh");
+    itself
+        .args(["-c", text])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url());
+    outcome(&mut itself)
+        .assert_code(64)
+        .assert_says("that is redlock itself");
     // Where it is not refused, a lost lock would stop this whole machine.
     if !nix::unistd::getuid().is_root() {
         acquire("1", &[]).assert_code(64);
@@ -351,7 +361,7 @@ fn every_signal_that_ends_a_script_ends_its_hold() {
         wait_until("the shell is gone", || {
             fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
         });
-        crate::support::send(script.pid(), number);
+        send(script.pid(), number);
         wait_until("the script is gone", || script.has_ended());
         wait_until("it is released", || {
             redis.cli(&["EXISTS", "redlock:a"]) == "0"
@@ -372,6 +382,59 @@ fn a_shell_that_is_killed_while_a_child_runs_does_not_hold_on_and_its_child_is_s
         assert!(!is_alive(child), "its child works on, after {signal}");
     }
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn what_a_killed_script_has_forked_is_stopped_though_it_has_executed_nothing() {
+    let redis = Redis::start();
+    let gate = redis.dir.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Without a program of its own it hasn't the lock's token in its environment.
+    let rest = "read go <gate; mkfifo never$$; (echo $BASHPID; read go <never$$) & wait";
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut script = holder(&redis, "", rest);
+        // Then the next look at what it has started is 10 s away.
+        await_renewals(&redis, &mut script, 1);
+        fs::write(&gate, "go\n").unwrap();
+        let forked: i32 = script.line().parse().unwrap();
+        let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
+        script.signal(signal);
+        waiter.finish().assert_code(0);
+        assert!(!is_alive(forked), "it works on, after {signal}");
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn when_one_of_several_subshells_is_killed_the_others_work_on_under_their_own_locks() {
+    let redis = Redis::start();
+    let subshell = r#"( me=$BASHPID; eval "$(redlock acquire $name --while-pid $me)"; echo $me; read go <gate ) &"#;
+    let rest = format!("mkfifo gate; for name in b c d; do {subshell} done; wait");
+    let mut script = holder(&redis, "", &rest);
+    let subshells: Vec<i32> = (0..3).map(|_| script.line().parse().unwrap()).collect();
+    send(subshells[0], libc::SIGKILL);
+    wait_until("its lock is released", || {
+        redis.cli(&["EXISTS", "redlock:b", "redlock:c", "redlock:d"]) == "2"
+    });
+    assert!(subshells[1..].iter().all(|&pid| is_alive(pid)));
+    script.kill();
+    wait_until("all is released, and stopped", || {
+        redis.cli(&["EXISTS", "redlock:a", "redlock:c", "redlock:d"]) == "0"
+            && !subshells.iter().any(|&pid| is_alive(pid))
+    });
+}
+
+#[test]
+fn a_keeper_ends_as_other_programs_do() {
+    let redis = Redis::start();
+    let trace = redis.dir.path().join("trace");
+    let mut script = holder(&redis, "", WAIT);
+    let options = ["-e", "trace=none", "-o", trace.to_str().unwrap()];
+    let mut strace = attach_strace(keeper(&script), &options);
+    script.kill();
+    strace.wait().unwrap();
+    let end = fs::read_to_string(&trace).unwrap();
+    assert!(end.contains("+++ exited with 0 +++"), "{end}");
 }
 
 #[test]

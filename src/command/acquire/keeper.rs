@@ -26,7 +26,7 @@ use crate::session::{self, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::sys;
-use crate::tree::{self, DeadHolder, Known, Origin, Remains, Stat, Tree};
+use crate::tree::{self, DeadHolder, Forks, Known, Origin, Remains, Stat, Tree};
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub(super) struct Target {
@@ -37,6 +37,7 @@ pub(super) struct Target {
     since: Moment,
     session: i32,
     tree: Tree,
+    forks: Option<Forks>,
     /// What it has started and was found: later on it may be hard to find.
     rest: Vec<Descendant>,
     /// How many of these may have a descriptor, so that some are left for all else.
@@ -91,6 +92,7 @@ impl Target {
             since: now(),
             session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
             tree: Tree::below(Pid::from_raw(pid)),
+            forks: Forks::of(Pid::from_raw(pid)),
             rest: Vec::new(),
             descriptors: usize::MAX,
         })
@@ -114,13 +116,13 @@ impl Target {
         self.add(found, until);
     }
 
-    /// Finds what it has started: its descendants, and what has the lock's token (under this id) in its
-    /// environment, as far as that can be done in time. Whether all could be looked at.
+    /// Finds what it has started: its descendants, what has the lock's token (under this id) in its environment, and
+    /// what it has forked just before it ended, as far as that can be done in time. Whether all could be looked at.
     fn find_rest(&mut self, id: &str, until: Option<Moment>) -> bool {
         self.remember(until);
         let in_time = || until.is_none_or(|until| now() < until);
         let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
-        let marked = tree::marked(is_ours, in_time);
+        let marked = self.tree.marked(is_ours, self.forks.as_ref(), in_time);
         let looked = marked.is_ok() && in_time();
         self.add(marked.unwrap_or_default(), until);
         looked
@@ -247,9 +249,11 @@ pub(super) fn leave_behind(
     options: &cli::Acquire,
     acquisition: &Acquisition,
     holds: &mut HeldLocks,
+    signals: &Signals,
 ) -> Result<()> {
     holds.reclaim_client(|| {});
-    let kept = holds.client.fds().chain([target.process.as_fd()]);
+    let own = [target.process.as_fd(), signals.as_fd()];
+    let kept = holds.client.fds().chain(own);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
     if !sys::fork_daemon(&kept).context("can't leave a keeper behind")? {
@@ -290,6 +294,7 @@ pub(super) fn leave_behind(
         waits_for_tree: policy.wait_tree,
         killed: false,
         holds,
+        signals,
     };
     let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
     // What can't be killed may still be at work: then the lock ends with its lease.
@@ -316,6 +321,7 @@ struct Keeper<'a> {
     waits_for_tree: bool,
     killed: bool,
     holds: &'a mut HeldLocks,
+    signals: &'a Signals,
 }
 
 /// How long to wait for what was killed because we can't go on.
@@ -324,7 +330,6 @@ const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 impl Keeper<'_> {
     /// Renews until the target has ended, or the lock isn't ours any more; how that ended.
     fn watch(&mut self) -> Result<HoldOutcome> {
-        let signals = Signals::take(false)?;
         let mut timer = Timer::new()?;
         let mut ended = false;
         // Whether all that it may have left could be looked at.
@@ -357,14 +362,14 @@ impl Keeper<'_> {
             let due = self.session.due().into_iter().chain(self.holds.due());
             let look = (!looked || self.target.has_others()).then(|| now() + LOOK);
             timer.set(due.chain(look).min())?;
-            let fixed = [Some(signals.as_fd()), Some(timer.as_fd())];
+            let fixed = [Some(self.signals.as_fd()), Some(timer.as_fd())];
             sleep(
                 fixed
                     .into_iter()
                     .chain(self.holds.poll_fds())
                     .chain(self.target.ends()),
             )?;
-            while let Some(received) = signals.next()? {
+            while let Some(received) = self.signals.next()? {
                 // All else is for a process that has a terminal, or a child.
                 if received.signal == SIGTERM {
                     let _ = self.target.process.signal(SIGTERM);

@@ -86,7 +86,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         _ if matches!(printed, Ok(false)) => Err(anyhow::anyhow!(
             "the reader of standard output has gone away"
         )),
-        Some(target) => keeper::leave_behind(target, options, &acquisition, &mut holds),
+        Some(target) => keeper::leave_behind(target, options, &acquisition, &mut holds, &signals),
         None => Ok(()),
     };
     if kept.is_err() {
@@ -102,6 +102,12 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
             "--while-pid 1: that process never ends; name the one that needs the lock, such as $$"
                 .into(),
         )
+        .into());
+    }
+    if pid == nix::unistd::getpid().as_raw() {
+        return Err(BadUsage(format!(
+            "--while-pid {pid}: that is redlock itself; inside of $(...) $BASHPID is another process: store it before"
+        ))
         .into());
     }
     let target = Target::new(pid, options.on_lost == cli::KeeperOnLost::Warn);
