@@ -654,7 +654,8 @@ mod tests {
         for event in [
             Event::Tick,
             sent(SIGCONT),
-            Event::Lease(LeaseEvent::Renewed(at(40_000))),
+            Event::Lease(LeaseEvent::Renewed(at(29_498))),
+            Event::Lease(LeaseEvent::Confirmed(at(29_498), Duration::from_secs(60))),
             sent(SIGHUP),
         ] {
             let mut session = session(policy());
@@ -675,6 +676,11 @@ mod tests {
             assert_eq!(session.on_event(renewed, at(looked)), [Action::Renew]);
             assert_eq!(session.next_stop(), Some(at(34_499)));
         }
+        let mut session = session(policy());
+        let left = Duration::from_secs(60);
+        let extended = Event::Lease(LeaseEvent::Confirmed(at(29_497), left));
+        session.on_event(extended, at(33_000));
+        assert!(session.next_stop() > Some(at(80_000)));
     }
 
     #[test]
