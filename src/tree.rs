@@ -11,7 +11,6 @@ pub mod fuzz;
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::time::Duration;
 
@@ -118,19 +117,19 @@ impl Tree {
         members.all(|pid| Stat::read(pid).is_none_or(rests))
     }
 
-    /// All processes but ourselves whose environment `is_marked`, and the forks that have lost their root, as far as
-    /// we may see, and as long as there is time.
+    /// All processes but ourselves whose environment `is_marked`, and what was forked by this execution since, as far
+    /// as we may see, and as long as there is time.
     ///
     /// # Errors
     /// No descriptor or memory is left to look: there may be others.
     pub fn marked(
         &self,
         is_marked: impl Fn(&[u8]) -> bool,
-        forks: Option<&Forks>,
+        by: Option<Execution>,
         in_time: impl Fn() -> bool,
     ) -> io::Result<Vec<Pid>> {
-        let is_fork = |stat: &Stat, text: &[u8]| {
-            forks.is_some_and(|forks| forks.include(stat, text)) && !self.was_there_before(stat.pid)
+        let is_fork = |stat: &Stat| {
+            stat.is_fork && by.is_some() && stat.execution == by && !self.was_there_before(stat.pid)
         };
         let mut found = Vec::new();
         for stat in processes()? {
@@ -141,7 +140,7 @@ impl Tree {
                 continue;
             }
             match environment(stat.pid) {
-                Ok(text) if is_marked(&text) || is_fork(&stat, &text) => {
+                Ok(text) if is_marked(&text) || is_fork(&stat) => {
                     found.push(stat.pid);
                 }
                 Err(error)
@@ -206,13 +205,8 @@ impl Known {
 
 /// What has started this process, directly or not.
 pub fn ancestors() -> Vec<Known> {
-    ancestors_from(Pid::parent())
-}
-
-/// A process, and what has started it, directly or not.
-fn ancestors_from(first: Pid) -> Vec<Known> {
     let mut found = Vec::new();
-    let mut next = first;
+    let mut next = Pid::parent();
     // However they change meanwhile.
     while found.len() < 100
         && let Some(stat) = Stat::read(next)
@@ -273,7 +267,9 @@ pub struct Stat {
     /// It is a [`sys::Waker`].
     is_waker: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
-    is_fork: bool,
+    pub is_fork: bool,
+    /// `None` where we may not know.
+    execution: Option<Execution>,
     /// It adopts orphans, or at least has a name by which programs are known that do.
     adopts: bool,
     /// It ignores SIGINT.
@@ -305,6 +301,27 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// The flag of what was forked and has executed nothing since, `PF_FORKNOEXEC`.
 const FORK: u64 = 0x40;
 
+/// The execution of a program, by where the kernel has put its stack, words and environment: somewhere else each time,
+/// and what is forked has all that in the same places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Execution([u64; 3]);
+
+/// The flag of a process whose addresses are the same each time, `ADDR_NO_RANDOMIZE`.
+const SAME_ADDRESSES: u64 = 0x0004_0000;
+
+impl Execution {
+    /// That of a process; `None` where others may look the same, or we may not know. So it is with what was forked
+    /// itself: all that its program has forked looks the same.
+    pub fn of(pid: Pid) -> Option<Self> {
+        let stat = Stat::read(pid)?;
+        let is_random = read("/proc/sys/kernel/randomize_va_space")?.trim() != "0";
+        let personality = read(&format!("/proc/{pid}/personality"))?;
+        let personality = u64::from_str_radix(personality.trim(), 16).ok()?;
+        let is_alone = is_random && personality & SAME_ADDRESSES == 0 && !stat.is_fork;
+        stat.execution.filter(|_| is_alone)
+    }
+}
+
 impl Stat {
     /// Reads what is known of a process; `None` where there is none.
     pub fn read(pid: Pid) -> Option<Self> {
@@ -329,6 +346,15 @@ impl Stat {
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
             is_fork: flags & FORK != 0,
+            execution: {
+                // All are 0 where we may not know.
+                let address = |number| field(number)?.parse().ok().filter(|&address| address != 0);
+                [address(28), address(48), address(50)]
+                    .into_iter()
+                    .collect::<Option<Vec<u64>>>()
+                    .and_then(|places| places.try_into().ok())
+                    .map(Execution)
+            },
             is_waker: name.as_bytes() == sys::WAKER.to_bytes(),
             adopts: pid == FIRST || REAPERS.contains(&name),
             ignores_int: {
@@ -386,49 +412,6 @@ pub enum Origin {
     OfOthers,
     /// Nothing.
     Unsaid,
-}
-
-/// What tells the forks of a process from others once it has ended: they have its words and its environment, the
-/// one it was started with, until they execute something, and what has started it adopts them.
-pub struct Forks {
-    /// A number for its words and environment.
-    program: u64,
-    session: i32,
-    ancestors: Vec<Pid>,
-}
-
-impl Forks {
-    /// Those of this process; `None` where others look the same, or we may not look into it.
-    pub fn of(pid: Pid) -> Option<Self> {
-        let stat = Stat::read(pid)?;
-        let ancestors = ancestors_from(stat.parent).into_iter();
-        let ancestors = ancestors.map(|known| Pid::from_raw(known.pid));
-        let ancestors: Vec<Pid> = ancestors.chain([FIRST]).collect();
-        let program_of = |pid| program(pid, &environment(pid).ok()?);
-        let own = program_of(pid)?;
-        let is_alone = !stat.is_fork && !ancestors.iter().any(|&pid| program_of(pid) == Some(own));
-        is_alone.then_some(Self {
-            program: own,
-            session: stat.session,
-            ancestors,
-        })
-    }
-
-    /// Whether this process, with this environment, is one of them, and has lost its parent.
-    fn include(&self, stat: &Stat, environment: &[u8]) -> bool {
-        stat.is_fork
-            && stat.session == self.session
-            && self.ancestors.contains(&stat.parent)
-            && program(stat.pid, environment) == Some(self.program)
-    }
-}
-
-/// A number for what a process was told to execute.
-fn program(pid: Pid, environment: &[u8]) -> Option<u64> {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let mut hasher = DefaultHasher::new();
-    (words, environment).hash(&mut hasher);
-    Some(hasher.finish())
 }
 
 /// What is left of the work of a holder that is dead.

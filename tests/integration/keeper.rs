@@ -37,7 +37,11 @@ fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
 
 /// The keeper of a script.
 pub fn keeper(script: &Running) -> i32 {
-    let pid = script.pid().to_string();
+    keeper_of(script.pid())
+}
+
+fn keeper_of(script: i32) -> i32 {
+    let pid = script.to_string();
     let is_keeper = |candidate: &i32| {
         let words = fs::read(format!("/proc/{candidate}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = words.split(|&byte| byte == 0).collect();
@@ -325,16 +329,18 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
         .assert_code(64)
         .assert_says("no such process");
     acquire("0", &[]).assert_code(64);
-    let text = "exec redlock acquire a --while-pid $$";
-    let mut itself = std::process::Command::new("sh");
-    itself
-        .args(["-c", text])
-        .env_clear()
-        .env("PATH", path())
-        .env("REDLOCK_URL", redis.url());
-    outcome(&mut itself)
-        .assert_code(64)
-        .assert_says("that is redlock itself");
+    // All of these would hold it for no time.
+    for acquire in ["", ":; ", "2>/dev/null "] {
+        let text = format!("{acquire}redlock acquire a --while-pid $BASHPID");
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", &format!("eval \"$({text})\"; echo works on")])
+            .env_clear()
+            .env("PATH", path())
+            .env("REDLOCK_URL", redis.url());
+        let end = outcome(&mut bash);
+        end.assert_code(64);
+        assert_eq!(end.stdout, "");
+    }
     // Where it is not refused, a lost lock would stop this whole machine.
     if !nix::unistd::getuid().is_root() {
         acquire("1", &[]).assert_code(64);
@@ -403,6 +409,98 @@ fn what_a_killed_script_has_forked_is_stopped_though_it_has_executed_nothing() {
         assert!(!is_alive(forked), "it works on, after {signal}");
     }
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn what_a_killed_script_has_left_is_asked_to_end_however_deep_it_is() {
+    let redis = Redis::start();
+    let work = "work() { trap 'echo asked $1; exit' TERM; echo ready; while :; do read -t 0.1 <>never; done; }";
+    let rest = format!(
+        "mkfifo gate never; {work}; read go <gate; ( ( ( work 3 ) & work 2 ) & work 1 ) & wait"
+    );
+    let mut script = holder(&redis, "--ttl 30s", &rest);
+    await_renewals(&redis, &mut script, 1);
+    let gate = redis.dir.path().join("gate");
+    wait_until("it waits", || gate.exists());
+    fs::write(&gate, "go\n").unwrap();
+    for _ in 0..3 {
+        script.expect_line("ready");
+    }
+    send(script.pid(), libc::SIGKILL);
+    let mut asked: Vec<String> = (0..3).map(|_| script.line()).collect();
+    asked.sort();
+    assert_eq!(asked, ["asked 1", "asked 2", "asked 3"]);
+    wait_until("it is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+}
+
+/// Two instances of one script have the same words, environment and session.
+#[test]
+fn when_one_of_two_instances_of_a_script_is_killed_the_work_of_the_other_goes_on() {
+    let redis = Redis::start();
+    let script = redis.dir.path().join("work.sh");
+    let text = r#"for name in b c; do mkdir $name 2>/dev/null && break; done
+eval "$(redlock acquire $name --while-pid $$)"
+( ( read -t 60 <>never ) & echo "$name $$ $!" ) &
+read -t 60 <>never
+"#;
+    fs::write(&script, text).unwrap();
+    let mut both = std::process::Command::new("bash");
+    both.args(["-c", "mkfifo never; bash work.sh & bash work.sh & wait"])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url())
+        .current_dir(redis.dir.path());
+    without_terminal(&mut both);
+    let mut both = Running::start(&mut both);
+    let mut lines = [both.line(), both.line()];
+    lines.sort();
+    let numbers = |line: &String| -> Vec<i32> {
+        let numbers = line.split(' ').skip(1);
+        numbers.map(|number| number.parse().unwrap()).collect()
+    };
+    let [first, second] = [numbers(&lines[0]), numbers(&lines[1])];
+    let is_released = |name: &str| redis.cli(&["EXISTS", &format!("redlock:{name}")]) == "0";
+    send(first[0], libc::SIGKILL);
+    wait_until("its lock is released", || is_released("b"));
+    assert!(!is_alive(first[1]));
+    assert!(is_alive(second[1]) && !is_released("c"));
+    send(second[0], libc::SIGKILL);
+    wait_until("the other lock is released", || is_released("c"));
+    assert!(!is_alive(second[1]));
+}
+
+/// It may be another job's.
+#[test]
+fn an_orphan_of_the_scripts_session_is_waited_for_and_never_signalled() {
+    let redis = Redis::start();
+    let text = r#"mkfifo go go2
+bash -c 'eval "$(redlock acquire a --while-pid $$ --wait-tree -k 100ms --ttl 2s)"; echo $$; read go <go' &
+read started <go2
+bash -c 'sleep 60 & echo $!'
+wait"#;
+    let mut command = std::process::Command::new("bash");
+    command
+        .args(["-c", text])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url())
+        .current_dir(redis.dir.path());
+    without_terminal(&mut command);
+    let mut session = Running::start(&mut command);
+    let script: i32 = session.line().parse().unwrap();
+    fs::write(redis.dir.path().join("go2"), "go\n").unwrap();
+    let other: i32 = session.line().parse().unwrap();
+    let keeper = keeper_of(script);
+    fs::write(redis.dir.path().join("go"), "go\n").unwrap();
+    wait_until("the script has ended", || !is_alive(script));
+    let renewals = redis.calls("pexpire");
+    wait_until("its keeper waits", || redis.calls("pexpire") > renewals + 2);
+    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    wait_until("its keeper is gone", || !is_alive(keeper));
+    assert!(is_alive(other));
+    send(other, libc::SIGKILL);
 }
 
 #[test]

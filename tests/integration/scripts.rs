@@ -636,3 +636,20 @@ fn a_script_that_dies_while_its_acquire_waits_leaves_no_lock() {
         assert_nothing_left(&redis);
     }
 }
+
+#[test]
+fn a_busy_lock_ends_a_script_also_where_that_is_no_failure() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let text = r#"eval "$(redlock acquire -n -E 0 a)"; echo works on"#;
+    let mut script = std::process::Command::new("sh");
+    script
+        .args(["-c", text])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url());
+    let end = outcome(&mut script);
+    end.assert_code(0).assert_says("is held by");
+    assert_eq!(end.stdout, "");
+    holder.end();
+}

@@ -26,7 +26,7 @@ use crate::session::{self, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::sys;
-use crate::tree::{self, DeadHolder, Forks, Known, Origin, Remains, Stat, Tree};
+use crate::tree::{self, DeadHolder, Execution, Known, Origin, Remains, Stat, Tree};
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub(super) struct Target {
@@ -37,10 +37,12 @@ pub(super) struct Target {
     since: Moment,
     session: i32,
     tree: Tree,
-    forks: Option<Forks>,
+    execution: Option<Execution>,
     /// What it has started and was found: later on it may be hard to find.
     rest: Vec<Descendant>,
-    /// How many of these may have a descriptor, so that some are left for all else.
+    /// What may be of its work, and may be another job's as well: it is waited for, and never signalled.
+    suspects: Vec<Descendant>,
+    /// How many of both may have a descriptor, so that some are left for all else.
     descriptors: usize,
 }
 
@@ -92,8 +94,9 @@ impl Target {
             since: now(),
             session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
             tree: Tree::below(Pid::from_raw(pid)),
-            forks: Forks::of(Pid::from_raw(pid)),
+            execution: Execution::of(Pid::from_raw(pid)),
             rest: Vec::new(),
+            suspects: Vec::new(),
             descriptors: usize::MAX,
         })
     }
@@ -122,7 +125,7 @@ impl Target {
         self.remember(until);
         let in_time = || until.is_none_or(|until| now() < until);
         let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
-        let marked = self.tree.marked(is_ours, self.forks.as_ref(), in_time);
+        let marked = self.tree.marked(is_ours, self.execution, in_time);
         let looked = marked.is_ok() && in_time();
         self.add(marked.unwrap_or_default(), until);
         looked
@@ -139,13 +142,18 @@ impl Target {
                 && let Some(known) = known
                 && !before.contains(&known)
             {
-                let process = if self.rest.len() < self.descriptors {
-                    ProcessFd::of(pid.as_raw()).ok().flatten()
-                } else {
-                    None
-                };
-                self.rest.push(Descendant { known, process });
+                let descendant = self.descendant(known);
+                self.rest.push(descendant);
             }
+        }
+    }
+
+    fn descendant(&self, known: Known) -> Descendant {
+        let may_have_descriptor = self.rest.len() + self.suspects.len() < self.descriptors;
+        let process = may_have_descriptor.then(|| ProcessFd::of(known.pid).ok().flatten());
+        Descendant {
+            known,
+            process: process.flatten(),
         }
     }
 
@@ -159,8 +167,11 @@ impl Target {
             noted: now(),
             earlier: self.tree.earlier(),
         };
-        if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id)) {
-            self.add(vec![pid], None);
+        if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id))
+            && let Some(known) = Known::read(pid)
+        {
+            let suspect = self.descendant(known);
+            self.suspects.push(suspect);
         }
     }
 
@@ -193,6 +204,7 @@ impl Target {
         self.signal_all(&signals);
         let known: HashSet<Known> = self.rest.iter().map(|one| one.known).collect();
         self.find_rest(id, kill_at);
+        self.remember(kill_at);
         let others = self.rest.iter();
         for descendant in others.filter(|descendant| !known.contains(&descendant.known)) {
             for signal in signals {
@@ -218,27 +230,29 @@ impl Target {
         status.unwrap_or_else(|| ExitStatus::from_raw(0))
     }
 
-    /// Whether it has ended, and all that was found of its tree.
+    /// Whether it has ended, and all that was or may be of its tree.
     fn has_wholly_ended(&self) -> bool {
-        self.process.has_ended() && self.rest.iter().all(Descendant::has_ended)
+        self.process.has_ended() && self.others().all(Descendant::has_ended)
+    }
+
+    /// All but itself that is waited for.
+    fn others(&self) -> impl Iterator<Item = &Descendant> {
+        self.rest.iter().chain(&self.suspects)
     }
 
     /// Whether there is something whose end no descriptor tells.
     fn has_others(&self) -> bool {
-        self.rest
-            .iter()
-            .any(|descendant| descendant.process.is_none())
+        self.others().any(|other| other.process.is_none())
     }
 
     /// Descriptors that become readable with its end, and with that of what was found of its tree.
     fn ends(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         let first = (!self.process.has_ended()).then_some(&self.process);
-        let rest = self.rest.iter();
-        let rest = rest.filter_map(|descendant| descendant.process.as_ref());
-        let rest = rest.filter(|process| !process.has_ended());
+        let others = self.others().filter_map(|other| other.process.as_ref());
+        let others = others.filter(|process| !process.has_ended());
         first
             .into_iter()
-            .chain(rest)
+            .chain(others)
             .map(|process| Some(process.as_fd()))
     }
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use self::keeper::Target;
@@ -33,6 +34,7 @@ use crate::process;
 use crate::report::print;
 use crate::signal::Signals;
 use crate::signal::on_terminal;
+use crate::tree::Stat;
 use crate::{stderr, sys};
 
 /// Takes a lock and leaves it held.
@@ -104,9 +106,9 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
         )
         .into());
     }
-    if pid == nix::unistd::getpid().as_raw() {
+    if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(BadUsage(format!(
-            "--while-pid {pid}: that is redlock itself; inside of $(...) $BASHPID is another process: store it before"
+            "--while-pid {pid}: inside of $(...) $BASHPID is a process that ends with it; store it in a variable before"
         ))
         .into());
     }
@@ -119,6 +121,17 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
         .into(),
         _ => anyhow::Error::new(error).context(format!("can't watch process {pid}")),
     })
+}
+
+/// Whether this is the shell of a `$(...)` that has started us, and hands our output on to be evaluated.
+fn is_substitution(pid: i32, format: cli::Format) -> bool {
+    let output = |process: &str| std::fs::read_link(format!("/proc/{process}/fd/1")).ok();
+    let ours = output("self").filter(|path| path.to_string_lossy().starts_with("pipe:"));
+    format == cli::Format::Env
+        && pid == nix::unistd::getppid().as_raw()
+        && Stat::read(Pid::from_raw(pid)).is_some_and(|stat| stat.is_fork)
+        && ours.is_some()
+        && ours == output(&pid.to_string())
 }
 
 /// Acquires the lock, reacting to signals meanwhile; the reason, if it isn't ours.
@@ -231,11 +244,11 @@ fn quoted(text: &OsString) -> String {
 const READER_WITHIN: u16 = 1000;
 
 /// Where our output is evaluated by a shell and we have failed: has it end the script with our
-/// status. An interactive shell only gets the status. `words` are the command line after `redlock`, with
+/// status, which is 0 where the user wants that for a busy lock. An interactive shell only gets the status. `words` are the command line after `redlock`, with
 /// what settings add to it.
 pub fn fail_eval(exit: Exit, words: &[OsString]) {
     let status = exit.code();
-    if status == 0 || !is_evaluated(words) || std::io::stdout().is_terminal() {
+    if matches!(exit, Exit::Success) || !is_evaluated(words) || std::io::stdout().is_terminal() {
         return;
     }
     let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
