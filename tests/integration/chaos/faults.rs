@@ -17,9 +17,21 @@ pub struct Member {
     pub role: Role,
 }
 
+/// The variable by which the processes of a job are found.
+pub const JOB: &str = "CHAOS_JOB";
+
+/// What that is for a job of ours: chaos that runs beside us numbers its jobs in the same way.
+pub fn job_value(job: u32) -> String {
+    format!("{}.{job}", std::process::id())
+}
+
+fn job_mark(job: u32) -> String {
+    format!("{JOB}={}\0", job_value(job))
+}
+
 /// All living redlocks and beaters of a job, found by its number in their environment.
 pub fn members(job: u32) -> Vec<Member> {
-    let pids = marked(&format!("CHAOS_RUN={job}\0")).into_iter();
+    let pids = marked(&job_mark(job)).into_iter();
     pids.filter_map(|pid| {
         Some(Member {
             pid,
@@ -180,7 +192,7 @@ pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
 
 /// Lets a stopped process go on, if it is still the same one.
 pub fn resume(job: u32, pid: i32) {
-    if is_marked(pid, &format!("CHAOS_RUN={job}\0")) {
+    if is_marked(pid, &job_mark(job)) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::faults::{JOB, job_value};
 use super::history::{Job, Kind, MS, Nanos, SECOND, SHARED, What, boottime};
 use super::site::Site;
 use crate::support::{Dice, without_terminal};
@@ -147,6 +148,7 @@ pub fn draw(id: u32, stage: &Stage, place: &[String], dice: &mut Dice) -> Drawn 
     let words = ["sh", "-c", &script];
     let mut command = stage.command(place, &words, &id.to_string());
     command.env("CHAOS_RUN", id.to_string());
+    command.env(JOB, job_value(id));
     job.started = boottime();
     Drawn { job, command }
 }
