@@ -336,6 +336,8 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks: u64 = field(22)?.parse().ok()?;
         let flags: u64 = field(9)?.parse().ok()?;
+        let address = |number| field(number).and_then(|field| field.parse().ok());
+        let places = [28, 48, 50].map(|number| address(number).unwrap_or(0));
         Some(Self {
             pid,
             parent: Pid::from_raw(field(4)?.parse().ok()?),
@@ -346,15 +348,8 @@ impl Stat {
             is_stopped: field(3)? == "T",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
             is_fork: flags & FORK != 0,
-            execution: {
-                // All are 0 where we may not know.
-                let address = |number| field(number)?.parse().ok().filter(|&address| address != 0);
-                [address(28), address(48), address(50)]
-                    .into_iter()
-                    .collect::<Option<Vec<u64>>>()
-                    .and_then(|places| places.try_into().ok())
-                    .map(Execution)
-            },
+            // All are 0 where we may not know.
+            execution: (!places.contains(&0)).then_some(Execution(places)),
             is_waker: name.as_bytes() == sys::WAKER.to_bytes(),
             adopts: pid == FIRST || REAPERS.contains(&name),
             ignores_int: {

@@ -16,20 +16,26 @@ fn holder(redis: &Redis, options: &str, rest: &str) -> Running {
     after("", redis, options, rest)
 }
 
-/// The same after a first line.
-fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
-    let text = format!(
-        "{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\necho ready\n{rest}"
-    );
+/// A shell without a terminal that knows the server, and nothing of the environment the tests run in.
+fn bash(redis: &Redis, text: &str) -> std::process::Command {
     let mut command = std::process::Command::new("bash");
     command
-        .args(["-c", &text])
+        .args(["-c", text])
         .env_clear()
         .env("PATH", path())
         .env("HOME", redis.dir.path())
         .env("REDLOCK_URL", redis.url())
         .current_dir(redis.dir.path());
     without_terminal(&mut command);
+    command
+}
+
+/// The same after a first line.
+fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
+    let text = format!(
+        "{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\necho ready\n{rest}"
+    );
+    let mut command = bash(redis, &text);
     let mut script = Running::start(&mut command);
     script.expect_line("ready");
     script
@@ -332,11 +338,7 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
     // All of these would hold it for no time.
     for acquire in ["", ":; ", "2>/dev/null "] {
         let text = format!("{acquire}redlock acquire a --while-pid $BASHPID");
-        let mut bash = std::process::Command::new("bash");
-        bash.args(["-c", &format!("eval \"$({text})\"; echo works on")])
-            .env_clear()
-            .env("PATH", path())
-            .env("REDLOCK_URL", redis.url());
+        let mut bash = bash(&redis, &format!("eval \"$({text})\"; echo works on"));
         let end = outcome(&mut bash);
         end.assert_code(64);
         assert_eq!(end.stdout, "");
@@ -415,21 +417,23 @@ fn what_a_killed_script_has_forked_is_stopped_though_it_has_executed_nothing() {
 fn what_a_killed_script_has_left_is_asked_to_end_however_deep_it_is() {
     let redis = Redis::start();
     let work = "work() { trap 'echo asked $1; exit' TERM; echo ready; while :; do read -t 0.1 <>never; done; }";
+    // It has lost the lock's token, but not its parent.
+    let stranger = r#"env -i bash -c "$WORK; work 4""#;
     let rest = format!(
-        "mkfifo gate never; {work}; read go <gate; ( ( ( work 3 ) & work 2 ) & work 1 ) & wait"
+        "mkfifo gate never; {work}; export WORK=\"$(declare -f work)\"; read go <gate; ( ( ( {stranger} & work 3 ) & work 2 ) & work 1 ) & wait"
     );
     let mut script = holder(&redis, "--ttl 30s", &rest);
     await_renewals(&redis, &mut script, 1);
     let gate = redis.dir.path().join("gate");
     wait_until("it waits", || gate.exists());
     fs::write(&gate, "go\n").unwrap();
-    for _ in 0..3 {
+    for _ in 0..4 {
         script.expect_line("ready");
     }
     send(script.pid(), libc::SIGKILL);
-    let mut asked: Vec<String> = (0..3).map(|_| script.line()).collect();
+    let mut asked: Vec<String> = (0..4).map(|_| script.line()).collect();
     asked.sort();
-    assert_eq!(asked, ["asked 1", "asked 2", "asked 3"]);
+    assert_eq!(asked, ["asked 1", "asked 2", "asked 3", "asked 4"]);
     wait_until("it is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
@@ -446,13 +450,7 @@ eval "$(redlock acquire $name --while-pid $$)"
 read -t 60 <>never
 "#;
     fs::write(&script, text).unwrap();
-    let mut both = std::process::Command::new("bash");
-    both.args(["-c", "mkfifo never; bash work.sh & bash work.sh & wait"])
-        .env_clear()
-        .env("PATH", path())
-        .env("REDLOCK_URL", redis.url())
-        .current_dir(redis.dir.path());
-    without_terminal(&mut both);
+    let mut both = bash(&redis, "mkfifo never; bash work.sh & bash work.sh & wait");
     let mut both = Running::start(&mut both);
     let mut lines = [both.line(), both.line()];
     lines.sort();
@@ -480,14 +478,7 @@ bash -c 'eval "$(redlock acquire a --while-pid $$ --wait-tree -k 100ms --ttl 2s)
 read started <go2
 bash -c 'sleep 60 & echo $!'
 wait"#;
-    let mut command = std::process::Command::new("bash");
-    command
-        .args(["-c", text])
-        .env_clear()
-        .env("PATH", path())
-        .env("REDLOCK_URL", redis.url())
-        .current_dir(redis.dir.path());
-    without_terminal(&mut command);
+    let mut command = bash(&redis, text);
     let mut session = Running::start(&mut command);
     let script: i32 = session.line().parse().unwrap();
     fs::write(redis.dir.path().join("go2"), "go\n").unwrap();
@@ -544,14 +535,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
             r#"eval "$(redlock acquire -q a --while-pid $$ {options})"; echo "held $REDLOCK_SLOT"; read go <gate; redlock check"#
         );
         let mut gate = Gate::new(&redis);
-        let mut command = std::process::Command::new("bash");
-        command
-            .args(["-c", &text])
-            .env_clear()
-            .env("PATH", path())
-            .env("REDLOCK_URL", redis.url())
-            .current_dir(redis.dir.path());
-        without_terminal(&mut command);
+        let mut command = bash(&redis, &text);
         let mut script = Running::start(&mut command);
         wait_until("it waits", || redis.queue("a").len() == 1);
         first.end();

@@ -204,6 +204,7 @@ impl Target {
         self.signal_all(&signals);
         let known: HashSet<Known> = self.rest.iter().map(|one| one.known).collect();
         self.find_rest(id, kill_at);
+        // What that has started in turn may have lost the token.
         self.remember(kill_at);
         let others = self.rest.iter();
         for descendant in others.filter(|descendant| !known.contains(&descendant.known)) {

@@ -244,8 +244,8 @@ fn quoted(text: &OsString) -> String {
 const READER_WITHIN: u16 = 1000;
 
 /// Where our output is evaluated by a shell and we have failed: has it end the script with our
-/// status, which is 0 where the user wants that for a busy lock. An interactive shell only gets the status. `words` are the command line after `redlock`, with
-/// what settings add to it.
+/// status, which is 0 where the user wants that for a busy lock. An interactive shell only gets the
+/// status. `words` are the command line after `redlock`, with what settings add to it.
 pub fn fail_eval(exit: Exit, words: &[OsString]) {
     let status = exit.code();
     if matches!(exit, Exit::Success) || !is_evaluated(words) || std::io::stdout().is_terminal() {
