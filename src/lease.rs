@@ -62,6 +62,8 @@ const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 pub enum LeaseEvent {
     /// The renewal that was asked for succeeded; it was sent at this moment.
     Renewed(Moment),
+    /// A renewal succeeded, but wasn't for all that is held by now.
+    RenewedInPart,
     /// The server said, asked at this moment, that the lock is ours for this much longer.
     Confirmed(Moment, Duration),
     /// A renewal failed, so it is unknown whether the lock is still ours.
@@ -179,6 +181,13 @@ impl Lease {
         self.is_grant = false;
         let step = self.renewal_interval();
         self.renew_at = (self.renew_at + step).clamp(sent, sent + step);
+    }
+
+    /// A renewal succeeded at `now`, but it was for a part of what this is the lease of: that isn't longer by it, and
+    /// is renewed as a whole at once.
+    pub fn renewed_in_part(&mut self, now: Moment) {
+        self.renewing = false;
+        self.renew_at = now;
     }
 
     /// The server said, asked at `sent`, that the lock is ours for `left` more. That counts where it is
@@ -314,15 +323,19 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_is_under_way_is_that_of_all_leases_that_are_kept_together() {
+    fn a_renewal_of_one_of_two_leases_makes_them_no_longer_and_both_are_renewed_after_it() {
         let mut old = lease(30, 5);
         old.start_renewal_if_due(START + FIRST_RENEWAL);
         let ends_later = Lease::new(START + SECOND, terms(30, 5));
         let ends_sooner = Lease::new(START + SECOND, terms(6, 5));
         for new in [ends_later, ends_sooner] {
             for mut both in [old.merged_with(new), new.merged_with(old)] {
-                assert_eq!(both.renew_at(), None);
-                assert!(!both.start_renewal_if_due(START + SECOND * 2));
+                let deadline = old.deadline().min(new.deadline());
+                let heard = START + SECOND * 2;
+                assert!(!both.start_renewal_if_due(heard), "one is under way");
+                both.renewed_in_part(heard);
+                assert_eq!(both.deadline(), deadline);
+                assert!(both.start_renewal_if_due(heard));
             }
         }
     }

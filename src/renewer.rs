@@ -36,6 +36,8 @@ pub enum Task {
 pub enum Report {
     /// The leases of all that are still ours are extended; the request was sent at this moment.
     Renewed(Moment),
+    /// The same, but not of what is held since then.
+    RenewedInPart,
     /// By a check at this moment, all that are still ours are so for this much longer.
     Confirmed(Moment, Duration),
     /// A newer run wants this one to end.
@@ -223,10 +225,10 @@ impl Job {
             // A renewal gives what was asked for, whatever number came back; that the work has
             // extended the lease beyond that is what a check finds.
             let left = shortest(&states);
-            reports.extend(left.map(|_| Report::Renewed(sent)));
             let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
             let is_over = states.iter().any(is_lost);
-            reports.extend(reports_of(claims, states));
+            let renewed = left.map(|_| Report::Renewed(sent));
+            reports.extend(in_order(renewed, reports_of(claims, states)));
             if is_over || (tracked && left.is_none_or(|left| left <= ttl)) {
                 return Ok(());
             }
@@ -240,8 +242,8 @@ impl Job {
             // What the work has extended is replicated when a later renewal is.
             Claim::renew_all(claims, client, ttl)?;
         }
-        reports.extend(left.map(|left| Report::Confirmed(asked, left)));
-        reports.extend(reports_of(claims, states));
+        let confirmed = left.map(|left| Report::Confirmed(asked, left));
+        reports.extend(in_order(confirmed, reports_of(claims, states)));
         Ok(())
     }
 }
@@ -253,6 +255,14 @@ fn shortest(states: &[LeaseState]) -> Option<Duration> {
         LeaseState::Released | LeaseState::Lost(_) => None,
     };
     states.iter().filter_map(left).min()
+}
+
+/// What is lost comes first: what was learned of the others makes no lease longer that was over before. All else comes
+/// behind that: it doesn't end a lease that is good.
+fn in_order(lease: Option<Report>, each: Vec<Report>) -> impl Iterator<Item = Report> {
+    let is_lost = |report: &Report| matches!(report, Report::Lost(..));
+    let (lost, others): (Vec<_>, Vec<_>) = each.into_iter().partition(is_lost);
+    lost.into_iter().chain(lease).chain(others)
 }
 
 /// What there is to report of each claim.
@@ -267,4 +277,33 @@ fn reports_of(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
         }
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::ErrorKind;
+
+    #[test]
+    fn what_is_lost_is_reported_before_the_lease_of_the_others_and_all_else_after_it() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let each = vec![
+            Report::Released(name("a")),
+            Report::Lost(name("b"), Loss::default()),
+            Report::Failed(Error::new(ErrorKind::Unreachable, String::new())),
+        ];
+        let reports: Vec<Report> = in_order(Some(Report::RenewedInPart), each).collect();
+        assert!(
+            matches!(
+                &reports[..],
+                [
+                    Report::Lost(..),
+                    Report::RenewedInPart,
+                    Report::Released(_),
+                    Report::Failed(_)
+                ]
+            ),
+            "{reports:?}"
+        );
+    }
 }

@@ -261,6 +261,7 @@ impl Session {
         };
         match event {
             LeaseEvent::Renewed(sent) => lease.renewed(sent),
+            LeaseEvent::RenewedInPart => lease.renewed_in_part(now),
             LeaseEvent::RenewalFailed => lease.renewal_failed(now),
             LeaseEvent::Confirmed(sent, left) => lease.confirmed(sent, left),
             LeaseEvent::Released => self.protection = Protection::Without,

@@ -479,6 +479,11 @@ impl<'a> Wait<'a> {
                     lease.renewed(sent);
                 }
             }
+            LeaseEvent::RenewedInPart => {
+                if let Some(lease) = &mut self.lease {
+                    lease.renewed_in_part(now);
+                }
+            }
             LeaseEvent::Confirmed(sent, left) => {
                 if let Some(lease) = &mut self.lease {
                     lease.confirmed(sent, left);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
     Gated, Redis, Running, assert_nothing_left, await_mark, directly, host, moment, outcome,
     queued, wait_until,
@@ -446,4 +447,52 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
         assert_eq!(end.stdout, "", "{end:?}");
     }
     assert_nothing_left(&redis);
+}
+
+/// Shell commands that say when they were alive last, whatever they are asked.
+const DEAF: &str = "trap '' TERM; while :; do date +%s%N; sleep 0.01; done";
+
+#[test]
+fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_meanwhile() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The answer to the request for b comes when the second renewal of a alone is under way, whose answer comes
+    // after it; and then nothing comes any more.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("acquire", 1) => Action::StallReply(Duration::from_millis(2100)),
+            ("renew", 1) => Action::StallReply(Duration::from_millis(700)),
+            ("renew", 2..) => Action::LoseRequest,
+            _ => Action::Pass,
+        }
+    });
+    let url = proxy.url();
+    let options = ["--ttl", "5s", "-k", "100ms", "--connect-timeout", "10s"];
+    let words = [
+        &["-u", &url, "run", "-q"],
+        &options[..],
+        &["a", "b", "-c", DEAF],
+    ]
+    .concat();
+    let first = Running::start(&mut redis.redlock(&words));
+    wait_until("b is held", || redis.cli(&["EXISTS", "redlock:b"]) == "1");
+    let second = outcome(&mut redis.redlock(&["run", "-q", "b", "-c", "date +%s%N"]));
+    let first = first.finish();
+    first.assert_exited(79);
+    let alive = moment(first.stdout.lines().last().unwrap());
+    assert!(alive < moment(&second.stdout), "{proxy:?}");
+}
+
+#[test]
+fn over_a_long_line_each_of_several_locks_is_watched_from_the_start() {
+    let redis = Redis::start();
+    let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(100));
+    let url = proxy.url();
+    let options = ["-u", &url, "--ttl", "1h", "a", "b"];
+    let run = Gated::start(&redis, &options).ready();
+    outcome(&mut redis.redlock(&["release", "-q", "--force", "b"])).assert_code(0);
+    run.run
+        .finish()
+        .assert_exited(79)
+        .assert_says("lock \"b\" was forced free");
 }

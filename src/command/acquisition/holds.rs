@@ -57,6 +57,8 @@ pub struct HeldLocks {
     /// The length of each lease by a renewal.
     ttl: Duration,
     renewer: Option<Renewer>,
+    /// A lock was added since the task that is under way was started: what comes of that isn't about all.
+    task_is_partial: bool,
     /// How long a granted lock is ours, until the first renewal has confirmed it.
     grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
@@ -82,6 +84,7 @@ impl HeldLocks {
             client,
             ttl,
             renewer: None,
+            task_is_partial: false,
             grant: None,
             check_due: None,
             renewal_waits: false,
@@ -94,6 +97,7 @@ impl HeldLocks {
 
     /// A lock is ours.
     pub fn add(&mut self, hold: HeldLock, lease: Lease) {
+        self.task_is_partial |= self.is_asking();
         self.all.push(hold);
         self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
     }
@@ -130,6 +134,7 @@ impl HeldLocks {
                 self.grant = None;
                 (LeaseEvent::Renewed(sent), None)
             }
+            Report::RenewedInPart => (LeaseEvent::RenewedInPart, None),
             Report::Confirmed(sent, left) => (LeaseEvent::Confirmed(sent, left), None),
             Report::Failed(error) => {
                 let trouble = LockTrouble::Unreachable(error);
@@ -209,6 +214,7 @@ impl HeldLocks {
             None => try_timeout(self.ttl),
         });
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
+        self.task_is_partial = false;
         renewer.start_task(task, client, claims);
         Ok(())
     }
@@ -223,7 +229,15 @@ impl HeldLocks {
             let is_renewal = |report: &Report| matches!(report, Report::Renewed(_));
             self.reconnect_due =
                 completed.client.wants_new_password() && completed.reports.iter().any(is_renewal);
-            reports.extend(completed.reports);
+            let is_partial = self.task_is_partial;
+            let of_all = |report| {
+                if is_partial {
+                    in_part(report)
+                } else {
+                    Some(report)
+                }
+            };
+            reports.extend(completed.reports.into_iter().filter_map(of_all));
             self.client = completed.client;
         }
         let is_busy = renewer.is_busy();
@@ -287,5 +301,14 @@ impl HeldLocks {
         {
             self.client = completed.client;
         }
+    }
+}
+
+/// What a report says of all that is held, where the task wasn't for all of it.
+fn in_part(report: Report) -> Option<Report> {
+    match report {
+        Report::Renewed(_) => Some(Report::RenewedInPart),
+        Report::Confirmed(..) => None,
+        of_one => Some(of_one),
     }
 }

@@ -301,11 +301,14 @@ impl Supervision<'_> {
                 } else {
                     verbosity.verbose("lease renewed");
                 }
-                self.trouble = None;
+                // What was lost, or is wanted, stays so.
+                let is_over = matches!(self.trouble, Some(LockTrouble::Unreachable(_)));
+                self.trouble = self.trouble.take().filter(|_| !is_over);
             }
             // COMMAND still works under the others.
             LeaseEvent::Released if !self.holds.all.is_empty() => return session::Event::Tick,
             LeaseEvent::Released
+            | LeaseEvent::RenewedInPart
             | LeaseEvent::Confirmed(..)
             | LeaseEvent::RenewalFailed
             | LeaseEvent::Lost
