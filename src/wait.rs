@@ -53,6 +53,8 @@ pub enum Event {
     /// The time that [`Wait::due`] named has come, or just a look at the clock.
     Tick,
     Signal(i32),
+    /// Whoever the lock was for is gone.
+    Abandoned,
     /// What was learned about the lease of what is held already.
     Lease(LeaseEvent),
     /// A request failed, or the connection did while nothing was asked.
@@ -158,6 +160,8 @@ pub enum End {
     /// What was held already could not be renewed in time.
     NotRenewed,
     Interrupted(i32),
+    /// Whoever the lock was for is gone.
+    Abandoned,
     /// The lock came so late, several times, that its lease was almost over.
     TooSlow,
     Failed(lock::Error),
@@ -374,6 +378,7 @@ impl<'a> Wait<'a> {
             }
             Event::Signal(SIGTSTP) => actions.push(Action::Suspend),
             Event::Signal(_) => {}
+            Event::Abandoned => self.end(End::Abandoned, &mut actions),
             Event::Lease(event) => self.on_lease(event, now, &mut actions),
             Event::Failed(error) => self.on_failure(error, now, &mut actions),
             Event::SubscribeDenied => {

@@ -133,6 +133,7 @@ fn words(actions: &[Action]) -> String {
             End::HeldLockGone => "end: held lock gone".into(),
             End::NotRenewed => "end: not renewed".into(),
             End::Interrupted(signal) => format!("end: signal {signal}"),
+            End::Abandoned => "end: abandoned".into(),
             End::TooSlow => "end: too slow".into(),
             End::Failed(_) => "end: failed".into(),
         },

@@ -551,6 +551,43 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
 }
 
 #[test]
+fn what_a_dead_script_waited_for_is_waited_for_no_more() {
+    for options in ["--while-pid $$", "", "--format token"] {
+        let redis = Redis::start();
+        let first = Gated::start(&redis, &["a"]).ready();
+        let text = format!("lock=$(redlock acquire -q a {options}); echo got");
+        let mut script = Running::start(&mut bash(&redis, &text));
+        wait_until("it waits", || redis.queue("a").len() == 1);
+        let behind = queued(&redis, &["run", "-q", "a", "--", "true"]);
+        script.kill();
+        wait_until("it has left the queue", || redis.queue("a").len() == 1);
+        first.end();
+        behind.finish().assert_code(0);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn who_asks_for_the_lock_of_a_process_that_ends_meanwhile_is_told() {
+    let redis = Redis::start();
+    let _first = Gated::start(&redis, &["a"]).ready();
+    let mut process = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let pid = process.id().to_string();
+    let words = ["acquire", "-q", "a", "--while-pid", &pid];
+    let waiter = Running::start(&mut redis.redlock(&words));
+    wait_until("it waits", || redis.queue("a").len() == 1);
+    process.kill().unwrap();
+    let end = waiter.finish();
+    end.assert_code(64)
+        .assert_says(&format!("--while-pid {pid}: that process has ended before"));
+    assert!(end.stdout.contains("exit 64"), "{}", end.stdout);
+    process.wait().unwrap();
+}
+
+#[test]
 fn another_process_than_the_script_may_be_kept_for() {
     let redis = Redis::start();
     let text = "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done

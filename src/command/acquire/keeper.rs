@@ -101,6 +101,11 @@ impl Target {
         })
     }
 
+    /// Its pid, and itself.
+    pub(super) fn process(&self) -> (i32, &ProcessFd) {
+        (self.pid, &self.process)
+    }
+
     /// Which process it is, for clients that find it dead.
     pub(super) fn instance(&self) -> String {
         self.instance.clone()
@@ -378,12 +383,9 @@ impl Keeper<'_> {
             let look = (!looked || self.target.has_others()).then(|| now() + LOOK);
             timer.set(due.chain(look).min())?;
             let fixed = [Some(self.signals.as_fd()), Some(timer.as_fd())];
-            sleep(
-                fixed
-                    .into_iter()
-                    .chain(self.holds.poll_fds())
-                    .chain(self.target.ends()),
-            )?;
+            let holds = self.holds.poll_fds();
+            let fds = fixed.into_iter().chain(holds).chain(self.target.ends());
+            sleep(fds, None)?;
             while let Some(received) = self.signals.next()? {
                 // All else is for a process that has a terminal, or a child.
                 if received.signal == SIGTERM {

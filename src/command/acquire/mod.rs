@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use self::keeper::Target;
-use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, ending};
+use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, Requester, ending};
 use super::environment::Environment;
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
@@ -69,7 +69,12 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let guard = stderr::Guard::new();
     // Where that can't be found out, they are handed on, as they were handed to us.
     let _ = acquisition.forget_released();
-    if let Err(reason) = acquire_lock(&acquisition, &mut holds, &signals)? {
+    let stdout = std::io::stdout();
+    let requester = Requester {
+        process: target.as_ref().map(Target::process),
+        output: Some(stdout.as_fd()),
+    };
+    if let Err(reason) = acquire_lock(&acquisition, &mut holds, requester, &signals)? {
         acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
         drop(guard);
         return Ok(acquisition.not_acquired(reason));
@@ -77,10 +82,17 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let slots = options.acquire.slots.is_some();
     let environment = acquisition.environment(&holds, slots);
     let text = text(options, &environment, &holds, acquisition.clock_skew);
-    if let Some(why) = wait_for_reader(&signals, &holds)? {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
-        drop(guard);
-        return Ok(acquisition.not_acquired(why));
+    match wait_for_reader(requester, &signals, &holds) {
+        Ok(None) => {}
+        Ok(Some(why)) => {
+            acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+            drop(guard);
+            return Ok(acquisition.not_acquired(why));
+        }
+        Err(error) => {
+            acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+            return Err(error);
+        }
     }
     let printed = print(&text).context("can't write to standard output");
     let kept = match target {
@@ -138,6 +150,7 @@ fn is_substitution(pid: i32, format: cli::Format) -> bool {
 fn acquire_lock(
     acquisition: &Acquisition,
     holds: &mut HeldLocks,
+    requester: Requester<'_>,
     signals: &Signals,
 ) -> Result<Result<(), Reason>> {
     let started = now();
@@ -149,7 +162,7 @@ fn acquire_lock(
         Err(error) if error.kind.is_worth_waiting() => {}
         Err(error) => return Err(error.into()),
     }
-    let outcome = acquisition.acquire_all(started, holds, signals, &mut timer);
+    let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
     if let Outcome::NotAcquired(why) = outcome
         .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::Unused, Some(signals)))?
     {
@@ -162,19 +175,28 @@ fn acquire_lock(
 }
 
 /// Waits until standard output accepts the little that is to be printed; the reason to give up, if a
-/// signal comes or the lease ends before that.
-fn wait_for_reader(signals: &Signals, holds: &HeldLocks) -> Result<Option<Reason>> {
+/// signal comes or the lease ends before that. An error, if nobody needs the lock any more.
+fn wait_for_reader(
+    requester: Requester<'_>,
+    signals: &Signals,
+    holds: &HeldLocks,
+) -> Result<Option<Reason>> {
     let stdout = std::io::stdout();
     loop {
+        if let Some(gone) = requester.gone() {
+            return Err(gone);
+        }
         let left = holds.lease.map(|lease| lease.deadline().since(now()));
         if left.is_some_and(|left| left.is_zero()) {
             let line = "the lock expired before its token was read from standard output";
             return Ok(Some(Reason::Lost(line.into())));
         }
-        let mut fds = [
+        let process = requester.process.map(|(_, process)| process.as_fd());
+        let mut fds = vec![
             PollFd::new(stdout.as_fd(), PollFlags::POLLOUT),
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
         ];
+        fds.extend(process.map(|process| PollFd::new(process, PollFlags::POLLIN)));
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });

@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use super::deadlock;
 use super::{
-    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, cancelled, lost, open,
-    random_fraction, sleep,
+    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, Requester, cancelled, lost,
+    open, random_fraction, sleep,
 };
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
@@ -55,6 +55,7 @@ pub struct Attempt<'a> {
     started: Moment,
     /// Why the run ends without the lock, with what others are to know of it.
     skipped: Option<(SkipReason, Duration, Option<Who>)>,
+    requester: Requester<'a>,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
@@ -73,6 +74,7 @@ impl<'a> Attempt<'a> {
         claim: Claim,
         held: &'a mut HeldLocks,
         started: Moment,
+        requester: Requester<'a>,
         signals: &'a Signals,
         timer: &'a mut Timer,
     ) -> Self {
@@ -103,6 +105,7 @@ impl<'a> Attempt<'a> {
             was_shown: false,
             started,
             skipped: None,
+            requester,
             signals,
             timer,
         }
@@ -192,6 +195,9 @@ impl<'a> Attempt<'a> {
                 return Ok(applied);
             }
         }
+        if self.requester.gone().is_some() {
+            return self.apply(wait::Event::Abandoned);
+        }
         for report in self.held.reports() {
             let (event, trouble) = self.held.record(report);
             if let Some(LockTrouble::Unreachable(error)) = &trouble {
@@ -217,9 +223,11 @@ impl<'a> Attempt<'a> {
             Some(self.signals.as_fd()),
             Some(self.timer.as_fd()),
             self.holder.as_ref().map(AsFd::as_fd),
+            self.requester.process.map(|(_, process)| process.as_fd()),
         ];
         let client = self.client.fds().map(Some);
-        sleep(own.into_iter().chain(client).chain(self.held.poll_fds()))?;
+        let fds = own.into_iter().chain(client).chain(self.held.poll_fds());
+        sleep(fds, self.requester.output)?;
         Ok(Applied::Nothing)
     }
 
@@ -521,6 +529,10 @@ impl<'a> Attempt<'a> {
             wait::End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
             wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
             wait::End::Interrupted(signal) => Reason::Interrupted(signal),
+            wait::End::Abandoned => {
+                let gone = self.requester.gone();
+                return Err(gone.unwrap_or_else(|| anyhow!("the lock isn't needed any more")));
+            }
             wait::End::TooSlow => {
                 let ttl = humantime::format_duration(self.acquisition.request.ttl);
                 let locks = &self.acquisition.settings.locks;
@@ -559,6 +571,7 @@ impl<'a> Attempt<'a> {
             | wait::End::HeldLockGone
             | wait::End::NotRenewed
             | wait::End::Interrupted(_)
+            | wait::End::Abandoned
             | wait::End::TooSlow
             | wait::End::Failed(_) => return None,
         };

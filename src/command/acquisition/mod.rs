@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -33,6 +33,7 @@ use crate::lock::{
     Reentry, ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
 use crate::output;
+use crate::process::ProcessFd;
 use crate::report::{self, Verbosity};
 use crate::signal::{SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::sys;
@@ -57,6 +58,35 @@ pub struct Acquisition<'a> {
     pub starts_on_grant: bool,
     /// The locks that outer runs hold: names and tokens.
     pub inherited: Vec<(Name, Token)>,
+}
+
+/// Who the locks are for, where that isn't this process: when they are gone, nobody has to wait any more.
+#[derive(Clone, Copy, Default)]
+pub struct Requester<'a> {
+    /// The process that needs the lock, with its pid.
+    pub process: Option<(i32, &'a ProcessFd)>,
+    /// Where what they need to know will be written: a pipe tells that its reader is gone.
+    pub output: Option<BorrowedFd<'a>>,
+}
+
+impl Requester<'_> {
+    /// Why the locks aren't needed any more, if that is so.
+    pub fn gone(&self) -> Option<anyhow::Error> {
+        if let Some((pid, process)) = self.process
+            && process.has_ended()
+        {
+            let line = format!("--while-pid {pid}: that process has ended before it got the lock");
+            return Some(BadUsage(line).into());
+        }
+        let mut output = [broken(self.output?)];
+        let is_broken = poll(&mut output, PollTimeout::ZERO) == Ok(1);
+        is_broken.then(|| anyhow!("the reader of standard output has gone away"))
+    }
+}
+
+/// Waits only for errors of a descriptor, as a pipe has without a reader.
+fn broken(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::empty())
 }
 
 /// How the acquisition of one lock, or of all, ended.
@@ -157,6 +187,7 @@ impl<'a> Acquisition<'a> {
         &self,
         started: Moment,
         holds: &mut HeldLocks,
+        requester: Requester<'_>,
         signals: &Signals,
         timer: &mut Timer,
     ) -> Result<Outcome> {
@@ -168,7 +199,7 @@ impl<'a> Acquisition<'a> {
                 continue;
             }
             let claim = Claim::new(lock, &self.request.who)?;
-            match Attempt::new(self, claim, holds, started, signals, timer).run()? {
+            match Attempt::new(self, claim, holds, started, requester, signals, timer).run()? {
                 Outcome::Acquired => {}
                 not_acquired @ Outcome::NotAcquired(_) => return Ok(not_acquired),
             }
@@ -498,7 +529,7 @@ fn open_in_background(
         let _ = waker.write(1);
     })?;
     loop {
-        sleep([Some(signals.as_fd()), Some(done.as_fd())])?;
+        sleep([Some(signals.as_fd()), Some(done.as_fd())], None)?;
         while let Some(received) = signals.next()? {
             if ends_waiting(received.signal) {
                 output::stop();
@@ -524,13 +555,14 @@ pub fn ending(signals: &Signals) -> io::Result<Option<i32>> {
     Ok(None)
 }
 
-/// Sleeps until one of the descriptors has something to read.
-pub fn sleep<'a>(fds: impl IntoIterator<Item = Option<BorrowedFd<'a>>>) -> io::Result<()> {
-    let mut fds: Vec<PollFd> = fds
-        .into_iter()
-        .flatten()
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
+/// Sleeps until one of the descriptors has something to read, or the reader of the output is gone.
+pub fn sleep<'a>(
+    fds: impl IntoIterator<Item = Option<BorrowedFd<'a>>>,
+    output: Option<BorrowedFd<'a>>,
+) -> io::Result<()> {
+    let fds = fds.into_iter().flatten();
+    let readable = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    let mut fds: Vec<PollFd> = readable.chain(output.map(broken)).collect();
     match poll(&mut fds, PollTimeout::NONE) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),

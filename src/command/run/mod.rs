@@ -16,7 +16,8 @@ use anyhow::{Context, Result};
 
 use self::supervise::JobResult;
 use super::acquisition::{
-    self, Acquisition, HeldLock, HeldLocks, Outcome, Reason, outcome_of, random_fraction, sleep,
+    self, Acquisition, HeldLock, HeldLocks, Outcome, Reason, Requester, outcome_of,
+    random_fraction, sleep,
 };
 use super::environment;
 use super::environment::{Environment, VARIABLES};
@@ -222,8 +223,13 @@ impl Run<'_> {
             Err(error) if !error.kind.is_worth_waiting() => Err(error.into()),
             Ok(()) | Err(_) => {
                 let EventSources { signals, timer } = &mut senses;
-                self.acquisition
-                    .acquire_all(started, &mut holds, signals, timer)
+                self.acquisition.acquire_all(
+                    started,
+                    &mut holds,
+                    Requester::default(),
+                    signals,
+                    timer,
+                )
             }
         };
         match outcome {
@@ -409,7 +415,10 @@ impl Run<'_> {
 fn sleep_until(moment: Moment, senses: &mut EventSources) -> Result<Option<i32>> {
     while now() < moment {
         senses.timer.set(Some(moment))?;
-        sleep([Some(senses.signals.as_fd()), Some(senses.timer.as_fd())])?;
+        sleep(
+            [Some(senses.signals.as_fd()), Some(senses.timer.as_fd())],
+            None,
+        )?;
         while let Some(received) = senses.signals.next()? {
             if ends_waiting(received.signal) {
                 return Ok(Some(received.signal));

@@ -152,7 +152,7 @@ impl Supervision<'_> {
             let more = self.more_to_reap.then(now);
             self.timer.set(due.chain(stopped).chain(more).min())?;
             let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
-            sleep(own.into_iter().chain(self.holds.poll_fds()))?;
+            sleep(own.into_iter().chain(self.holds.poll_fds()), None)?;
             // Where we were late, a renewal may have succeeded meanwhile.
             let stop = self.session.next_stop();
             if stop.is_some_and(|stop| now() >= stop)
