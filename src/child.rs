@@ -229,6 +229,11 @@ impl Child {
         left.iter().map(|known| Pid::from_raw(known.pid)).collect()
     }
 
+    /// Whether something may be left of the tree that can't be seen.
+    pub fn has_hidden_descendants(&self) -> bool {
+        self.tree.is_hidden()
+    }
+
     /// Sends the child and each of its tree that is found until then the signal that it is to get; 0 only asks
     /// whether we may.
     fn signal_tree(&self, until: Option<Moment>, signal: impl Fn(Pid) -> i32) -> Refused {

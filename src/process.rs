@@ -47,6 +47,9 @@ fn identity(pid: impl fmt::Display, session: i32) -> Option<String> {
 
 /// The command line of a process; empty where it can't be known.
 pub fn command_line(pid: i32) -> Vec<String> {
+    if !tree::has_own_proc() {
+        return Vec::new();
+    }
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = words.strip_suffix(b"\0").unwrap_or(&words);
     let texts = words.split(|&byte| byte == 0);

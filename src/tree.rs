@@ -4,14 +4,17 @@
 //! nothing of a dead holder's work is left: all descendants of a process, those in other process groups
 //! and sessions included, but for those that were there before. Descendants whose parents have ended are
 //! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
-//! the lock's token in their environment.
+//! the lock's token in their environment. Keepers are part of no tree: they end when what they watch has ended.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use nix::unistd::{Pid, gettid};
@@ -79,9 +82,7 @@ impl Tree {
                 if until.is_some_and(|until| now() >= until) {
                     return;
                 }
-                // A keeper may be the child of the script that it watches.
-                let is_ours = child == Pid::this();
-                if !is_ours && seen.insert(child) && !self.is_apart(child) {
+                if seen.insert(child) && !self.is_apart(child) {
                     visit(child);
                     found.push(child);
                 }
@@ -117,8 +118,8 @@ impl Tree {
         members.all(|pid| Stat::read(pid).is_none_or(rests))
     }
 
-    /// All processes but ourselves whose environment `is_marked`, and what was forked by this execution since, as far
-    /// as we may see, and as long as there is time.
+    /// All processes but keepers whose environment `is_marked`, and what was forked by this execution since (but not by
+    /// what it had forked before), as far as we may see, and as long as there is time.
     ///
     /// # Errors
     /// No descriptor or memory is left to look: there may be others.
@@ -127,30 +128,28 @@ impl Tree {
         is_marked: impl Fn(&[u8]) -> bool,
         by: Option<Execution>,
         in_time: impl Fn() -> bool,
-    ) -> io::Result<Vec<Pid>> {
-        let is_fork = |stat: &Stat| {
-            stat.is_fork && by.is_some() && stat.execution == by && !self.was_there_before(stat.pid)
+    ) -> io::Result<Vec<Known>> {
+        let all = processes()?;
+        let by_pid: HashMap<Pid, &Stat> = all.iter().map(|stat| (stat.pid, stat)).collect();
+        let is_fork = |stat: &Stat| stat.is_fork && by.is_some() && stat.execution == by;
+        let is_of_earlier_fork = |stat: &Stat| {
+            let parent = |stat: &&Stat| by_pid.get(&stat.parent).copied();
+            let mut line = std::iter::successors(Some(stat), parent);
+            line.any(|stat| is_fork(stat) && self.was_there_before(stat.known()))
         };
         let mut found = Vec::new();
-        for stat in processes()? {
+        for stat in &all {
             if !in_time() {
                 break;
             }
-            if stat.has_ended || stat.pid == Pid::this() {
+            if stat.has_ended || stat.is_keeper || stat.pid == Pid::this() {
                 continue;
             }
             match environment(stat.pid) {
-                Ok(text) if is_marked(&text) || is_fork(&stat) => {
-                    found.push(stat.pid);
+                Ok(text) if is_marked(&text) || (is_fork(stat) && !is_of_earlier_fork(stat)) => {
+                    found.push(stat.known());
                 }
-                Err(error)
-                    if matches!(
-                        error.raw_os_error(),
-                        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
-                    ) =>
-                {
-                    return Err(error);
-                }
+                Err(error) if could_not_look(&error) => return Err(error),
                 // It has ended, or we may not look into it.
                 Ok(_) | Err(_) => {}
             }
@@ -166,18 +165,22 @@ impl Tree {
     /// Whether a process below the root isn't part of it: it was there before, or is what a command that
     /// works for redlock itself has left behind.
     fn is_apart(&self, pid: Pid) -> bool {
+        let is_other = |stat: Stat| stat.is_keeper || self.was_there_before(stat.known());
         let works_for_us = || {
             let may_be = self.root == Pid::this() && output::was_used();
             may_be && environment(pid).is_ok_and(|text| output::is_marked(&text))
         };
-        self.was_there_before(pid) || works_for_us()
+        Stat::read(pid).is_some_and(is_other) || works_for_us()
     }
 
     /// Whether a process below the root was there before.
-    fn was_there_before(&self, pid: Pid) -> bool {
-        Known::read(pid).is_some_and(|known| {
-            known.started + TICK <= self.since.since_boot() || self.earlier.contains(&known)
-        })
+    fn was_there_before(&self, known: Known) -> bool {
+        known.started + TICK <= self.since.since_boot() || self.earlier.contains(&known)
+    }
+
+    /// Whether we have children that we can't see: without a /proc that shows them, or without a descriptor to look.
+    pub fn is_hidden(&self) -> bool {
+        children(self.root).is_empty() && sys::has_children()
     }
 }
 
@@ -191,9 +194,7 @@ pub struct Known {
 impl Known {
     /// The process that has this pid now, if any.
     pub fn read(pid: Pid) -> Option<Self> {
-        let started = Stat::read(pid)?.started;
-        let pid = pid.as_raw();
-        Some(Self { pid, started })
+        Some(Stat::read(pid)?.known())
     }
 
     /// Whether it still has that pid, and has not ended.
@@ -211,10 +212,7 @@ pub fn ancestors() -> Vec<Known> {
     while found.len() < 100
         && let Some(stat) = Stat::read(next)
     {
-        found.push(Known {
-            pid: stat.pid.as_raw(),
-            started: stat.started,
-        });
+        found.push(stat.known());
         next = stat.parent;
     }
     found
@@ -223,8 +221,9 @@ pub fn ancestors() -> Vec<Known> {
 /// The children of a process, of all its threads; of our own only those of this thread, as others start
 /// what works for redlock itself.
 fn children(of: Pid) -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{of}/task")) else {
-        return Vec::new();
+    let threads = match fs::read_dir(format!("/proc/{of}/task")) {
+        Ok(threads) if has_own_proc() => threads,
+        Ok(_) | Err(_) => return Vec::new(),
     };
     let this = gettid().to_string();
     let counts = |thread: &fs::DirEntry| of != Pid::this() || thread.file_name() == *this;
@@ -266,6 +265,8 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It is a [`sys::Waker`].
     is_waker: bool,
+    /// It is the keeper of a lock.
+    is_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
     /// `None` where we may not know.
@@ -294,6 +295,9 @@ const REAPERS: [&str; 10] = [
     "s6-svscan",
     "runsvdir",
 ];
+
+/// The name of a keeper.
+pub const KEEPER: &CStr = c"redlock-keeper";
 
 /// The flag of the kernel's own threads, `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -325,7 +329,16 @@ impl Execution {
 impl Stat {
     /// Reads what is known of a process; `None` where there is none.
     pub fn read(pid: Pid) -> Option<Self> {
-        Self::parse(pid, &read(&format!("/proc/{pid}/stat"))?)
+        let stat = read(&format!("/proc/{pid}/stat"))?;
+        has_own_proc().then(|| Self::parse(pid, &stat))?
+    }
+
+    /// What identifies it later.
+    pub fn known(&self) -> Known {
+        Known {
+            pid: self.pid.as_raw(),
+            started: self.started,
+        }
     }
 
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
@@ -351,6 +364,7 @@ impl Stat {
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
             is_waker: name.as_bytes() == sys::WAKER.to_bytes(),
+            is_keeper: name.as_bytes() == KEEPER.to_bytes(),
             adopts: pid == FIRST || REAPERS.contains(&name),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
@@ -361,25 +375,60 @@ impl Stat {
     }
 }
 
-/// A short file of the kernel's.
+/// A short file of the kernel's. The name of a program in it is cut after 15 bytes, which may be within a character.
 pub fn read(path: &str) -> Option<String> {
+    try_read(path).ok()
+}
+
+fn try_read(path: &str) -> io::Result<String> {
     let mut text = [0; 1024];
-    let length = File::open(path).ok()?.read(&mut text).ok()?;
-    std::str::from_utf8(&text[..length]).ok().map(str::to_owned)
+    let length = File::open(path)?.read(&mut text)?;
+    Ok(String::from_utf8_lossy(&text[..length]).into_owned())
+}
+
+/// Whether we couldn't look, as no descriptor or memory is left for that.
+fn could_not_look(error: &io::Error) -> bool {
+    let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(Some);
+    lacks.contains(&error.raw_os_error())
+}
+
+/// What is wrong where [`has_own_proc`] says so, and what to do.
+pub const FOREIGN_PROC: &str = "/proc isn't that of this pid namespace, so what a process starts can't be found; mount it (unshare --mount-proc)";
+
+/// Whether /proc has the processes that we see. In a new pid namespace it is still that of the outer one until it is
+/// mounted again, and its numbers are those of other processes here.
+pub fn has_own_proc() -> bool {
+    static IS_OURS: OnceLock<bool> = OnceLock::new();
+    let is_ours = || {
+        let own = fs::read_link("/proc/self");
+        own.is_ok_and(|link| link == Path::new(&Pid::this().to_string()))
+    };
+    *IS_OURS.get_or_init(is_ours)
 }
 
 /// All processes that we can see.
 ///
 /// # Errors
-/// The processes can't be listed.
+/// The processes can't be listed, or no descriptor or memory is left to look at one.
 fn processes() -> io::Result<Vec<Stat>> {
+    if !has_own_proc() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let pid = entry?
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok());
-        found.extend(pid.and_then(|pid| Stat::read(Pid::from_raw(pid))));
+        let Some(pid) = pid.map(Pid::from_raw) else {
+            continue;
+        };
+        match try_read(&format!("/proc/{pid}/stat")) {
+            Ok(stat) => found.extend(Stat::parse(pid, &stat)),
+            Err(error) if could_not_look(&error) => return Err(error),
+            // It has ended.
+            Err(_) => {}
+        }
     }
     Ok(found)
 }
@@ -449,10 +498,7 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         return Remains::Unknown;
     }
     let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
-    let is_earlier = |stat: &Stat| {
-        let (pid, started) = (stat.pid.as_raw(), stat.started);
-        holder.earlier.contains(&Known { pid, started })
-    };
+    let is_earlier = |stat: &Stat| holder.earlier.contains(&stat.known());
     // The times of starts are rounded, so that one shortly before may seem to be after that.
     let started_after = |stat: &Stat, at: Moment| stat.started + TICK > at.since_boot();
     let has_lost_its_parent = |stat: &Stat| {
@@ -485,14 +531,11 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
             })
     };
     let mut unknown = false;
-    let suspects = all.iter().filter(|stat| {
-        started_after(stat, holder.alive) && !stat.has_ended && !stat.is_kernel_thread
-    });
+    let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !stat.is_keeper;
+    let suspects = all.iter();
+    let suspects = suspects.filter(|stat| started_after(stat, holder.alive) && works(stat));
     for stat in suspects {
-        let known = Known {
-            pid: stat.pid.as_raw(),
-            started: stat.started,
-        };
+        let known = stat.known();
         let environment = environment(stat.pid);
         let said = environment
             .as_ref()

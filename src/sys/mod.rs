@@ -381,11 +381,11 @@ pub fn raise_file_limit() -> usize {
 
 /// Forks: returns false in this process, and true in the child, which has a new session, has
 /// nothing open but these descriptors and `/dev/null` for the standard streams, and is in the root
-/// directory. No other thread may be at work.
+/// directory. Both have this name from then on. No other thread may be at work.
 ///
 /// # Errors
 /// In this process only: no new one could be made.
-pub fn fork_daemon(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
+pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
     let mut kept: Vec<u32> = kept
         .iter()
         .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
@@ -394,6 +394,8 @@ pub fn fork_daemon(kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
     // SAFETY: with a single thread the child's memory is as consistent as ours; descriptors that it
     // closes are known only to the code that opened them, which doesn't run any more.
     unsafe {
+        // Before it is there: it is never seen without.
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
         match libc::fork() {
             -1 => return Err(io::Error::last_os_error()),
             0 => {}
@@ -580,10 +582,10 @@ pub fn reap() -> io::Result<Option<(i32, ExitStatus)>> {
     }
 }
 
-/// Whether there is a child, alive or not yet reaped.
+/// Whether this thread has a child, alive or not yet reaped.
 pub fn has_children() -> bool {
     let mut found = MaybeUninit::<libc::siginfo_t>::uninit();
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD;
     // SAFETY: the structure is ours to write to, and nothing reads it.
     unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), options) == 0 }
 }

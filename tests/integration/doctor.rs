@@ -121,6 +121,7 @@ fn a_good_server_is_fit_all_checks_have_names_and_nothing_is_left_there() {
             "permissions",
             "persistence",
             "pidfd",
+            "proc",
             "replicas",
             "role",
             "scripts",
@@ -730,7 +731,7 @@ fn on_a_slow_line_all_is_checked_in_two_seconds() {
 
 /// What is seen on a terminal of this many columns.
 fn shown(redis: &Redis, columns: u16, arguments: &str) -> Vec<String> {
-    let tmux = Tmux::with_size(redis, columns, 60);
+    let tmux = Tmux::with_size(redis, columns, 80);
     tmux.type_line(&format!("clear; redlock doctor {arguments}; echo 'en''d'"));
     tmux.line("end");
     let screen = tmux.screen();

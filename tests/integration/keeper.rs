@@ -796,3 +796,102 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
     let looked = first("\"/proc\",").unwrap_or_else(|| panic!("{calls}"));
     assert!(killed < looked, "{calls}");
 }
+
+#[test]
+fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_script_is_killed() {
+    let redis = Redis::start();
+    let inner = r#"lock=$(redlock acquire -q a --while-pid $$) || exit
+        eval "$lock"; echo $$; read go <gate; kill -SEGV $$"#;
+    fs::write(redis.dir.path().join("inner.sh"), inner).unwrap();
+    let gate = redis.dir.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let outer = "sleep 60 & echo $!; bash inner.sh 2>/dev/null; echo ended; exec sleep 60";
+    let run = format!("exec redlock run -q a -c '{outer}'");
+    let mut outer = Running::start(&mut bash(&redis, &run));
+    let sibling: i32 = outer.line().parse().unwrap();
+    let inner: i32 = outer.line().parse().unwrap();
+    let keeper = keeper_of(inner);
+    fs::write(&gate, "go\n").unwrap();
+    outer.expect_line("ended");
+    wait_until("the keeper is gone", || !is_alive(keeper));
+    assert!(is_alive(sibling) && !outer.has_ended());
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    outer.signal(Signal::SIGTERM);
+    outer.finish().assert_code(143);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn keepers_do_not_wait_for_each_other() {
+    let redis = Redis::start();
+    // Each keeper is forked from an acquire whose environment has the tokens of the locks before.
+    let lock = r#"lock() { l=$(redlock acquire -q "$1" --while-pid "$2" --wait-tree) || exit; eval "$l"; }"#;
+    let again = "( id=$BASHPID; lock a $id )";
+    let script = format!("{lock}; lock a $$; lock b $$; {again}; {again}");
+    Running::start(&mut bash(&redis, &script))
+        .finish()
+        .assert_code(0);
+    wait_until("both are released", || {
+        redis.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
+    });
+    // So it is with keepers and a run that waits for its tree.
+    let inner = format!("{lock}; {again} & {again} & wait");
+    let run = ["run", "-q", "c", "--wait-tree", "--", "bash", "-c", &inner];
+    outcome(&mut redis.redlock(&run)).assert_code(0);
+    wait_until("all are released", || {
+        redis.cli(&["EXISTS", "redlock:a", "redlock:c"]) == "0"
+    });
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_keeper_of_another_lock_of_a_script_that_is_stopped_releases_that_one() {
+    let redis = Redis::start();
+    let second =
+        "eval \"$(redlock acquire -q b --while-pid $$ --ttl 1h)\"; trap '' TERM; echo both";
+    let mut script = holder(&redis, "-k 100ms --ttl 1h", &format!("{second}; {WAIT}"));
+    script.expect_line("both");
+    outcome(&mut redis.redlock(&["stop", "-q", "a"])).assert_code(0);
+    wait_until("both are released", || {
+        redis.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
+    });
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn what_a_worker_forks_that_was_there_before_the_lock_is_not_part_of_the_work() {
+    let redis = Redis::start();
+    let worker = "read go <gate; ( echo $BASHPID; read go <never ) & wait";
+    let first = format!("mkfifo gate never; ( {worker} ) &");
+    let script = after(&first, &redis, "", "echo go >gate; wait");
+    let mut script = script;
+    let forked: i32 = script.line().parse().unwrap();
+    let keeper = keeper(&script);
+    script.signal(Signal::SIGKILL);
+    wait_until("the keeper is gone", || !is_alive(keeper));
+    assert!(is_alive(forked));
+    send(forked, libc::SIGKILL);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
+    let redis = Redis::start();
+    let mut process = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let pid = process.id().to_string();
+    // A pipe that is full.
+    let (_reader, writer) = nix::unistd::pipe().unwrap();
+    let flags = nix::fcntl::OFlag::O_NONBLOCK;
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+    while nix::unistd::write(&writer, &[0; 4096]).is_ok() {}
+    let mut acquire = redis.redlock(&["acquire", "-q", "a", "--while-pid", &pid, "--ttl", "1h"]);
+    let mut acquire = acquire.stdout(writer).spawn().unwrap();
+    wait_until("it is held", || redis.cli(&["EXISTS", "redlock:a"]) == "1");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    wait_until("it has ended", || acquire.try_wait().unwrap().is_some());
+    assert_nothing_left(&redis);
+}

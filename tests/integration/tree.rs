@@ -791,3 +791,130 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
         assert_nothing_left(&redis);
     }
 }
+
+/// Runs a script as process 1 of a pid namespace whose /proc is still that of the outer one, which is new as well, so
+/// that its numbers are small; `None` where namespaces aren't permitted.
+fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Command> {
+    let fifo = redis.dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut unshare = vec!["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    if !nix::unistd::geteuid().is_root() {
+        unshare.extend(["--user", "--map-root-user"]);
+    }
+    let mut probe = Command::new(unshare[0]);
+    let probe = probe.args(&unshare[1..]).arg("true").status();
+    if !probe.is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let outer = r#"unshare --pid --fork --kill-child sh -c "$1" & wait"#;
+    let words = [&unshare[..], &["sh", "-c", outer, "sh", script]].concat();
+    let mut command = directly(redis, &words);
+    command
+        .env("PATH", crate::support::path())
+        .current_dir(redis.dir.path());
+    Some(command)
+}
+
+#[test]
+fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
+    let redis = Redis::start();
+    // By that /proc, redlock's number is that of the script itself, and so all these are its children.
+    let script = r#"
+        sleep 60 &
+        redlock run -q a -- sh -c 'echo ready >fifo; exec sleep 60' &
+        run=$!
+        read ready <fifo
+        for n in 1 2 3 4 5 6; do sleep 60 & others="$others $!"; done
+        kill $run
+        wait $run
+        echo "ended with $?"
+        kill -KILL $others
+        for other in $others; do wait $other; echo $?; done
+    "#;
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    let expected = "ended with 143\n".to_owned() + &"137\n".repeat(6);
+    assert_eq!(end.stdout, expected, "{}", end.stderr);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_keeper_that_could_not_find_what_a_script_starts_is_refused() {
+    let redis = Redis::start();
+    let script = "redlock acquire a --while-pid $$; redlock run -q a -- echo free";
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    end.assert_says("/proc isn't that of this pid namespace");
+    assert!(end.stdout.ends_with("free\n"), "{}", end.stdout);
+}
+
+#[test]
+fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_not_released() {
+    let redis = Redis::start();
+    let script = r"
+        redlock run -q a -t 300ms -k 100ms --ttl 1m -- sh -c 'setsid sleep 60 & exec sleep 60'
+        echo $?
+        redlock run -q -n a -- true
+        echo $?
+    ";
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    assert_eq!(end.stdout, "124\n75\n", "{}", end.stderr);
+    end.assert_says("can't be seen, and may still be running");
+}
+
+#[test]
+fn the_words_of_a_process_of_another_pid_namespace_are_not_shown() {
+    let redis = Redis::start();
+    // Its parent has the number 1, which is another process's by that /proc.
+    let script = "redlock acquire -q a >/dev/null; redlock status --json a";
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    assert!(end.stdout.contains("\"a\""), "{end:?}");
+    assert!(!end.stdout.contains("unshare"), "{}", end.stdout);
+}
+
+/// A program like sleep(1) whose name is no text any more as the kernel cuts it.
+fn with_cut_name(redis: &Redis) -> String {
+    let program = redis.dir.path().join("nettoyage-données");
+    fs::copy("/bin/sleep", &program).unwrap();
+    program.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_program_whose_name_is_cut_within_a_character_isnt_stopped_where_it_was_there_before() {
+    let redis = Redis::start();
+    let program = with_cut_name(&redis);
+    let text = format!(
+        "'{program}' 60 >/dev/null 2>&1 & echo $!; exec redlock run -q -t 300ms a -- sleep 60"
+    );
+    let mut run = Running::start(&mut directly(&redis, &["bash", "-c", &text]));
+    let before: i32 = run.line().parse().unwrap();
+    run.finish().assert_exited(124);
+    assert!(is_alive(before));
+    send(before, libc::SIGKILL);
+}
+
+#[test]
+fn a_program_whose_name_is_cut_within_a_character_keeps_the_lock_of_a_dead_run() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let program = with_cut_name(&redis);
+    let text = format!("'{program}' 60 & echo $!; exec sleep 60");
+    let run = ["run", "-q", "--ttl", "1h", "a", "-c", &text];
+    let mut run = Running::start(&mut redis.redlock(&run));
+    let works_on: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    run.kill();
+    outcome(&mut redis.redlock(&["run", "-q", "-w", "1s", "a", "--", "true"])).assert_exited(75);
+    send(works_on, libc::SIGKILL);
+    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_exited(0);
+}

@@ -120,7 +120,8 @@ impl Target {
         // The number of what has ended may be another process's.
         let roots: Vec<Pid> = script.into_iter().chain(rest).map(Pid::from_raw).collect();
         let mut found = Vec::new();
-        self.tree.visit_below(&roots, until, |pid| found.push(pid));
+        let add = |pid| found.extend(Known::read(pid));
+        self.tree.visit_below(&roots, until, add);
         self.add(found, until);
     }
 
@@ -136,17 +137,13 @@ impl Target {
         looked
     }
 
-    fn add(&mut self, found: Vec<Pid>, until: Option<Moment>) {
+    fn add(&mut self, found: Vec<Known>, until: Option<Moment>) {
         let before: HashSet<Known> = self.rest.iter().map(|one| one.known).collect();
-        for pid in found {
+        for known in found {
             if until.is_some_and(|until| now() >= until) {
                 return;
             }
-            let known = Known::read(pid);
-            if pid.as_raw() != self.pid
-                && let Some(known) = known
-                && !before.contains(&known)
-            {
+            if known.pid != self.pid && !before.contains(&known) {
                 let descendant = self.descendant(known);
                 self.rest.push(descendant);
             }
@@ -156,10 +153,11 @@ impl Target {
     fn descendant(&self, known: Known) -> Descendant {
         let may_have_descriptor = self.rest.len() + self.suspects.len() < self.descriptors;
         let process = may_have_descriptor.then(|| ProcessFd::of(known.pid).ok().flatten());
-        Descendant {
-            known,
-            process: process.flatten(),
-        }
+        // Its number may be another process's by now.
+        let is_same =
+            |_: &ProcessFd| Known::read(Pid::from_raw(known.pid)).is_none_or(|now| now == known);
+        let process = process.flatten().filter(is_same);
+        Descendant { known, process }
     }
 
     /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
@@ -276,7 +274,7 @@ pub(super) fn leave_behind(
     let kept = holds.client.fds().chain(own);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
-    if !sys::fork_daemon(&kept).context("can't leave a keeper behind")? {
+    if !sys::fork_daemon(tree::KEEPER, &kept).context("can't leave a keeper behind")? {
         // Everything is the keeper's now.
         holds.all.clear();
         return Ok(());
@@ -292,11 +290,13 @@ pub(super) fn leave_behind(
         kill_after: options.kill_after,
         timeout_at: None,
     };
-    let id = holds.all.first().map(|hold| hold.claim.id());
+    // What an outer job holds has its token, and that job works under it as well.
+    let own = holds.all.first().filter(|hold| !hold.reentrant);
+    let id = own.map(|hold| hold.claim.id());
     // As long as one of the two lives, a process may still be at work under the lock.
     let both = [Some(target.instance()), process::instance()];
     let both: Vec<String> = both.into_iter().flatten().collect();
-    if let Some(hold) = holds.all.first()
+    if let Some(hold) = own
         && holds.client.is_open()
     {
         let ttl = acquisition.request.ttl;
@@ -312,13 +312,14 @@ pub(super) fn leave_behind(
         session,
         only_warn: policy.only_warn,
         waits_for_tree: policy.wait_tree,
-        killed: false,
+        killed: None,
         holds,
         signals,
     };
     let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
     // What can't be killed may still be at work: then the lock ends with its lease.
-    if keeper.killed && !keeper.target.has_wholly_ended() {
+    let looked = keeper.killed;
+    if looked.is_some_and(|looked| !looked || !keeper.target.has_wholly_ended()) {
         keeper.holds.leave();
     }
     acquisition.release_at_end(
@@ -334,12 +335,13 @@ pub(super) fn leave_behind(
 
 struct Keeper<'a> {
     target: Target,
-    /// The lock's holder, as others call it.
+    /// The lock's holder, as others call it; empty where that is an outer job.
     id: String,
     session: Session,
     only_warn: bool,
     waits_for_tree: bool,
-    killed: bool,
+    /// Whether all processes could be looked at when they were killed, if they were.
+    killed: Option<bool>,
     holds: &'a mut HeldLocks,
     signals: &'a Signals,
 }
@@ -461,8 +463,7 @@ impl Keeper<'_> {
                         self.target.terminate(&self.id, self.session.next_stop());
                     }
                     session::Action::Kill(_) | session::Action::KillRest => {
-                        self.killed = true;
-                        self.target.kill(&self.id);
+                        self.killed = Some(self.target.kill(&self.id));
                     }
                     session::Action::Finish(Exit::Command(_)) => {
                         return Some(HoldOutcome::Released);

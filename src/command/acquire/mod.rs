@@ -34,7 +34,7 @@ use crate::process;
 use crate::report::print;
 use crate::signal::Signals;
 use crate::signal::on_terminal;
-use crate::tree::Stat;
+use crate::tree::{self, Stat};
 use crate::{stderr, sys};
 
 /// Takes a lock and leaves it held.
@@ -118,6 +118,9 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
         )
         .into());
     }
+    if !tree::has_own_proc() {
+        return Err(BadUsage(format!("--while-pid: {}", tree::FOREIGN_PROC)).into());
+    }
     if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(BadUsage(format!(
             "--while-pid {pid}: inside of $(...) $BASHPID is a process that ends with it; store it in a variable before"
@@ -128,7 +131,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     target.map_err(|error| match error.kind() {
         ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")).into(),
         ErrorKind::PermissionDenied => BadUsage(format!(
-            "--while-pid {pid}: that process can't be stopped if the lock is lost ({error}); --on-lost warn only tells it"
+            "--while-pid {pid}: that process can't be stopped if the lock is lost ({error}); with --on-lost warn it goes on"
         ))
         .into(),
         _ => anyhow::Error::new(error).context(format!("can't watch process {pid}")),

@@ -9,6 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::clock::Timer;
 use crate::reason::reason;
 use crate::sys;
+use crate::tree;
 
 /// What it can do; what it said otherwise.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Host {
     pub pidfd: Result<(), String>,
     /// Orphans can be adopted.
     pub subreaper: Result<(), String>,
+    /// /proc has the processes that we see.
+    pub own_proc: bool,
 }
 
 impl Host {
@@ -35,6 +38,7 @@ impl Host {
             subreaper: prctl::get_child_subreaper()
                 .and_then(prctl::set_child_subreaper)
                 .map_err(|error| said("PR_SET_CHILD_SUBREAPER", error)),
+            own_proc: tree::has_own_proc(),
         }
     }
 }

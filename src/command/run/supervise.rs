@@ -462,6 +462,11 @@ impl Supervision<'_> {
                     "{left} could not be killed and may still be running; the lock is not released and expires with its lease"
                 ));
                 self.holds.leave();
+            } else if self.child.is_reaped() && self.child.has_hidden_descendants() {
+                report::error(
+                    "what the command has started can't be seen, and may still be running; the lock is not released and expires with its lease",
+                );
+                self.holds.leave();
             }
         }
         if !self.child.is_reaped() {

@@ -33,7 +33,8 @@ pub fn send(pid: i32, signal: i32) {
 
 /// The state letter of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
 pub fn state(pid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
@@ -103,9 +104,7 @@ pub fn children(parent: i32) -> Vec<i32> {
 
 /// Whether a process exists and isn't a zombie.
 pub fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')')
-        .is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
+    state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
 }
 
 /// A command without redlock, in the same surroundings as with it.

@@ -6,7 +6,7 @@ use super::super::finding::{Check, Finding, Group};
 use super::super::host::Host;
 use crate::report::format_duration;
 
-pub(super) fn this_host(host: &Host) -> [Finding; 4] {
+pub(super) fn this_host(host: &Host) -> [Finding; 5] {
     let judge = |check, ok: &str, result: &Result<(), String>, without: &str, fix: &str| {
         let check = Check(check, Group::Host);
         match result {
@@ -26,6 +26,7 @@ pub(super) fn this_host(host: &Host) -> [Finding; 4] {
             "Linux 3.15 or later, without a filter for timerfd_create and CLOCK_BOOTTIME",
         ),
     };
+    let proc = Check("proc", Group::Host);
     let filter = "permit it: a filter of system calls (seccomp) is the usual reason";
     [
         clock,
@@ -50,5 +51,13 @@ pub(super) fn this_host(host: &Host) -> [Finding; 4] {
             "what a command leaves behind may escape",
             filter,
         ),
+        if host.own_proc {
+            proc.ok("/proc shows what a command starts")
+        } else {
+            proc.warn(
+                "/proc isn't that of this pid namespace: of what a command starts only its process group is stopped",
+                "mount it: mount -t proc proc /proc (unshare --mount-proc)",
+            )
+        },
     ]
 }

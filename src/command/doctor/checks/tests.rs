@@ -82,6 +82,7 @@ fn host() -> Host {
         pdeathsig: Ok(()),
         pidfd: Ok(()),
         subreaper: Ok(()),
+        own_proc: true,
     }
 }
 
@@ -1132,10 +1133,14 @@ fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
         pdeathsig: Err("PR_SET_PDEATHSIG fails".into()),
         pidfd: Err("pidfd_open fails".into()),
         subreaper: Err("PR_SET_CHILD_SUBREAPER fails".into()),
+        own_proc: false,
     };
     let levels = this_host(&lacks).map(|it| (it.level, it.fix.is_some()));
     let warned = (Level::Warn, true);
-    assert_eq!(levels, [(Level::Fail, true), warned, warned, warned]);
+    assert_eq!(
+        levels,
+        [(Level::Fail, true), warned, warned, warned, warned]
+    );
     let suspended = Host {
         boot_clock: Ok(Duration::from_secs(7200)),
         ..host()
