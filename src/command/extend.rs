@@ -20,6 +20,9 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 /// The pause between two looks whether a lock that was handed on has been confirmed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// An answer that takes no longer than this is no reason to ask for more.
+const NEGLIGIBLE: Duration = Duration::from_millis(20);
+
 /// Makes the locks last at least this long from now.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let settings = &settings.replicated(&options.sync)?;
@@ -38,7 +41,13 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         return Ok(Exit::Lost);
     };
     let mut client = settings.locks.open()?;
-    let states = Claim::extend_all(&claims, &mut client, more)?;
+    let sent = now();
+    let mut states = Claim::extend_all(&claims, &mut client, more)?;
+    let took = now().since(sent);
+    // What the server may have given before its answer was under way is gone by now.
+    if took > NEGLIGIBLE {
+        states = Claim::extend_all(&claims, &mut client, more + took * 2)?;
+    }
     Ok(all_of(&claims, states, |_| None))
 }
 
@@ -84,8 +93,12 @@ fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Option<Vec<Claim>>
     match job::held(ours, settings)? {
         Held::Claims(claims) => Ok(Some(claims)),
         Held::Unknown(name) => {
+            let hint = match cli::positive_duration(name.as_str()) {
+                Ok(_) => "; a DURATION is one word, such as 1h30m",
+                Err(_) => "",
+            };
             report::error(format_args!(
-                "no token for lock \"{name}\": run this inside `redlock run`, or give --token-file"
+                "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file{hint}"
             ));
             Ok(None)
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::proxy::Proxy;
 use crate::support::{
     Gate, Gated, Outcome, Redis, Running, UnresponsiveServer, assert_nothing_left, outcome, path,
     script, wait_until, without_terminal,
@@ -177,6 +178,16 @@ fn extend_makes_it_last_longer_and_never_shorter() {
 }
 
 #[test]
+fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
+    let redis = Redis::start();
+    let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(800));
+    let url = proxy.url();
+    let script = format!(r#"eval "$(redlock acquire a)" && redlock -u {url} extend 5m"#);
+    sh(&redis, &script).assert_code(0).assert_silent();
+    assert!(left(&redis, "a") >= 300_000, "{}", left(&redis, "a"));
+}
+
+#[test]
 fn what_is_not_ours_any_more_is_not_extended() {
     let redis = Redis::start();
     let script = r#"eval "$(redlock acquire a)" && redlock release --force a
@@ -323,6 +334,10 @@ fn check_says_whether_it_is_ours_for_long_enough() {
     let end = outcome(&mut redis.run("--ttl 9s a", script));
     end.assert_says("is ours for only")
         .assert_says("no token for lock \"b\"");
+    outcome(&mut redis.redlock(&["extend", "1h", "30m"]))
+        .assert_code(79)
+        .assert_says("no token for lock \"1h\"")
+        .assert_says("a DURATION is one word, such as 1h30m");
     assert_eq!(end.stdout, "0\n0\n79\n79\n");
 }
 
