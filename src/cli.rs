@@ -265,7 +265,8 @@ pub struct SyncOptions {
 
     /// How long replicas may take to confirm it
     ///
-    /// For a renewal at most three quarters of the time that a try has: a fifth of the TTL, 3s or --connect-timeout.
+    /// For a renewal at most three quarters of the time that a try has: a fifth of the TTL, 3s or --connect-timeout,
+    /// whichever is shortest.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive_duration, help_heading = "When it goes wrong", hide_short_help = true)]
     pub sync_timeout: Duration,
 }
@@ -788,8 +789,8 @@ pub struct Fence {
 /// Check that this Redis is fit to hold locks
 ///
 /// Asks the server and this host for all that locks depend on, and prints a line for each check: ok, warn or
-/// fail, what was found, and what to type where it isn't well. The scripts run on a lock of their own, of which
-/// nothing is left. Of what variables set for runs, only the TTL counts here. Exits 0, or 1 if a check fails;
+/// fail, what was found, and what to type where it isn't well. The Lua scripts are tried on a lock of their own, which
+/// is removed. Of the REDLOCK_* variables for runs only REDLOCK_TTL counts here. Exits 0, or 1 if a check fails;
 /// after 2 seconds at most.
 #[derive(Debug, Args)]
 pub struct Doctor {

@@ -240,8 +240,12 @@ fn aftermath(holds: &[&Hold]) -> &'static str {
     }
     match (watched, holds.len()) {
         (0, _) => "; no process watches this hold: whatever used it goes on",
-        (1, 1) => "; its command is being stopped",
-        (watched, all) if watched == all => "; their commands are being stopped",
-        _ => "; the commands of those that a process watches are being stopped, the others go on",
+        (1, 1) => "; its command is being stopped, unless it has --on-lost warn",
+        (watched, all) if watched == all => {
+            "; their commands are being stopped, but for those with --on-lost warn"
+        }
+        _ => {
+            "; the commands of those that a process watches are being stopped (but for --on-lost warn), the others go on"
+        }
     }
 }

@@ -281,7 +281,7 @@ fn who_is_forced_out_learns_by_whom_and_why_and_who_forces_what_becomes_of_the_w
     outcome(&mut redis.redlock(&force))
         .assert_code(0)
         .assert_says("forced free; it was held by ")
-        .assert_says("; its command is being stopped");
+        .assert_says("; its command is being stopped, unless it has --on-lost warn\n");
     run.run
         .finish()
         .assert_exited(79)
@@ -296,7 +296,9 @@ fn who_is_forced_out_learns_by_whom_and_why_and_who_forces_what_becomes_of_the_w
         .collect();
     outcome(&mut redis.redlock(&["release", "--force", "--all", "a"]))
         .assert_code(0)
-        .assert_says(" and 1 more; their commands are being stopped");
+        .assert_says(
+            " and 1 more; their commands are being stopped, but for those with --on-lost warn\n",
+        );
     for run in several {
         run.run.finish().assert_exited(79);
     }

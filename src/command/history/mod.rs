@@ -260,12 +260,12 @@ impl Query<'_> {
             notes.push(format!("{before} earlier line{plural}; -n all shows all"));
         }
         if found.skips() > 0 && !options.skipped {
-            let runs = match found.skips() {
-                1 => "1 run".into(),
-                runs => format!("{runs} runs"),
+            let (runs, them) = match found.skips() {
+                1 => ("1 run".into(), "it"),
+                runs => (format!("{runs} runs"), "them"),
             };
             notes.push(format!(
-                "{runs} ended without the lock; --skipped shows them"
+                "{runs} ended without the lock; --skipped shows {them}"
             ));
         }
         notes.extend(self.missing(found, client)?);

@@ -445,7 +445,9 @@ pub(super) fn uptime(evidence: &Evidence, measure: Measure) -> Finding {
         } else if up < measure.ttl {
             let left = format_duration(rounded_up(measure.ttl.saturating_sub(up)));
             check.warn(
-                format!("restarted {since} ago: it may have forgotten locks that last"),
+                format!(
+                    "restarted {since} ago: it may have forgotten locks whose leases aren't over"
+                ),
                 format!(
                     "wait {left}; runs with --restart-grace {} wait by themselves",
                     format_duration(measure.ttl)

@@ -135,7 +135,7 @@ pub(super) fn latency(evidence: &Evidence, measure: Measure) -> Finding {
     let (p50, p99) = (at(50), at(99));
     let renewal = measure.renewal();
     let says = format!(
-        "p50 {}, p99 {}, max {}; a renewal each {}",
+        "p50 {}, p99 {}, max {}; one renewal every {}",
         short(p50),
         short(p99),
         short(most),
