@@ -1,4 +1,4 @@
-//! Chaos on real servers: jobs of all kinds, people who step in, and clients that aren't redlock want the same locks,
+//! Chaos on real servers: jobs of all kinds, operators who step in, and clients that aren't redlock want the same locks,
 //! while processes are killed and stopped and servers fail. What runs under a lock gives a sign of life each millisecond, and
 //! a checker decides afterwards which promises were kept.
 //!
@@ -112,9 +112,9 @@ fn summary(title: &str, history: &History, verdict: &Verdict) -> String {
     let mut text = format!("chaos: {title}\n");
     let _ = writeln!(
         text,
-        "{} jobs, {} deeds of people; exit statuses: {}",
+        "{} jobs, {} commands of operators; exit statuses: {}",
         history.jobs.len(),
-        history.deeds.len(),
+        history.commands.len(),
         statuses(history)
     );
     let _ = writeln!(
@@ -132,7 +132,7 @@ fn summary(title: &str, history: &History, verdict: &Verdict) -> String {
         text,
         "processes hit: {}",
         counted(
-            hits.map(|hit| format!("{:?} {:?} {}", hit.role, hit.blow, hit.aim).to_lowercase())
+            hits.map(|hit| format!("{:?} {:?} {}", hit.role, hit.fault, hit.aim).to_lowercase())
         )
     );
     let starved = history.starved.iter().map(|span| span.until - span.from);
@@ -168,7 +168,7 @@ fn statuses(history: &History) -> String {
         history
             .jobs
             .iter()
-            .filter(|job| job.kind != history::Kind::Plain)
+            .filter(|job| job.kind != history::JobKind::Plain)
             .map(|job| {
                 job.status
                     .map_or_else(|| "none".to_owned(), |status| format!("{status}:"))

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::history::{Blow, Hit, MS, Nanos, Role, Span, boottime};
+use super::history::{Hit, MS, Nanos, ProcessFault, Role, Span, boottime};
 use super::site::{Site, line::Line};
 use crate::support::Dice;
 
@@ -122,7 +122,7 @@ fn hit(from: Nanos, until: Nanos, aim: &str) -> Hit {
     Hit {
         pid: 0,
         role: Role::Line,
-        blow: Blow::CutOff,
+        fault: ProcessFault::CutOff,
         span: Span::new(from, until),
         aim: aim.to_owned(),
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::corners::Corners;
 use super::faults::{self, Aim};
 use super::history::{
-    Blow, Deed, Forgets, History, Job, MS, Nanos, SECOND, SiteFault, Span, What, beats_of,
-    boottime, tasks_of,
+    Forgets, History, Job, MS, Nanos, OperatorAction, OperatorCommand, ProcessFault, SECOND,
+    SiteFault, Span, beats_of, boottime, tasks_of,
 };
 use super::plain::{self, PlainClients};
 use super::site::{Injected, Kind, Loss, Site};
@@ -22,11 +22,16 @@ use crate::support::{Dice, REDLOCK, now, seen_by_a_shell};
 /// How many jobs there are at a time.
 const JOBS: usize = 14;
 const TICK: Duration = Duration::from_millis(5);
+/// How often it is seen whether the servers are well, and how long ago that was at most when it is seen again.
+const LOOKING: Nanos = 200 * MS;
+const LOOKED_BEFORE: Nanos = 250 * MS;
 /// Servers are left alone for a while after each storm, so that it shows what is promised while all is well.
 const STORM: Nanos = 12 * SECOND;
 const CALM: Nanos = 8 * SECOND;
 /// Who tells a server to do something and waits for longer than this has got no answer.
 const UNANSWERED: Nanos = 300 * MS;
+/// For how long what stands beside a queue outlives it.
+const BESIDE_A_QUEUE: Nanos = 100 * SECOND;
 /// How long all may take to end when the faults are over.
 const END: Nanos = 90 * SECOND;
 
@@ -36,9 +41,9 @@ struct Running {
     corner: Option<usize>,
 }
 
-struct Person {
+struct Operator {
     process: Child,
-    deed: Deed,
+    command: OperatorCommand,
     /// A freeze is undone after this long.
     thaw: Nanos,
 }
@@ -46,12 +51,14 @@ struct Person {
 /// A run of chaos under way.
 pub struct Chaos {
     site: Site,
+    /// Whether all servers were well when that was last seen.
+    is_whole: bool,
     stage: Stage,
     corners: Corners,
     plain: PlainClients,
     dice: Dice,
     running: Vec<Running>,
-    people: Vec<Person>,
+    operators: Vec<Operator>,
     thaws: Vec<(Nanos, &'static str)>,
     aims: Vec<Aim>,
     stopped: Vec<(Nanos, u32, i32)>,
@@ -66,7 +73,7 @@ struct Next {
     job: Nanos,
     hit: Nanos,
     fault: Nanos,
-    deed: Nanos,
+    command: Nanos,
     look: Nanos,
 }
 
@@ -112,12 +119,13 @@ impl Chaos {
         let time_of_day = Nanos::try_from(now().as_nanos()).unwrap();
         Self {
             site,
+            is_whole: true,
             stage,
             corners,
             plain,
             dice,
             running: Vec::new(),
-            people: Vec::new(),
+            operators: Vec::new(),
             thaws: Vec::new(),
             aims: Vec::new(),
             stopped: Vec::new(),
@@ -131,7 +139,7 @@ impl Chaos {
                 job: began,
                 hit: began + SECOND,
                 fault: began + SECOND,
-                deed: began + 2 * SECOND,
+                command: began + 2 * SECOND,
                 look: began,
             },
             jobs: 0,
@@ -140,16 +148,20 @@ impl Chaos {
 
     /// What has to be done all the time.
     fn tick(&mut self) {
-        self.site.tick();
         let now = boottime();
+        for injected in self.site.tick() {
+            // It was some time since the last look.
+            let fault = written("seen", injected, now - LOOKED_BEFORE);
+            self.history.faults.push(fault);
+        }
         let due: Vec<_> = self.stopped.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, job, pid) in due {
             self.resume(job, pid);
         }
         self.collect_jobs();
-        self.collect_people();
+        self.collect_operators();
         if now >= self.next.look {
-            self.next.look = now + 200 * MS;
+            self.next.look = now + LOOKING;
             self.plain.follow(&self.stage.dir, &self.site);
             self.note_trouble(now);
         }
@@ -167,15 +179,17 @@ impl Chaos {
         }
     }
 
+    /// It lasts from the last look before it to the first one after it.
     fn note_trouble(&mut self, now: Nanos) {
-        if self.site.is_whole() {
-            return;
+        let was_whole = std::mem::replace(&mut self.is_whole, self.site.is_whole());
+        if was_whole && !self.is_whole {
+            let span = Span::new(now - LOOKED_BEFORE, now);
+            self.history.troubled.push(span);
         }
-        // It began some time since the last look.
-        let since = now - 250 * MS;
-        match self.history.troubled.last_mut() {
-            Some(span) if span.until >= since => span.until = boottime(),
-            _ => self.history.troubled.push(Span::new(since, boottime())),
+        if let Some(span) = self.history.troubled.last_mut()
+            && !(was_whole && self.is_whole)
+        {
+            span.until = boottime();
         }
     }
 
@@ -195,51 +209,56 @@ impl Chaos {
         }
     }
 
-    fn collect_people(&mut self) {
+    fn collect_operators(&mut self) {
         let now = boottime();
         let mut n = 0;
-        while n < self.people.len() {
-            let Some(status) = self.people[n].process.try_wait().unwrap() else {
+        while n < self.operators.len() {
+            let Some(status) = self.operators[n].process.try_wait().unwrap() else {
                 n += 1;
                 continue;
             };
-            let Person { mut deed, thaw, .. } = self.people.swap_remove(n);
-            deed.span.until = now;
-            deed.status = seen_by_a_shell(status);
-            if let What::Freeze(_) = deed.what {
-                let name = NAMES.into_iter().find(|name| *name == deed.name).unwrap();
+            let Operator {
+                mut command, thaw, ..
+            } = self.operators.swap_remove(n);
+            command.span.until = now;
+            command.status = seen_by_a_shell(status);
+            if let OperatorAction::Freeze(_) = command.what {
+                let name = NAMES
+                    .into_iter()
+                    .find(|name| *name == command.name)
+                    .unwrap();
                 self.thaws.push((now + thaw, name));
             }
-            self.history.deeds.push(deed);
+            self.history.commands.push(command);
         }
         let due: Vec<_> = self.thaws.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, name) in due {
-            self.let_do(What::Thaw, name, &["thaw", "-q", name]);
+            self.let_do(OperatorAction::Thaw, name, &["thaw", "-q", name]);
         }
     }
 
-    fn let_do(&mut self, what: What, name: &str, words: &[&str]) {
+    fn let_do(&mut self, what: OperatorAction, name: &str, words: &[&str]) {
         let place = self.site.place(&mut self.dice);
         let words = [&["redlock"], words].concat();
         let began = boottime();
         let process = self
             .stage
-            .command(&place, &words, "people")
+            .command(&place, &words, "operators")
             .spawn()
             .unwrap();
         let thaw = match what {
-            What::Freeze(length) => length * self.dice.between(10, 120) / 100,
+            OperatorAction::Freeze(length) => length * self.dice.between(10, 120) / 100,
             _ => 0,
         };
-        let deed = Deed {
+        let command = OperatorCommand {
             what,
             name: name.to_owned(),
             span: Span::new(began, Nanos::MAX),
             status: None,
         };
-        self.people.push(Person {
+        self.operators.push(Operator {
             process,
-            deed,
+            command,
             thaw,
         });
     }
@@ -269,10 +288,10 @@ impl Chaos {
 
     fn step_in(&mut self) {
         let now = boottime();
-        if now < self.next.deed {
+        if now < self.next.command {
             return;
         }
-        self.next.deed = now + self.dice.between(200, 4000) * MS;
+        self.next.command = now + self.dice.between(200, 4000) * MS;
         let (what, name, words) = workers::step_in(&mut self.dice);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.let_do(what, name, &words);
@@ -311,7 +330,7 @@ impl Chaos {
         let Some(hit) = faults::strike(aim, &mut self.dice) else {
             return;
         };
-        if hit.blow == Blow::Stopped {
+        if hit.fault == ProcessFault::Stopped {
             self.stopped
                 .push((hit.span.from + aim.lasts, aim.job, hit.pid));
         }
@@ -385,7 +404,7 @@ impl Chaos {
             self.tick();
             File::create(self.stage.dir.join("over")).unwrap();
             let is_over =
-                self.running.is_empty() && self.people.is_empty() && self.thaws.is_empty();
+                self.running.is_empty() && self.operators.is_empty() && self.thaws.is_empty();
             if is_over && self.plain.have_ended() {
                 break;
             }
@@ -458,8 +477,20 @@ impl Chaos {
         };
         // What is remembered; and who waits for a second lock says so for a while, also when it is killed.
         let remembered = [":state", ":history", ":skips", ":index"];
+        // And what stood beside a queue that was lost, for a while.
+        let lost = |fault: &&SiteFault| {
+            fault.forgets != Forgets::Nothing && fault.span.until + BESIDE_A_QUEUE > boottime()
+        };
+        let lost: Vec<&SiteFault> = self.history.faults.iter().filter(lost).collect();
+        let was_lost = |key: &str| {
+            let name = NAMES.into_iter().find(|name| is_key_of(key, name));
+            name.is_some_and(|name| lost.iter().any(|fault| fault.is_about(name)))
+        };
         let is_known = |key: &String| {
-            remembered.iter().any(|end| key.ends_with(end)) || key.contains(":blocked:")
+            let is_beside = key.ends_with(":waiters") && was_lost(key);
+            is_beside
+                || remembered.iter().any(|end| key.ends_with(end))
+                || key.contains(":blocked:")
         };
         let keys = redis.keys().into_iter().filter(|key| !is_known(key));
         left.extend(keys.map(|key| format!("{key} is left")));

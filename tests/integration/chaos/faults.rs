@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::history::{Blow, Hit, Job, MS, Nanos, Process, Role, Span, beats_of, boottime};
+use super::history::{Hit, Job, MS, Nanos, Process, ProcessFault, Role, Span, beats_of, boottime};
 use crate::support::Dice;
 
 /// A process of a job.
@@ -71,7 +71,7 @@ pub struct Aim {
     pub at: Nanos,
     pub how: &'static str,
     pub role: Role,
-    pub blow: Blow,
+    pub fault: ProcessFault,
     pub lasts: Nanos,
 }
 
@@ -116,12 +116,12 @@ pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
     } else {
         Role::Worker
     };
-    let blow = if dice.chance(70) {
-        Blow::Stopped
+    let fault = if dice.chance(70) {
+        ProcessFault::Stopped
     } else {
-        Blow::Killed
+        ProcessFault::Killed
     };
-    let lasts = if blow == Blow::Stopped {
+    let lasts = if fault == ProcessFault::Stopped {
         job.ttl * dice.between(5, 200) / 100
     } else {
         0
@@ -142,7 +142,7 @@ pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
         at,
         how,
         role,
-        blow,
+        fault,
         lasts,
     })
 }
@@ -171,20 +171,20 @@ pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
         usize::try_from(dice.between(0, i64::try_from(candidates.len().max(1)).ok()?)).ok()?,
     )?;
     let from = boottime();
-    let signal = match aim.blow {
-        Blow::Stopped => Signal::SIGSTOP,
-        Blow::Killed | Blow::CutOff => Signal::SIGKILL,
+    let signal = match aim.fault {
+        ProcessFault::Stopped => Signal::SIGSTOP,
+        ProcessFault::Killed | ProcessFault::CutOff => Signal::SIGKILL,
     };
     kill(Pid::from_raw(victim.pid), signal).ok()?;
     // It ends when it is resumed.
-    let until = match aim.blow {
-        Blow::Stopped => Nanos::MAX,
-        Blow::Killed | Blow::CutOff => boottime(),
+    let until = match aim.fault {
+        ProcessFault::Stopped => Nanos::MAX,
+        ProcessFault::Killed | ProcessFault::CutOff => boottime(),
     };
     Some(Hit {
         pid: victim.pid,
         role: aim.role,
-        blow: aim.blow,
+        fault: aim.fault,
         span: Span::new(from, until),
         aim: aim.how.to_owned(),
     })

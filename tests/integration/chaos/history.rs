@@ -50,14 +50,14 @@ pub struct History {
     pub faults: Vec<SiteFault>,
     /// When some server wasn't well, or couldn't be reached.
     pub troubled: Vec<Span>,
-    pub deeds: Vec<Deed>,
+    pub commands: Vec<OperatorCommand>,
     /// When the machine gave a process that only looks at the clock no processor.
     pub starved: Vec<Span>,
 }
 
 /// How a job has its lock.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
-pub enum Kind {
+pub enum JobKind {
     /// `redlock run`.
     Run,
     /// `redlock acquire --while-pid`.
@@ -72,7 +72,7 @@ pub enum Kind {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Job {
     pub id: u32,
-    pub kind: Kind,
+    pub kind: JobKind,
     /// What was typed.
     pub words: String,
     pub names: Vec<String>,
@@ -135,7 +135,7 @@ pub enum Role {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
-pub enum Blow {
+pub enum ProcessFault {
     Stopped,
     Killed,
     CutOff,
@@ -146,7 +146,7 @@ pub enum Blow {
 pub struct Hit {
     pub pid: i32,
     pub role: Role,
-    pub blow: Blow,
+    pub fault: ProcessFault,
     /// Until when it was stopped; a moment for a kill.
     pub span: Span,
     pub aim: String,
@@ -192,9 +192,9 @@ impl SiteFault {
     }
 }
 
-/// What a person does.
+/// What an operator does.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
-pub enum What {
+pub enum OperatorAction {
     /// For this long.
     Freeze(Nanos),
     Thaw,
@@ -204,8 +204,8 @@ pub enum What {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Deed {
-    pub what: What,
+pub struct OperatorCommand {
+    pub what: OperatorAction,
     pub name: String,
     pub span: Span,
     pub status: Option<i32>,
@@ -275,7 +275,7 @@ fn read_task(line: &str) -> Option<Task> {
     })
 }
 
-/// Writes a history down: a line for each job, fault and deed, and a last one with all else.
+/// Writes a history down: a line for each job, fault and command of an operator, and a last one with all else.
 pub fn write_down(history: &History, path: &Path) {
     let mut file = File::create(path).unwrap();
     let mut line = |value: Value| writeln!(file, "{value}").unwrap();
@@ -285,8 +285,8 @@ pub fn write_down(history: &History, path: &Path) {
     for fault in &history.faults {
         line(json!({ "fault": fault }));
     }
-    for deed in &history.deeds {
-        line(json!({ "deed": deed }));
+    for command in &history.commands {
+        line(json!({ "command": command }));
     }
     line(json!({
         "began": history.began,
@@ -308,8 +308,8 @@ pub fn read_back(path: &Path) -> History {
             history.jobs.push(read(job));
         } else if let Some(fault) = value.get_mut("fault") {
             history.faults.push(read(fault));
-        } else if let Some(deed) = value.get_mut("deed") {
-            history.deeds.push(read(deed));
+        } else if let Some(command) = value.get_mut("command") {
+            history.commands.push(read(command));
         } else {
             history.began = read(&mut value["began"]);
             history.healed = read(&mut value["healed"]);

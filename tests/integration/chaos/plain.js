@@ -17,9 +17,11 @@ const now = () => process.hrtime.bigint() + BEHIND
 const sleep = ms => new Promise(done => setTimeout(done, ms))
 const pick = all => all[Math.floor(Math.random() * all.length)]
 
-function log(ttl, began, beats) {
+function log(client, ttl, began, beats, error) {
   const periods = beats.map(([first, last]) => `${first}:${last}`).join(',')
-  const line = `node-redlock ${process.pid} ${NAME} ${ttl} ${began} ${now()} ${periods}\n`
+  const { host, port } = client.options
+  const wrong = error ? error.name : ''
+  const line = `node-redlock@${host}:${port} ${process.pid} ${NAME} ${ttl} ${began} ${now()} ${periods} ${wrong}\n`
   fs.appendFileSync(path.join(DIR, 'plain.log'), line)
 }
 
@@ -61,10 +63,10 @@ async function turn(client) {
     await hold(lock, ttl, began, beats)
   } catch (error) {
     // It may have been acquired, or not be released.
-    log(ttl, began, beats)
+    log(client, ttl, began, beats, error)
     throw error
   }
-  log(ttl, began, beats)
+  log(client, ttl, began, beats)
 }
 
 async function main() {

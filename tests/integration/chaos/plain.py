@@ -1,7 +1,8 @@
 """A client that isn't redlock: redis-py's Lock, in a loop, on the key of a lock.
 
 plain.py KEY NAME: reads where to connect from $CHAOS_DIR/plain, and adds a line to $CHAOS_DIR/plain.log for each time
-that it had the lock, with its signs of life, or that it may have had it without knowing.
+that it had the lock, with its signs of life, or that it may have had it without knowing: where that was, and what
+went wrong.
 """
 
 import os
@@ -21,9 +22,11 @@ def now():
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def log(ttl, began, beats):
+def log(client, ttl, began, beats, error=None):
+    where = client.connection_pool.connection_kwargs
     periods = ",".join(f"{first}:{last}" for first, last in beats)
-    line = f"redis-py {os.getpid()} {NAME} {ttl} {began} {now()} {periods}\n"
+    wrong = type(error).__name__ if error else ""
+    line = f"redis-py@{where['host']}:{where['port']} {os.getpid()} {NAME} {ttl} {began} {now()} {periods} {wrong}\n"
     with open(DIR / "plain.log", "a", encoding="ascii") as file:
         file.write(line)
 
@@ -63,13 +66,15 @@ def turn(client):
             return
         hold(lock, ttl, began, beats)
         lock.release()
-    except redis.exceptions.LockError:
-        pass
-    except (redis.exceptions.RedisError, OSError):
-        log(ttl, began, beats)
+    except redis.exceptions.LockError as error:
+        if beats:
+            log(client, ttl, began, beats, error)
+    except (redis.exceptions.RedisError, OSError) as error:
+        log(client, ttl, began, beats, error)
         raise
-    if beats:
-        log(ttl, began, beats)
+    else:
+        if beats:
+            log(client, ttl, began, beats)
 
 
 def main():

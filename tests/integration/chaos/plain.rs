@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use super::history::{Job, Kind, Nanos, Process, Span, boottime};
+use super::history::{Job, JobKind, Nanos, Process, Span, boottime};
 use super::site::Site;
 use super::workers::Stage;
 use crate::support::Dice;
@@ -98,7 +98,7 @@ fn monotonic() -> Nanos {
 /// Each time that one of them had a lock, or may have had it, as a job of its own; their numbers begin at `first`.
 pub fn jobs(dir: &Path, first: u32) -> Vec<Job> {
     let text = fs::read_to_string(dir.join("plain.log")).unwrap_or_default();
-    let lines = text.lines().filter(|line| line.split(' ').count() == 7);
+    let lines = text.lines().filter(|line| line.split(' ').count() == 8);
     (first..)
         .zip(lines)
         .map(|(id, line)| job(id, line))
@@ -124,7 +124,7 @@ fn job(id: u32, line: &str) -> Job {
     };
     Job {
         id,
-        kind: Kind::Plain,
+        kind: JobKind::Plain,
         words: words[0].to_owned(),
         names: vec![words[2].to_owned()],
         limit: 1,
@@ -138,7 +138,7 @@ fn job(id: u32, line: &str) -> Job {
         started,
         ended: Some(ended),
         status: Some(0),
-        said: String::new(),
+        said: words[7].to_owned(),
         processes: vec![process],
         hits: Vec::new(),
         tasks: Vec::new(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::history::{Blow, History, Job, MS, Nanos, Role, Span};
+use super::history::{History, Job, MS, Nanos, ProcessFault, Role, Span};
 
 const COLUMNS: usize = 120;
 /// What a busy machine does all the time isn't shown.
@@ -92,7 +92,11 @@ fn lanes(picture: &Picture, job: &Job, matters: bool, alive: Span, text: &mut St
         picture.draw(
             &mut own,
             hit.span,
-            if hit.blow == Blow::Stopped { '=' } else { 'X' },
+            if hit.fault == ProcessFault::Stopped {
+                '='
+            } else {
+                'X'
+            },
         );
     }
     let sign = if matters { '>' } else { ' ' };
@@ -111,7 +115,11 @@ fn lanes(picture: &Picture, job: &Job, matters: bool, alive: Span, text: &mut St
             picture.draw(
                 &mut lane,
                 hit.span,
-                if hit.blow == Blow::Stopped { '=' } else { 'X' },
+                if hit.fault == ProcessFault::Stopped {
+                    '='
+                } else {
+                    'X'
+                },
             );
         }
         if lane.iter().any(|&cell| cell != ' ') {
@@ -153,18 +161,18 @@ fn events(history: &History, name: &str, picture: &Picture, text: &mut String) {
             format!("no processor for {} ms", (span.until - span.from) / MS),
         ));
     }
-    for deed in history
-        .deeds
+    for command in history
+        .commands
         .iter()
-        .filter(|deed| deed.name == name && deed.span.meets(shown))
+        .filter(|command| command.name == name && command.span.meets(shown))
     {
         lines.insert((
-            deed.span.from,
+            command.span.from,
             format!(
                 "{:?} (until {}, status {:?})",
-                deed.what,
-                picture.ms(deed.span.until),
-                deed.status
+                command.what,
+                picture.ms(command.span.until),
+                command.status
             ),
         ));
     }
@@ -213,7 +221,7 @@ fn job_events(job: &Job, shown: Span, picture: &Picture, lines: &mut BTreeSet<(N
             "#{id} {} ({:?}) is {:?} until {} ({})",
             hit.pid,
             hit.role,
-            hit.blow,
+            hit.fault,
             picture.ms(hit.span.until),
             hit.aim
         );

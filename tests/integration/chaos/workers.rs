@@ -1,4 +1,4 @@
-//! Who wants the locks: jobs of all kinds, each drawn from the dice, and the people who step in.
+//! Who wants the locks: jobs of all kinds, each drawn from the dice, and the operators who step in.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::faults::{JOB, job_value};
-use super::history::{Job, Kind, MS, Nanos, SECOND, SHARED, What, boottime};
+use super::history::{Job, JobKind, MS, Nanos, OperatorAction, SECOND, SHARED, boottime};
 use super::site::Site;
 use crate::support::{Dice, without_terminal};
 
@@ -117,7 +117,7 @@ pub fn draw(id: u32, stage: &Stage, place: &[String], dice: &mut Dice) -> Drawn 
     );
     let mut job = Job {
         id,
-        kind: Kind::Run,
+        kind: JobKind::Run,
         words: String::new(),
         names: vec![dice.pick(&OFTEN).to_owned()],
         limit: 1,
@@ -276,7 +276,7 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
 
 /// A script that a keeper watches over.
 fn kept(job: &mut Job, options: &str, dice: &mut Dice) -> String {
-    job.kind = Kind::Kept;
+    job.kind = JobKind::Kept;
     let work = work(job, dice);
     job.extends = work.extends;
     let name = &job.names[0];
@@ -294,7 +294,7 @@ fn kept(job: &mut Job, options: &str, dice: &mut Dice) -> String {
 
 /// A script that knows when its lease ends, and does so before.
 fn unkept(job: &mut Job, skew: Nanos, dice: &mut Dice) -> String {
-    job.kind = Kind::Unkept;
+    job.kind = JobKind::Unkept;
     job.patience = 0;
     job.priority = 0;
     job.limit = 1;
@@ -346,20 +346,23 @@ fn nested(job: &mut Job, dice: &mut Dice) -> String {
     )
 }
 
-/// What a person does next, and the command for it.
-pub fn step_in(dice: &mut Dice) -> (What, &'static str, Vec<String>) {
+/// What an operator does next, and the command for it.
+pub fn step_in(dice: &mut Dice) -> (OperatorAction, &'static str, Vec<String>) {
     let name = dice.pick(&NAMES);
     let (what, words) = match dice.between(0, 10) {
         0..3 => {
             let ms = dice.between(300, 3000);
             (
-                What::Freeze(ms * MS),
+                OperatorAction::Freeze(ms * MS),
                 format!("freeze -q --reason chaos --for {ms}ms {name}"),
             )
         }
-        3..4 => (What::Force, format!("release -q --force --all {name}")),
-        4..7 => (What::Stop, format!("stop -q --all {name}")),
-        _ => (What::Status, "status --json".to_owned()),
+        3..4 => (
+            OperatorAction::Force,
+            format!("release -q --force --all {name}"),
+        ),
+        4..7 => (OperatorAction::Stop, format!("stop -q --all {name}")),
+        _ => (OperatorAction::Status, "status --json".to_owned()),
     };
     let words = words.split(' ').map(str::to_owned).collect();
     (what, name, words)

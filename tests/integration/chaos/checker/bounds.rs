@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::history::{
-    Blow, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, SiteFault, Span, What,
+    Forgets, History, Job, JobKind, MS, Nanos, OperatorAction, ProcessFault, Role, SECOND,
+    SiteFault, Span,
 };
 use super::overlaps::agreed;
 use super::{Broken, Hold, Verdict};
@@ -105,7 +106,7 @@ fn look_at(
     until: Nanos,
     verdict: &mut Verdict,
 ) {
-    let waits_alone = job.kind != Kind::Plain && job.names.len() == 1 && job.names[0] == name;
+    let waits_alone = job.kind != JobKind::Plain && job.names.len() == 1 && job.names[0] == name;
     if !waits_alone || !job.is_undisturbed() {
         return;
     }
@@ -177,15 +178,15 @@ impl Wait<'_> {
             None => let_go(other),
         });
         let queued = self.rivals().filter(|rival| {
-            rival.kind != Kind::Plain && rival.limit < self.job.limit && !self.holds_of(rival)
+            rival.kind != JobKind::Plain && rival.limit < self.job.limit && !self.holds_of(rival)
         });
         let queued = queued.map(|rival| rival.ended.unwrap_or(self.until));
-        let frozen = self.history.deeds.iter().filter_map(|deed| {
-            let What::Freeze(length) = deed.what else {
+        let frozen = self.history.commands.iter().filter_map(|command| {
+            let OperatorAction::Freeze(length) = command.what else {
                 return None;
             };
-            let is_before = deed.name == self.name && deed.span.from < self.until;
-            is_before.then(|| frozen_until(self.history, self.name, deed.span, length))
+            let is_before = command.name == self.name && command.span.from < self.until;
+            is_before.then(|| frozen_until(self.history, self.name, command.span, length))
         });
         let all = held.chain(queued).chain(frozen);
         all.fold(self.job.started, Nanos::max).min(self.until)
@@ -255,7 +256,7 @@ impl Wait<'_> {
     /// when it lost the server before it knew what it had.
     fn unseen(&self, job: &Job) -> Option<(&'static str, Nanos)> {
         let ended = job.ended.unwrap_or(self.until);
-        if job.kind == Kind::Plain || !is_clean(job) {
+        if job.kind == JobKind::Plain || !is_clean(job) {
             let last = death(job).unwrap_or(ended);
             let until = if last < self.until {
                 Some(self.over_by(last, last + job.lease()))
@@ -264,7 +265,7 @@ impl Wait<'_> {
                 let hits = job
                     .hits
                     .iter()
-                    .filter(|hit| hit.blow != Blow::Killed && hit.span.from < self.until);
+                    .filter(|hit| hit.fault != ProcessFault::Killed && hit.span.from < self.until);
                 let away = hits.map(|hit| hit.span.until.min(hit.span.from + job.lease()));
                 away.max()
             };
@@ -279,7 +280,7 @@ impl Wait<'_> {
     /// The moment until which something lasts at most, or when another was seen to begin with the lock after it.
     fn over_by(&self, since: Nanos, latest: Nanos) -> Nanos {
         let later = self.holds.iter().filter(|hold| {
-            hold.limit == 1 && hold.job.kind != Kind::Plain && hold.span.from > since
+            hold.limit == 1 && hold.job.kind != JobKind::Plain && hold.span.from > since
         });
         let shown = later.map(|hold| hold.span.from).min();
         shown.map_or(latest, |shown| shown.min(latest))
@@ -289,8 +290,8 @@ impl Wait<'_> {
 /// Its redlock was killed then, so that its lease has to run out.
 fn death(job: &Job) -> Option<Nanos> {
     let kills = job.hits.iter().filter(|hit| {
-        let is_of_redlock = hit.role == Role::Supervisor && job.kind != Kind::Unkept;
-        hit.blow == Blow::Killed && is_of_redlock
+        let is_of_redlock = hit.role == Role::Supervisor && job.kind != JobKind::Unkept;
+        hit.fault == ProcessFault::Killed && is_of_redlock
     });
     kills.map(|hit| hit.span.from).min()
 }
@@ -307,7 +308,7 @@ fn is_clean(job: &Job) -> bool {
         ];
         harmless.iter().any(|words| line.contains(words))
     };
-    death(job).is_none() && job.kind != Kind::Plain && job.said.lines().all(is_harmless)
+    death(job).is_none() && job.kind != JobKind::Plain && job.said.lines().all(is_harmless)
 }
 
 /// Whether the servers may have forgotten that it was given back.
@@ -328,7 +329,7 @@ fn is_release_forgotten(history: &History, hold: &Hold) -> bool {
 fn let_go(hold: &Hold) -> Nanos {
     let last = hold.span.until;
     let stops = hold.job.hits.iter().filter(|hit| {
-        hit.blow == Blow::Stopped
+        hit.fault == ProcessFault::Stopped
             && hit.role == Role::Supervisor
             && hit.span.meets(Span::new(last, last))
     });
@@ -337,11 +338,16 @@ fn let_go(hold: &Hold) -> Nanos {
 }
 
 fn frozen_until(history: &History, name: &str, freeze: Span, length: Nanos) -> Nanos {
-    let deeds = history.deeds.iter().filter(|deed| deed.name == name);
-    let thaws = deeds.filter(|deed| {
-        deed.what == What::Thaw && deed.status == Some(0) && deed.span.from > freeze.until
+    let commands = history
+        .commands
+        .iter()
+        .filter(|command| command.name == name);
+    let thaws = commands.filter(|command| {
+        command.what == OperatorAction::Thaw
+            && command.status == Some(0)
+            && command.span.from > freeze.until
     });
-    let thawed = thaws.map(|deed| deed.span.until).min();
+    let thawed = thaws.map(|command| command.span.until).min();
     thawed.unwrap_or(Nanos::MAX).min(freeze.until + length)
 }
 

@@ -1,6 +1,6 @@
 //! How often the promises of `orders` could have been broken, and how often something would have excused it.
 
-use super::super::history::{History, Job, Kind, Nanos, Span};
+use super::super::history::{History, Job, JobKind, Nanos, Span};
 use super::orders::{
     CLOCKS, QUEUED, freezes, has_succeeded, is_quiet, is_starved, may_have_forgotten,
 };
@@ -12,7 +12,7 @@ pub fn count(history: &History, name: &str, holds: &[Hold], verdict: &mut Verdic
     }
     let jobs = history.jobs.iter();
     let jobs: Vec<&Job> = jobs
-        .filter(|job| job.kind != Kind::Plain && job.names.iter().any(|own| own == name))
+        .filter(|job| job.kind != JobKind::Plain && job.names.iter().any(|own| own == name))
         .collect();
     for success in holds.iter().filter(|hold| has_succeeded(hold.job)) {
         for other in &jobs {
@@ -72,7 +72,7 @@ fn superseded(history: &History, holds: &[Hold], newer: &Hold, older: &Job, verd
 fn in_turn(history: &History, first: &Hold, second: &Hold, verdict: &mut Verdict) {
     let is_usual = |hold: &Hold| {
         let job = hold.job;
-        job.kind != Kind::Plain && job.priority == 0 && job.names.len() == 1
+        job.kind != JobKind::Plain && job.priority == 0 && job.names.len() == 1
     };
     let came_before = first.job.started + QUEUED < second.job.started;
     let waited_together = second.job.started < first.span.from;

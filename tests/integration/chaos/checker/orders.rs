@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::history::{
-    Blow, Deed, Forgets, History, Job, Kind, MS, Nanos, Role, SECOND, SiteFault, Span, Task, What,
+    Forgets, History, Job, JobKind, MS, Nanos, OperatorAction, OperatorCommand, ProcessFault, Role,
+    SECOND, SiteFault, Span, Task,
 };
 use super::{Broken, Hold, Verdict};
 
@@ -67,7 +68,9 @@ pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
 /// makes the fence grow: not where it was set back, and not on another host whose clock is behind.
 fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     let was_stopped = next.job.hits.iter().any(|hit| {
-        hit.blow == Blow::Stopped && hit.role == Role::Supervisor && hit.span.from <= next.span.from
+        hit.fault == ProcessFault::Stopped
+            && hit.role == Role::Supervisor
+            && hit.span.from <= next.span.from
     });
     let since = |from| {
         let past = Span::new(from, next.span.from);
@@ -79,10 +82,11 @@ fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
         && since(history.began).any(|fault| fault.sets_clock || fault.promotes);
     let wait = Span::new(next.job.started, next.span.from);
-    let was_forced = history
-        .deeds
-        .iter()
-        .any(|deed| deed.what == What::Force && deed.name == next.name && deed.span.meets(wait));
+    let was_forced = history.commands.iter().any(|command| {
+        command.what == OperatorAction::Force
+            && command.name == next.name
+            && command.span.meets(wait)
+    });
     one.fence != next.fence && (was_stopped || was_forced || is_lost)
 }
 
@@ -136,7 +140,7 @@ pub fn accepted_fences(history: &History, verdict: &mut Verdict) {
 pub fn first_come(history: &History, holds: &[Hold]) -> Vec<Broken> {
     let is_simple = |hold: &&Hold| {
         hold.fence.is_some()
-            && hold.job.kind != Kind::Plain
+            && hold.job.kind != JobKind::Plain
             && hold.job.priority == 0
             && hold.job.is_undisturbed()
             && hold.job.names.first().is_some_and(|name| name == hold.name)
@@ -207,38 +211,51 @@ pub fn frozen(history: &History, holds: &[Hold]) -> Vec<Broken> {
         return Vec::new();
     };
     let kept = freezes(history, name).filter(|freeze| freeze.is_judged);
-    kept.flat_map(|Freeze { deed, window, .. }| {
-        let holds = holds.iter();
-        holds.filter_map(move |hold| breaks_in(history, hold, deed, window))
-    })
+    kept.flat_map(
+        |Freeze {
+             command, window, ..
+         }| {
+            let holds = holds.iter();
+            holds.filter_map(move |hold| breaks_in(history, hold, command, window))
+        },
+    )
     .collect()
 }
 
 /// A freeze that was made, and in which time nobody may get the lock because of it.
 pub struct Freeze<'a> {
-    deed: &'a Deed,
+    command: &'a OperatorCommand,
     window: Span,
     /// Whether it is long enough, and the servers can't have forgotten it.
     pub is_judged: bool,
 }
 
 pub fn freezes<'a>(history: &'a History, name: &'a str) -> impl Iterator<Item = Freeze<'a>> {
-    let of_name = move || history.deeds.iter().filter(move |deed| deed.name == name);
-    of_name().filter_map(move |deed| {
-        let (What::Freeze(length), Some(0)) = (deed.what, deed.status) else {
+    let of_name = move || {
+        history
+            .commands
+            .iter()
+            .filter(move |command| command.name == name)
+    };
+    of_name().filter_map(move |command| {
+        let (OperatorAction::Freeze(length), Some(0)) = (command.what, command.status) else {
             return None;
         };
         let later = of_name().filter(|other| {
-            matches!(other.what, What::Thaw | What::Freeze(_)) && other.span.from > deed.span.from
+            matches!(other.what, OperatorAction::Thaw | OperatorAction::Freeze(_))
+                && other.span.from > command.span.from
         });
         let next = later
             .map(|other| other.span.from)
             .min()
             .unwrap_or(Nanos::MAX);
-        let window = Span::new(deed.span.until, next.min(deed.span.from + length) - CLOCKS);
-        let past = Span::new(deed.span.from - SECOND, window.until);
+        let window = Span::new(
+            command.span.until,
+            next.min(command.span.from + length) - CLOCKS,
+        );
+        let past = Span::new(command.span.from - SECOND, window.until);
         Some(Freeze {
-            deed,
+            command,
             window,
             is_judged: window.from + CLOCKS < window.until
                 && !may_have_forgotten(history, name, past),
@@ -246,8 +263,13 @@ pub fn freezes<'a>(history: &'a History, name: &'a str) -> impl Iterator<Item = 
     })
 }
 
-fn breaks_in(history: &History, hold: &Hold, deed: &Deed, window: Span) -> Option<Broken> {
-    if hold.job.kind == Kind::Plain {
+fn breaks_in(
+    history: &History,
+    hold: &Hold,
+    command: &OperatorCommand,
+    window: Span,
+) -> Option<Broken> {
+    if hold.job.kind == JobKind::Plain {
         return None;
     }
     let (began, tolerance) = match granted(history, hold) {
@@ -260,10 +282,10 @@ fn breaks_in(history: &History, hold: &Hold, deed: &Deed, window: Span) -> Optio
             format!(
                 "#{} was granted the lock {} ms after it was frozen",
                 hold.job.id,
-                (began - deed.span.until) / MS
+                (began - command.span.until) / MS
             ),
             hold.name,
-            Span::new(deed.span.from, hold.span.from),
+            Span::new(command.span.from, hold.span.from),
             &[hold.job.id],
         )
     })
@@ -308,7 +330,7 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
 
 /// It ended well, and Redis knows of it.
 pub fn has_succeeded(job: &Job) -> bool {
-    job.kind == Kind::Run
+    job.kind == JobKind::Run
         && job.status == Some(0)
         && !job.said.contains("could not release")
         && job.once_per.is_some()
@@ -323,7 +345,7 @@ pub fn superseded(history: &History, holds: &[Hold]) -> Vec<Broken> {
     {
         for older in holds {
             let waited = Span::new(older.job.started, newer.span.from);
-            let is_older = older.job.kind != Kind::Plain
+            let is_older = older.job.kind != JobKind::Plain
                 && older.job.names.len() == 1
                 && older.job.is_undisturbed()
                 && older.job.started + QUEUED < newer.job.started

@@ -1,7 +1,7 @@
 //! Two that exclude each other and beat at the same time: which of these overlaps the manual names, and which none may.
 
 use super::super::history::{
-    Blow, Forgets, History, Hit, Kind, MS, Nanos, Role, SiteFault, Span, What,
+    Forgets, History, Hit, JobKind, MS, Nanos, OperatorAction, ProcessFault, Role, SiteFault, Span,
 };
 use super::orders::may_be_granted_by;
 use super::{Broken, Hold, Verdict};
@@ -142,7 +142,7 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
     }
     // Who is resumed looks at its lease before it begins; a plain client or a script need not.
     let begins_late = |hit: &Hit| {
-        matches!(later.job.kind, Kind::Run | Kind::Kept) && hit.span.until <= later.span.from
+        matches!(later.job.kind, JobKind::Run | JobKind::Kept) && hit.span.until <= later.span.from
     };
     let mut hits = later.job.hits.iter();
     let is_begun = hits.any(|hit| covers(hit, later, span) && !begins_late(hit));
@@ -161,7 +161,7 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
         return Some(Class::Forced);
     }
     let lease = earlier.job.lease().max(later.job.lease());
-    let is_plain = earlier.job.kind == Kind::Plain || later.job.kind == Kind::Plain;
+    let is_plain = earlier.job.kind == JobKind::Plain || later.job.kind == JobKind::Plain;
     for class in [Class::DataLost, Class::ClockSet] {
         let mut windows = windows(history, earlier, class, is_plain, lease);
         if windows.any(|window| window.from <= span.from && span.until <= window.until) {
@@ -198,7 +198,7 @@ fn windows(
 
 /// Adds up for how long redlocks had this lock, and for how much of that faults would have excused that another one did.
 pub fn excusable(history: &History, holds: &[Hold], verdict: &mut Verdict) {
-    let redlocks = holds.iter().filter(|hold| hold.job.kind != Kind::Plain);
+    let redlocks = holds.iter().filter(|hold| hold.job.kind != JobKind::Plain);
     for hold in redlocks {
         verdict.held += hold.span.until - hold.span.from;
         for class in [Class::DataLost, Class::ClockSet] {
@@ -221,7 +221,7 @@ pub fn excusable(history: &History, holds: &[Hold], verdict: &mut Verdict) {
 fn is_unconfirmed(history: &History, earlier: &Hold, later: &Hold) -> bool {
     let span = shared(earlier, later);
     let plain = [earlier, later];
-    let mut plain = plain.iter().filter(|hold| hold.job.kind == Kind::Plain);
+    let mut plain = plain.iter().filter(|hold| hold.job.kind == JobKind::Plain);
     plain.any(|hold| {
         let promotes = history.faults.iter().filter(|fault| fault.promotes);
         promotes.into_iter().any(|fault| {
@@ -246,10 +246,10 @@ pub fn agreed(history: &History, fault: Span) -> Nanos {
 }
 
 /// Who has to stop the work of a job in time.
-fn is_responsible(role: Role, kind: Kind) -> bool {
+fn is_responsible(role: Role, kind: JobKind) -> bool {
     match kind {
-        Kind::Run | Kind::Kept => role == Role::Supervisor,
-        Kind::Unkept | Kind::Plain => role == Role::Worker,
+        JobKind::Run | JobKind::Kept => role == Role::Supervisor,
+        JobKind::Unkept | JobKind::Plain => role == Role::Worker,
     }
 }
 
@@ -257,8 +257,8 @@ fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
     // One that is killed while it is stopped acts no more.
     let hits = hold.job.hits.iter();
     let mut deaths = hits.filter(|other| is_fatal(other) && other.pid == hit.pid);
-    let dies = deaths.any(|death| hit.span.meets(death.span)) && hold.job.kind == Kind::Kept;
-    hit.blow == Blow::Stopped
+    let dies = deaths.any(|death| hit.span.meets(death.span)) && hold.job.kind == JobKind::Kept;
+    hit.fault == ProcessFault::Stopped
         && is_responsible(hit.role, hold.job.kind)
         && hit.span.from <= span.from
         && (dies || span.until <= hit.span.until.saturating_add(RESUMING))
@@ -267,15 +267,15 @@ fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
 /// The supervisor was killed: the kernel kills COMMAND of a run, but nobody what that has started, nor a script.
 fn orphans(hit: &Hit, hold: &Hold, span: Span) -> bool {
     let is_left = match hold.job.kind {
-        Kind::Run => hold.command_until <= hit.span.from + DYING,
-        Kind::Kept => true,
-        Kind::Unkept | Kind::Plain => false,
+        JobKind::Run => hold.command_until <= hit.span.from + DYING,
+        JobKind::Kept => true,
+        JobKind::Unkept | JobKind::Plain => false,
     };
     is_left && is_fatal(hit) && hit.span.from <= span.from
 }
 
 fn is_fatal(hit: &Hit) -> bool {
-    hit.blow == Blow::Killed && hit.role == Role::Supervisor
+    hit.fault == ProcessFault::Killed && hit.role == Role::Supervisor
 }
 
 fn unsupervised_since(hold: &Hold, span: Span) -> Option<Nanos> {
@@ -290,37 +290,45 @@ fn unsupervised_since(hold: &Hold, span: Span) -> Option<Nanos> {
 /// A lease lasts also where nobody watches over it. By the last renewal two thirds of it are left, at least.
 fn is_early(history: &History, earlier: &Hold, later: &Hold, from: Nanos) -> bool {
     let around = Span::new(from - 2 * earlier.job.lease(), later.span.from);
-    let is_watched = matches!(earlier.job.kind, Kind::Run | Kind::Kept);
+    let is_watched = matches!(earlier.job.kind, JobKind::Run | JobKind::Kept);
     let is_quiet = !history.troubled.iter().any(|span| span.meets(around))
         && !history.faults.iter().any(|fault| fault.span.meets(around))
         && !is_forced(history, earlier, shared(earlier, later))
         && !history.starved.iter().any(|span| span.meets(around));
+    // One that is cut off may have failed to renew it before.
+    let hits = earlier.job.hits.iter();
+    let mut lines = hits.filter(|hit| hit.role == Role::Line);
+    let is_cut_off = lines.any(|hit| hit.span.meets(around));
     // Before the first renewal it may be a mere grant.
     let is_confirmed = earlier.span.from + SLACK < from;
     // One that begins late on a grant, as it was stopped itself, isn't early.
     let is_later_well = later.job.is_undisturbed();
     is_watched
         && is_quiet
+        && !is_cut_off
         && is_confirmed
         && is_later_well
         && later.span.from < from + earlier.job.ttl / 2
 }
 
 fn is_forced(history: &History, earlier: &Hold, span: Span) -> bool {
-    let forces = history.deeds.iter().filter(|deed| {
-        deed.what == What::Force && deed.name == earlier.name && deed.span.from <= span.from
+    let forces = history.commands.iter().filter(|command| {
+        command.what == OperatorAction::Force
+            && command.name == earlier.name
+            && command.span.from <= span.from
     });
-    let is_unwatched = matches!(earlier.job.kind, Kind::Unkept | Kind::Plain);
-    forces.into_iter().any(|deed| {
+    let is_unwatched = matches!(earlier.job.kind, JobKind::Unkept | JobKind::Plain);
+    forces.into_iter().any(|command| {
         let soon = NOTICING + earlier.job.kill_after.min(earlier.job.lease()) + SLACK;
-        let around = Span::new(deed.span.from, deed.span.until + soon);
+        let around = Span::new(command.span.from, command.span.until + soon);
         let is_quiet = !history.troubled.iter().any(|span| span.meets(around));
-        let is_hit = may_be_granted_by(history, earlier, deed.span.until);
+        let is_hit = may_be_granted_by(history, earlier, command.span.until);
         let hits = || earlier.job.hits.iter().filter(|hit| hit.span.meets(around));
         let is_cut_off = hits().any(|hit| hit.role == Role::Line);
         // One that is stopped before its time to kill is over does so when it goes on.
-        let stops = hits()
-            .filter(|hit| hit.blow == Blow::Stopped && is_responsible(hit.role, earlier.job.kind));
+        let stops = hits().filter(|hit| {
+            hit.fault == ProcessFault::Stopped && is_responsible(hit.role, earlier.job.kind)
+        });
         let resumed = stops
             .map(|hit| hit.span.until.saturating_add(RESUMING))
             .max();
@@ -330,7 +338,7 @@ fn is_forced(history: &History, earlier: &Hold, span: Span) -> bool {
         } else {
             soon.max(earlier.job.lease() + SLACK)
         };
-        let until = deed.span.until + within;
+        let until = command.span.until + within;
         is_hit && span.until <= until.max(resumed.unwrap_or(until))
     })
 }

@@ -1,8 +1,8 @@
 //! Histories written by hand: each kind of violation is found, and what the manual allows passes.
 
 use super::super::history::{
-    Blow, Deed, Forgets, History, Hit, Job, Kind, MS, Nanos, Process, Role, SECOND, SHARED,
-    SiteFault, Span, Task, What, read_back, write_down,
+    Forgets, History, Hit, Job, JobKind, MS, Nanos, OperatorAction, OperatorCommand, Process,
+    ProcessFault, Role, SECOND, SHARED, SiteFault, Span, Task, read_back, write_down,
 };
 use super::{Chances, Class, Verdict};
 
@@ -21,7 +21,7 @@ fn run(id: u32, from: Nanos, until: Nanos) -> Job {
     };
     Job {
         id,
-        kind: Kind::Run,
+        kind: JobKind::Run,
         words: "redlock run".into(),
         names: vec!["a".into()],
         limit: 1,
@@ -54,9 +54,9 @@ impl Job {
         self
     }
 
-    fn of_kind(mut self, kind: Kind) -> Self {
+    fn of_kind(mut self, kind: JobKind) -> Self {
         self.kind = kind;
-        if kind == Kind::Plain {
+        if kind == JobKind::Plain {
             self.processes[0].fences.clear();
         }
         self
@@ -68,12 +68,12 @@ impl Job {
         self
     }
 
-    fn hit(mut self, role: Role, blow: Blow, from: Nanos, until: Nanos) -> Self {
+    fn hit(mut self, role: Role, fault: ProcessFault, from: Nanos, until: Nanos) -> Self {
         let span = Span::new(from * MS, until * MS);
         self.hits.push(Hit {
             pid: 1,
             role,
-            blow,
+            fault,
             span,
             aim: "at random".into(),
         });
@@ -121,8 +121,8 @@ fn fault(from: Nanos, until: Nanos) -> SiteFault {
     }
 }
 
-fn deed(what: What, from: Nanos, until: Nanos) -> Deed {
-    Deed {
+fn command(what: OperatorAction, from: Nanos, until: Nanos) -> OperatorCommand {
+    OperatorCommand {
         what,
         name: "a".into(),
         span: Span::new(from * MS, until * MS),
@@ -200,14 +200,14 @@ fn groups_are_held_to_the_smallest_limit() {
         [Class::Forbidden]
     );
     // One of two that was stopped leaves one too many out.
-    let stopped = slots(1, 1, 9000).hit(Role::Supervisor, Blow::Stopped, 100, 8900);
+    let stopped = slots(1, 1, 9000).hit(Role::Supervisor, ProcessFault::Stopped, 100, 8900);
     let two = history(vec![stopped, slots(2, 2, 9000), slots(3, 5000, 8000)]);
     assert_eq!(classes(&two), [Class::Stopped]);
 }
 
 #[test]
 fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
-    let of = |resumed, role| run(1, 1000, 6000).hit(role, Blow::Stopped, 1500, resumed);
+    let of = |resumed, role| run(1, 1000, 6000).hit(role, ProcessFault::Stopped, 1500, resumed);
     let later = || run(2, 4000, 8000);
     assert_eq!(
         classes(&history(vec![of(5900, Role::Supervisor), later()])),
@@ -218,9 +218,9 @@ fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
         [Class::Forbidden]
     );
     // A keeper that is killed while it is stopped does nothing any more.
-    let dead = of(5000, Role::Supervisor).of_kind(Kind::Kept).hit(
+    let dead = of(5000, Role::Supervisor).of_kind(JobKind::Kept).hit(
         Role::Supervisor,
-        Blow::Killed,
+        ProcessFault::Killed,
         4500,
         4500,
     );
@@ -230,7 +230,7 @@ fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
         classes(&history(vec![of(5900, Role::Worker), later()])),
         [Class::Forbidden]
     );
-    let alone = of(5900, Role::Worker).of_kind(Kind::Unkept);
+    let alone = of(5900, Role::Worker).of_kind(JobKind::Unkept);
     assert_eq!(classes(&history(vec![alone, later()])), [Class::Stopped]);
 }
 
@@ -241,23 +241,30 @@ fn who_is_stopped_before_it_begins_doesnt_begin_under_a_lease_that_is_over() {
             .come(900)
             .of_kind(kind)
             .with_fence(1_400_000)
-            .hit(Role::Supervisor, Blow::Stopped, 1500, 5400);
+            .hit(Role::Supervisor, ProcessFault::Stopped, 1500, 5400);
         classes(&history(vec![run(1, 4000, 9000), late]))
     };
-    assert_eq!(with(5400, Kind::Run), [Class::Forbidden]);
-    assert_eq!(with(5400, Kind::Kept), [Class::Forbidden]);
+    assert_eq!(with(5400, JobKind::Run), [Class::Forbidden]);
+    assert_eq!(with(5400, JobKind::Kept), [Class::Forbidden]);
     // What had been started when it was stopped isn't up to it.
-    assert_eq!(with(5390, Kind::Run), [Class::Stopped]);
+    assert_eq!(with(5390, JobKind::Run), [Class::Stopped]);
 }
 
 #[test]
 fn a_lease_lasts_also_while_its_supervisor_is_stopped_or_dead() {
-    let stopped = run(1, 1000, 6000).hit(Role::Supervisor, Blow::Stopped, 2500, 5900);
+    let stopped = run(1, 1000, 6000).hit(Role::Supervisor, ProcessFault::Stopped, 2500, 5900);
     assert_eq!(
         classes(&history(vec![stopped, run(2, 3000, 4000)])),
         [Class::Forbidden]
     );
-    let killed = || run(1, 1000, 6000).hit(Role::Supervisor, Blow::Killed, 2500, 2500);
+    // One that was cut off before may not have renewed it.
+    let stopped = run(1, 1000, 6000).hit(Role::Supervisor, ProcessFault::Stopped, 2500, 5900);
+    let stopped = stopped.hit(Role::Line, ProcessFault::CutOff, 1500, 5900);
+    assert_eq!(
+        classes(&history(vec![stopped, run(2, 3000, 4000)])),
+        [Class::Stopped]
+    );
+    let killed = || run(1, 1000, 6000).hit(Role::Supervisor, ProcessFault::Killed, 2500, 2500);
     let orphan = || killed().survived_from(2501);
     assert_eq!(
         classes(&history(vec![orphan(), run(2, 3000, 4000)])),
@@ -272,7 +279,7 @@ fn a_lease_lasts_also_while_its_supervisor_is_stopped_or_dead() {
         classes(&history(vec![killed(), run(2, 4600, 5000)])),
         [Class::Forbidden]
     );
-    let script = killed().of_kind(Kind::Kept);
+    let script = killed().of_kind(JobKind::Kept);
     assert_eq!(
         classes(&history(vec![script, run(2, 4600, 5000)])),
         [Class::Orphaned]
@@ -283,7 +290,9 @@ fn a_lease_lasts_also_while_its_supervisor_is_stopped_or_dead() {
 fn force_allows_two_until_the_first_has_noticed() {
     let with = |until| {
         let mut history = history(vec![run(1, 1000, until), run(2, 2010, 5000)]);
-        history.deeds.push(deed(What::Force, 2000, 2020));
+        history
+            .commands
+            .push(command(OperatorAction::Force, 2000, 2020));
         classes(&history)
     };
     assert_eq!(with(2200), [Class::Forced]);
@@ -293,9 +302,11 @@ fn force_allows_two_until_the_first_has_noticed() {
 #[test]
 fn force_allows_two_until_the_lease_ends_of_a_first_that_cannot_be_told() {
     let with = |until| {
-        let first = run(1, 1000, until).hit(Role::Line, Blow::CutOff, 1900, 9000);
+        let first = run(1, 1000, until).hit(Role::Line, ProcessFault::CutOff, 1900, 9000);
         let mut history = history(vec![first, run(2, 2010, 9000)]);
-        history.deeds.push(deed(What::Force, 2000, 2020));
+        history
+            .commands
+            .push(command(OperatorAction::Force, 2000, 2020));
         classes(&history)
     };
     assert_eq!(with(3500), [Class::Forced]);
@@ -307,10 +318,12 @@ fn force_excuses_no_hold_that_began_when_it_was_over() {
     let with = |kind, forced: Nanos| {
         let first = run(1, 4000, 5500).of_kind(kind);
         let mut history = history(vec![first, run(2, 5000, 9000)]);
-        history.deeds.push(deed(What::Force, forced, forced + 10));
+        history
+            .commands
+            .push(command(OperatorAction::Force, forced, forced + 10));
         classes(&history)
     };
-    for kind in [Kind::Plain, Kind::Unkept] {
+    for kind in [JobKind::Plain, JobKind::Unkept] {
         assert_eq!(with(kind, 4900), [Class::Forced], "{kind:?}");
         // Granted before, and begun after it.
         assert_eq!(with(kind, 3985), [Class::Forced], "{kind:?}");
@@ -318,10 +331,11 @@ fn force_excuses_no_hold_that_began_when_it_was_over() {
     }
     // Who isn't told goes on for no longer than its lease.
     let mut long = history(vec![
-        run(1, 1000, 5000).of_kind(Kind::Plain),
+        run(1, 1000, 5000).of_kind(JobKind::Plain),
         run(2, 2000, 9000),
     ]);
-    long.deeds.push(deed(What::Force, 1900, 1910));
+    long.commands
+        .push(command(OperatorAction::Force, 1900, 1910));
     assert_eq!(classes(&long), [Class::Forbidden]);
 }
 
@@ -372,7 +386,7 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
     assert_eq!(with(graced.clone()), [Class::Forbidden]);
     let plain = |fault| {
         let mut history = history(vec![
-            run(1, 1000, 4000).of_kind(Kind::Plain),
+            run(1, 1000, 4000).of_kind(JobKind::Plain),
             run(2, 3000, 5000),
         ]);
         history.faults.push(fault);
@@ -400,11 +414,11 @@ fn a_plain_client_may_lose_what_it_got_before_all_servers_agree_again() {
         history.troubled.push(Span::new(1100 * MS, troubled * MS));
         classes(&history)
     };
-    let plain = Kind::Plain;
+    let plain = JobKind::Plain;
     assert_eq!(with(plain, 4000, true, 4200), [Class::Unconfirmed]);
     assert_eq!(with(plain, 4000, true, 3900), [Class::Forbidden]);
     assert_eq!(with(plain, 4000, false, 4200), [Class::Forbidden]);
-    assert_eq!(with(Kind::Run, 4000, true, 4200), [Class::Forbidden]);
+    assert_eq!(with(JobKind::Run, 4000, true, 4200), [Class::Forbidden]);
     // Nor does the other one have to be the plain client that comes first.
     let mut later = history(vec![run(1, 3000, 4500), run(2, 4000, 5000).of_kind(plain)]);
     later.faults.push(SiteFault {
@@ -441,16 +455,20 @@ fn a_fence_that_doesnt_grow_is_found() {
     assert_eq!(with(2_000_000), [""; 0]);
     assert_eq!(with(1_000_000), ["P3"]);
     assert_eq!(with(999_999), ["P3"]);
-    let late =
-        run(2, 2100, 2500)
-            .with_fence(999_999)
-            .hit(Role::Supervisor, Blow::Stopped, 2000, 2099);
+    let late = run(2, 2100, 2500).with_fence(999_999).hit(
+        Role::Supervisor,
+        ProcessFault::Stopped,
+        2000,
+        2099,
+    );
     assert_eq!(broken(&history(vec![run(1, 1000, 2000), late])), [""; 0]);
     let mut forced = history(vec![
         run(1, 1000, 2000),
         run(2, 2100, 2500).with_fence(999_999).come(900),
     ]);
-    forced.deeds.push(deed(What::Force, 950, 960));
+    forced
+        .commands
+        .push(command(OperatorAction::Force, 950, 960));
     assert_eq!(broken(&forced), [""; 0]);
     // Without the state, and by a clock that was set back.
     let mut lost = history(vec![
@@ -488,11 +506,11 @@ fn a_freeze_keeps_new_holders_out_until_it_is_thawed_or_over() {
     let with = |from, frozen: Nanos, thawed: Option<Nanos>| {
         let mut history = history(vec![run(1, from, from + 10)]);
         history
-            .deeds
-            .push(deed(What::Freeze(frozen * MS), 1000, 1010));
+            .commands
+            .push(command(OperatorAction::Freeze(frozen * MS), 1000, 1010));
         history
-            .deeds
-            .extend(thawed.map(|at| deed(What::Thaw, at, at + 10)));
+            .commands
+            .extend(thawed.map(|at| command(OperatorAction::Thaw, at, at + 10)));
         broken(&history)
     };
     assert_eq!(with(2000, 5000, None), ["P4"]);
@@ -501,7 +519,8 @@ fn a_freeze_keeps_new_holders_out_until_it_is_thawed_or_over() {
     assert_eq!(with(2000, 5000, Some(1500)), [""; 0]);
     assert_eq!(with(2000, 5000, Some(2500)), ["P4"]);
     let mut lost = history(vec![run(1, 2000, 2010)]);
-    lost.deeds.push(deed(What::Freeze(5 * SECOND), 1000, 1010));
+    lost.commands
+        .push(command(OperatorAction::Freeze(5 * SECOND), 1000, 1010));
     lost.faults.push(SiteFault {
         forgets: Forgets::Holds,
         ..fault(1500, 1500)
@@ -564,7 +583,7 @@ fn who_comes_first_is_served_first_while_nothing_is_done_to_anybody() {
     let late = || run(1, 5000, 5010).come(3000);
     let early = || run(2, 5100, 5110).come(1000);
     assert_eq!(broken(&history(vec![late(), early()])), ["I5"]);
-    let stopped = early().hit(Role::Supervisor, Blow::Stopped, 2000, 2100);
+    let stopped = early().hit(Role::Supervisor, ProcessFault::Stopped, 2000, 2100);
     assert_eq!(broken(&history(vec![late(), stopped])), [""; 0]);
     let preferred = Job {
         priority: 1,
@@ -586,16 +605,18 @@ fn a_lock_that_could_be_had_is_granted_soon() {
         ttl: 5 * SECOND,
         ..first()
     }
-    .hit(Role::Supervisor, Blow::Killed, 1990, 1990);
+    .hit(Role::Supervisor, ProcessFault::Killed, 1990, 1990);
     assert_eq!(broken(&history(vec![killed, second()])), [""; 0]);
     let mut troubled = history(vec![first(), second()]);
     troubled.troubled.push(Span::new(2000 * MS, 8900 * MS));
     assert_eq!(broken(&troubled), [""; 0]);
     let mut frozen = history(vec![first(), second()]);
     frozen
-        .deeds
-        .push(deed(What::Freeze(20 * SECOND), 1500, 1510));
-    frozen.deeds.push(deed(What::Thaw, 8900, 8990));
+        .commands
+        .push(command(OperatorAction::Freeze(20 * SECOND), 1500, 1510));
+    frozen
+        .commands
+        .push(command(OperatorAction::Thaw, 8900, 8990));
     assert_eq!(broken(&frozen), [""; 0]);
     // One that gives up without it counts as well.
     let none = Job {
@@ -623,7 +644,7 @@ fn only_what_can_have_kept_a_lock_from_a_waiter_excuses_its_wait() {
     assert_eq!(with("b"), ["P5"]);
     // The lease of one that is killed ends, whatever it leaves and however late another begins.
     let killed = |at| {
-        let left = run(1, 1000, 8000).hit(Role::Supervisor, Blow::Killed, at, at);
+        let left = run(1, 1000, 8000).hit(Role::Supervisor, ProcessFault::Killed, at, at);
         broken(&history(vec![
             left.survived_from(at),
             run(2, 12_000, 12_010).come(1500),
@@ -652,7 +673,7 @@ fn only_what_can_have_kept_a_lock_from_a_waiter_excuses_its_wait() {
             ttl: 7 * SECOND,
             ..first()
         };
-        let first = first.hit(Role::Supervisor, Blow::Stopped, 1900, 30_000);
+        let first = first.hit(Role::Supervisor, ProcessFault::Stopped, 1900, 30_000);
         broken(&history(vec![first, run(2, from, from + 10).come(1500)]))
     };
     assert_eq!(stopped(12_000), [""; 0]);
@@ -681,7 +702,7 @@ fn only_what_can_have_kept_a_lock_from_a_waiter_excuses_its_wait() {
             said: "redlock: can't reach Redis".into(),
             ..run(3, 1800, 1900)
         };
-        let other = other.hit(Role::Line, Blow::CutOff, cut_off, cut_off_until);
+        let other = other.hit(Role::Line, ProcessFault::CutOff, cut_off, cut_off_until);
         broken(&history(vec![
             first(),
             run(2, 11_000, 11_010).come(1500),
@@ -772,15 +793,15 @@ fn a_process_that_never_ends_or_ends_oddly_is_found() {
 #[test]
 fn a_history_that_was_written_down_is_judged_the_same_when_it_is_read() {
     let stopped = run(1, 1000, 6000)
-        .hit(Role::Supervisor, Blow::Stopped, 1500, 5900)
+        .hit(Role::Supervisor, ProcessFault::Stopped, 1500, 5900)
         .wrote(7, 1500, 1510, 0)
         .wrote(6, 1520, 1530, 0);
     let mut history = history(vec![stopped, run(2, 4000, 8000), run(3, 7000, 9000)]);
     history.epoch = 5 * SECOND;
     history.faults.push(fault(100, 200));
     history
-        .deeds
-        .push(deed(What::Freeze(5 * SECOND), 5000, 5010));
+        .commands
+        .push(command(OperatorAction::Freeze(5 * SECOND), 5000, 5010));
     history.troubled.push(Span::new(100 * MS, 210 * MS));
     history.starved.push(Span::new(300 * MS, 320 * MS));
     let dir = tempfile::tempdir().unwrap();
@@ -815,10 +836,10 @@ fn it_is_counted_how_often_a_promise_could_have_been_broken_and_how_often_that_w
         assert_eq!(count(&other, what), [(0, 1)], "{what}");
     };
     let mut frozen = history(vec![run(1, 9000, 9010)]);
-    let freeze = |from, length| deed(What::Freeze(length * MS), from, from + 10);
-    frozen.deeds.push(freeze(1000, 5000));
+    let freeze = |from, length| command(OperatorAction::Freeze(length * MS), from, from + 10);
+    frozen.commands.push(freeze(1000, 5000));
     each(&frozen, "freezes", 1500);
-    frozen.deeds.push(freeze(10_000, 600));
+    frozen.commands.push(freeze(10_000, 600));
     assert_eq!(count(&frozen, "freezes"), [(1, 1)]);
     let once = |id, from: Nanos| Job {
         once_per: Some(3 * SECOND),
@@ -849,7 +870,7 @@ fn it_is_counted_how_often_a_promise_could_have_been_broken_and_how_often_that_w
         "supersedes",
         4200,
     );
-    let stopped = older.hit(Role::Supervisor, Blow::Stopped, 2000, 2100);
+    let stopped = older.hit(Role::Supervisor, ProcessFault::Stopped, 2000, 2100);
     let excused = history(vec![newer, stopped]);
     assert_eq!(count(&excused, "supersedes"), [(0, 1)]);
     let turns = history(vec![
@@ -867,7 +888,7 @@ fn it_is_added_up_for_how_long_faults_would_have_excused_two_redlocks() {
         ..fault(from, from)
     };
     let with = |faults: &[SiteFault]| {
-        let plain = run(2, 21_000, 29_000).of_kind(Kind::Plain);
+        let plain = run(2, 21_000, 29_000).of_kind(JobKind::Plain);
         let mut history = history(vec![run(1, 1000, 21_000), plain]);
         history.faults = faults.to_vec();
         let verdict = Verdict::of(&history);
