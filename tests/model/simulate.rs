@@ -316,14 +316,13 @@ impl Simulation {
     }
 
     fn go_wrong(&mut self) -> Result<(), Broken> {
-        self.done.faults += 1;
         let c = self.dice.below(RUNS);
         let is_active = self.world.clients[c].is_active();
         let has_link = self.world.network.links[c].is_some();
         let is_asking = self.world.network.links[c]
             .as_ref()
             .is_some_and(|link| !link.requests.is_empty());
-        match self.dice.below(16) {
+        let taken = match self.dice.below(16) {
             0 | 1 if is_active => self.take(Step::Kill(c)),
             2 if is_active => self.take(Step::Vanish(c)),
             3 | 4 if is_active => {
@@ -355,8 +354,11 @@ impl Simulation {
                 let by = self.dice.pick(&[-3_600_000, -5000, 5000, 3_600_000]);
                 self.take(Step::SetClock(by))
             }
-            _ => Ok(()),
-        }
+            // Nothing is there that this could happen to.
+            _ => return Ok(()),
+        };
+        self.done.faults += 1;
+        taken
     }
 
     fn watch_idleness(&mut self) {

@@ -78,6 +78,8 @@ struct Past {
     /// The step at which it first asked for a place there, which may have led to the lock at once.
     asked: Option<u64>,
     ticket: Option<i64>,
+    /// The step at which the state was deleted while it wasn't in the queue.
+    missed: Option<u64>,
     /// When it was last seen in the queue, and the step.
     seen: i64,
     /// The step of its last heartbeat that was served, and when that was.
@@ -98,6 +100,14 @@ struct Past {
     /// The step that took its grant away before it was confirmed.
     removed: Option<u64>,
     last: Option<(Vec<String>, Answer, u64)>,
+}
+
+impl Past {
+    /// Whether its place in the queue may be any, once it has come back: others may have got tickets meanwhile from a
+    /// counter that had begun anew.
+    fn may_be_anywhere(&self) -> bool {
+        self.queued.is_some() && self.queued < self.missed
+    }
 }
 
 pub struct Promises {
@@ -289,6 +299,10 @@ impl Promises {
         let after = step.after;
         if let Act::Delete(key) = step.act {
             self.forget(key, step.number, step.now, after.now);
+            if let Key::State = key {
+                let absent = self.tokens.iter().filter(|(token, _)| !after.waits(token));
+                absent.for_each(|(_, &n)| self.pasts[n].missed = Some(step.number));
+            }
         }
         if let Act::SetClock(_) = step.act {
             self.disturbed = step.number;
@@ -665,10 +679,11 @@ impl Promises {
             ..
         } = step;
         let (token, past) = (all[n].token(), &self.pasts[n]);
-        // A first request that was held up, when its run has had the lock by another one and has released it: it gets
-        // a lease, under which nothing works.
+        // A first request that was held up, when its run has had the lock by another one and has released it, or has given
+        // up: it gets a lease, under which nothing works.
         let asks = matches!(act, Act::Acquire { client, .. } if client == n);
-        let is_late = asks && past.ever_held && all[n].plan.manners.late > 0;
+        let is_over = past.ever_held || matches!(all[n].phase, Phase::Leaves | Phase::Gone);
+        let is_late = asks && is_over && all[n].plan.manners.late > 0;
         promise!(
             // A ticket from before the state was deleted says nothing about those that came after.
             is_late
@@ -702,7 +717,8 @@ impl Promises {
                 && all[o].phase == Phase::Waits
                 && theirs.refreshed > self.disturbed
                 && theirs.queued.is_some_and(|queued| queued > self.disturbed);
-            if o == n || !is_undisturbed || !after.waits(other) {
+            let is_anywhere = past.may_be_anywhere() || theirs.may_be_anywhere();
+            if o == n || !is_undisturbed || is_anywhere || !after.waits(other) {
                 continue;
             }
             promise!(
