@@ -77,7 +77,7 @@ fn a_command_that_catches_a_signal_and_exits_keeps_its_number() {
     ] {
         let script =
             format!("$SIG{{INT}} = $SIG{{TERM}} = $SIG{{HUP}} = sub {{ exit {number} }}; $| = 1;");
-        let script = script + "print qq(ready\n); sleep 60";
+        let script = script + "print qq(ready\n); sleep 1 for 1 .. 60";
         let mut run = Running::start(&mut redlock(
             &redis,
             &["run", "a", "--", "perl", "-e", &script],
@@ -98,7 +98,7 @@ fn a_command_that_was_killed_by_another_signal_than_redlock_got_is_a_number() {
     }
     // It got one, and COMMAND died of another.
     let script =
-        "$SIG{INT} = sub { kill TERM => $$ }; $| = 1; print qq(ready\n); sleep 60 for 1 .. 2";
+        "$SIG{INT} = sub { kill TERM => $$ }; $| = 1; print qq(ready\n); sleep 1 for 1 .. 60";
     let command = ["run", "a", "--", "perl", "-e", script];
     let mut run = Running::start(&mut redlock(&redis, &command));
     run.expect_line("ready");

@@ -91,7 +91,7 @@ fn under_a_limit_of_processes_command_is_stopped_in_time() {
         return;
     };
     let redis = Redis::start();
-    let perl = r#"$| = 1; $SIG{TERM} = sub { print "TERM\n"; exit }; print "ready\n"; sleep 40"#;
+    let perl = r#"$| = 1; $SIG{TERM} = sub { print "TERM\n"; exit }; print "ready\n"; sleep 1 for 1 .. 40"#;
     // redlock and COMMAND are the two.
     let limited = ["prlimit", "--nproc=2", "./redlock", "-u", &redis.tcp_url()];
     let run = ["run", "--ttl", "2s", "a", "--", "perl", "-e", perl];
@@ -477,7 +477,7 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     let mut gate = Gate::new(&redis);
     let text = r#"eval "$(redlock acquire a --ttl 1s -k 200ms --while-pid $$)"
         trap 'echo TERM' TERM; echo ready
-        until read go <"$HOME/gate"; do :; done; echo end"#;
+        until read -t 0.1 go <"$HOME/gate"; do :; done; echo end"#;
     let mut script = Running::start(&mut directly(&redis, &["bash", "-c", text]));
     script.expect_line("ready");
     send(keeper(&script), libc::SIGTERM);

@@ -188,7 +188,7 @@ fn a_signal_that_the_child_does_not_handle_ends_it_and_the_lock_is_free() {
 #[test]
 fn a_child_that_ends_by_itself_after_a_signal_has_its_own_status() {
     let redis = Redis::start();
-    let script = "$SIG{TERM} = sub { exit 7 }; $| = 1; print qq(ready\n); sleep 60";
+    let script = "$SIG{TERM} = sub { exit 7 }; $| = 1; print qq(ready\n); sleep 1 for 1 .. 60";
     let mut running = Running::start(&mut run(&redis, &["run", "a", "--", "perl", "-e", script]));
     running.expect_line("ready");
     running.signal(Signal::SIGTERM);

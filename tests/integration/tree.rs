@@ -23,7 +23,7 @@ const CLEANER: &str = r#"
     $| = 1;
     $SIG{TERM} = sub { print "cleaned\n"; exit 0 };
     print "ready $$\n";
-    sleep 50;
+    sleep 1 for 1 .. 50;
 "#;
 
 /// One that says `ready` and its pid, is deaf to TERM and HUP, and ends after a while.

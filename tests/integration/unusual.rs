@@ -240,7 +240,7 @@ fn one_that_does_not_take_an_int_is_asked_by_term_before_it_is_killed() {
     let redis = Redis::start();
     // A shell's background job ignores INT. It is in COMMAND's group, which gets the INT.
     let text = r#"perl -e '$| = 1; $SIG{INT} = "IGNORE"; $SIG{TERM} = sub { print "cleaned\n"; exit };
-        print "ready\n"; sleep 50' & exec sleep 50"#;
+        print "ready\n"; sleep 1 for 1 .. 50' & exec sleep 50"#;
     let run = redis.run("-k 2s a", text);
     let mut run = Running::start(&mut with_default_signals(run));
     run.expect_line("ready");
@@ -292,10 +292,11 @@ fn each_hang_up_that_asks_for_a_reload_reaches_the_child() {
 fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
+    // A signal that comes just before bash begins to read is heard when it has read.
     let text = r#"trap 'echo heard' INT; echo ready
-        until read go <"$HOME/gate"; do :; done
+        until read -t 0.1 go <"$HOME/gate"; do :; done
         setsid sh -c 'echo daemon $$; exec sleep 50 >/dev/null 2>&1' &
-        until read go <"$HOME/gate"; do :; done"#;
+        until read -t 0.1 go <"$HOME/gate"; do :; done"#;
     let run = redis.run("-k 500ms a -- bash", text);
     let mut run = Running::start(&mut with_default_signals(run));
     run.expect_line("ready");
