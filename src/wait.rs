@@ -53,7 +53,7 @@ pub enum Event {
     /// The time that [`Wait::due`] named has come, or just a look at the clock.
     Tick,
     Signal(i32),
-    /// Whoever the lock was for is gone.
+    /// The process that the lock was for, or the reader of the output, is gone.
     Abandoned,
     /// What was learned about the lease of what is held already.
     Lease(LeaseEvent),
@@ -160,7 +160,7 @@ pub enum End {
     /// What was held already could not be renewed in time.
     NotRenewed,
     Interrupted(i32),
-    /// Whoever the lock was for is gone.
+    /// The process that the lock was for, or the reader of the output, is gone.
     Abandoned,
     /// The lock came so late, several times, that its lease was almost over.
     TooSlow,

@@ -568,7 +568,7 @@ fn what_a_dead_script_waited_for_is_waited_for_no_more() {
 }
 
 #[test]
-fn who_asks_for_the_lock_of_a_process_that_ends_meanwhile_is_told() {
+fn an_acquire_for_a_process_that_ends_meanwhile_says_so() {
     let redis = Redis::start();
     let _first = Gated::start(&redis, &["a"]).ready();
     let mut process = std::process::Command::new("sleep")

@@ -82,17 +82,13 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let slots = options.acquire.slots.is_some();
     let environment = acquisition.environment(&holds, slots);
     let text = text(options, &environment, &holds, acquisition.clock_skew);
-    match wait_for_reader(requester, &signals, &holds) {
-        Ok(None) => {}
-        Ok(Some(why)) => {
-            acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
-            drop(guard);
-            return Ok(acquisition.not_acquired(why));
-        }
-        Err(error) => {
-            acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
-            return Err(error);
-        }
+    let waited = wait_for_reader(requester, &signals, &holds);
+    if !matches!(waited, Ok(None)) {
+        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+    }
+    if let Some(why) = waited? {
+        drop(guard);
+        return Ok(acquisition.not_acquired(why));
     }
     let printed = print(&text).context("can't write to standard output");
     let kept = match target {

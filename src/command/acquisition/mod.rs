@@ -60,12 +60,12 @@ pub struct Acquisition<'a> {
     pub inherited: Vec<(Name, Token)>,
 }
 
-/// Who the locks are for, where that isn't this process: when they are gone, nobody has to wait any more.
+/// What the locks are for, where that isn't this process: when it is gone, nothing has to wait any more.
 #[derive(Clone, Copy, Default)]
 pub struct Requester<'a> {
     /// The process that needs the lock, with its pid.
     pub process: Option<(i32, &'a ProcessFd)>,
-    /// Where what they need to know will be written: a pipe tells that its reader is gone.
+    /// Where the token will be written: a pipe tells that its reader is gone.
     pub output: Option<BorrowedFd<'a>>,
 }
 

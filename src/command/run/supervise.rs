@@ -302,8 +302,9 @@ impl Supervision<'_> {
                     verbosity.verbose("lease renewed");
                 }
                 // What was lost, or is wanted, stays so.
-                let is_over = matches!(self.trouble, Some(LockTrouble::Unreachable(_)));
-                self.trouble = self.trouble.take().filter(|_| !is_over);
+                if let Some(LockTrouble::Unreachable(_)) = self.trouble {
+                    self.trouble = None;
+                }
             }
             // COMMAND still works under the others.
             LeaseEvent::Released if !self.holds.all.is_empty() => return session::Event::Tick,
