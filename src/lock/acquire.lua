@@ -261,8 +261,17 @@ if not score then
   -- A waiter that no message can reach has to poll.
   if not polls then polls = (tonumber(redis.pcall(PUBLISH[listens], channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
 end
--- An entry lives for three heartbeats.
+-- Waiters that died behind a live one don't come to the head of the queue: the next one alive removes those just
+-- ahead of it.
 local ahead = redis.call('ZRANK', queue, token)
+for _ = 1, math.min(ahead, REMOVED) do
+  local neighbour, its_score = unpack(redis.call('ZRANGE', queue, ahead - 1, ahead - 1, 'WITHSCORES'))
+  local until_ms, _, knows = string.match(redis.call('HGET', waiters, neighbour) or '', WAITER)
+  if not until_ms or tonumber(until_ms) > now_ms then break end
+  dequeue(neighbour, its_score, knows)
+  ahead = ahead - 1
+end
+-- An entry lives for three heartbeats.
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
 local life = table.concat({int_text(now_ms + 3 * beat), int_text(now_ms), ARGV[9] == '' and '0' or '1'}, ':')
 local entry = {life, int_text(limit), since or int_text(now_ms), priority, polls and '0' or listens, who}

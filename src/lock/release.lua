@@ -152,10 +152,10 @@ else
       note_end()
       return {1}
     end
-    -- How its hold ended, if that is one of the last.
+    -- How its hold ended, if that is one of the last 1,000.
     local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
     if last ~= id(token) then ended = nil end
-    for _, record in ipairs(not entry and redis.pcall('LRANGE', history, 0, 99) or {}) do
+    for _, record in ipairs(not entry and redis.pcall('LRANGE', history, 0, 999) or {}) do
       local whose, how = string.match(record, '^(%x+) %d+ (%S+) ')
       if whose == id(token) then
         ended = how
