@@ -818,16 +818,16 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
 }
 
 #[test]
-fn the_line_that_makes_a_script_lock_itself_does() {
+fn the_lines_that_make_a_script_lock_itself_do() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let line = readme
-        .lines()
-        .find(|line| line.contains("|| exec redlock run"))
-        .expect("the recipe");
+    let lines: Vec<&str> = readme.lines().collect();
+    let is_last = |line: &&str| line.contains("exec redlock run -n backup");
+    let last = lines.iter().position(is_last).expect("the recipe");
+    let recipe = lines[last - 1..=last].join("\n");
     let manual = fs::read_to_string(root().join("man/parts/redlock-run.roff")).unwrap();
-    assert!(manual.replace("\\-", "-").contains(line), "{line}");
+    assert!(manual.replace("\\-", "-").contains(&recipe), "{recipe}");
     let redis = Redis::start();
-    let text = format!("#!/bin/sh\n{line}\necho \"$REDLOCK_FENCE $*\"; read go\n");
+    let text = format!("#!/bin/sh\n{recipe}\necho \"$REDLOCK_FENCE $*\"; read go\n");
     let script = crate::support::script(redis.dir.path(), "backup.sh", &text);
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&script);
