@@ -10,7 +10,7 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
 use crate::sys::{self, SpawnError, SpawnSpec};
-use crate::tree::{Known, Stat, Tree};
+use crate::tree::{Process, Stat, Tree};
 
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
@@ -142,15 +142,15 @@ impl Child {
     }
 
     /// The child and all its tree, with what identifies them later; those that are found until then.
-    pub fn known(&self, until: Option<Moment>) -> Vec<Known> {
-        self.tree.known(until)
+    pub fn processes(&self, until: Option<Moment>) -> Vec<Process> {
+        self.tree.processes(until)
     }
 
     /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed. What is
     /// stopped takes its SIGTERM only when it goes on, so that is continued.
     pub fn terminate(&self, kill_at: Option<Moment>) -> Refused {
         // Found before the first of them ends: its children have no parent for a moment.
-        let before = self.tree.known(kill_at);
+        let before = self.tree.processes(kill_at);
         let has_group = self.own_group && !self.reaped;
         if has_group {
             // A process that is forked meanwhile gets what its group gets.
@@ -168,15 +168,17 @@ impl Child {
         if !self.reaped {
             send(self.pid, signal(self.pid));
         }
-        let in_time = |_: &&Known| kill_at.is_none_or(|kill_at| now() < kill_at);
-        let others = before.iter().filter(|known| known.pid != self.pid.as_raw());
+        let in_time = |_: &&Process| kill_at.is_none_or(|kill_at| now() < kill_at);
+        let others = before
+            .iter()
+            .filter(|process| process.pid != self.pid.as_raw());
         let others = others.take_while(in_time);
-        for known in others.filter(|known| known.is_alive()) {
-            let pid = Pid::from_raw(known.pid);
+        for process in others.filter(|process| process.is_alive()) {
+            let pid = Pid::from_raw(process.pid);
             send(pid, signal(pid));
         }
         // What was forked meanwhile.
-        let signalled: HashSet<i32> = before.iter().map(|known| known.pid).collect();
+        let signalled: HashSet<i32> = before.iter().map(|process| process.pid).collect();
         self.tree.visit(kill_at, |pid| {
             if pid != self.pid && !signalled.contains(&pid.as_raw()) {
                 send(pid, signal(pid));
@@ -188,9 +190,9 @@ impl Child {
         };
         not_permitted.extend(self.signal_tree(kill_at, wakes));
         let others = before.iter().take_while(in_time);
-        for known in others.filter(|known| known.is_alive()) {
-            let pid = Pid::from_raw(known.pid);
-            let _ = sys::kill(known.pid, wakes(pid));
+        for process in others.filter(|process| process.is_alive()) {
+            let pid = Pid::from_raw(process.pid);
+            let _ = sys::kill(process.pid, wakes(pid));
         }
         not_permitted.sort();
         not_permitted.dedup();
@@ -224,9 +226,13 @@ impl Child {
 
     /// What is left of the tree and has not ended, but for the child.
     pub fn descendants(&self) -> Vec<Pid> {
-        let mut left = self.tree.known(None);
-        left.retain(|known| (self.reaped || known.pid != self.pid.as_raw()) && known.is_alive());
-        left.iter().map(|known| Pid::from_raw(known.pid)).collect()
+        let mut left = self.tree.processes(None);
+        left.retain(|process| {
+            (self.reaped || process.pid != self.pid.as_raw()) && process.is_alive()
+        });
+        left.iter()
+            .map(|process| Pid::from_raw(process.pid))
+            .collect()
     }
 
     /// Whether something may be left of the tree that can't be seen.
@@ -277,7 +283,7 @@ impl Child {
 fn refused(pid: Pid, sent: &io::Result<()>) -> Option<Pid> {
     let error = sent.as_ref().err()?;
     let may_not = error.raw_os_error() == Some(libc::EPERM);
-    (may_not && Known::read(pid)?.is_alive()).then_some(pid)
+    (may_not && Process::read(pid)?.is_alive()).then_some(pid)
 }
 
 /// The paths at which a program may be found, as execvp(3) looks for it.

@@ -31,7 +31,7 @@ use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
 use crate::sys;
-use crate::tree::{self, DeadHolder, Known, Origin, Remains, Stat, read};
+use crate::tree::{self, DeadHolder, Origin, Process, Remains, Stat, read};
 
 /// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>`; `None` where the
 /// kernel doesn't say.
@@ -250,9 +250,9 @@ struct Mark {
     instance: String,
     /// When its tree was noted down.
     noted: Moment,
-    members: Vec<Known>,
+    members: Vec<Process>,
     /// The processes that had started it: what else they have started isn't part of its work.
-    ancestors: Vec<Known>,
+    ancestors: Vec<Process>,
 }
 
 impl Mark {
@@ -264,7 +264,7 @@ impl Mark {
         } = self;
         let mut text = format!("{instance}\n{}\n", noted.since_boot().as_millis());
         for (processes, end) in [(&self.members, "below"), (&self.ancestors, "end")] {
-            for Known { pid, started } in processes {
+            for Process { pid, started } in processes {
                 let _ = writeln!(text, "{pid} {}", started.as_millis());
             }
             let _ = writeln!(text, "{end}");
@@ -293,7 +293,7 @@ impl Mark {
         let noted = Moment::at(milliseconds(lines.next()?)?);
         let known = |line: &str| {
             let (pid, started) = line.split_once(' ')?;
-            Some(Known {
+            Some(Process {
                 pid: pid.parse().ok()?,
                 started: milliseconds(started)?,
             })
@@ -314,7 +314,7 @@ impl Mark {
 /// Leaves a mark on this host for a hold of this process, or brings it up to date: by its tree as it was
 /// found from this moment on. Where it can't be written, others wait for the end of the lease if this
 /// process dies.
-pub fn leave_mark(id: &str, noted: Moment, members: &[Known]) {
+pub fn leave_mark(id: &str, noted: Moment, members: &[Process]) {
     let (Some(path), Some(instance)) = (mark(id), instance()) else {
         return;
     };
@@ -424,7 +424,7 @@ mod tests {
     fn a_mark_says_what_was_noted_down_and_nothing_else_is_one() {
         let id = format!("{:012x}", u64::from(process::id()) + (1 << 40));
         let path = mark(&id).unwrap();
-        let member = Known {
+        let member = Process {
             pid: 7,
             started: Duration::from_millis(120),
         };

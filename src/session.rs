@@ -93,7 +93,7 @@ enum Protection {
     Held(Lease),
     Lost,
     /// Nothing, as the user wanted: Redis couldn't be reached, or the job has released the lock.
-    Without,
+    NotNeeded,
 }
 
 /// How far the run has come.
@@ -150,7 +150,7 @@ impl Session {
     pub fn new(policy: Policy, lease: Option<Lease>) -> Self {
         Self {
             policy,
-            protection: lease.map_or(Protection::Without, Protection::Held),
+            protection: lease.map_or(Protection::NotNeeded, Protection::Held),
             phase: Phase::Running,
             asked: None,
             received: Vec::new(),
@@ -164,7 +164,7 @@ impl Session {
     pub fn lease(&self) -> Option<Lease> {
         match self.protection {
             Protection::Held(lease) => Some(lease),
-            Protection::Lost | Protection::Without => None,
+            Protection::Lost | Protection::NotNeeded => None,
         }
     }
 
@@ -181,11 +181,11 @@ impl Session {
             }
             (Protection::Held(lease), Phase::Killed { .. }) => [lease.renew_at(), None, None],
             (
-                Protection::Lost | Protection::Without,
+                Protection::Lost | Protection::NotNeeded,
                 Phase::Running | Phase::Interrupted { .. },
             ) => [self.policy.timeout_at, None, None],
             (
-                Protection::Lost | Protection::Without,
+                Protection::Lost | Protection::NotNeeded,
                 Phase::Terminating { .. } | Phase::Killed { .. },
             ) => [None; 3],
         };
@@ -201,7 +201,7 @@ impl Session {
     pub fn next_stop(&self) -> Option<Moment> {
         let lease = match self.protection {
             Protection::Held(lease) => Some(lease),
-            Protection::Lost | Protection::Without => None,
+            Protection::Lost | Protection::NotNeeded => None,
         };
         match self.phase {
             Phase::Running | Phase::Interrupted { .. } => {
@@ -264,7 +264,7 @@ impl Session {
             LeaseEvent::RenewedInPart => lease.renewed_in_part(now),
             LeaseEvent::RenewalFailed => lease.renewal_failed(now),
             LeaseEvent::Confirmed(sent, left) => lease.confirmed(sent, left),
-            LeaseEvent::Released => self.protection = Protection::Without,
+            LeaseEvent::Released => self.protection = Protection::NotNeeded,
             LeaseEvent::Cancelled | LeaseEvent::Lost => {}
         }
     }
@@ -470,7 +470,7 @@ impl Session {
     fn grace(&self) -> Duration {
         match self.protection {
             Protection::Held(lease) => lease.grace(),
-            Protection::Lost | Protection::Without => self.policy.kill_after,
+            Protection::Lost | Protection::NotNeeded => self.policy.kill_after,
         }
     }
 

@@ -30,7 +30,7 @@ pub struct Tree {
     /// What was started before this moment was there before, and may become ours as an orphan.
     since: Moment,
     /// The children that the root had by then: start times have a resolution of only 10 ms.
-    earlier: Vec<Known>,
+    earlier: Vec<Process>,
 }
 
 /// The kernel gives the start of a process in ticks of this length, rounded down.
@@ -53,7 +53,7 @@ impl Tree {
     /// What descends from a process from now on.
     pub fn below(root: Pid) -> Self {
         let since = now();
-        let earlier = children(root).into_iter().filter_map(Known::read);
+        let earlier = children(root).into_iter().filter_map(Process::read);
         Self {
             root,
             since,
@@ -105,10 +105,10 @@ impl Tree {
     }
 
     /// All members but the root, with what identifies them later; those that are found until then.
-    pub fn known(&self, until: Option<Moment>) -> Vec<Known> {
-        let mut known = Vec::new();
-        self.visit(until, |pid| known.extend(Known::read(pid)));
-        known
+    pub fn processes(&self, until: Option<Moment>) -> Vec<Process> {
+        let mut found = Vec::new();
+        self.visit(until, |pid| found.extend(Process::read(pid)));
+        found
     }
 
     /// Whether all members but the root are stopped by a signal, or only wait to wake one that is.
@@ -128,14 +128,14 @@ impl Tree {
         is_marked: impl Fn(&[u8]) -> bool,
         by: Option<Execution>,
         in_time: impl Fn() -> bool,
-    ) -> io::Result<Vec<Known>> {
+    ) -> io::Result<Vec<Process>> {
         let all = processes()?;
         let by_pid: HashMap<Pid, &Stat> = all.iter().map(|stat| (stat.pid, stat)).collect();
         let is_fork = |stat: &Stat| stat.is_fork && by.is_some() && stat.execution == by;
         let is_of_earlier_fork = |stat: &Stat| {
             let parent = |stat: &&Stat| by_pid.get(&stat.parent).copied();
             let mut line = std::iter::successors(Some(stat), parent);
-            line.any(|stat| is_fork(stat) && self.was_there_before(stat.known()))
+            line.any(|stat| is_fork(stat) && self.was_there_before(stat.process()))
         };
         let mut found = Vec::new();
         for stat in &all {
@@ -147,7 +147,7 @@ impl Tree {
             }
             match environment(stat.pid) {
                 Ok(text) if is_marked(&text) || (is_fork(stat) && !is_of_earlier_fork(stat)) => {
-                    found.push(stat.known());
+                    found.push(stat.process());
                 }
                 Err(error) if could_not_look(&error) => return Err(error),
                 // It has ended, or we may not look into it.
@@ -158,14 +158,14 @@ impl Tree {
     }
 
     /// Descendants that were there before, where start times alone don't show it.
-    pub fn earlier(&self) -> &[Known] {
+    pub fn earlier(&self) -> &[Process] {
         &self.earlier
     }
 
     /// Whether a process below the root isn't part of it: it was there before, or is what a command that
     /// works for redlock itself has left behind.
     fn is_apart(&self, pid: Pid) -> bool {
-        let is_other = |stat: Stat| stat.is_keeper || self.was_there_before(stat.known());
+        let is_other = |stat: Stat| stat.is_keeper || self.was_there_before(stat.process());
         let works_for_us = || {
             let may_be = self.root == Pid::this() && output::was_used();
             may_be && environment(pid).is_ok_and(|text| output::is_marked(&text))
@@ -174,8 +174,8 @@ impl Tree {
     }
 
     /// Whether a process below the root was there before.
-    fn was_there_before(&self, known: Known) -> bool {
-        known.started + TICK <= self.since.since_boot() || self.earlier.contains(&known)
+    fn was_there_before(&self, process: Process) -> bool {
+        process.started + TICK <= self.since.since_boot() || self.earlier.contains(&process)
     }
 
     /// Whether we have children that we can't see: without a /proc that shows them, or without a descriptor to look.
@@ -186,15 +186,15 @@ impl Tree {
 
 /// A process, identified by its pid and the time of its start, as the pid may be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Known {
+pub struct Process {
     pub pid: i32,
     pub started: Duration,
 }
 
-impl Known {
+impl Process {
     /// The process that has this pid now, if any.
     pub fn read(pid: Pid) -> Option<Self> {
-        Some(Stat::read(pid)?.known())
+        Some(Stat::read(pid)?.process())
     }
 
     /// Whether it still has that pid, and has not ended.
@@ -205,14 +205,14 @@ impl Known {
 }
 
 /// What has started this process, directly or not.
-pub fn ancestors() -> Vec<Known> {
+pub fn ancestors() -> Vec<Process> {
     let mut found = Vec::new();
     let mut next = Pid::parent();
     // However they change meanwhile.
     while found.len() < 100
         && let Some(stat) = Stat::read(next)
     {
-        found.push(stat.known());
+        found.push(stat.process());
         next = stat.parent;
     }
     found
@@ -334,8 +334,8 @@ impl Stat {
     }
 
     /// What identifies it later.
-    pub fn known(&self) -> Known {
-        Known {
+    pub fn process(&self) -> Process {
+        Process {
             pid: self.pid.as_raw(),
             started: self.started,
         }
@@ -474,10 +474,10 @@ pub struct DeadHolder<'a> {
     pub alive: Moment,
     pub session: i32,
     /// Its tree at this moment, as it has noted it down.
-    pub members: &'a [Known],
+    pub members: &'a [Process],
     pub noted: Moment,
     /// What was there before.
-    pub earlier: &'a [Known],
+    pub earlier: &'a [Process],
 }
 
 /// Looks for what is left of the work of a dead holder:
@@ -498,7 +498,7 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         return Remains::Unknown;
     }
     let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
-    let is_earlier = |stat: &Stat| holder.earlier.contains(&stat.known());
+    let is_earlier = |stat: &Stat| holder.earlier.contains(&stat.process());
     // The times of starts are rounded, so that one shortly before may seem to be after that.
     let started_after = |stat: &Stat, at: Moment| stat.started + TICK > at.since_boot();
     let has_lost_its_parent = |stat: &Stat| {
@@ -535,12 +535,12 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
     let suspects = all.iter();
     let suspects = suspects.filter(|stat| started_after(stat, holder.alive) && works(stat));
     for stat in suspects {
-        let known = stat.known();
+        let process = stat.process();
         let environment = environment(stat.pid);
         let said = environment
             .as_ref()
             .map_or(Origin::Unsaid, |text| origin(text));
-        if said == Origin::Ours || holder.members.contains(&known) {
+        if said == Origin::Ours || holder.members.contains(&process) {
             return Remains::Process(stat.pid);
         }
         let is_of_others = said == Origin::OfOthers || is_earlier(stat);

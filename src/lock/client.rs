@@ -1,4 +1,4 @@
-//! An open way to Redis: it opens a connection when one is needed, knows how long each answer may
+//! What talks to Redis: it opens a connection when one is needed, knows how long each answer may
 //! take, and gives up a connection over which something failed.
 //!
 //! What waits for its answer is done by [`Client::with_connection`], the one place that opens a connection
@@ -46,7 +46,7 @@ impl Engine {
     }
 }
 
-/// A way to Redis, open or to be opened by the next request.
+/// A connection to Redis, open or to be opened by the next request.
 pub struct Client {
     deployment: Arc<Deployment>,
     engine: Option<Engine>,

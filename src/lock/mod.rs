@@ -62,7 +62,7 @@
 //! grant also when the state was flushed or the server restarted empty.
 //!
 //! Types: [`Locks`] comes from the settings; it has each [`Lock`] by its name, and opens a [`Client`],
-//! the way to Redis. A [`Claim`] is one attempt to hold a lock, by its own [`Token`]. What may take long
+//! which talks to Redis. A [`Claim`] is one attempt to hold a lock, by its own [`Token`]. What may take long
 //! is sent first, and its answer comes in later, so that a caller may watch signals in between.
 
 mod claim;

@@ -756,7 +756,7 @@ fn on_a_terminal_each_check_is_a_line_and_the_fix_stands_below_it() {
         lines[at("→ redis-cli")].starts_with(&" ".repeat(21)),
         "{lines:#?}"
     );
-    assert!(at("The way to Redis") < at("The server") && at("The server") < at("This host"));
+    assert!(at("The connection") < at("The server") && at("The server") < at("This host"));
     assert!(
         lines
             .iter()

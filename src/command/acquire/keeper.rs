@@ -26,7 +26,7 @@ use crate::session::{self, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::sys;
-use crate::tree::{self, DeadHolder, Execution, Known, Origin, Remains, Stat, Tree};
+use crate::tree::{self, DeadHolder, Execution, Origin, Process, Remains, Stat, Tree};
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub(super) struct Target {
@@ -39,7 +39,7 @@ pub(super) struct Target {
     tree: Tree,
     execution: Option<Execution>,
     /// What it has started and was found: later on it may be hard to find.
-    rest: Vec<Descendant>,
+    descendants: Vec<Descendant>,
     /// What may be of its work, and may be another job's as well: it is waited for, and never signalled.
     suspects: Vec<Descendant>,
     /// How many of both may have a descriptor, so that some are left for all else.
@@ -48,23 +48,23 @@ pub(super) struct Target {
 
 /// A process that was found to descend from another one.
 struct Descendant {
-    known: Known,
-    /// `None` where it has no descriptor: then it is looked up by its pid.
-    process: Option<ProcessFd>,
+    process: Process,
+    /// `None` where there is none left for it: then it is looked up by its pid.
+    descriptor: Option<ProcessFd>,
 }
 
 impl Descendant {
     fn has_ended(&self) -> bool {
-        match &self.process {
-            Some(process) => process.has_ended(),
-            None => !self.known.is_alive(),
+        match &self.descriptor {
+            Some(descriptor) => descriptor.has_ended(),
+            None => !self.process.is_alive(),
         }
     }
 
     fn signal(&self, signal: i32) {
-        match &self.process {
-            Some(process) => drop(process.signal(signal)),
-            None if self.known.is_alive() => drop(sys::kill(self.known.pid, signal)),
+        match &self.descriptor {
+            Some(descriptor) => drop(descriptor.signal(signal)),
+            None if self.process.is_alive() => drop(sys::kill(self.process.pid, signal)),
             None => {}
         }
     }
@@ -95,7 +95,7 @@ impl Target {
             session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
-            rest: Vec::new(),
+            descendants: Vec::new(),
             suspects: Vec::new(),
             descriptors: usize::MAX,
         })
@@ -114,20 +114,24 @@ impl Target {
     /// Remembers what descends from it and from what it has started, as far as that is found until then: when it
     /// has ended, that may be hard to find.
     fn remember(&mut self, until: Option<Moment>) {
-        self.rest.retain(|descendant| !descendant.has_ended());
+        self.descendants
+            .retain(|descendant| !descendant.has_ended());
         let script = (!self.process.has_ended()).then_some(self.pid);
-        let rest = self.rest.iter().map(|descendant| descendant.known.pid);
+        let found = self
+            .descendants
+            .iter()
+            .map(|descendant| descendant.process.pid);
         // The number of what has ended may be another process's.
-        let roots: Vec<Pid> = script.into_iter().chain(rest).map(Pid::from_raw).collect();
+        let roots: Vec<Pid> = script.into_iter().chain(found).map(Pid::from_raw).collect();
         let mut found = Vec::new();
-        let add = |pid| found.extend(Known::read(pid));
+        let add = |pid| found.extend(Process::read(pid));
         self.tree.visit_below(&roots, until, add);
         self.add(found, until);
     }
 
     /// Finds what it has started: its descendants, what has the lock's token (under this id) in its environment, and
     /// what it has forked just before it ended, as far as that can be done in time. Whether all could be looked at.
-    fn find_rest(&mut self, id: &str, until: Option<Moment>) -> bool {
+    fn find_marked(&mut self, id: &str, until: Option<Moment>) -> bool {
         self.remember(until);
         let in_time = || until.is_none_or(|until| now() < until);
         let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
@@ -137,27 +141,31 @@ impl Target {
         looked
     }
 
-    fn add(&mut self, found: Vec<Known>, until: Option<Moment>) {
-        let before: HashSet<Known> = self.rest.iter().map(|one| one.known).collect();
-        for known in found {
+    fn add(&mut self, found: Vec<Process>, until: Option<Moment>) {
+        let before: HashSet<Process> = self.descendants.iter().map(|one| one.process).collect();
+        for process in found {
             if until.is_some_and(|until| now() >= until) {
                 return;
             }
-            if known.pid != self.pid && !before.contains(&known) {
-                let descendant = self.descendant(known);
-                self.rest.push(descendant);
+            if process.pid != self.pid && !before.contains(&process) {
+                let descendant = self.descendant(process);
+                self.descendants.push(descendant);
             }
         }
     }
 
-    fn descendant(&self, known: Known) -> Descendant {
-        let may_have_descriptor = self.rest.len() + self.suspects.len() < self.descriptors;
-        let process = may_have_descriptor.then(|| ProcessFd::of(known.pid).ok().flatten());
+    fn descendant(&self, process: Process) -> Descendant {
+        let may_have_descriptor = self.descendants.len() + self.suspects.len() < self.descriptors;
+        let descriptor = may_have_descriptor.then(|| ProcessFd::of(process.pid).ok().flatten());
         // Its number may be another process's by now.
-        let is_same =
-            |_: &ProcessFd| Known::read(Pid::from_raw(known.pid)).is_none_or(|now| now == known);
-        let process = process.flatten().filter(is_same);
-        Descendant { known, process }
+        let is_same = |_: &ProcessFd| {
+            Process::read(Pid::from_raw(process.pid)).is_none_or(|now| now == process)
+        };
+        let descriptor = descriptor.flatten().filter(is_same);
+        Descendant {
+            process,
+            descriptor,
+        }
     }
 
     /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
@@ -171,18 +179,18 @@ impl Target {
             earlier: self.tree.earlier(),
         };
         if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id))
-            && let Some(known) = Known::read(pid)
+            && let Some(process) = Process::read(pid)
         {
-            let suspect = self.descendant(known);
+            let suspect = self.descendant(process);
             self.suspects.push(suspect);
         }
     }
 
     /// It and what was found of its tree, with what identifies them later.
-    fn known(&self) -> Vec<Known> {
-        let script = Known::read(Pid::from_raw(self.pid));
-        let rest = self.rest.iter().map(|descendant| descendant.known);
-        script.into_iter().chain(rest).collect()
+    fn processes(&self) -> Vec<Process> {
+        let script = Process::read(Pid::from_raw(self.pid));
+        let found = self.descendants.iter().map(|descendant| descendant.process);
+        script.into_iter().chain(found).collect()
     }
 
     /// Signals it and what was found of its tree.
@@ -190,7 +198,7 @@ impl Target {
         for &signal in signals {
             let _ = self.process.signal(signal);
         }
-        for descendant in &self.rest {
+        for descendant in &self.descendants {
             for &signal in signals {
                 descendant.signal(signal);
             }
@@ -205,12 +213,12 @@ impl Target {
         // Its children have no parent when it has ended.
         self.remember(kill_at);
         self.signal_all(&signals);
-        let known: HashSet<Known> = self.rest.iter().map(|one| one.known).collect();
-        self.find_rest(id, kill_at);
+        let before: HashSet<Process> = self.descendants.iter().map(|one| one.process).collect();
+        self.find_marked(id, kill_at);
         // What that has started in turn may have lost the token.
         self.remember(kill_at);
-        let others = self.rest.iter();
-        for descendant in others.filter(|descendant| !known.contains(&descendant.known)) {
+        let others = self.descendants.iter();
+        for descendant in others.filter(|descendant| !before.contains(&descendant.process)) {
             for signal in signals {
                 descendant.signal(signal);
             }
@@ -223,7 +231,7 @@ impl Target {
         self.signal_all(&[sys::SIGSTOP]);
         self.remember(None);
         self.signal_all(&[sys::SIGKILL]);
-        let looked = self.find_rest(id, None);
+        let looked = self.find_marked(id, None);
         self.signal_all(&[sys::SIGKILL]);
         looked
     }
@@ -241,18 +249,18 @@ impl Target {
 
     /// All but itself that is waited for.
     fn others(&self) -> impl Iterator<Item = &Descendant> {
-        self.rest.iter().chain(&self.suspects)
+        self.descendants.iter().chain(&self.suspects)
     }
 
     /// Whether there is something whose end no descriptor tells.
     fn has_others(&self) -> bool {
-        self.others().any(|other| other.process.is_none())
+        self.others().any(|other| other.descriptor.is_none())
     }
 
     /// Descriptors that become readable with its end, and with that of what was found of its tree.
     fn ends(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         let first = (!self.process.has_ended()).then_some(&self.process);
-        let others = self.others().filter_map(|other| other.process.as_ref());
+        let others = self.others().filter_map(|other| other.descriptor.as_ref());
         let others = others.filter(|process| !process.has_ended());
         first
             .into_iter()
@@ -316,11 +324,11 @@ pub(super) fn leave_behind(
         holds,
         signals,
     };
-    let outcome = keeper.watch().unwrap_or_else(|_| keeper.abandon());
+    let outcome = keeper.watch().unwrap_or_else(|_| keeper.give_up());
     // What can't be killed may still be at work: then the lock ends with its lease.
     let looked = keeper.killed;
     if looked.is_some_and(|looked| !looked || !keeper.target.has_wholly_ended()) {
-        keeper.holds.leave();
+        keeper.holds.leave_to_expire();
     }
     acquisition.release_at_end(
         holds,
@@ -369,7 +377,7 @@ impl Keeper<'_> {
                 }
                 // What ends may have started something else before.
                 if self.target.has_wholly_ended() {
-                    looked = self.target.find_rest(&self.id, None);
+                    looked = self.target.find_marked(&self.id, None);
                     if self.waits_for_tree {
                         self.target.find_orphan(&self.id);
                     }
@@ -409,10 +417,10 @@ impl Keeper<'_> {
     }
 
     /// Something that watching needs has failed: the work must not go on without it.
-    fn abandon(&mut self) -> HoldOutcome {
+    fn give_up(&mut self) -> HoldOutcome {
         if self.only_warn {
             let _ = self.target.process.signal(SIGURG);
-            self.holds.leave();
+            self.holds.leave_to_expire();
             return HoldOutcome::Lost;
         }
         let until = now() + ABANDON_WITHIN;
@@ -422,7 +430,7 @@ impl Keeper<'_> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.holds.leave();
+        self.holds.leave_to_expire();
         HoldOutcome::Lost
     }
 
@@ -453,7 +461,7 @@ impl Keeper<'_> {
                         }
                         let noted = now();
                         self.target.remember(self.session.next_stop());
-                        self.holds.leave_marks(noted, &self.target.known());
+                        self.holds.leave_marks(noted, &self.target.processes());
                     }
                     session::Action::Warn => {
                         let _ = self.target.process.signal(SIGURG);

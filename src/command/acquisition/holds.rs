@@ -9,7 +9,7 @@ use crate::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
 use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, Loss, Name, Who};
 use crate::process;
 use crate::renewer::{Renewer, Report, Task};
-use crate::tree::Known;
+use crate::tree::Process;
 use crate::wait::Pace;
 
 /// A lock that we hold.
@@ -171,7 +171,7 @@ impl HeldLocks {
     }
 
     /// Notes down on this host what works under the locks, as it was found from this moment on.
-    pub fn leave_marks(&mut self, noted: Moment, members: &[Known]) {
+    pub fn leave_marks(&mut self, noted: Moment, members: &[Process]) {
         let first = !std::mem::replace(&mut self.marked, true);
         for hold in self.all.iter().filter(|hold| !hold.reentrant) {
             process::leave_mark(&hold.claim.id(), noted, members);
@@ -183,7 +183,7 @@ impl HeldLocks {
     }
 
     /// Leaves all locks to their leases: there may be a process at work under them that we can't stop.
-    pub fn leave(&mut self) {
+    pub fn leave_to_expire(&mut self) {
         self.all.clear();
     }
 

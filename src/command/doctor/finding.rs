@@ -22,19 +22,19 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
-    Way,
+    Connection,
     Server,
     Locks,
     Host,
 }
 
 impl Group {
-    pub const ALL: [Self; 4] = [Self::Way, Self::Server, Self::Locks, Self::Host];
+    pub const ALL: [Self; 4] = [Self::Connection, Self::Server, Self::Locks, Self::Host];
 
     /// Its heading.
     pub fn heading(self) -> &'static str {
         match self {
-            Self::Way => "The way to Redis",
+            Self::Connection => "The connection",
             Self::Server => "The server",
             Self::Locks => "Locks on it",
             Self::Host => "This host",

@@ -37,7 +37,7 @@ const STOPPING: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 64;
 
 /// How long to wait for a COMMAND that was killed because we can't go on.
-const ABANDON_WITHIN: Duration = Duration::from_secs(1);
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(1);
 
 impl Run<'_> {
     /// Starts a job and does what the session decides until it has ended. A job that can't be reaped
@@ -93,7 +93,7 @@ impl Run<'_> {
         };
         let exit = match supervision.watch() {
             Ok(exit) => exit,
-            Err(error) => supervision.abandon(&error),
+            Err(error) => supervision.give_up(&error),
         };
         supervision.end(exit)
     }
@@ -376,8 +376,8 @@ impl Supervision<'_> {
             session::Action::Renew => {
                 let noted = now();
                 let renewed = self.holds.renew();
-                let known = self.child.known(self.session.next_stop());
-                self.holds.leave_marks(noted, &known);
+                let members = self.child.processes(self.session.next_stop());
+                self.holds.leave_marks(noted, &members);
                 if let Err(error) = renewed {
                     self.note_failure(error);
                     return Ok(Some(session::Event::Lease(LeaseEvent::RenewalFailed)));
@@ -423,9 +423,9 @@ impl Supervision<'_> {
     }
 
     /// Something that supervising needs has failed: what can't be watched over is killed.
-    fn abandon(&mut self, error: &anyhow::Error) -> Exit {
+    fn give_up(&mut self, error: &anyhow::Error) -> Exit {
         self.killed = true;
-        let until = now() + ABANDON_WITHIN;
+        let until = now() + GIVE_UP_WITHIN;
         let mut exit = Exit::Internal;
         loop {
             let _ = self.child.kill();
@@ -462,12 +462,12 @@ impl Supervision<'_> {
                 report::error(format_args!(
                     "{left} could not be killed and may still be running; the lock is not released and expires with its lease"
                 ));
-                self.holds.leave();
+                self.holds.leave_to_expire();
             } else if self.child.is_reaped() && self.child.has_hidden_descendants() {
                 report::error(
                     "what the command has started can't be seen, and may still be running; the lock is not released and expires with its lease",
                 );
-                self.holds.leave();
+                self.holds.leave_to_expire();
             }
         }
         if !self.child.is_reaped() {
@@ -475,7 +475,7 @@ impl Supervision<'_> {
             report::error(format_args!(
                 "{command} could not be killed; the lock is not released and expires with its lease"
             ));
-            self.holds.leave();
+            self.holds.leave_to_expire();
         }
         JobResult {
             exit,
