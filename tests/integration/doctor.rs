@@ -66,7 +66,7 @@ impl Examined {
         let found = &self.checks[check];
         assert_eq!(found["level"], level, "{found}");
         let contains = |part: &Value, text| part.as_str().unwrap_or_default().contains(text);
-        assert!(contains(&found["says"], says), "{says:?}: {found}");
+        assert!(contains(&found["message"], says), "{says:?}: {found}");
         assert!(contains(&found["fix"], fix), "{fix:?}: {found}");
         self
     }

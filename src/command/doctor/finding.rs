@@ -48,7 +48,7 @@ pub struct Finding {
     pub check: &'static str,
     pub group: Group,
     pub level: Level,
-    pub says: String,
+    pub message: String,
     /// What to type, or to do.
     pub fix: Option<String>,
     /// Numbers for programs.
@@ -67,12 +67,12 @@ pub struct Finding {
 pub struct Check(pub &'static str, pub Group);
 
 impl Check {
-    fn finding(self, level: Level, says: impl Into<String>) -> Finding {
+    fn finding(self, level: Level, message: impl Into<String>) -> Finding {
         Finding {
             check: self.0,
             group: self.1,
             level,
-            says: says.into(),
+            message: message.into(),
             fix: None,
             facts: Map::new(),
             is_moot: false,
@@ -80,29 +80,29 @@ impl Check {
         }
     }
 
-    pub fn ok(self, says: impl Into<String>) -> Finding {
-        self.finding(Level::Ok, says)
+    pub fn ok(self, message: impl Into<String>) -> Finding {
+        self.finding(Level::Ok, message)
     }
 
-    pub fn warn(self, says: impl Into<String>, fix: impl Into<String>) -> Finding {
+    pub fn warn(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
         Finding {
             fix: Some(fix.into()),
-            ..self.finding(Level::Warn, says)
+            ..self.finding(Level::Warn, message)
         }
     }
 
-    pub fn fail(self, says: impl Into<String>, fix: impl Into<String>) -> Finding {
+    pub fn fail(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
         Finding {
             fix: Some(fix.into()),
-            ..self.finding(Level::Fail, says)
+            ..self.finding(Level::Fail, message)
         }
     }
 
     /// It doesn't matter here, so a person isn't shown it.
-    pub fn moot(self, says: impl Into<String>) -> Finding {
+    pub fn moot(self, message: impl Into<String>) -> Finding {
         Finding {
             is_moot: true,
-            ..self.ok(says)
+            ..self.ok(message)
         }
     }
 

@@ -103,11 +103,11 @@ impl Page<'_> {
             let is_long = columns(finding.check) >= NAME;
             let start = start.and_spaces(usize::from(is_long));
             let indent = GAP + LEVEL + GAP + NAME;
-            self.add_text(&finding.says, indent, true, start, lines);
+            self.add_text(&finding.message, indent, true, start, lines);
             self.add_finding_fix(finding, indent, lines);
             return;
         };
-        self.add_text(&finding.says, indent, false, Line::default(), lines);
+        self.add_text(&finding.message, indent, false, Line::default(), lines);
         self.add_finding_fix(finding, indent, lines);
     }
 

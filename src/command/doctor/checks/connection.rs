@@ -24,15 +24,15 @@ pub(super) fn connection(evidence: &Evidence) -> Finding {
         Ok(took) => {
             let user = evidence.user.as_ref();
             let user = user.map_or(String::new(), |user| format!(" as user \"{user}\""));
-            let says = format!("connected{user}, and answered in {}", short(*took));
-            CONNECTION.ok(says).with("took_us", micros(*took))
+            let message = format!("connected{user}, and answered in {}", short(*took));
+            CONNECTION.ok(message).with("took_us", micros(*took))
         }
         Err(error) if is_about_tls(evidence, error) => CONNECTION.unknown(&Unknown::NotAsked),
         Err(error) => {
-            let (says, fix) = in_parts(evidence, error);
+            let (message, fix) = in_parts(evidence, error);
             if error.kind == ErrorKind::NoPrimary && evidence.sentinels.is_some() {
                 return CONNECTION.fail(
-                    says,
+                    message,
                     "start the primary, or wait for the failover; see the sentinels' answers below",
                 );
             }
@@ -44,16 +44,16 @@ pub(super) fn connection(evidence: &Evidence) -> Finding {
             }
             let ping = redis_cli(evidence, &["PING"]);
             let fix = fix.unwrap_or_else(|| match error.kind {
-                ErrorKind::Unreachable if says.contains("refused") => {
+                ErrorKind::Unreachable if message.contains("refused") => {
                     format!("nothing listens there: start Redis, or correct the URL ({ping})")
                 }
-                ErrorKind::Unreachable if says.contains("in time") => format!(
+                ErrorKind::Unreachable if message.contains("in time") => format!(
                     "a firewall drops what we send, or the server hangs; see whether {ping} answers"
                 ),
                 ErrorKind::Refused => "correct the user or the password".into(),
                 _ => format!("see whether {ping} answers"),
             });
-            CONNECTION.fail(says, fix)
+            CONNECTION.fail(message, fix)
         }
     }
 }
@@ -69,8 +69,8 @@ pub(super) fn tls(evidence: &Evidence, measure: Measure) -> Finding {
     };
     match (&evidence.connected, evidence.certificate) {
         (Err(error), _) if is_about_tls(evidence, error) => {
-            let (says, fix) = in_parts(evidence, error);
-            TLS.fail(says, fix.unwrap_or_else(|| "check --tls-ca".into()))
+            let (message, fix) = in_parts(evidence, error);
+            TLS.fail(message, fix.unwrap_or_else(|| "check --tls-ca".into()))
         }
         (_, Some(validity)) => {
             let what = format!("the certificate for {host}");
@@ -134,7 +134,7 @@ pub(super) fn latency(evidence: &Evidence, measure: Measure) -> Finding {
     let at = |percent: usize| times[(many * percent).div_ceil(100).max(1) - 1];
     let (p50, p99) = (at(50), at(99));
     let renewal = measure.renewal();
-    let says = format!(
+    let message = format!(
         "p50 {}, p99 {}, max {}; one renewal every {}",
         short(p50),
         short(p99),
@@ -144,12 +144,12 @@ pub(super) fn latency(evidence: &Evidence, measure: Measure) -> Finding {
     let longer = |factor: u32| format_duration(rounded_up(most * factor));
     let finding = if most >= renewal {
         let fix = format!("a TTL with room for it: --ttl {}", longer(3 * SLOW));
-        LATENCY.fail(says, fix)
+        LATENCY.fail(message, fix)
     } else if p99 >= renewal / SLOW {
         let fix = format!("a longer TTL: --ttl {}", longer(3 * SLOW));
-        LATENCY.warn(says, fix)
+        LATENCY.warn(message, fix)
     } else {
-        LATENCY.ok(says)
+        LATENCY.ok(message)
     };
     finding
         .with("p50_us", micros(p50))
@@ -161,19 +161,19 @@ pub(super) fn latency(evidence: &Evidence, measure: Measure) -> Finding {
 pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
     let check = Check("timeouts", Group::Connection);
     let (ours, renewal) = (evidence.timeout, measure.renewal());
-    let says = format!("--connect-timeout {}", format_duration(ours));
+    let message = format!("--connect-timeout {}", format_duration(ours));
     if ours > renewal {
         let less = format_duration(rounded_down(renewal));
         return check.warn(
             format!(
-                "{says} is longer than a third of the TTL: one silent server costs several renewals"
+                "{message} is longer than a third of the TTL: one silent server costs several renewals"
             ),
             format!("--connect-timeout {less}, or a longer TTL"),
         );
     }
     let idle = match evidence.config.get("timeout") {
         Some(Ok(text)) => text.parse().map(Duration::from_secs).unwrap_or_default(),
-        _ => return check.ok(says),
+        _ => return check.ok(message),
     };
     if idle > Duration::ZERO && idle <= renewal {
         return check.warn(
@@ -188,7 +188,7 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
         Duration::ZERO => "the server keeps idle connections".to_owned(),
         idle => format!("idle connections are kept for {}", format_duration(idle)),
     };
-    check.ok(format!("{says}; {idle}"))
+    check.ok(format!("{message}; {idle}"))
 }
 
 fn rounded_down(duration: Duration) -> Duration {
@@ -216,7 +216,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
     let Some(server) = best_clock(trips) else {
         return check.unknown(&Unknown::Denied("TIME"));
     };
-    let mut says = if server.ahead_us.unsigned_abs() <= server.error_us {
+    let mut message = if server.ahead_us.unsigned_abs() <= server.error_us {
         "the server's agrees with this host's".to_owned()
     } else {
         format!("the server's is {} of this host's", ahead(server))
@@ -235,8 +235,8 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
         }
     }
     if let Some((most, _)) = &most {
-        says = format!(
-            "{says}; the other servers' within {}",
+        message = format!(
+            "{message}; the other servers' within {}",
             short((*most).max(LEAST_APART))
         );
     }
@@ -245,7 +245,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
             1 => String::new(),
             many => format!(" and {} more", many - 1),
         };
-        says = format!("{says}; not known of {first}{others}");
+        message = format!("{message}; not known of {first}{others}");
     }
     let sync = "synchronise the hosts' clocks (chronyc tracking shows the offset)";
     let skewed = |most: Duration| {
@@ -269,10 +269,10 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
             skewed(most),
         ),
         _ if Duration::from_micros(server.ahead_us.unsigned_abs()) >= OWN_APART => check.warn(
-            format!("{says}; times in status and history are the server's"),
+            format!("{message}; times in status and history are the server's"),
             sync,
         ),
-        _ => check.ok(says),
+        _ => check.ok(message),
     };
     finding.with("server_ahead_us", server.ahead_us)
 }
@@ -325,7 +325,7 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
                 why,
                 "correct sentinel_password in the URL, or the file that it names",
             ),
-            Some((says, fix)) if !is_silence(why) => check.fail(says, fix),
+            Some((message, fix)) if !is_silence(why) => check.fail(message, fix),
             _ => check.fail(
                 format!("none of {asked} answers: {why}"),
                 "start them, or correct their addresses in the URL",
@@ -344,10 +344,10 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
     let is_down = answer.flags.contains("down") && evidence.connected.is_err();
     let (known, quorum) = (known(found), quorum(found));
     let down = if is_down { ", which is down" } else { "" };
-    let says = format!("{answered} of {asked} agree on {}{down}", answer.primary);
+    let message = format!("{answered} of {asked} agree on {}{down}", answer.primary);
     let finding = if quorum > known {
         check.fail(
-            format!("{says}, but the quorum of {quorum} is more than the {known} there are"),
+            format!("{message}, but the quorum of {quorum} is more than the {known} there are"),
             format!(
                 "{} SENTINEL SET {name} quorum {}{EACH}",
                 sentinel_cli(first),
@@ -362,18 +362,18 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
             _ => ("give", "start them, or correct their addresses in the URL"),
         };
         check.warn(
-            format!("{says}; {} {give} no answer: {why}", places.join(", ")),
+            format!("{message}; {} {give} no answer: {why}", places.join(", ")),
             fix,
         )
     } else if is_down {
-        check.warn(says, "start it, or wait for the failover")
+        check.warn(message, "start it, or wait for the failover")
     } else if known < 3 {
         check.warn(
-            format!("{says}; {known} in all, so one that fails prevents a failover"),
+            format!("{message}; {known} in all, so one that fails prevents a failover"),
             "run three or more, on hosts of their own",
         )
     } else {
-        check.ok(format!("{says}; quorum {quorum} of {known}"))
+        check.ok(format!("{message}; quorum {quorum} of {known}"))
     };
     finding.with("quorum", quorum).with("known", known)
 }
@@ -446,7 +446,7 @@ pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
     let down_after = slowest.down_after;
     let (name, ttl) = (&found.primary, measure.ttl);
     let again = 2 * slowest.failover_timeout;
-    let says = format!(
+    let message = format!(
         "begins {} after the primary's death, is retried after {}",
         format_duration(down_after),
         format_duration(again)
@@ -456,14 +456,17 @@ pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
     let finding = if down_after + ELECTION > left {
         let shorter = (ttl / 3).min(Duration::from_secs(5)).as_millis();
         check.warn(
-            format!("{says}: leases of {} may end before", format_duration(ttl)),
+            format!(
+                "{message}: leases of {} may end before",
+                format_duration(ttl)
+            ),
             format!(
                 "{} SENTINEL SET {name} down-after-milliseconds {shorter}{EACH}",
                 sentinel_cli(place)
             ),
         )
     } else {
-        check.ok(says)
+        check.ok(message)
     };
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     finding

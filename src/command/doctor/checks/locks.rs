@@ -107,9 +107,9 @@ pub(super) fn scripts(evidence: &Evidence) -> Finding {
             .with("took_us", micros(trial.took)),
         Some((_, error)) if refuses_writes(error) => check.unknown(&Unknown::NotAsked),
         Some((script, error)) => {
-            let (says, fix) = in_parts(evidence, error);
+            let (message, fix) = in_parts(evidence, error);
             let fix = fix.unwrap_or_else(|| "is this server compatible with Redis?".into());
-            check.fail(format!("{script}: {says}"), fix)
+            check.fail(format!("{script}: {message}"), fix)
         }
     }
 }
@@ -235,10 +235,10 @@ fn named_lock(check: Check, named: &NamedLock) -> Finding {
             )
         }
         (_, Some(busy)) => {
-            let says = busy_line(lock, &busy);
-            check.ok(says
+            let message = busy_line(lock, &busy);
+            check.ok(message
                 .strip_prefix("lock ")
-                .map_or(says.clone(), str::to_owned))
+                .map_or(message.clone(), str::to_owned))
         }
         (_, None) => match &found.frozen {
             Some(frozen) => {

@@ -96,7 +96,7 @@ fn in_parts(evidence: &Evidence, error: &Error) -> (String, Option<String>) {
     let message = message.strip_prefix(&whose).unwrap_or(&message);
     let message = message.strip_prefix("is not ready: ").unwrap_or(message);
     match message.split_once("; ") {
-        Some((says, fix)) => (says.to_owned(), Some(fix.to_owned())),
+        Some((message, fix)) => (message.to_owned(), Some(fix.to_owned())),
         None => (message.to_owned(), None),
     }
 }

@@ -22,17 +22,17 @@ pub(super) fn server(evidence: &Evidence) -> Finding {
         } else {
             String::new()
         };
-        let says = format!("{flavour} {version}{service}, {mode}");
+        let message = format!("{flavour} {version}{service}, {mode}");
         let finding = if mode == "sentinel" {
             check.fail(
-                format!("{says}: it knows where locks are, and holds none"),
+                format!("{message}: it knows where locks are, and holds none"),
                 format!(
                     "--url redis-sentinel://{}/NAME (SENTINEL MASTERS lists the names)",
                     evidence.place
                 ),
             )
         } else {
-            check.ok(says)
+            check.ok(message)
         };
         finding
             .with("flavour", flavour)
@@ -319,14 +319,14 @@ pub(super) fn clients(evidence: &Evidence) -> Finding {
         else {
             return check.moot("not known");
         };
-        let says = format!("{now} of at most {most}");
+        let message = format!("{now} of at most {most}");
         if now.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
             check.warn(
-                format!("{says}: when it is full, redlock can't connect"),
+                format!("{message}: when it is full, redlock can't connect"),
                 "close some, or raise maxclients: CONFIG SET, and in redis.conf",
             )
         } else {
-            check.moot(says)
+            check.moot(message)
         }
     })
 }
@@ -342,10 +342,14 @@ pub(super) fn writes(evidence: &Evidence) -> Finding {
             if matches!(&evidence.info, Ok(info) if info.text("role") == Some("slave")) {
                 return check.unknown(&Unknown::NotAsked);
             }
-            let (says, fix) = in_parts(evidence, error);
-            let it = if says.starts_with("is ") { "it " } else { "" };
+            let (message, fix) = in_parts(evidence, error);
+            let it = if message.starts_with("is ") {
+                "it "
+            } else {
+                ""
+            };
             let fix = fix.unwrap_or_else(|| "see its log".into());
-            check.fail(format!("refused: {it}{says}"), fix)
+            check.fail(format!("refused: {it}{message}"), fix)
         }
         Ok(Trial { failure: None, .. }) => check.ok("accepted"),
         Ok(_) => check.unknown(&Unknown::NotAsked),

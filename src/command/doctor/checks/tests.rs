@@ -112,14 +112,14 @@ fn only(evidence: &Evidence, check: &str) -> (Level, String, String) {
         "{found:?}"
     );
     let fix = found.fix.clone().unwrap_or_default();
-    (found.level, found.says.clone(), fix)
+    (found.level, found.message.clone(), fix)
 }
 
 #[track_caller]
-fn assert_only(evidence: &Evidence, check: &str, level: Level, says: &str, fix: &str) {
+fn assert_only(evidence: &Evidence, check: &str, level: Level, message: &str, fix: &str) {
     let found = only(evidence, check);
     assert_eq!(found.0, level, "{found:?}");
-    assert!(found.1.contains(says), "{says:?}: {found:?}");
+    assert!(found.1.contains(message), "{message:?}: {found:?}");
     assert!(found.2.contains(fix), "{fix:?}: {found:?}");
 }
 
@@ -141,7 +141,7 @@ fn what_info_says_is_judged() {
     let noeviction =
         "redis-cli -h redis.internal CONFIG SET maxmemory-policy noeviction  # and in redis.conf";
     let append = "redis-cli -h redis.internal CONFIG SET appendonly yes";
-    for (lines, check, level, says, fix) in [
+    for (lines, check, level, message, fix) in [
         // Eviction.
         (
             &["maxmemory_policy:allkeys-lru", "maxmemory:100000000"][..],
@@ -338,7 +338,7 @@ fn what_info_says_is_judged() {
             "maxclients",
         ),
     ] {
-        assert_only(&with_info(lines), check, level, says, fix);
+        assert_only(&with_info(lines), check, level, message, fix);
     }
 }
 
@@ -348,15 +348,18 @@ fn a_server_without_an_append_only_file_forgets_and_with_a_supervisor_its_replic
         let mut evidence = with_info(&[&["aof_enabled:0"], lines].concat());
         evidence.config.insert("save", Ok(save.into()));
         let found = persistence(&evidence, MEASURE);
-        (found.level, found.says, uptime(&evidence, MEASURE).level)
+        (found.level, found.message, uptime(&evidence, MEASURE).level)
     };
     let rule = "3600 1 300 100";
-    let (level, says, _) = judge(&[], rule);
+    let (level, message, _) = judge(&[], rule);
     assert_eq!(level, Level::Warn);
-    assert!(says.ends_with("since the last one, 16m 40s ago"), "{says}");
-    let (level, says, _) = judge(&["rdb_last_bgsave_status:err"], rule);
+    assert!(
+        message.ends_with("since the last one, 16m 40s ago"),
+        "{message}"
+    );
+    let (level, message, _) = judge(&["rdb_last_bgsave_status:err"], rule);
     assert_eq!(level, Level::Warn);
-    assert!(says.starts_with("the last snapshot failed"), "{says}");
+    assert!(message.starts_with("the last snapshot failed"), "{message}");
     let replica = "connected_slaves:1";
     assert_eq!(judge(&[replica], "").0, Level::Warn);
     assert_eq!(
@@ -392,9 +395,9 @@ fn what_a_managed_service_does_not_show_is_not_known_and_nothing_fails() {
     for value in evidence.config.values_mut() {
         *value = Err(denied("CONFIG"));
     }
-    let (level, says, _) = only(&evidence, "persistence");
+    let (level, message, _) = only(&evidence, "persistence");
     assert_eq!(level, Level::Unknown);
-    assert_eq!(says, "not checked: CONFIG is not permitted");
+    assert_eq!(message, "not checked: CONFIG is not permitted");
     let fix = permit(&evidence, &denied("CONFIG")).unwrap();
     assert_eq!(
         fix,
@@ -427,7 +430,7 @@ fn latency_is_judged_by_the_time_between_renewals() {
         };
         let found = latency(&evidence, MEASURE);
         assert_eq!(found.level, level, "{found:?}");
-        assert!(found.says.starts_with("p50 0.1 ms, p99 "), "{found:?}");
+        assert!(found.message.starts_with("p50 0.1 ms, p99 "), "{found:?}");
         assert_eq!(found.facts["p50_us"], 100);
     }
     // A slow one of a hundred is the most, and not the 99th percentile.
@@ -459,7 +462,7 @@ fn replica(ahead_us: i64, priority: u32) -> Replica {
 
 #[test]
 fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
-    for (server, replicas, level, says) in [
+    for (server, replicas, level, message) in [
         (0, &[][..], Level::Ok, "agrees with this host's"),
         (-5_000_000, &[], Level::Ok, "the server's is 5.0 s behind"),
         (11_000_000, &[], Level::Warn, "status and history"),
@@ -488,7 +491,7 @@ fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
         };
         let found = clocks(&evidence, MEASURE);
         assert_eq!(found.level, level, "{found:?}");
-        assert!(found.says.contains(says), "{says:?}: {found:?}");
+        assert!(found.message.contains(message), "{message:?}: {found:?}");
     }
     let evidence = Evidence {
         nodes: vec![replica(-900_000, 100)],
@@ -561,7 +564,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
         let why = "the sentinel at s1 refused the default user: the password for the sentinels in the URL is wrong";
         Err(Unknown::Failed(why.into()))
     };
-    for (answers, level, says, fix) in [
+    for (answers, level, message, fix) in [
         (
             vec![one(), one(), one()],
             Level::Ok,
@@ -614,7 +617,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
         let evidence = by_sentinels(answers);
         let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
         assert_eq!(found.level, level, "{found:?}");
-        assert!(found.says.contains(says), "{says:?}: {found:?}");
+        assert!(found.message.contains(message), "{message:?}: {found:?}");
         assert!(found.fix.unwrap_or_default().contains(fix), "{fix:?}");
     }
 }
@@ -631,7 +634,7 @@ fn a_failover_should_be_over_before_a_lease_ends() {
         let evidence = by_sentinels(vec![Ok(sentinel("a:1")), Ok(slow)]);
         let found = failover(evidence.sentinels.as_ref().unwrap(), MEASURE);
         assert_eq!(found.level, level, "{found:?}");
-        assert!(found.says.contains("is retried after 2m"), "{found:?}");
+        assert!(found.message.contains("is retried after 2m"), "{found:?}");
         let fix = found.fix.unwrap_or_default();
         assert_eq!(
             fix.contains("down-after-milliseconds 5000"),
@@ -653,8 +656,8 @@ fn no_failover_is_possible_where_too_few_sentinels_answer() {
     }
     let found = judge(vec![one(), gone(), gone()]);
     assert_eq!(found.level, Level::Fail);
-    let says = "1 of 3 sentinels answer, and a failover needs 2";
-    assert!(found.says.ends_with(says), "{found:?}");
+    let message = "1 of 3 sentinels answer, and a failover needs 2";
+    assert!(found.message.ends_with(message), "{found:?}");
     // The quorum may be more than the majority.
     let mut all = sentinel("a:1");
     all.quorum = 3;
@@ -664,7 +667,7 @@ fn no_failover_is_possible_where_too_few_sentinels_answer() {
     alone.no_quorum = Some("1 usable Sentinels".into());
     let found = judge(vec![Ok(alone)]);
     assert_eq!(found.level, Level::Fail);
-    assert!(found.says.contains("s1:26379 says"), "{found:?}");
+    assert!(found.message.contains("s1:26379 says"), "{found:?}");
 }
 
 #[test]
@@ -693,7 +696,7 @@ fn a_dead_primary_and_dead_sentinels_are_one_failure_each() {
     assert!(found.fix.unwrap().starts_with("start the primary"));
     let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
     assert_eq!(found.level, Level::Warn);
-    assert_eq!(found.says, "3 of 3 agree on a:1, which is down");
+    assert_eq!(found.message, "3 of 3 agree on a:1, which is down");
 
     let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
     let found = failed(&unconnected(ErrorKind::Unreachable, vec![gone(), gone()]));
@@ -752,7 +755,7 @@ fn sync_is_possible_where_the_replicas_confirm() {
         acknowledged: confirmed,
         ..with_info(&[connected])
     };
-    for (evidence, level, says) in [
+    for (evidence, level, message) in [
         (all(), Level::Ok, "--sync all is possible: 1 replica"),
         (
             plain("connected_slaves:2", Ok(2)),
@@ -786,7 +789,7 @@ fn sync_is_possible_where_the_replicas_confirm() {
     ] {
         let found = sync(&evidence);
         assert_eq!(found.level, level, "{found:?}");
-        assert!(found.says.contains(says), "{says:?}: {found:?}");
+        assert!(found.message.contains(message), "{message:?}: {found:?}");
     }
 }
 
@@ -877,7 +880,7 @@ fn without_messages_waiters_poll_and_the_reason_is_said() {
         }),
         ..healthy()
     };
-    for (evidence, says) in [
+    for (evidence, message) in [
         (heard(false, false, None), "no RESP3"),
         (
             heard(false, false, Some("ERR unknown command")),
@@ -886,7 +889,7 @@ fn without_messages_waiters_poll_and_the_reason_is_said() {
         (heard(true, false, None), "can't subscribe"),
         (heard(true, true, None), "no message arrived"),
     ] {
-        assert_only(&evidence, "messages", Level::Warn, says, "Redis 6");
+        assert_only(&evidence, "messages", Level::Warn, message, "Redis 6");
     }
     let mut untracked = healthy();
     untracked.messages.as_mut().unwrap().was_invalidated = false;
@@ -896,7 +899,7 @@ fn without_messages_waiters_poll_and_the_reason_is_said() {
 #[test]
 fn a_certificate_is_renewed_in_time() {
     let day = 86400;
-    for (left, long, level, says) in [
+    for (left, long, level, message) in [
         (61 * day, 90 * day, Level::Ok, "for 61d more"),
         (13 * day, 90 * day, Level::Warn, "expires in 13d"),
         (-3600, 90 * day, Level::Fail, "has expired, 1h ago"),
@@ -916,12 +919,12 @@ fn a_certificate_is_renewed_in_time() {
             ..healthy()
         };
         let fix = if level == Level::Ok { "" } else { "renew" };
-        assert_only(&encrypted, "tls", level, says, fix);
+        assert_only(&encrypted, "tls", level, message, fix);
         let ours = Evidence {
             own_certificate: Some(validity),
             ..healthy()
         };
-        assert_only(&ours, "client-certificate", level, says, fix);
+        assert_only(&ours, "client-certificate", level, message, fix);
     }
 }
 
@@ -939,7 +942,7 @@ fn a_connection_that_failed_says_why_and_all_else_is_not_known() {
     };
     let plain = Transport::Plain { is_loopback: false };
     let tls = Transport::Tls { host: "h".into() };
-    for (evidence, check, says, fix) in [
+    for (evidence, check, message, fix) in [
         (
             failed(
                 ErrorKind::Unreachable,
@@ -985,7 +988,7 @@ fn a_connection_that_failed_says_why_and_all_else_is_not_known() {
         let bad: Vec<&Finding> = found.iter().filter(|it| it.level == Level::Fail).collect();
         assert_eq!(bad.len(), 1, "{bad:?}");
         assert_eq!(bad[0].check, check);
-        assert!(bad[0].says.contains(says), "{bad:?}");
+        assert!(bad[0].message.contains(message), "{bad:?}");
         assert!(bad[0].fix.as_ref().unwrap().contains(fix), "{bad:?}");
         assert!(found.iter().all(|it| it.level != Level::Warn), "{found:#?}");
     }
@@ -1013,7 +1016,7 @@ fn writes_that_are_refused_are_one_failure() {
         };
         let found = writes(&evidence);
         assert_eq!(found.level, Level::Fail);
-        assert!(found.says.starts_with("refused: it "), "{found:?}");
+        assert!(found.message.starts_with("refused: it "), "{found:?}");
         assert!(found.fix.is_some());
         assert_eq!(scripts(&evidence).level, Level::Unknown);
     }
@@ -1028,7 +1031,7 @@ fn writes_that_are_refused_are_one_failure() {
         }),
         ..healthy()
     };
-    assert_eq!(scripts(&broken).says, "check: Redis answered: no");
+    assert_eq!(scripts(&broken).message, "check: Redis answered: no");
     assert_eq!(writes(&broken).level, Level::Unknown);
 }
 
@@ -1090,7 +1093,7 @@ fn what_is_stored_under_a_name_is_said() {
         found: "zset".into(),
         expected: "string",
     };
-    for (evidence, level, says, fix) in [
+    for (evidence, level, message, fix) in [
         (
             named(Some(found(Key::Free)), Vec::new()),
             Level::Ok,
@@ -1122,7 +1125,7 @@ fn what_is_stored_under_a_name_is_said() {
             "may still need",
         ),
     ] {
-        assert_only(&evidence, "name", level, says, fix);
+        assert_only(&evidence, "name", level, message, fix);
     }
 }
 
@@ -1145,5 +1148,5 @@ fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
         boot_clock: Ok(Duration::from_secs(7200)),
         ..host()
     };
-    assert!(this_host(&suspended)[0].says.contains("2h since boot"));
+    assert!(this_host(&suspended)[0].message.contains("2h since boot"));
 }
