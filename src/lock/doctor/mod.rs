@@ -52,8 +52,8 @@ const REPLICA_WITHIN: Duration = Duration::from_secs(1);
 /// How long a message that has been sent may take.
 const MESSAGE_WITHIN: Duration = Duration::from_millis(250);
 
-/// How long a replica may take to have what was written.
-const ACKNOWLEDGED_WITHIN_MS: u32 = 200;
+/// How long a replica may take to have what was written: less than `--sync-timeout`, which is a second without it.
+const ACKNOWLEDGED_WITHIN_MS: u32 = 500;
 
 /// How much time is kept to remove a lock of our own after a request that failed.
 const REMOVED_WITHIN: Duration = Duration::from_millis(200);
