@@ -11,10 +11,12 @@
 //! command/acquire → acquisition,       a lock for a script, and the keeper that stays behind
 //!                   session, process
 //! command/acquisition → lock, wait,    acquiring locks, and what is held all the while
-//!                       renewer
+//!                       renewals, renewer
 //! command/doctor → lock::doctor        what is wrong with a server, by evidence that is judged purely
 //! command/environment → lock           the variables by which a job knows its locks
 //! renewer → lock                       the background thread that renews
+//! renewals → lease                     decisions about renewing and checking what is held; pure, and uses only the
+//!                                      answers of `lock`
 //! session → lease, exit                decisions about a running command; pure
 //! wait → lease, exit                   decisions about waiting; pure, and uses only the answers of `lock`
 //! config → typed                        which options a setting stands in for
@@ -35,7 +37,7 @@
 //!
 //! 1. `lock` alone names the redis crate; `child` alone spawns what is supervised, and `output` what
 //!    works for redlock itself; `sys` alone is unsafe.
-//! 2. `session`, `lease`, `wait`, `exit`, `ci`, `pattern` and what draws the history never read a clock,
+//! 2. `session`, `lease`, `renewals`, `wait`, `exit`, `ci`, `pattern` and what draws the history never read a clock,
 //!    do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
 //! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child
@@ -67,6 +69,7 @@ mod output;
 mod pattern;
 mod process;
 mod reason;
+mod renewals;
 mod renewer;
 mod report;
 mod session;

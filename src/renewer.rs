@@ -2,7 +2,7 @@
 //!
 //! It carries out one task after the other, with the client that comes with the task, and sends back
 //! the results and the client, which is open if its connection is still good. When a task is due,
-//! and what follows from it, is decided elsewhere. So a connection that hangs delays this thread alone,
+//! and what follows from it, is decided by `renewals.rs`. So a connection that hangs delays this thread alone,
 //! never the main thread, which watches the deadline. Between two tasks the main thread has the client, so
 //! that it gets what the server pushes, and can release the lock without waking another thread. The
 //! thread starts with the first task: a short run never has it.
@@ -16,39 +16,10 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::clock::{Moment, now};
-use crate::lock::{Claim, Client, Error, LeaseState, Loss, Name, Who};
+use crate::clock::now;
+use crate::lock::{Claim, Client, Error, LeaseState};
+use crate::renewals::{self, Report, Task};
 use crate::sys;
-
-/// What to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// Extend the leases.
-    Renew,
-    /// Check whether the locks are still ours.
-    Check,
-    /// Replace the connection, as its password may soon be over, and check over the new one.
-    Reconnect,
-}
-
-/// A result of a task.
-#[derive(Debug)]
-pub enum Report {
-    /// The leases of all that are still ours are extended; the request was sent at this moment.
-    Renewed(Moment),
-    /// The same, but not of what is held since then.
-    RenewedInPart,
-    /// By a check at this moment, all that are still ours are so for this much longer.
-    Confirmed(Moment, Duration),
-    /// A newer run wants this one to end.
-    Cancelled(Name, Box<Who>),
-    /// This lock is not ours any more.
-    Lost(Name, Loss),
-    /// Our job has released this lock.
-    Released(Name),
-    /// No answer, so the state is unknown.
-    Failed(Error),
-}
 
 /// A task with what is needed for it.
 struct Job {
@@ -222,13 +193,10 @@ impl Job {
         client.open()?;
         if *task == Task::Renew {
             let (states, tracked) = Claim::renew_all(claims, client, ttl)?;
-            // A renewal gives what was asked for, whatever number came back; that the work has
-            // extended the lease beyond that is what a check finds.
-            let left = shortest(&states);
+            let left = renewals::shortest(&states);
             let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
             let is_over = states.iter().any(is_lost);
-            let renewed = left.map(|_| Report::Renewed(sent));
-            reports.extend(in_order(renewed, reports_of(claims, states)));
+            reports.extend(renewals::of_renewal(claims, states, sent));
             if is_over || (tracked && left.is_none_or(|left| left <= ttl)) {
                 return Ok(());
             }
@@ -237,73 +205,12 @@ impl Job {
         // changes from before that request are not reported.
         let asked = now();
         let states = Claim::check_all(claims, client, ttl)?;
-        let left = shortest(&states);
+        let left = renewals::shortest(&states);
         if client.is_replicated() && left.is_some_and(|left| left > ttl) {
             // What the work has extended is replicated when a later renewal is.
             Claim::renew_all(claims, client, ttl)?;
         }
-        let confirmed = left.map(|left| Report::Confirmed(asked, left));
-        reports.extend(in_order(confirmed, reports_of(claims, states)));
+        reports.extend(renewals::of_check(claims, states, asked));
         Ok(())
-    }
-}
-
-/// The end of the first lease among those that are still ours.
-fn shortest(states: &[LeaseState]) -> Option<Duration> {
-    let left = |state: &LeaseState| match state {
-        LeaseState::Held { left, .. } => Some(*left),
-        LeaseState::Released | LeaseState::Lost(_) => None,
-    };
-    states.iter().filter_map(left).min()
-}
-
-/// What is lost comes first: what was learned of the others makes no lease longer that was over before. All else comes
-/// behind that: it doesn't end a lease that is good.
-fn in_order(lease: Option<Report>, each: Vec<Report>) -> impl Iterator<Item = Report> {
-    let is_lost = |report: &Report| matches!(report, Report::Lost(..));
-    let (lost, others): (Vec<_>, Vec<_>) = each.into_iter().partition(is_lost);
-    lost.into_iter().chain(lease).chain(others)
-}
-
-/// What there is to report of each claim.
-fn reports_of(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
-    let each = claims.iter().zip(states);
-    each.filter_map(|(claim, state)| {
-        let name = claim.lock().name().clone();
-        match state {
-            LeaseState::Held { cancelled_by, .. } => Some(Report::Cancelled(name, cancelled_by?)),
-            LeaseState::Released => Some(Report::Released(name)),
-            LeaseState::Lost(loss) => Some(Report::Lost(name, loss)),
-        }
-    })
-    .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lock::ErrorKind;
-
-    #[test]
-    fn what_is_lost_is_reported_before_the_lease_of_the_others_and_all_else_after_it() {
-        let name = |text: &str| text.parse::<Name>().unwrap();
-        let each = vec![
-            Report::Released(name("a")),
-            Report::Lost(name("b"), Loss::default()),
-            Report::Failed(Error::new(ErrorKind::Unreachable, String::new())),
-        ];
-        let reports: Vec<Report> = in_order(Some(Report::RenewedInPart), each).collect();
-        assert!(
-            matches!(
-                &reports[..],
-                [
-                    Report::Lost(..),
-                    Report::RenewedInPart,
-                    Report::Released(_),
-                    Report::Failed(_)
-                ]
-            ),
-            "{reports:?}"
-        );
     }
 }

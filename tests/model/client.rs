@@ -1,4 +1,4 @@
-//! One `redlock run` as a process: the wait, the lease and the session as they are shipped, with
+//! One `redlock run` as a process: the wait, the lease, its renewals and the session as they are shipped, with
 //! what carries out their decisions (`command/acquisition/attempt.rs`, `command/run/supervise.rs`,
 //! `renewer.rs`) in short, over a network and a clock that are simulated.
 
@@ -16,16 +16,17 @@ use super::network::{Asked, Incoming, Network, Request};
 
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::lease::{Lease, LeaseEvent, Terms, confirm_timeout, try_timeout};
+use crate::lease::{Lease, Terms};
 use crate::lock::claim::{acquired, checked, released, renewed};
 use crate::lock::connection::Grant;
 use crate::lock::{
     self, Claim, Error, ErrorKind, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
 };
+use crate::renewals::{self, Renewals, Report};
 use crate::session::{self, Session};
 use crate::signal::SIGTERM;
 use crate::sys::ReceivedSignal;
-use crate::wait::{self, HolderState, Pace, Wait, WaitLimit};
+use crate::wait::{self, HolderState, Wait, WaitLimit};
 
 /// How long an answer may take (`--connect-timeout`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -108,10 +109,7 @@ pub struct Client {
     /// Of the hold that its command has run under.
     pub fence: u64,
     pending: Option<Pending>,
-    renewal_waits: bool,
-    check_due: Option<Moment>,
-    checks: Pace,
-    grant: Option<Duration>,
+    renewals: Renewals,
     digest: Cached,
 }
 
@@ -119,6 +117,7 @@ impl Client {
     pub fn new(number: usize, setup: Setup) -> Self {
         Self {
             number,
+            renewals: Renewals::new(setup.terms.ttl),
             setup: Rc::new(setup),
             stage: Stage::New,
             is_stopped: false,
@@ -126,10 +125,6 @@ impl Client {
             lease: None,
             fence: 0,
             pending: None,
-            renewal_waits: false,
-            check_due: None,
-            checks: Pace::default(),
-            grant: None,
             digest: Cached::default(),
         }
     }
@@ -191,7 +186,7 @@ impl Client {
         let own = match &self.stage {
             Stage::Waiting(wait) => wait.due(),
             Stage::Running(session) => {
-                let check = self.check_due.filter(|_| self.pending.is_none());
+                let check = self.renewals.due(self.pending.is_some());
                 session.due().into_iter().chain(check).min()
             }
             Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => None,
@@ -347,32 +342,23 @@ impl Client {
                     Task::Release => return,
                 };
                 self.on_state(pending, state, now, network);
-                self.go_on_with_tasks(now, network);
             }
             (Incoming::NotReplicated, Some(pending)) => {
                 self.pending = None;
                 let failed = Err(failure(ErrorKind::NotReplicated));
                 network.close(self.number);
                 self.on_state(pending, failed, now, network);
-                self.go_on_with_tasks(now, network);
             }
-            (Incoming::Closed, pending) => {
-                self.pending = None;
-                let _ = pending;
-                self.learn(LeaseEvent::RenewalFailed, now, network);
-                self.go_on_with_tasks(now, network);
-            }
+            (Incoming::Closed, _) => self.fail_task(now, network),
             (Incoming::KeyChanged, _) => {
-                if self.check_due.is_none() {
-                    self.check_due = Some(self.checks.ask_at(now));
-                }
+                self.renewals.on_key_changed(now);
                 self.go_on_with_tasks(now, network);
             }
             (Incoming::Answer(_) | Incoming::NotReplicated, None) | (Incoming::Message(_), _) => {}
         }
     }
 
-    /// What a renewal or a check has found, as `renewer.rs` reports it.
+    /// What a renewal or a check has found.
     fn on_state(
         &mut self,
         pending: Pending,
@@ -385,42 +371,40 @@ impl Client {
         } else {
             pending.sent
         };
-        match state {
-            Ok(LeaseState::Held {
-                left, cancelled_by, ..
-            }) => {
-                if pending.task == Task::Renew {
-                    self.grant = None;
-                    self.learn(LeaseEvent::Renewed(sent), now, network);
-                } else {
-                    self.learn(LeaseEvent::Confirmed(sent, left), now, network);
-                }
-                if cancelled_by.is_some() {
-                    self.learn(LeaseEvent::Cancelled, now, network);
-                }
-            }
-            Ok(LeaseState::Lost(_)) => self.learn(LeaseEvent::Lost, now, network),
-            Ok(LeaseState::Released) => self.learn(LeaseEvent::Released, now, network),
-            Err(_) => {
-                network.close(self.number);
-                self.learn(LeaseEvent::RenewalFailed, now, network);
-            }
-        }
+        let Ok(state) = state else {
+            network.close(self.number);
+            return self.fail_task(now, network);
+        };
+        let claims = std::slice::from_ref(&self.setup.claim);
+        let found = match pending.task {
+            Task::Renew => renewals::of_renewal(claims, vec![state], sent),
+            Task::Check | Task::Release => renewals::of_check(claims, vec![state], sent),
+        };
+        self.end_task(found, now, network);
     }
 
-    fn learn(&mut self, event: LeaseEvent, now: Moment, network: &mut Network) {
-        self.on_session(session::Event::Lease(event), now, network);
+    fn fail_task(&mut self, now: Moment, network: &mut Network) {
+        self.pending = None;
+        let failed = Report::Failed(failure(ErrorKind::Unreachable));
+        self.end_task(vec![failed], now, network);
+    }
+
+    fn end_task(&mut self, found: Vec<Report>, now: Moment, network: &mut Network) {
+        for report in self.renewals.end(found, false) {
+            let event = session::Event::Lease(report.lease_event());
+            self.on_session(event, now, network);
+        }
+        self.go_on_with_tasks(now, network);
     }
 
     fn go_on_with_tasks(&mut self, now: Moment, network: &mut Network) {
         if !matches!(self.stage, Stage::Running(_)) || self.pending.is_some() {
             return;
         }
-        if std::mem::take(&mut self.renewal_waits) {
-            self.ask(Task::Renew, now, network);
-        } else if self.check_due.is_some_and(|at| now >= at) {
-            self.check_due = None;
-            self.ask(Task::Check, now, network);
+        match self.renewals.next_task(now) {
+            Some(renewals::Task::Renew) => self.ask(Task::Renew, now, network),
+            Some(renewals::Task::Check) => self.ask(Task::Check, now, network),
+            Some(renewals::Task::Reconnect) | None => {}
         }
     }
 
@@ -440,9 +424,7 @@ impl Client {
                     Task::Release,
                 ) => self.end(network),
                 (Stage::Releasing { .. }, _) => self.release_again(now, network),
-                (_, Task::Renew | Task::Check) => {
-                    self.learn(LeaseEvent::RenewalFailed, now, network);
-                }
+                (_, Task::Renew | Task::Check) => self.fail_task(now, network),
                 (_, Task::Release) => {}
             }
         }
@@ -451,9 +433,10 @@ impl Client {
 
     fn ask(&mut self, task: Task, now: Moment, network: &mut Network) {
         let (claim, ttl) = (&self.setup.claim, self.setup.terms.ttl);
+        let mut limit = || self.renewals.start().min(ANSWER_WITHIN);
         let (call, within) = match task {
-            Task::Renew => (claim.renewal(ttl, None, false), self.try_limit()),
-            Task::Check => (claim.check_call(ttl), self.try_limit()),
+            Task::Renew => (claim.renewal(ttl, None, false), limit()),
+            Task::Check => (claim.check_call(ttl), limit()),
             Task::Release => {
                 let Stage::Releasing { mode, .. } = &self.stage else {
                     return;
@@ -476,15 +459,6 @@ impl Client {
         );
     }
 
-    fn try_limit(&self) -> Duration {
-        let ttl = self.setup.terms.ttl;
-        let limit = match self.grant {
-            Some(grant) => confirm_timeout(grant, ttl),
-            None => try_timeout(ttl),
-        };
-        limit.min(ANSWER_WITHIN)
-    }
-
     fn on_session(&mut self, event: session::Event, now: Moment, network: &mut Network) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -496,8 +470,7 @@ impl Client {
             for action in actions {
                 match action {
                     session::Action::Renew => {
-                        self.renewal_waits = self.pending.is_some();
-                        if self.pending.is_none() {
+                        if self.renewals.renew(self.pending.is_some()) {
                             self.ask(Task::Renew, now, network);
                         }
                     }
@@ -608,7 +581,8 @@ impl Client {
         match end {
             wait::End::Acquired { lease, fence, .. } => self.run(*lease, *fence, now, network),
             wait::End::Granted { lease, grant, .. } => {
-                self.grant = Some(grant.lasting.saturating_sub(self.setup.terms.clock_skew));
+                let lasting = grant.lasting.saturating_sub(self.setup.terms.clock_skew);
+                self.renewals.add_grant(lasting);
                 self.run(*lease, grant.fence, now, network);
             }
             _ if wait.is_known() => self.release(ReleaseMode::Unused, now, network),

@@ -21,7 +21,7 @@ use crate::exit::Exit;
 use crate::lease::{LeaseEvent, try_timeout};
 use crate::lock::{HoldOutcome, ReleaseMode};
 use crate::process::{self, ProcessFd};
-use crate::renewer::Report;
+use crate::renewals::Report;
 use crate::session::{self, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;

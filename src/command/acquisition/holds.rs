@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::clock::{Moment, now};
 use crate::command::environment::JobLock;
-use crate::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
+use crate::lease::{Lease, LeaseEvent};
 use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, Loss, Name, Who};
 use crate::process;
-use crate::renewer::{Renewer, Report, Task};
+use crate::renewals::{Renewals, Report, Task};
+use crate::renewer::Renewer;
 use crate::tree::Process;
-use crate::wait::Pace;
 
 /// A lock that we hold.
 pub struct HeldLock {
@@ -47,7 +47,6 @@ pub enum LockTrouble {
 }
 
 /// All locks of a run, in the order in which they were taken.
-#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct HeldLocks {
     pub all: Vec<HeldLock>,
     /// The lease of all together: it ends when the first of them does.
@@ -57,18 +56,7 @@ pub struct HeldLocks {
     /// The length of each lease by a renewal.
     ttl: Duration,
     renewer: Option<Renewer>,
-    /// A lock was added since the task that is under way was started: what comes of that isn't about all.
-    task_is_partial: bool,
-    /// How long a granted lock is ours, until the first renewal has confirmed it.
-    grant: Option<Duration>,
-    /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
-    check_due: Option<Moment>,
-    /// A renewal is due since before the task that is under way has ended.
-    renewal_waits: bool,
-    /// The connection's password may soon be over, and the lease was just renewed: there is time for it.
-    reconnect_due: bool,
-    /// The minimum time between two checks, however often the keys change.
-    checks: Pace,
+    renewals: Renewals,
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
     /// Each lock has its mark on this host.
@@ -84,12 +72,7 @@ impl HeldLocks {
             client,
             ttl,
             renewer: None,
-            task_is_partial: false,
-            grant: None,
-            check_due: None,
-            renewal_waits: false,
-            reconnect_due: false,
-            checks: Pace::default(),
+            renewals: Renewals::new(ttl),
             answered: false,
             marked: false,
         }
@@ -97,7 +80,7 @@ impl HeldLocks {
 
     /// A lock is ours.
     pub fn add(&mut self, hold: HeldLock, lease: Lease) {
-        self.task_is_partial |= self.is_asking();
+        self.renewals.add(self.is_asking());
         self.all.push(hold);
         self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
     }
@@ -106,7 +89,7 @@ impl HeldLocks {
     pub fn add_grant(&mut self, hold: HeldLock, lease: Lease, lasting: Duration, client: Client) {
         self.add(hold, lease);
         self.client = client;
-        self.grant = Some(lasting);
+        self.renewals.add_grant(lasting);
     }
 
     /// How long all of them were waited for, in milliseconds; 0 only if all were free.
@@ -129,30 +112,21 @@ impl HeldLocks {
 
     /// What a report means for the lease of all; a lock that is gone is forgotten.
     pub fn record(&mut self, report: Report) -> (LeaseEvent, Option<LockTrouble>) {
-        match report {
-            Report::Renewed(sent) => {
-                self.grant = None;
-                (LeaseEvent::Renewed(sent), None)
-            }
-            Report::RenewedInPart => (LeaseEvent::RenewedInPart, None),
-            Report::Confirmed(sent, left) => (LeaseEvent::Confirmed(sent, left), None),
-            Report::Failed(error) => {
-                let trouble = LockTrouble::Unreachable(error);
-                (LeaseEvent::RenewalFailed, Some(trouble))
-            }
-            Report::Cancelled(name, by) => {
-                let trouble = LockTrouble::Cancelled(name, by);
-                (LeaseEvent::Cancelled, Some(trouble))
-            }
+        let event = report.lease_event();
+        let trouble = match report {
+            Report::Renewed(_) | Report::RenewedInPart | Report::Confirmed(..) => None,
+            Report::Failed(error) => Some(LockTrouble::Unreachable(error)),
+            Report::Cancelled(name, by) => Some(LockTrouble::Cancelled(name, by)),
             Report::Lost(name, loss) => {
                 self.forget(&name);
-                (LeaseEvent::Lost, Some(LockTrouble::Lost(name, loss)))
+                Some(LockTrouble::Lost(name, loss))
             }
             Report::Released(name) => {
                 self.forget(&name);
-                (LeaseEvent::Released, Some(LockTrouble::Released(name)))
+                Some(LockTrouble::Released(name))
             }
-        }
+        };
+        (event, trouble)
     }
 
     /// Whether a renewal or a check is under way, or waits for one that is.
@@ -165,9 +139,11 @@ impl HeldLocks {
     /// # Errors
     /// The thread can't be started, which counts as a failed renewal.
     pub fn renew(&mut self) -> Result<(), Error> {
-        // Behind a check that is under way: a renewal that was forgotten would be the last one.
-        self.renewal_waits = self.renewer.as_ref().is_some_and(Renewer::is_busy);
-        self.start_task(Task::Renew)
+        if self.renewals.renew(self.is_asking()) {
+            self.start_task(Task::Renew)
+        } else {
+            Ok(())
+        }
     }
 
     /// Notes down on this host what works under the locks, as it was found from this moment on.
@@ -195,7 +171,7 @@ impl HeldLocks {
     }
 
     fn start_task(&mut self, task: Task) -> Result<(), Error> {
-        if self.renewer.as_ref().is_some_and(Renewer::is_busy) {
+        if self.is_asking() {
             return Ok(());
         }
         let renewer = match &mut self.renewer {
@@ -209,12 +185,8 @@ impl HeldLocks {
             },
         };
         let mut client = self.client.hand_over();
-        client.limit_to(match self.grant {
-            Some(grant) => confirm_timeout(grant, self.ttl),
-            None => try_timeout(self.ttl),
-        });
+        client.limit_to(self.renewals.start());
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
-        self.task_is_partial = false;
         renewer.start_task(task, client, claims);
         Ok(())
     }
@@ -226,43 +198,31 @@ impl HeldLocks {
             return reports;
         };
         if let Some(completed) = renewer.completed() {
-            let is_renewal = |report: &Report| matches!(report, Report::Renewed(_));
-            self.reconnect_due =
-                completed.client.wants_new_password() && completed.reports.iter().any(is_renewal);
-            let is_partial = self.task_is_partial;
-            let of_all = |report| {
-                if is_partial {
-                    in_part(report)
-                } else {
-                    Some(report)
-                }
-            };
-            reports.extend(completed.reports.into_iter().filter_map(of_all));
+            let wants_new_password = completed.client.wants_new_password();
+            let found = self.renewals.end(completed.reports, wants_new_password);
+            reports.extend(found);
             self.client = completed.client;
         }
         let is_busy = renewer.is_busy();
-        if let Err(error) = self.take_pushes() {
+        let next = if let Err(error) = self.take_pushes() {
             self.client.disconnect();
-            // A service may have closed it because its password is over; but not again and again.
-            let is_over = self.client.has_password_command()
-                && self.checks.ask_at(now()) <= now()
-                && self.start_task(Task::Renew).is_ok();
-            if !is_over {
+            // A service may have closed it because its password is over.
+            let is_over = self.client.has_password_command() && !is_busy;
+            if is_over && self.renewals.may_ask_at_once(now()) {
+                Some(Task::Renew)
+            } else {
                 reports.push(Report::Failed(error));
+                None
             }
-        } else if !is_busy && std::mem::take(&mut self.renewal_waits) {
-            if let Err(error) = self.start_task(Task::Renew) {
-                reports.push(Report::Failed(error));
-            }
-        } else if !is_busy && std::mem::take(&mut self.reconnect_due) {
-            if let Err(error) = self.start_task(Task::Reconnect) {
-                reports.push(Report::Failed(error));
-            }
-        } else if !is_busy && self.check_due.is_some_and(|at| now() >= at) {
-            self.check_due = None;
-            if let Err(error) = self.start_task(Task::Check) {
-                reports.push(Report::Failed(error));
-            }
+        } else if is_busy {
+            None
+        } else {
+            self.renewals.next_task(now())
+        };
+        if let Some(task) = next
+            && let Err(error) = self.start_task(task)
+        {
+            reports.push(Report::Failed(error));
         }
         reports
     }
@@ -270,8 +230,8 @@ impl HeldLocks {
     /// Takes in what the server pushes.
     fn take_pushes(&mut self) -> Result<(), Error> {
         while let Some(incoming) = self.client.receive()? {
-            if let (Incoming::KeyChanged, None) = (incoming, self.check_due) {
-                self.check_due = Some(self.checks.ask_at(now()));
+            if let Incoming::KeyChanged = incoming {
+                self.renewals.on_key_changed(now());
             }
         }
         Ok(())
@@ -280,8 +240,7 @@ impl HeldLocks {
     /// When a check is due.
     pub fn due(&self) -> Option<Moment> {
         // The renewer has to be done first, and wakes us.
-        let is_busy = self.renewer.as_ref().is_some_and(Renewer::is_busy);
-        self.check_due.filter(|_| !is_busy)
+        self.renewals.due(self.is_asking())
     }
 
     /// One of these becomes readable when there may be something to report.
@@ -301,14 +260,5 @@ impl HeldLocks {
         {
             self.client = completed.client;
         }
-    }
-}
-
-/// What a report says of all that is held, where the task wasn't for all of it.
-fn in_part(report: Report) -> Option<Report> {
-    match report {
-        Report::Renewed(_) => Some(Report::RenewedInPart),
-        Report::Confirmed(..) => None,
-        of_one => Some(of_one),
     }
 }

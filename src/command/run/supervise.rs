@@ -18,7 +18,7 @@ use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent};
 use crate::lock;
-use crate::renewer::Report;
+use crate::renewals::Report;
 use crate::report;
 use crate::session::{self, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
