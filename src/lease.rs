@@ -62,7 +62,7 @@ const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 pub enum LeaseEvent {
     /// The renewal that was asked for succeeded; it was sent at this moment.
     Renewed(Moment),
-    /// A renewal succeeded, but wasn't for all that is held by now.
+    /// A renewal has ended, and wasn't for all that is held by now.
     RenewedInPart,
     /// The server said, asked at this moment, that the lock is ours for this much longer.
     Confirmed(Moment, Duration),
@@ -183,7 +183,7 @@ impl Lease {
         self.renew_at = (self.renew_at + step).clamp(sent, sent + step);
     }
 
-    /// A renewal succeeded at `now`, but it was for a part of what this is the lease of: that isn't longer by it, and
+    /// A renewal ended at `now`, but it was for a part of what this is the lease of: that isn't longer by it, and
     /// is renewed as a whole at once.
     pub fn renewed_in_part(&mut self, now: Moment) {
         self.renewing = false;

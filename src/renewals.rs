@@ -25,7 +25,8 @@ pub enum Task {
 pub enum Report {
     /// The leases of all that are still ours are extended; the request was sent at this moment.
     Renewed(Moment),
-    /// The same, but not of what is held since then.
+    /// A renewal has ended, and lengthens the lease of all no further: it wasn't for what is held since then, or
+    /// nothing is ours any more of what it was for.
     RenewedInPart,
     /// By a check at this moment, all that are still ours are so for this much longer.
     Confirmed(Moment, Duration),
@@ -67,7 +68,9 @@ impl Report {
 /// back; that the work has extended the lease beyond that is what a check finds.
 pub fn of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
     let renewed = shortest(&states).map(|_| Report::Renewed(sent));
-    in_order(renewed, of_each(claims, states)).collect()
+    let ended = renewed.is_none().then_some(Report::RenewedInPart);
+    let found = in_order(renewed, of_each(claims, states));
+    found.chain(ended).collect()
 }
 
 /// What a check of these claims, sent at this moment, has found.

@@ -195,9 +195,9 @@ impl Job {
             let (states, tracked) = Claim::renew_all(claims, client, ttl)?;
             let left = renewals::shortest(&states);
             let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
-            let is_over = states.iter().any(is_lost);
+            let is_over = left.is_none() || states.iter().any(is_lost);
             reports.extend(renewals::of_renewal(claims, states, sent));
-            if is_over || (tracked && left.is_none_or(|left| left <= ttl)) {
+            if is_over || (tracked && left.is_some_and(|left| left <= ttl)) {
                 return Ok(());
             }
         }

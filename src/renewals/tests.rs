@@ -69,9 +69,13 @@ fn a_renewal_lasts_as_long_as_was_asked_for_and_a_check_as_long_as_the_first_of_
         found[..],
         [Report::Confirmed(START, left), Report::Released(_)] if left == MS * 500
     ));
-    let gone = vec![LeaseState::Released];
+    let gone = || vec![LeaseState::Released];
     assert!(matches!(
-        of_check(&claims, gone, START)[..],
+        of_renewal(&claims, gone(), START)[..],
+        [Report::Released(_), Report::RenewedInPart]
+    ));
+    assert!(matches!(
+        of_check(&claims, gone(), START)[..],
         [Report::Released(_)]
     ));
 }
@@ -148,8 +152,18 @@ enum Step {
     KeyChanged,
     /// The work has one of the locks last for so many seconds.
     Extend(usize, u32),
+    /// The work releases one of the locks.
+    Release(usize),
     /// Another client takes one of the locks away.
     TakeAway(usize),
+}
+
+/// A lock as the server has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Hold {
+    Until(Moment),
+    Released,
+    TakenAway,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -160,6 +174,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => prop_oneof![9 => Just(true), 1 => Just(false)].prop_map(Step::Hear),
         1 => Just(Step::KeyChanged),
         1 => (0_usize..4, 1_u32..20).prop_map(|(lock, seconds)| Step::Extend(lock, seconds)),
+        1 => (0_usize..4).prop_map(Step::Release),
         1 => (0_usize..4).prop_map(Step::TakeAway),
     ];
     prop::collection::vec(step, 1..60)
@@ -169,16 +184,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Asked {
     task: Task,
     sent: Moment,
-    /// For how many of the locks.
-    count: usize,
+    /// The numbers of the locks that it is for.
+    locks: Vec<usize>,
     found: Option<Vec<LeaseState>>,
 }
 
 /// A run that acquires one lock after the other, and the server that has them.
 struct World {
     now: Moment,
-    /// Until when the server has each lock for us; `None` where it was taken away.
-    locks: Vec<Option<Moment>>,
+    locks: Vec<Hold>,
+    /// The numbers of those that the run knows to be its.
+    held: Vec<usize>,
     lease: Lease,
     renewals: Renewals,
     asked: Option<Asked>,
@@ -190,7 +206,8 @@ impl World {
     fn new() -> Self {
         Self {
             now: START,
-            locks: vec![Some(START + TERMS.ttl)],
+            locks: vec![Hold::Until(START + TERMS.ttl)],
+            held: vec![0],
             lease: Lease::new(START, TERMS),
             renewals: Renewals::new(TERMS.ttl),
             asked: None,
@@ -204,7 +221,8 @@ impl World {
             Step::Acquire(ago) if self.locks.len() < 4 => {
                 let sent = self.now.before(MS * ago);
                 let granted = self.now.before(MS * (ago / 2));
-                self.locks.push(Some(granted + TERMS.ttl));
+                self.held.push(self.locks.len());
+                self.locks.push(Hold::Until(granted + TERMS.ttl));
                 let new = Lease::new(sent, TERMS);
                 self.renewals.add(self.asked.is_some());
                 self.lease = self.lease.merged_with(new);
@@ -213,17 +231,15 @@ impl World {
             Step::Hear(is_answer) => self.hear(is_answer),
             Step::KeyChanged => self.renewals.on_key_changed(self.now),
             Step::Extend(lock, seconds) => {
-                if let Some(Some(until)) = self.locks.get_mut(lock)
+                let longer = self.now + MS * 1000 * seconds;
+                if let Some(Hold::Until(until)) = self.locks.get_mut(lock)
                     && *until > self.now
                 {
-                    *until = (*until).max(self.now + MS * 1000 * seconds);
+                    *until = (*until).max(longer);
                 }
             }
-            Step::TakeAway(lock) => {
-                if let Some(until) = self.locks.get_mut(lock) {
-                    *until = None;
-                }
-            }
+            Step::Release(lock) => self.end(lock, Hold::Released),
+            Step::TakeAway(lock) => self.end(lock, Hold::TakenAway),
             Step::Acquire(_) => {}
         }
         self.look();
@@ -242,31 +258,38 @@ impl World {
         }
     }
 
+    fn end(&mut self, lock: usize, end: Hold) {
+        if let Some(hold @ Hold::Until(_)) = self.locks.get_mut(lock) {
+            *hold = end;
+        }
+    }
+
     fn ask(&mut self, task: Task) {
         self.renewals.start();
         self.asked = Some(Asked {
             task,
             sent: self.now,
-            count: self.locks.len(),
+            locks: self.held.clone(),
             found: None,
         });
     }
 
     fn execute(&mut self) {
+        let (now, locks) = (self.now, &mut self.locks);
         let Some(asked) = self.asked.as_mut().filter(|asked| asked.found.is_none()) else {
             return;
         };
-        let now = self.now;
-        let state = |until: &mut Option<Moment>| match until {
-            Some(until) if *until > now => {
+        let mut state = |lock: &usize| match &mut locks[*lock] {
+            Hold::Until(until) if *until > now => {
                 if asked.task == Task::Renew {
                     *until = (*until).max(now + TERMS.ttl);
                 }
                 held(until.since(now))
             }
-            Some(_) | None => LeaseState::Lost(Loss::default()),
+            Hold::Released => LeaseState::Released,
+            Hold::Until(_) | Hold::TakenAway => LeaseState::Lost(Loss::default()),
         };
-        asked.found = Some(self.locks[..asked.count].iter_mut().map(state).collect());
+        asked.found = Some(asked.locks.iter().map(&mut state).collect());
     }
 
     fn hear(&mut self, is_answer: bool) {
@@ -275,7 +298,7 @@ impl World {
         };
         let found = match (asked.found, is_answer) {
             (Some(states), true) => {
-                let claims: Vec<Claim> = (0..asked.count).map(claim).collect();
+                let claims: Vec<Claim> = asked.locks.iter().copied().map(claim).collect();
                 if asked.task == Task::Renew {
                     of_renewal(&claims, states, asked.sent)
                 } else {
@@ -295,25 +318,34 @@ impl World {
             ))],
         };
         for report in self.renewals.end(found, false) {
+            if let Report::Released(name) = &report {
+                self.held.retain(|lock| claim(*lock).lock().name() != name);
+            }
             let lease = &mut self.lease;
             match report.lease_event() {
                 LeaseEvent::Renewed(sent) => lease.renewed(sent),
                 LeaseEvent::RenewedInPart => lease.renewed_in_part(self.now),
                 LeaseEvent::Confirmed(sent, left) => lease.confirmed(sent, left),
                 LeaseEvent::RenewalFailed => lease.renewal_failed(self.now),
+                LeaseEvent::Released => {}
                 // The command is stopped, whatever comes after that.
-                LeaseEvent::Lost | LeaseEvent::Released | LeaseEvent::Cancelled => {
-                    self.is_over = true;
-                    return;
-                }
+                LeaseEvent::Lost | LeaseEvent::Cancelled => self.is_over = true,
             }
         }
     }
 
-    /// Whether the server has each lock for us for as long as we count on all; but for those that were taken away.
+    /// Whether the server has each lock for us for as long as we count on all; but for those that the work has released
+    /// or another client has taken away.
     fn is_covered(&self) -> bool {
-        let mut untils = self.locks.iter().flatten();
-        untils.all(|until| *until >= self.lease.deadline())
+        self.locks.iter().all(|hold| match hold {
+            Hold::Until(until) => *until >= self.lease.deadline(),
+            Hold::Released | Hold::TakenAway => true,
+        })
+    }
+
+    /// Whether another renewal will come.
+    fn goes_on(&self) -> bool {
+        self.asked.is_some() || self.lease.renew_at().is_some()
     }
 }
 
@@ -321,14 +353,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_lease_of_several_locks_outlasts_one_of_them(steps in steps()) {
+    fn no_lease_of_several_locks_outlasts_one_of_them_and_they_are_renewed_to_the_end(steps in steps()) {
         let mut world = World::new();
         for step in &steps {
             world.perform(step);
-            if world.is_over {
+            if world.is_over || world.held.is_empty() {
                 break;
             }
             prop_assert!(world.is_covered(), "{step:?} at {:?}: {:?}, {:?}", world.now, world.locks, world.lease);
+            prop_assert!(world.goes_on(), "{step:?} at {:?}: {:?}, {:?}", world.now, world.locks, world.lease);
         }
     }
 }

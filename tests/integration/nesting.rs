@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, await_mark, directly, host, moment, outcome,
+    Gate, Gated, Redis, Running, assert_nothing_left, await_mark, directly, host, moment, outcome,
     queued, wait_until,
 };
 
@@ -481,6 +481,34 @@ fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_mea
     first.assert_exited(79);
     let alive = moment(first.stdout.lines().last().unwrap());
     assert!(alive < moment(&second.stdout), "{proxy:?}");
+}
+
+#[test]
+fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The answer to the request for b comes when a renewal of a alone is under way, which comes to the server when the
+    // job has released a.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("acquire", 1) => Action::StallReply(Duration::from_millis(300)),
+            ("renew", 0) => Action::Stall(Duration::from_millis(1200)),
+            _ => Action::Pass,
+        }
+    });
+    let url = proxy.url();
+    let mut gate = Gate::new(&redis);
+    let script = r#"redlock release -q a; echo released; read go <"$HOME/gate""#;
+    let words = ["-u", &url, "run", "--ttl", "10s", "a", "b", "-c", script];
+    let mut run = Running::start(&mut redis.redlock(&words));
+    run.expect_line("released");
+    let mut before = i64::MAX;
+    wait_until("b is renewed", || {
+        let left: i64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
+        left > std::mem::replace(&mut before, left)
+    });
+    gate.open();
+    run.finish().assert_exited(0).assert_silent();
 }
 
 #[test]
