@@ -141,7 +141,7 @@ if not value and frozen > 0 then
 end
 
 local score, own_id, cancelled = false, false, false
--- The server knows the number by the token, also for a minute after that has left the queue.
+-- The server knows the number by the token, also for a while after that has left the queue.
 if place ~= '' then score = redis.call('ZSCORE', queue, token) end
 if score then
   ticket = int_text(ticket_of(tonumber(score)))
@@ -156,7 +156,7 @@ else
     local left, newest = unpack(redis.call('HMGET', state, 'left:' .. own_id, 'superseded'))
     local left_at, its = string.match(left or '', '^(%d+) (%d+)$')
     -- One that was asked to give up, or has asked others to, must not pass for a newer one, however late it comes.
-    if left_at and (now_ms - tonumber(left_at) <= 60000 or tonumber(its) <= tonumber(newest or 0)) then ticket = its end
+    if left_at and (now_ms - tonumber(left_at) <= QUEUE_TTL or tonumber(its) <= tonumber(newest or 0)) then ticket = its end
     -- Its grant has run out, and another client has got the lock since.
     local _, _, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
     if granted and granted ~= '' then ticket = granted end
@@ -261,16 +261,20 @@ if not score then
   -- A waiter that no message can reach has to poll.
   if not polls then polls = (tonumber(redis.pcall(PUBLISH[listens], channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
 end
--- Waiters that died behind a live one don't come to the head of the queue: the next one alive removes those just
--- ahead of it.
-local ahead = redis.call('ZRANK', queue, token)
-for _ = 1, math.min(ahead, REMOVED) do
-  local neighbour, its_score = unpack(redis.call('ZRANGE', queue, ahead - 1, ahead - 1, 'WITHSCORES'))
+-- Dead waiters that don't come to the head of the queue are removed by the next one alive on either side.
+local function remove_dead(rank)
+  local neighbour, its_score = unpack(redis.call('ZRANGE', queue, rank, rank, 'WITHSCORES'))
+  if not neighbour then return false end
   local until_ms, _, knows = string.match(redis.call('HGET', waiters, neighbour) or '', WAITER)
-  if not until_ms or tonumber(until_ms) > now_ms then break end
+  if until_ms and tonumber(until_ms) > now_ms then return false end
   dequeue(neighbour, its_score, knows)
-  ahead = ahead - 1
+  return true
 end
+local ahead, removed = redis.call('ZRANK', queue, token), 0
+while removed < REMOVED and ahead > 0 and remove_dead(ahead - 1) do
+  ahead, removed = ahead - 1, removed + 1
+end
+while removed < REMOVED and remove_dead(ahead + 1) do removed = removed + 1 end
 -- An entry lives for three heartbeats.
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
 local life = table.concat({int_text(now_ms + 3 * beat), int_text(now_ms), ARGV[9] == '' and '0' or '1'}, ':')

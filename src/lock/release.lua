@@ -153,11 +153,12 @@ else
       return {1}
     end
     -- How its hold ended, if that is one of the last 1,000.
+    local own_id = id(token)
     local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
-    if last ~= id(token) then ended = nil end
+    if last ~= own_id then ended = nil end
     for _, record in ipairs(not entry and redis.pcall('LRANGE', history, 0, 999) or {}) do
       local whose, how = string.match(record, '^(%x+) %d+ (%S+) ')
-      if whose == id(token) then
+      if whose == own_id then
         ended = how
         break
       end

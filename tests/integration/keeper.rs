@@ -252,13 +252,13 @@ fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
 #[test]
 fn a_script_is_dead_before_a_lease_ends_that_cannot_be_renewed() {
     let redis = Redis::start();
-    let rest = "trap '' TERM; echo deaf; while :; do date +%s%N >\"$HOME/next\" && mv \"$HOME/next\" \"$HOME/life\"; done";
-    let mut script = holder(&redis, "--ttl 1s -k 200ms", rest);
+    let rest = format!("trap '' TERM; echo deaf; {SIGNS_OF_LIFE}");
+    let mut script = holder(&redis, "--ttl 1s -k 200ms", &rest);
     script.expect_line("deaf");
     redis.stall();
     let latest_expiry = now() + Duration::from_secs(1);
     script.finish();
-    let last = moment(&std::fs::read_to_string(redis.dir.path().join("life")).unwrap());
+    let last = last_sign_of_life(&redis);
     assert!(
         last < latest_expiry,
         "alive at {last:?}, expiry at {latest_expiry:?}"
@@ -350,7 +350,16 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
     assert_nothing_left(&redis);
 }
 
-/// A script's run of a sleep that only it knows, on a line of its own; it is deaf to TERM.
+/// A loop that writes the time into a file for as long as its shell lives.
+const SIGNS_OF_LIFE: &str =
+    r#"while :; do date +%s%N >"$HOME/next" && mv "$HOME/next" "$HOME/life"; done"#;
+
+/// When that was written last.
+fn last_sign_of_life(redis: &Redis) -> Duration {
+    moment(&fs::read_to_string(redis.dir.path().join("life")).unwrap())
+}
+
+/// A child of a script, deaf to TERM, that says its pid on a line of its own.
 const DEAF_CHILD: &str = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.02; done' & wait";
 
 #[test]
@@ -666,13 +675,18 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
 #[test]
 fn when_the_lease_ends_unrenewed_the_child_of_a_script_is_dead_as_well() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 1s -k 200ms", DEAF_CHILD);
+    let child = format!("sh -c 'trap \"\" TERM; echo $$; {SIGNS_OF_LIFE}' & wait");
+    let mut script = holder(&redis, "--ttl 1s -k 200ms", &child);
     let child: i32 = script.line().parse().unwrap();
     let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     redis.stall();
-    let lease_ends = Instant::now() + Duration::from_millis(pttl);
+    let lease_ends = now() + Duration::from_millis(pttl);
     wait_until("both are dead", || script.has_ended() && !is_alive(child));
-    assert!(Instant::now() < lease_ends + Duration::from_millis(50));
+    let last = last_sign_of_life(&redis);
+    assert!(
+        last < lease_ends,
+        "alive at {last:?}, lease's end at {lease_ends:?}"
+    );
     redis.resume();
 }
 

@@ -630,7 +630,8 @@ fn a_large_tree_is_dead_when_the_lease_ends() {
         )
     };
     wait_until("all are dead", || lock().is_ok());
-    assert!(Instant::now() < latest_expiry + Duration::from_millis(50));
+    // On a busy machine we see it later than it was.
+    assert!(Instant::now() < latest_expiry + Duration::from_millis(250));
     redis.resume();
     run.finish();
 }

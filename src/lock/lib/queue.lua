@@ -4,11 +4,11 @@
 
 local GRANT_TTL = 2000 -- how long a waiter has to confirm its grant, ms
 local DELIVERED_TTL = 5000 -- the same for one that got the message: its confirmation may be delayed
-local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, ms: three of the longest
+local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, and a ticket its waiter, ms: three of the longest
 local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
-local DEAD = 10000 -- how many dead waiters one call clears away, in some 50 ms
-local REMOVED = 100 -- how many of them one request of a waiter removes from just ahead of it
+local DEAD = 10000 -- how many dead waiters one call clears away, in 0.1 s (0.4 s if none knows its ticket)
+local REMOVED = 100 -- how many of them one request of a waiter removes from beside it
 local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waiter before them
 
 -- The ticket of a waiter, from its score in the queue, without the priority.

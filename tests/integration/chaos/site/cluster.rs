@@ -351,12 +351,13 @@ impl Sharded {
     }
 
     /// Gives the slot to a primary where it is nobody's: a node that had just got it was replaced by a replica that
-    /// didn't know of it. A person would do that with `redis-cli --cluster fix`.
+    /// didn't know of it, and may still count itself as its owner. A person would do that with `redis-cli --cluster fix`.
     fn adopt_slot(&mut self) {
         let slot = self.slot.parse().unwrap();
         let is_owned = |number: usize| {
             let view = self.view(number)?;
-            Some(view.owner(slot).as_ref() == Some(&self.ids[number]))
+            let is_own = view.owner(slot).as_ref() == Some(&self.ids[number]);
+            Some(is_own && view.primary_of_own().is_none())
         };
         let all: Option<Vec<bool>> = (0..NODES).map(is_owned).collect();
         let is_missing = all.is_some_and(|all| !all.contains(&true));
