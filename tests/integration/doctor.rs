@@ -252,17 +252,22 @@ fn what_a_server_is_set_to_is_found_with_the_line_that_mends_it() {
     assert_eq!(all_keys(&redis), "");
 }
 
+/// Waits until a replica has what the primary has, and has said so: a new one does that each second only.
+#[track_caller]
+fn await_sync(primary: &Redis, replica: &Redis) {
+    wait_until("it is in sync", || {
+        let info = primary.cli(&["INFO", "replication"]);
+        let confirms = info.contains("state=online") && !info.contains(",offset=0,");
+        confirms && replica.cli(&["GET", "x"]).is_empty()
+    });
+}
+
 #[test]
 fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     let primary = good();
     let port = primary.port.to_string();
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
-    wait_until("it is in sync", || {
-        let info = primary.cli(&["INFO", "replication"]);
-        // It has also said what it has, which it does each second.
-        let confirms = info.contains("state=online") && !info.contains(",offset=0,");
-        confirms && replica.cli(&["GET", "x"]).is_empty()
-    });
+    await_sync(&primary, &replica);
     let found = examine(&replica, &[]);
     let url = format!("--url redis://127.0.0.1:{port}");
     found.assert("role", "fail", "a read-only replica of 127.0.0.1", &url);
@@ -756,7 +761,7 @@ fn on_a_terminal_each_check_is_a_line_and_the_fix_stands_below_it() {
         lines[at("→ redis-cli")].starts_with(&" ".repeat(21)),
         "{lines:#?}"
     );
-    assert!(at("The connection") < at("The server") && at("The server") < at("This host"));
+    assert!(at("The network") < at("The server") && at("The server") < at("This host"));
     assert!(
         lines
             .iter()
@@ -836,10 +841,7 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
     let (primary, other) = (good(), good());
     let port = primary.port.to_string();
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
-    wait_until("it is in sync", || {
-        let info = primary.cli(&["INFO", "replication"]);
-        info.contains("state=online") && replica.cli(&["GET", "x"]).is_empty()
-    });
+    await_sync(&primary, &replica);
     let first = Sentinel::of(&primary, 1, 5000);
     let examine = |hosts: &[u16], name: &str, options: &[&str]| {
         let hosts: Vec<String> = hosts

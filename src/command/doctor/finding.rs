@@ -22,19 +22,19 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
-    Connection,
+    Network,
     Server,
     Locks,
     Host,
 }
 
 impl Group {
-    pub const ALL: [Self; 4] = [Self::Connection, Self::Server, Self::Locks, Self::Host];
+    pub const ALL: [Self; 4] = [Self::Network, Self::Server, Self::Locks, Self::Host];
 
     /// Its heading.
     pub fn heading(self) -> &'static str {
         match self {
-            Self::Connection => "The connection",
+            Self::Network => "The network",
             Self::Server => "The server",
             Self::Locks => "Locks on it",
             Self::Host => "This host",

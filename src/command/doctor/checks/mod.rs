@@ -1,17 +1,17 @@
 //! What is made of the evidence: each check is a function from what was found to a finding. Pure.
 
-mod connection;
 mod host;
 mod locks;
+mod network;
 mod server;
 
 use std::time::Duration;
 
-use self::connection::{
-    client_certificate, clocks, connection, failover, latency, sentinels, timeouts, tls,
-};
 use self::host::this_host;
 use self::locks::{commands, messages, name, permissions, scripts, tracking};
+use self::network::{
+    client_certificate, clocks, connection, failover, latency, sentinels, timeouts, tls,
+};
 use self::server::{
     clients, cluster, eviction, persistence, replicas, role, server, sync, uptime, writes,
 };

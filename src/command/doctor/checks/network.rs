@@ -1,4 +1,4 @@
-//! The connection to Redis: TLS, sentinels, latency, time-outs and clocks. Pure.
+//! The network: the connection, TLS, sentinels, latency, time-outs and clocks. Pure.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::lock::doctor::{
 use crate::lock::{Error, ErrorKind};
 use crate::report::format_duration;
 
-const CONNECTION: Check = Check("connection", Group::Connection);
-const TLS: Check = Check("tls", Group::Connection);
+const CONNECTION: Check = Check("connection", Group::Network);
+const TLS: Check = Check("tls", Group::Network);
 
 /// Whether it was TLS that failed.
 fn is_about_tls(evidence: &Evidence, error: &Error) -> bool {
@@ -84,7 +84,7 @@ pub(super) fn tls(evidence: &Evidence, measure: Measure) -> Finding {
 
 pub(super) fn client_certificate(evidence: &Evidence, measure: Measure) -> Option<Finding> {
     let validity = evidence.own_certificate?;
-    let check = Check("client-certificate", Group::Connection);
+    let check = Check("client-certificate", Group::Network);
     let (what, fix) = ("the one we show (--tls-cert)", "renew it".into());
     Some(certificate(check, what, fix, validity, measure))
 }
@@ -116,7 +116,7 @@ fn certificate(
     finding.with("expires_in_s", left)
 }
 
-const LATENCY: Check = Check("latency", Group::Connection);
+const LATENCY: Check = Check("latency", Group::Network);
 
 /// Renewals should take less than this part of the time between them.
 const SLOW: u32 = 10;
@@ -159,7 +159,7 @@ pub(super) fn latency(evidence: &Evidence, measure: Measure) -> Finding {
 }
 
 pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
-    let check = Check("timeouts", Group::Connection);
+    let check = Check("timeouts", Group::Network);
     let (ours, renewal) = (evidence.timeout, measure.renewal());
     let message = format!("--connect-timeout {}", format_duration(ours));
     if ours > renewal {
@@ -208,7 +208,7 @@ const LEAST_APART: Duration = Duration::from_millis(1);
 const OWN_APART: Duration = Duration::from_secs(10);
 
 pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
-    let check = Check("clocks", Group::Connection);
+    let check = Check("clocks", Group::Network);
     let trips = match &evidence.round_trips {
         Ok(trips) => trips,
         Err(why) => return check.unknown(why),
@@ -301,7 +301,7 @@ fn answers(found: &SentinelEvidence) -> impl Iterator<Item = (&String, &Sentinel
 }
 
 pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Finding {
-    let check = Check("sentinels", Group::Connection);
+    let check = Check("sentinels", Group::Network);
     let (asked, name) = (found.answers.len(), &found.primary);
     let answered = answers(found).count();
     let silent: Vec<(&str, String)> = found
@@ -432,7 +432,7 @@ fn sentinel_cli(place: &str) -> String {
 const ELECTION: Duration = Duration::from_secs(2);
 
 pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
-    let check = Check("failover", Group::Connection);
+    let check = Check("failover", Group::Network);
     let slowest = answers(found).max_by_key(|(_, it)| it.down_after);
     let Some((place, slowest)) = slowest else {
         return check.unknown(&Unknown::NotAsked);
