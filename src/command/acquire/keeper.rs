@@ -355,7 +355,7 @@ struct Keeper<'a> {
 }
 
 /// How long to wait for what was killed because we can't go on.
-const ABANDON_WITHIN: Duration = Duration::from_secs(1);
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
     /// Renews until the target has ended, or the lock isn't ours any more; how that ended.
@@ -423,7 +423,7 @@ impl Keeper<'_> {
             self.holds.leave_to_expire();
             return HoldOutcome::Lost;
         }
-        let until = now() + ABANDON_WITHIN;
+        let until = now() + GIVE_UP_WITHIN;
         while now() < until {
             if self.target.kill(&self.id) && self.target.has_wholly_ended() {
                 return HoldOutcome::Lost;
