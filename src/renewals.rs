@@ -25,8 +25,8 @@ pub enum Task {
 pub enum Report {
     /// The leases of all that are still ours are extended; the request was sent at this moment.
     Renewed(Moment),
-    /// A renewal has ended, and lengthens the lease of all no further: it wasn't for what is held since then, or
-    /// nothing is ours any more of what it was for.
+    /// A renewal has ended, and lengthens the lease of all no further: it wasn't for what is held since then, or all
+    /// that it was for has been released.
     RenewedInPart,
     /// By a check at this moment, all that are still ours are so for this much longer.
     Confirmed(Moment, Duration),
@@ -68,7 +68,8 @@ impl Report {
 /// back; that the work has extended the lease beyond that is what a check finds.
 pub fn of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
     let renewed = shortest(&states).map(|_| Report::Renewed(sent));
-    let ended = renewed.is_none().then_some(Report::RenewedInPart);
+    let all_released = states.iter().all(|state| matches!(state, LeaseState::Released));
+    let ended = all_released.then_some(Report::RenewedInPart);
     let found = in_order(renewed, of_each(claims, states));
     found.chain(ended).collect()
 }

@@ -821,9 +821,9 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
 fn the_lines_that_make_a_script_lock_itself_do() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let lines: Vec<&str> = readme.lines().collect();
-    let is_last = |line: &&str| line.contains("exec redlock run -n backup");
-    let last = lines.iter().position(is_last).expect("the recipe");
-    let recipe = lines[last - 1..=last].join("\n");
+    let is_first = |line: &&str| line.contains("exec redlock run -n backup");
+    let first = lines.iter().position(is_first).expect("the recipe");
+    let recipe = lines[first..=first + 1].join("\n");
     let manual = fs::read_to_string(root().join("man/parts/redlock-run.roff")).unwrap();
     assert!(manual.replace("\\-", "-").contains(&recipe), "{recipe}");
     let redis = Redis::start();

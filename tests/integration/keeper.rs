@@ -267,6 +267,19 @@ fn a_script_is_dead_before_a_lease_ends_that_cannot_be_renewed() {
 }
 
 #[test]
+fn a_script_is_killed_also_where_a_renewal_finds_its_lock_lost() {
+    let mut redis = Redis::start();
+    let rest = "trap '' TERM; echo deaf; while :; do sleep 0.05; done";
+    let mut script = holder(&redis, "--ttl 6s -k 300ms", rest);
+    script.expect_line("deaf");
+    // The server comes back empty: it pushes nothing to the connection that there was.
+    redis.kill();
+    redis.start_again();
+    script.finish();
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn release_in_the_script_ends_the_keeper_and_nothing_else() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);

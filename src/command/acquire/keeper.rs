@@ -404,9 +404,8 @@ impl Keeper<'_> {
             }
             for report in self.holds.reports() {
                 let event = self.event_of(report);
-                if self.holds.all.is_empty()
-                    && !matches!(event, session::Event::Lease(LeaseEvent::Lost))
-                {
+                // A keeper has one lock.
+                if let session::Event::Lease(LeaseEvent::Released) = event {
                     return Ok(HoldOutcome::Released);
                 }
                 if let Some(end) = self.apply(event) {
