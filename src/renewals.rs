@@ -68,7 +68,9 @@ impl Report {
 /// back; that the work has extended the lease beyond that is what a check finds.
 pub fn of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
     let renewed = shortest(&states).map(|_| Report::Renewed(sent));
-    let all_released = states.iter().all(|state| matches!(state, LeaseState::Released));
+    let all_released = states
+        .iter()
+        .all(|state| matches!(state, LeaseState::Released));
     let ended = all_released.then_some(Report::RenewedInPart);
     let found = in_order(renewed, of_each(claims, states));
     found.chain(ended).collect()
