@@ -306,6 +306,8 @@ impl Promises {
         }
         if let Act::SetClock(_) = step.act {
             self.disturbed = step.number;
+            // What expires meanwhile is forgotten as well.
+            self.forgotten = step.now;
             // The fence is in the state and in the clock; without both nothing is left of it.
             if !step.before.state.contains_key("fence") {
                 self.fence = 0;
@@ -519,8 +521,10 @@ impl Promises {
                 {
                     let older = self.pasts[n].queued < self.pasts[client].queued;
                     let is_new = self.pasts[client].queued.is_none();
+                    // With the state it is forgotten that a newer one had superseded it.
+                    let is_anywhere = self.pasts[client].may_be_anywhere();
                     promise!(
-                        older || is_new || !is_perfect,
+                        older || is_new || is_anywhere || !is_perfect,
                         "only older ones give up for it",
                         "{token} came after {}",
                         all[client].token()
@@ -540,16 +544,14 @@ impl Promises {
             let n = self.tokens.get(token)?;
             Some((*n, scripts::ticket(score, all[*n].plan.wish.priority)))
         };
-        let tickets: Vec<(usize, i64)> = after
-            .queue
-            .iter()
-            .filter_map(|(token, score)| ticket(token, *score))
-            .collect();
+        let tickets = after.queue.iter();
+        let tickets = tickets.filter_map(|(token, score)| ticket(token, *score));
+        let tickets: Vec<(usize, i64)> = tickets.collect();
         for &(n, ticket) in &tickets {
             let past = &mut self.pasts[n];
             let token = all[n].token();
             let is_new = !before.waits(token);
-            match past.ticket {
+            let is_another = match past.ticket {
                 None => {
                     let last = tickets
                         .iter()
@@ -562,11 +564,7 @@ impl Promises {
                         "no ticket is below those in the queue",
                         "{token} got {ticket}, and others have {tickets:?}"
                     );
-                    past.ticket = Some(ticket);
-                    past.queued = Some(step);
-                    if all[n].plan.wish.supersede > 0 {
-                        self.superseded = step;
-                    }
+                    true
                 }
                 Some(mine) if is_new && mine != ticket => {
                     let waited_on = !past.ever_held && !past.cancelled;
@@ -581,10 +579,16 @@ impl Promises {
                         "a waiter that comes back has its old place",
                         "{token} had ticket {mine} and has {ticket}"
                     );
-                    past.ticket = Some(ticket);
-                    past.queued = Some(step);
+                    true
                 }
-                Some(_) => {}
+                Some(_) => false,
+            };
+            if is_another {
+                past.ticket = Some(ticket);
+                past.queued = Some(step);
+                if all[n].plan.wish.supersede > 0 {
+                    self.superseded = step;
+                }
             }
             if let Act::Acquire { client, .. } = act
                 && client == n
