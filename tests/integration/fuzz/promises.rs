@@ -878,7 +878,9 @@ impl Promises {
         let notice = format!("cancelled:{}", scripts::id(step.all[n].token()));
         let asks = |&o: &usize| {
             let past = &self.pasts[o];
-            o != n && step.all[o].plan.wish.supersede == 2 && past.queued.is_some()
+            // It may have got the lock by the request that makes the others end.
+            let has_come = past.queued.is_some() || past.ever_held;
+            o != n && step.all[o].plan.wish.supersede == 2 && has_come
         };
         step.before.state.contains_key(&notice) && self.tokens.values().any(asks)
     }
