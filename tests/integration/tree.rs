@@ -108,7 +108,7 @@ fn both(running: &mut Running) -> (i32, i32) {
     (command.unwrap(), ready.unwrap())
 }
 
-/// Waits until the lock "a" was renewed for several times its TTL of a second.
+/// Waits until the lock "a" was renewed for longer than its TTL of a second or two.
 #[track_caller]
 fn await_renewals(redis: &Redis) {
     let renewals = redis.calls("pexpire");
@@ -536,7 +536,7 @@ fn with_wait_tree_the_lock_is_held_until_the_last_descendant_has_ended() {
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
         let command = format!("{how}\necho command $$; exit 3");
-        let arguments = ["run", "--ttl", "1s", "--wait-tree", "a", "-c", &command];
+        let arguments = ["run", "--ttl", "2s", "--wait-tree", "a", "-c", &command];
         let mut run = Running::start(&mut run(&redis, &arguments));
         let command = pid_after("command", &mut run);
         let descendant = at_the_gate(&redis);
@@ -738,7 +738,7 @@ fn with_wait_tree_a_script_holds_its_lock_until_all_that_it_started_has_ended() 
         nix::unistd::mkfifo(&before, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut both = fs::OpenOptions::new();
         let before = both.read(true).write(true).open(before).unwrap();
-        let mut script = keeping(&redis, "--ttl 1s --wait-tree", first, &how);
+        let mut script = keeping(&redis, "--ttl 2s --wait-tree", first, &how);
         let descendant = at_the_gate(&redis);
         wait_until("the script has ended", || script.has_ended());
         await_renewals(&redis);
