@@ -5,12 +5,13 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
 use crate::sys::{self, SpawnError, SpawnSpec};
-use crate::tree::{Process, Stat, Tree};
+use crate::tree::{self, Evidence, Left, Process, Stat, Tree};
 
 /// A child that was spawned, and may have been reaped.
 pub struct Child {
@@ -21,6 +22,8 @@ pub struct Child {
     /// From then on its number, and that of its group, may be another process's.
     reaped: bool,
     tree: Tree,
+    /// All that was found when it was last looked for.
+    found: Vec<Process>,
 }
 
 /// A command that is ready to be started, without delay when its time comes.
@@ -59,6 +62,8 @@ pub struct Conditions {
     pub sigchld_ignored: bool,
     /// It must not start later than this.
     pub not_after: Option<Moment>,
+    /// Texts in its environment by which all that it starts is known.
+    pub marks: Vec<Vec<u8>>,
 }
 
 /// What reaping found.
@@ -68,7 +73,7 @@ pub enum Reaped {
     Child(ExitStatus),
     /// An orphan that we adopted, or a child that was there before.
     Other,
-    /// It has ended before, and nothing of its tree is left.
+    /// It has ended before, and the kernel says that nothing of its tree is left.
     Tree,
 }
 
@@ -88,7 +93,7 @@ impl Child {
             let value = variable(OsStr::new(name), value).map_err(SpawnError::CannotExecute)?;
             environment.push(value);
         }
-        let tree = Tree::ours();
+        let mut tree = Tree::ours();
         // Without that, what it starts could escape: better not to start it.
         sys::adopt_orphans().map_err(SpawnError::NoProcess)?;
         let pid = sys::spawn(&SpawnSpec {
@@ -99,11 +104,18 @@ impl Child {
             sigchld_ignored: conditions.sigchld_ignored,
             not_after: conditions.not_after.map(Moment::since_boot),
         })?;
+        let pid = Pid::from_raw(pid);
+        tree.know(Evidence {
+            command: Some(pid),
+            own_group: conditions.own_group,
+            marks: conditions.marks.clone(),
+        });
         Ok(Self {
-            pid: Pid::from_raw(pid),
+            pid,
             own_group: conditions.own_group,
             reaped: false,
             tree,
+            found: Vec::new(),
         })
     }
 
@@ -141,16 +153,25 @@ impl Child {
         self.tree.is_stopped()
     }
 
-    /// The child and all its tree, with what identifies them later; those that are found until then.
-    pub fn processes(&self, until: Option<Moment>) -> Vec<Process> {
-        self.tree.processes(until)
+    /// Looks for the child and all its tree until then, and remembers what is found; how long that took.
+    pub fn look(&mut self, until: Option<Moment>) -> Duration {
+        let began = now();
+        self.found = self.tree.note(until);
+        now().since(began)
+    }
+
+    /// What was found when it was last looked for, with what identifies it later.
+    pub fn found(&self) -> &[Process] {
+        &self.found
     }
 
     /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed. What is
     /// stopped takes its SIGTERM only when it goes on, so that is continued.
-    pub fn terminate(&self, kill_at: Option<Moment>) -> Refused {
+    /// Also says how long it took to find them.
+    pub fn terminate(&mut self, kill_at: Option<Moment>) -> (Refused, Duration) {
         // Found before the first of them ends: its children have no parent for a moment.
-        let before = self.tree.processes(kill_at);
+        let walk = self.look(kill_at);
+        let before = &self.found;
         let has_group = self.own_group && !self.reaped;
         if has_group {
             // A process that is forked meanwhile gets what its group gets.
@@ -196,7 +217,7 @@ impl Child {
         }
         not_permitted.sort();
         not_permitted.dedup();
-        not_permitted
+        (not_permitted, walk)
     }
 
     /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
@@ -221,23 +242,29 @@ impl Child {
             // The kernel lets nothing of a group escape.
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGKILL);
         }
+        // To look for all of a large tree takes longer than to kill what was found before.
+        for process in self.found.iter().filter(|process| process.is_alive()) {
+            let _ = sys::kill(process.pid, sys::SIGKILL);
+        }
+        // What is stopped forks no more, and what it has forked keeps its parent until it is found.
+        let mut stopped = HashSet::new();
+        loop {
+            let before = stopped.len();
+            self.tree.visit(None, |pid| {
+                if stopped.insert(pid) {
+                    let _ = sys::kill(pid.as_raw(), sys::SIGSTOP);
+                }
+            });
+            if stopped.len() == before {
+                break;
+            }
+        }
         self.signal_tree(None, |_| sys::SIGKILL)
     }
 
-    /// What is left of the tree and has not ended, but for the child.
-    pub fn descendants(&self) -> Vec<Pid> {
-        let mut left = self.tree.processes(None);
-        left.retain(|process| {
-            (self.reaped || process.pid != self.pid.as_raw()) && process.is_alive()
-        });
-        left.iter()
-            .map(|process| Pid::from_raw(process.pid))
-            .collect()
-    }
-
-    /// Whether something may be left of the tree that can't be seen.
-    pub fn has_hidden_descendants(&self) -> bool {
-        self.tree.is_hidden()
+    /// What is left of the child and its tree, or may be, and has not ended.
+    pub fn left(&self) -> Vec<Left> {
+        self.tree.left()
     }
 
     /// Sends the child and each of its tree that is found until then the signal that it is to get; 0 only asks
@@ -262,11 +289,15 @@ impl Child {
     /// Reaps what has ended, up to the next that matters; `None` when nothing has for now.
     pub fn reap(&mut self) -> io::Result<Option<Reaped>> {
         match sys::reap() {
-            Ok(Some((pid, status))) if pid == self.pid.as_raw() => {
+            Ok(Some((pid, status))) => {
+                let pid = Pid::from_raw(pid);
+                self.tree.forget(pid);
+                if pid != self.pid {
+                    return Ok(Some(Reaped::Other));
+                }
                 self.reaped = true;
                 Ok(Some(Reaped::Child(status)))
             }
-            Ok(Some(_)) => Ok(Some(Reaped::Other)),
             Ok(None) if self.reaped && self.tree.has_only_earlier_children() => {
                 Ok(Some(Reaped::Tree))
             }
@@ -279,11 +310,11 @@ impl Child {
     }
 }
 
-/// The process, if the signal was refused because we may not send it, and it hasn't ended.
+/// The process, if the signal was refused because we may not send it, and it isn't known to have ended.
 fn refused(pid: Pid, sent: &io::Result<()>) -> Option<Pid> {
     let error = sent.as_ref().err()?;
     let may_not = error.raw_os_error() == Some(libc::EPERM);
-    (may_not && Process::read(pid)?.is_alive()).then_some(pid)
+    (may_not && tree::is_alive(pid)).then_some(pid)
 }
 
 /// The paths at which a program may be found, as execvp(3) looks for it.

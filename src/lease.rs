@@ -124,6 +124,11 @@ impl Lease {
         self.valid_from + self.usable(self.length)
     }
 
+    /// How long it is now, by the server.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
     /// When to ask COMMAND to stop, so that its grace ends at the deadline.
     pub fn stop_at(&self) -> Moment {
         self.deadline().before(self.grace())

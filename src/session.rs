@@ -43,6 +43,8 @@ pub enum Event {
     Stopped,
     /// COMMAND, or a part of its tree, may not be signalled by us.
     Refused,
+    /// To find all of COMMAND's tree has taken this long.
+    Walked(Duration),
     /// COMMAND ended.
     Ended(ExitStatus),
     /// COMMAND has ended, and nothing of its tree is left.
@@ -68,6 +70,8 @@ pub enum Action {
     Kill(StopReason),
     /// Kill what has escaped, or was forked meanwhile.
     KillRest,
+    /// Report what can't be killed, for which the lock is kept.
+    NameSurvivors,
     /// The run is over.
     Finish(Exit),
 }
@@ -116,11 +120,22 @@ enum Phase {
         reason: StopReason,
         again: Moment,
         until: Moment,
+        /// A person wants redlock to end, whatever is left.
+        leaves: bool,
+    },
+    /// Something can't be killed: it is tried again, and the lease is kept for it.
+    Stuck {
+        reason: StopReason,
+        again: Moment,
     },
 }
 
-/// How long to wait for the tree after SIGKILL.
+/// How long the tree may take to end after SIGKILL; what takes longer can't be killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// To kill all processes of a large tree, which then compete for the processors in order to end, takes this many times
+/// as long as to find them (5,000 processes on two cores, idle and busy).
+const WALKS_TO_KILL: u32 = 4;
 
 /// The pause between two looks for what has escaped SIGKILL: long against a fork, short for people.
 const KILL_PAUSE: Duration = Duration::from_millis(10);
@@ -142,6 +157,8 @@ pub struct Session {
     received: Vec<(i32, Moment)>,
     /// There is something that may not be signalled.
     refused: bool,
+    /// How long it took last to find all of COMMAND's tree.
+    walk: Duration,
     ended: Option<ExitStatus>,
 }
 
@@ -155,6 +172,7 @@ impl Session {
             asked: None,
             received: Vec::new(),
             refused: false,
+            walk: Duration::ZERO,
             ended: None,
         }
     }
@@ -177,22 +195,24 @@ impl Session {
                 self.policy.timeout_at,
             ],
             (Protection::Held(lease), Phase::Terminating { .. }) => {
-                [Some(lease.deadline()), lease.renew_at(), None]
+                [Some(self.kill_by(&lease)), lease.renew_at(), None]
             }
-            (Protection::Held(lease), Phase::Killed { .. }) => [lease.renew_at(), None, None],
+            (Protection::Held(lease), Phase::Killed { .. } | Phase::Stuck { .. }) => {
+                [lease.renew_at(), None, None]
+            }
             (
                 Protection::Lost | Protection::NotNeeded,
                 Phase::Running | Phase::Interrupted { .. },
             ) => [self.policy.timeout_at, None, None],
             (
                 Protection::Lost | Protection::NotNeeded,
-                Phase::Terminating { .. } | Phase::Killed { .. },
+                Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. },
             ) => [None; 3],
         };
         let phase = match self.phase {
             Phase::Running | Phase::Interrupted { .. } => None,
             Phase::Terminating { kill_at, .. } => Some(kill_at),
-            Phase::Killed { again, .. } => Some(again),
+            Phase::Killed { again, .. } | Phase::Stuck { again, .. } => Some(again),
         };
         protection.into_iter().flatten().chain(phase).min()
     }
@@ -209,10 +229,10 @@ impl Session {
                 by_lease.into_iter().chain(self.policy.timeout_at).min()
             }
             Phase::Terminating { kill_at, .. } => {
-                let by_lease = lease.map(|lease| lease.deadline());
+                let by_lease = lease.map(|lease| self.kill_by(&lease));
                 by_lease.into_iter().chain([kill_at]).min()
             }
-            Phase::Killed { .. } => None,
+            Phase::Killed { .. } | Phase::Stuck { .. } => None,
         }
     }
 
@@ -237,6 +257,7 @@ impl Session {
             Event::Tick | Event::Lease(_) => {}
             Event::Stopped => actions.push(Action::Suspend),
             Event::Refused => self.refused = true,
+            Event::Walked(walk) => self.walk = walk,
             Event::Ended(status) => self.on_end(status, now, &mut actions),
             Event::TreeEnded => actions.push(Action::Finish(self.exit())),
         }
@@ -271,13 +292,13 @@ impl Session {
 
     fn check_deadlines(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if let Protection::Held(lease) = self.protection {
-            if now >= lease.deadline() && !self.policy.only_warn {
+            if now >= self.kill_by(&lease) && !self.policy.only_warn {
                 self.kill(StopReason::Lost, now, actions);
             } else if now >= self.renewal_deadline(&lease) {
                 if self.policy.only_warn {
                     self.on_lost(now, actions);
                 } else {
-                    self.terminate(StopReason::Lost, lease.deadline(), actions);
+                    self.terminate(StopReason::Lost, self.kill_by(&lease), actions);
                 }
             }
         }
@@ -301,24 +322,61 @@ impl Session {
                 reason,
                 again,
                 until,
+                leaves,
             } => {
-                // COMMAND itself is waited for, as long as it has got its SIGKILL.
-                if now >= until && (self.ended.is_some() || self.refused) {
+                if now >= until && (leaves || self.has_nothing_to_keep(now)) {
                     actions.push(Action::Finish(self.exit()));
+                } else if now >= until {
+                    let again = now + KILL_TIMEOUT;
+                    self.phase = Phase::Stuck { reason, again };
+                    actions.extend([Action::KillRest, Action::NameSurvivors]);
                 } else if now >= again {
-                    let pause = if now < until {
-                        KILL_PAUSE
-                    } else {
-                        KILL_TIMEOUT
-                    };
+                    let again = now + KILL_PAUSE;
                     self.phase = Phase::Killed {
                         reason,
-                        again: now + pause,
+                        again,
                         until,
+                        leaves,
                     };
                     actions.push(Action::KillRest);
                 }
             }
+            Phase::Stuck { reason, again } => {
+                if self.has_nothing_to_keep(now) {
+                    actions.push(Action::Finish(self.exit()));
+                } else if now >= again {
+                    let again = now + KILL_TIMEOUT;
+                    self.phase = Phase::Stuck { reason, again };
+                    actions.push(Action::KillRest);
+                }
+            }
+        }
+    }
+
+    /// Whether no lease is left that could be kept for what can't be killed. COMMAND itself is waited for, as long as
+    /// it has got its SIGKILL.
+    fn has_nothing_to_keep(&self, now: Moment) -> bool {
+        let is_kept = match self.protection {
+            Protection::Held(lease) => now < lease.deadline(),
+            Protection::Lost | Protection::NotNeeded => false,
+        };
+        !is_kept && (self.ended.is_some() || self.refused)
+    }
+
+    /// When COMMAND and all its tree have to be killed. For a large tree that is earlier by what it takes to kill it,
+    /// but never by more than leaves time for renewals.
+    fn kill_by(&self, lease: &Lease) -> Moment {
+        let killing = self.walk * WALKS_TO_KILL;
+        lease.deadline().before(killing.min(lease.length() / 3))
+    }
+
+    /// By when COMMAND must be dead, for who watches over us.
+    pub fn dead_by(&self) -> Option<Moment> {
+        match (self.protection, self.phase) {
+            _ if self.policy.only_warn => None,
+            (Protection::Held(lease), _) => Some(self.kill_by(&lease)),
+            (Protection::Lost, Phase::Terminating { kill_at, .. }) => Some(kill_at),
+            (Protection::Lost | Protection::NotNeeded, _) => None,
         }
     }
 
@@ -327,7 +385,7 @@ impl Session {
         if self.policy.only_warn {
             lease.deadline()
         } else {
-            lease.stop_at()
+            lease.stop_at().min(self.kill_by(lease))
         }
     }
 
@@ -344,6 +402,11 @@ impl Session {
             }
             self.received.retain(|&(of, _)| of != signal);
             self.received.push((signal, now));
+            match &mut self.phase {
+                Phase::Killed { leaves, .. } => *leaves = true,
+                Phase::Stuck { .. } => return actions.push(Action::Finish(self.exit())),
+                Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => {}
+            }
         }
         let is_over = matches!(self.phase, Phase::Interrupted { until } if now > until);
         if is_over {
@@ -364,7 +427,9 @@ impl Session {
                 if first != now && now.since(first) >= SAME_REQUEST {
                     let reason = match self.phase {
                         Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
-                        Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
+                        Phase::Terminating { reason, .. }
+                        | Phase::Killed { reason, .. }
+                        | Phase::Stuck { reason, .. } => reason,
                     };
                     self.kill(reason, now, actions);
                 } else if signal == SIGTERM {
@@ -413,7 +478,7 @@ impl Session {
                     actions.push(Action::Finish(self.exit()));
                 }
             }
-            Phase::Terminating { .. } | Phase::Killed { .. } => {}
+            Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. } => {}
         }
     }
 
@@ -425,7 +490,7 @@ impl Session {
         if self.policy.only_warn {
             actions.push(Action::Warn);
         } else {
-            let kill_at = lease.deadline().min(now + lease.grace());
+            let kill_at = self.kill_by(&lease).min(now + lease.grace());
             self.terminate(StopReason::Lost, kill_at, actions);
         }
     }
@@ -451,16 +516,17 @@ impl Session {
                     kill_at: earlier.min(kill_at),
                 };
             }
-            Phase::Killed { .. } => {}
+            Phase::Killed { .. } | Phase::Stuck { .. } => {}
         }
     }
 
     fn kill(&mut self, reason: StopReason, now: Moment, actions: &mut Vec<Action>) {
-        if !matches!(self.phase, Phase::Killed { .. }) {
+        if !matches!(self.phase, Phase::Killed { .. } | Phase::Stuck { .. }) {
             self.phase = Phase::Killed {
                 reason,
                 again: now + KILL_PAUSE,
                 until: now + KILL_TIMEOUT,
+                leaves: false,
             };
             actions.push(Action::Kill(reason));
         }
@@ -478,7 +544,9 @@ impl Session {
     pub fn exit(&self) -> Exit {
         let reason = match self.phase {
             Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
-            Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
+            Phase::Terminating { reason, .. }
+            | Phase::Killed { reason, .. }
+            | Phase::Stuck { reason, .. } => reason,
         };
         match (self.protection, reason) {
             (Protection::Lost, _) | (_, StopReason::Lost) => Exit::Lost,
@@ -898,9 +966,10 @@ mod tests {
         let mut session = session(policy());
         session.on_event(sent(SIGTERM), at(0));
         session.on_event(Event::Tick, at(5_000));
-        for again in [6_000, 7_000, 8_000] {
+        assert_eq!(session.on_event(Event::Tick, at(6_000)), STUCK);
+        for again in [7_000, 8_000] {
+            assert_eq!(session.due(), Some(at(again)));
             assert_eq!(session.on_event(Event::Tick, at(again)), [Action::KillRest]);
-            assert_eq!(session.due(), Some(at(again + 1_000)));
         }
     }
 
@@ -924,16 +993,73 @@ mod tests {
         assert_eq!(second.exit(), Exit::Lost);
     }
 
-    #[test]
-    fn a_command_that_may_not_be_signalled_does_not_keep_redlock_for_ever() {
-        let mut session = session(policy());
+    /// A session whose COMMAND was stopped at START by a TERM, and killed 5 s later, in vain.
+    fn killed_in_vain(policy: Policy) -> Session {
+        let mut session = session(policy);
         session.on_event(sent(SIGTERM), at(0));
-        assert_eq!(session.on_event(Event::Refused, at(0)), []);
+        session.on_event(Event::Refused, at(0));
         session.on_event(Event::Tick, at(5_000));
+        session
+    }
+
+    const STUCK: [Action; 2] = [Action::KillRest, Action::NameSurvivors];
+
+    #[test]
+    fn the_lease_is_kept_and_the_kill_repeated_for_work_that_can_not_be_killed() {
+        let mut session = killed_in_vain(policy());
+        assert_eq!(session.on_event(Event::Tick, at(6_000)), STUCK);
+        for second in 7..100 {
+            let now = at(second * 1_000);
+            let actions = session.on_event(Event::Tick, now);
+            assert!(actions.contains(&Action::KillRest), "{second}: {actions:?}");
+            if actions.contains(&Action::Renew) {
+                session.on_event(Event::Lease(LeaseEvent::Renewed(now)), now);
+            }
+        }
+        assert_eq!(session.on_event(ended(1), at(99_001)), []);
         assert_eq!(
-            session.on_event(Event::Tick, at(6_000)),
-            [Action::Finish(Exit::Internal)]
+            session.on_event(Event::TreeEnded, at(99_001)),
+            [Action::Finish(Exit::Command(1))]
         );
+    }
+
+    #[test]
+    fn work_that_can_not_be_killed_is_left_when_its_lease_is_over_or_lost() {
+        let mut unreachable = killed_in_vain(policy());
+        assert_eq!(unreachable.on_event(Event::Tick, at(6_000)), STUCK);
+        unreachable.on_event(Event::Tick, at(29_400));
+        let finish = [Action::Finish(Exit::Internal)];
+        assert_eq!(unreachable.on_event(Event::Tick, at(29_498)), finish);
+        let mut lost = killed_in_vain(policy());
+        lost.on_event(Event::Lease(LeaseEvent::Lost), at(5_500));
+        let finish = [Action::Finish(Exit::Lost)];
+        assert_eq!(lost.on_event(Event::Tick, at(6_000)), finish);
+    }
+
+    #[test]
+    fn a_second_signal_leaves_work_that_can_not_be_killed() {
+        let finish = [Action::Finish(Exit::Internal)];
+        let mut at_once = killed_in_vain(policy());
+        assert_eq!(at_once.on_event(Event::Tick, at(6_000)), STUCK);
+        assert_eq!(at_once.on_event(sent(SIGTERM), at(6_900)), finish);
+        // It has a second to end by the kill, whenever the signal comes.
+        let mut early = killed_in_vain(policy());
+        assert_eq!(early.on_event(sent(SIGINT), at(5_005)), []);
+        assert_eq!(early.on_event(Event::Tick, at(6_000)), finish);
+    }
+
+    #[test]
+    fn the_time_that_it_takes_to_find_a_large_tree_is_taken_off_its_lease() {
+        let mut session = session(policy());
+        session.on_event(Event::Walked(Duration::from_millis(100)), at(0));
+        session.on_event(Event::Tick, at(10_000));
+        assert_eq!(session.dead_by(), Some(at(29_098)));
+        let stop = [Action::Terminate(StopReason::Lost)];
+        assert_eq!(session.on_event(Event::Tick, at(24_498)), stop);
+        assert_eq!(session.due(), Some(at(29_098)));
+        // Never by more than a third, so that renewals come before.
+        session.on_event(Event::Walked(Duration::from_secs(60)), at(25_000));
+        assert_eq!(session.dead_by(), Some(at(19_498)));
     }
 
     #[test]
@@ -1004,8 +1130,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_killed_is_not_waited_for_for_ever() {
-        let mut session = session(policy());
+    fn without_a_lock_what_can_not_be_killed_is_not_waited_for_for_ever() {
+        let mut session = Session::new(policy(), None);
         session.on_event(sent(SIGTERM), at(0));
         session.on_event(sent(SIGTERM), at(600));
         session.on_event(ended(1), at(602));

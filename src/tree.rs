@@ -17,20 +17,58 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use nix::unistd::{Pid, gettid};
+use nix::unistd::{Pid, getpgrp, getsid, gettid};
 
 use crate::clock::{Moment, now};
 use crate::output;
 use crate::signal::SIGINT;
 use crate::sys;
 
-/// The descendants of a process, except those that were there before.
+/// The descendants of a process, except those that were there before, and what those start.
+#[derive(Clone)]
 pub struct Tree {
     root: Pid,
     /// What was started before this moment was there before, and may become ours as an orphan.
     since: Moment,
     /// The children that the root had by then: start times have a resolution of only 10 ms.
     earlier: Vec<Process>,
+    /// Those of them that may not be looked at. Their numbers are theirs until they are reaped.
+    earlier_hidden: Vec<Pid>,
+    /// What those were seen to have started since: it may become ours as an orphan, too.
+    of_earlier: HashSet<Process>,
+    /// What was seen to be part of the tree.
+    seen: HashSet<Process>,
+    /// How an orphan of COMMAND is told from one of those.
+    evidence: Evidence,
+}
+
+/// What is known of COMMAND and all that it starts.
+#[derive(Clone, Default)]
+pub struct Evidence {
+    /// COMMAND itself, until it is reaped.
+    pub command: Option<Pid>,
+    /// It was started in a process group of its own.
+    pub own_group: bool,
+    /// Texts that only the environments of COMMAND and what it starts contain.
+    pub marks: Vec<Vec<u8>>,
+}
+
+/// A process that is left.
+pub struct Left {
+    pub pid: Pid,
+    /// It is part of the tree; else it may be.
+    pub is_certain: bool,
+}
+
+/// Whose work a process below the root is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// It is part of the tree.
+    Ours,
+    /// It was there before, was started by what was, or is what a command that works for redlock itself has left behind.
+    Others,
+    /// It may be either. It is waited for, and never signalled.
+    Unknown,
 }
 
 /// The kernel gives the start of a process in ticks of this length, rounded down.
@@ -43,26 +81,42 @@ impl Tree {
         if sys::has_children() {
             return Self::below(root);
         }
-        Self {
-            root,
-            since: now(),
-            earlier: Vec::new(),
-        }
+        Self::of(root, now())
     }
 
     /// What descends from a process from now on.
     pub fn below(root: Pid) -> Self {
-        let since = now();
-        let earlier = children(root).into_iter().filter_map(Process::read);
+        let mut tree = Self::of(root, now());
+        for child in children(root) {
+            match Process::read(child) {
+                Some(process) => tree.earlier.push(process),
+                None if is_there(child) => tree.earlier_hidden.push(child),
+                None => {}
+            }
+        }
+        tree
+    }
+
+    fn of(root: Pid, since: Moment) -> Self {
         Self {
             root,
             since,
-            earlier: earlier.collect(),
+            earlier: Vec::new(),
+            earlier_hidden: Vec::new(),
+            of_earlier: HashSet::new(),
+            seen: HashSet::new(),
+            evidence: Evidence::default(),
         }
     }
 
+    /// Takes in what is known of all that COMMAND starts, of which nothing has been looked for yet.
+    pub fn know(&mut self, evidence: Evidence) {
+        self.evidence = evidence;
+    }
+
     /// Shows all members but the root to `visit` as they are found, parents before children: a signal
-    /// that is sent at once reaches a process that is about to fork. None of our own children can be
+    /// that is sent at once reaches a process that is about to fork. Those that may not be looked at are members:
+    /// their parents tell of them. None of our own children can be
     /// mistaken for another process, as only we reap them, and a parent that reaps its own in between
     /// does so within the microseconds until the signal is sent.
     ///
@@ -73,28 +127,49 @@ impl Tree {
 
     /// The same for what descends from these, each of which is the root or a member.
     pub fn visit_below(&self, roots: &[Pid], until: Option<Moment>, mut visit: impl FnMut(Pid)) {
-        let mut seen: HashSet<Pid> = roots.iter().copied().collect();
-        let mut found = roots.to_vec();
-        let mut next = 0;
-        while let Some(&parent) = found.get(next) {
-            next += 1;
-            for child in children(parent) {
-                if until.is_some_and(|until| now() >= until) {
-                    return;
-                }
-                if seen.insert(child) && !self.is_apart(child) {
-                    visit(child);
-                    found.push(child);
-                }
+        descend(roots, until, |parent, child| {
+            let is_ours = self.side(parent, child) == Side::Ours;
+            if is_ours {
+                visit(child);
             }
-        }
+            is_ours
+        });
     }
 
-    /// Whether none of our children, of which there are some, is a member.
+    /// Finds all members but the root until then, and remembers whose they are: when their parents have ended, that may
+    /// be hard to tell. Those that may be looked at, with what identifies them later.
+    pub fn note(&mut self, until: Option<Moment>) -> Vec<Process> {
+        let found = self.processes(until);
+        // Where there was nothing before, all that becomes ours is of the tree.
+        if self.may_adopt_others() {
+            let pid = |process: &Process| Pid::from_raw(process.pid);
+            let of_earlier = self.earlier.iter().chain(&self.of_earlier);
+            let alive = of_earlier.filter(|process| process.is_alive());
+            let roots: Vec<Pid> = alive.map(pid).collect();
+            let mut of_earlier = HashSet::new();
+            descend(&roots, until, |_, child| {
+                of_earlier.extend(Process::read(child));
+                true
+            });
+            self.of_earlier = of_earlier;
+            self.seen = found.iter().copied().collect();
+        }
+        found
+    }
+
+    /// Whether the kernel has given the parent of nothing that is left, or may be, to us: of our children, of which
+    /// there are some, each is known to be no member.
     pub fn has_only_earlier_children(&self) -> bool {
         let children = children(self.root);
+        let is_apart = |&child: &Pid| self.side(self.root, child) == Side::Others;
         // Where none is found they couldn't be read.
-        !children.is_empty() && children.iter().all(|&child| self.is_apart(child))
+        !children.is_empty() && children.iter().all(is_apart)
+    }
+
+    /// A child of ours was reaped: its number may be another's from now on.
+    pub fn forget(&mut self, child: Pid) {
+        self.earlier_hidden.retain(|&pid| pid != child);
+        self.evidence.command = self.evidence.command.filter(|&command| command != child);
     }
 
     /// All members but the root.
@@ -111,11 +186,31 @@ impl Tree {
         found
     }
 
+    /// What is left of the tree, or may be, and isn't known to have ended.
+    pub fn left(&self) -> Vec<Left> {
+        let mut left = Vec::new();
+        descend(&[self.root], None, |parent, child| {
+            let side = self.side(parent, child);
+            if side != Side::Others && is_alive(child) {
+                let is_certain = side == Side::Ours;
+                left.push(Left {
+                    pid: child,
+                    is_certain,
+                });
+            }
+            side != Side::Others
+        });
+        left
+    }
+
     /// Whether all members but the root are stopped by a signal, or only wait to wake one that is.
     pub fn is_stopped(&self) -> bool {
         let rests = |stat: Stat| stat.is_stopped || stat.has_ended || stat.is_waker;
         let mut members = self.members().into_iter();
-        members.all(|pid| Stat::read(pid).is_none_or(rests))
+        members.all(|pid| match Stat::read(pid) {
+            Some(stat) => rests(stat),
+            None => sys::is_stopped(pid) || !is_there(pid),
+        })
     }
 
     /// All processes but keepers whose environment `is_marked`, and what was forked by this execution since (but not by
@@ -162,25 +257,98 @@ impl Tree {
         &self.earlier
     }
 
-    /// Whether a process below the root isn't part of it: it was there before, or is what a command that
-    /// works for redlock itself has left behind.
-    fn is_apart(&self, pid: Pid) -> bool {
-        let is_other = |stat: Stat| stat.is_keeper || self.was_there_before(stat.process());
+    /// Whose work a child is that this parent has, which is the root or a member.
+    fn side(&self, parent: Pid, child: Pid) -> Side {
+        let Some(stat) = Stat::read(child) else {
+            // Its parent tells of it, so it is there, or was until now.
+            let was_there = parent == self.root && self.earlier_hidden.contains(&child);
+            return if was_there { Side::Others } else { Side::Ours };
+        };
         let works_for_us = || {
             let may_be = self.root == Pid::this() && output::was_used();
-            may_be && environment(pid).is_ok_and(|text| output::is_marked(&text))
+            may_be && environment(child).is_ok_and(|text| output::is_marked(&text))
         };
-        Stat::read(pid).is_some_and(is_other) || works_for_us()
+        if stat.is_keeper || self.was_there_before(stat.process()) || works_for_us() {
+            return Side::Others;
+        }
+        let is_command = self.evidence.command == Some(child);
+        if parent == self.root && !is_command && self.may_adopt_others() {
+            return self.side_of_adopted(&stat);
+        }
+        Side::Ours
+    }
+
+    /// Whether orphans of others may become ours, too: the root has had children before.
+    fn may_adopt_others(&self) -> bool {
+        let had_others = !self.earlier.is_empty() || !self.earlier_hidden.is_empty();
+        had_others && self.root == Pid::this()
+    }
+
+    /// Whose work a child of ours is, which may have had another parent before.
+    fn side_of_adopted(&self, stat: &Stat) -> Side {
+        let process = stat.process();
+        let own = self.evidence.marks.iter();
+        let has_mark = |text: &[u8]| own.clone().any(|mark| contains(text, mark));
+        if self.seen.contains(&process) || environment(stat.pid).is_ok_and(|text| has_mark(&text)) {
+            return Side::Ours;
+        }
+        // Only what was there before is in our group, or in a session that was there before.
+        let is_in_our_group = self.evidence.own_group && stat.group == getpgrp().as_raw();
+        let is_of_earlier_session = || {
+            let is_ours = getsid(None).is_ok_and(|session| session.as_raw() == stat.session);
+            let leader = Process::read(Pid::from_raw(stat.session));
+            let is_earlier =
+                |leader| self.was_there_before(leader) || self.of_earlier.contains(&leader);
+            !is_ours && leader.is_some_and(is_earlier)
+        };
+        if self.of_earlier.contains(&process) || is_in_our_group || is_of_earlier_session() {
+            return Side::Others;
+        }
+        Side::Unknown
     }
 
     /// Whether a process below the root was there before.
     fn was_there_before(&self, process: Process) -> bool {
         process.started + TICK <= self.since.since_boot() || self.earlier.contains(&process)
     }
+}
 
-    /// Whether we have children that we can't see: without a /proc that shows them, or without a descriptor to look.
-    pub fn is_hidden(&self) -> bool {
-        children(self.root).is_empty() && sys::has_children()
+/// Shows all that descends from these processes, with its parent, until then; below those for which `goes_on` says no, nothing
+/// is looked for.
+fn descend(roots: &[Pid], until: Option<Moment>, mut goes_on: impl FnMut(Pid, Pid) -> bool) {
+    let mut seen: HashSet<Pid> = roots.iter().copied().collect();
+    let mut found = roots.to_vec();
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        next += 1;
+        for child in children(parent) {
+            if until.is_some_and(|until| now() >= until) {
+                return;
+            }
+            if seen.insert(child) && goes_on(parent, child) {
+                found.push(child);
+            }
+        }
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    !part.is_empty() && text.windows(part.len()).any(|window| window == part)
+}
+
+/// Whether there is a process with this pid, also one that may not be looked at: only the kernel's word counts.
+pub fn is_there(pid: Pid) -> bool {
+    let asked = sys::kill(pid.as_raw(), 0);
+    asked
+        .err()
+        .is_none_or(|error| error.raw_os_error() != Some(libc::ESRCH))
+}
+
+/// Whether the process with this pid has not ended. One that may not be looked at counts as alive.
+pub fn is_alive(pid: Pid) -> bool {
+    match Stat::read(pid) {
+        Some(stat) => !stat.has_ended,
+        None => is_there(pid),
     }
 }
 
@@ -254,6 +422,8 @@ fn children(of: Pid) -> Vec<Pid> {
 pub struct Stat {
     pid: Pid,
     parent: Pid,
+    /// The number of its process group.
+    pub group: i32,
     /// The number of its session.
     pub session: i32,
     /// When it started, since boot, rounded down to ticks of 10 ms.
@@ -262,6 +432,8 @@ pub struct Stat {
     has_ended: bool,
     /// A signal has stopped it.
     pub is_stopped: bool,
+    /// It waits for a device, uninterruptibly.
+    pub waits_for_device: bool,
     is_kernel_thread: bool,
     /// It is a [`sys::Waker`].
     is_waker: bool,
@@ -354,11 +526,13 @@ impl Stat {
         Some(Self {
             pid,
             parent: Pid::from_raw(field(4)?.parse().ok()?),
+            group: field(5)?.parse().ok()?,
             session: field(6)?.parse().ok()?,
             started: Duration::from_millis(ticks.saturating_mul(10)),
             // Where the first thread has ended before the others, it looks just so.
             has_ended: matches!(field(3)?, "Z" | "X") && field(20)?.parse::<u32>().ok()? <= 1,
             is_stopped: field(3)? == "T",
+            waits_for_device: field(3)? == "D",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
             is_fork: flags & FORK != 0,
             // All are 0 where we may not know.
@@ -581,8 +755,12 @@ mod tests {
         };
         let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
         let mut before = sleeper();
-        let tree = Tree::ours();
+        let mut tree = Tree::ours();
         let mut after = sleeper();
+        tree.know(Evidence {
+            command: Some(pid(&after)),
+            ..Evidence::default()
+        });
         let members = tree.members();
         assert!(members.contains(&pid(&after)), "{members:?}");
         assert!(!members.contains(&pid(&before)), "{members:?}");

@@ -27,6 +27,7 @@
 //! | `waiting` | what is seen of a wait, and waiting without taking |
 //! | `starting` | how COMMAND is found and started, and what happens when that fails |
 //! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
+//! | `unkillable` | work that can't be killed, or can't be seen, keeps its lock until it ends or is left |
 //! | `unusual` | a stopped COMMAND, work without an environment, files of other users, limits |
 //! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
 //! | `sweep` | each system call fails once, or is the last one, and the promises hold |
@@ -136,6 +137,7 @@ mod tidy;
 mod tmux;
 mod tree;
 mod trouble;
+mod unkillable;
 mod unresponsive;
 mod untrusted;
 mod unusual;

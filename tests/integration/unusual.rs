@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
 use crate::support::{
-    COUNTER, Gate, OtherUser, REDLOCK, Redis, Running, await_mark, directly, is_alive,
-    is_permitted, outcome, script, send, state, wait_until, with_default_signals,
+    COUNTER, Gate, REDLOCK, Redis, Running, await_mark, directly, is_alive, is_permitted, outcome,
+    script, send, state, wait_until, with_default_signals,
 };
 use crate::terminal::{pid_in, shell};
 
@@ -250,25 +250,6 @@ fn one_that_does_not_take_an_int_is_asked_by_term_before_it_is_killed() {
         end.stdout, "ready\ncleaned\n",
         "it was killed unasked: {end:?}"
     );
-}
-
-#[test]
-fn a_descendant_that_may_not_be_signalled_keeps_the_lock_until_the_lease_ends() {
-    let Some(mut user) = OtherUser::new() else {
-        return;
-    };
-    let redis = Redis::start();
-    let script = "./become sh -c 'echo ready $$; exec head -n 1 gate' & exec sleep 50";
-    let arguments = ["run", "--ttl", "20s", "-k", "300ms", "a", "-c", script];
-    let mut run = Running::start(&mut user.redlock(&redis, &arguments));
-    let stubborn = pid_after("ready ", &mut run);
-    run.signal(Signal::SIGTERM);
-    wait_until("redlock ends", || run.has_ended());
-    let held = redis.cli(&["EXISTS", "redlock:a"]);
-    assert!(is_alive(stubborn));
-    user.open_gate();
-    run.finish();
-    assert_eq!(held, "1", "the lock was free while it was at work");
 }
 
 #[test]

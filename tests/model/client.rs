@@ -497,7 +497,8 @@ impl Client {
                     | session::Action::TerminateOthers
                     | session::Action::Forward(_)
                     | session::Action::Suspend
-                    | session::Action::Warn => {}
+                    | session::Action::Warn
+                    | session::Action::NameSurvivors => {}
                 }
             }
         }

@@ -44,28 +44,34 @@ pub(super) struct Target {
     suspects: Vec<Descendant>,
     /// How many of both may have a descriptor, so that some are left for all else.
     descriptors: usize,
+    /// Among them was one that may not be looked at: nobody tells what it has started.
+    had_hidden: bool,
 }
 
 /// A process that was found to descend from another one.
 struct Descendant {
-    process: Process,
+    pid: i32,
+    /// `None` where it may not be looked at: its parent tells of it.
+    process: Option<Process>,
     /// `None` where there is none left for it: then it is looked up by its pid.
     descriptor: Option<ProcessFd>,
 }
 
 impl Descendant {
     fn has_ended(&self) -> bool {
-        match &self.descriptor {
-            Some(descriptor) => descriptor.has_ended(),
-            None => !self.process.is_alive(),
+        match (&self.descriptor, &self.process) {
+            (Some(descriptor), _) => descriptor.has_ended(),
+            (None, Some(process)) => !process.is_alive(),
+            (None, None) => !tree::is_there(Pid::from_raw(self.pid)),
         }
     }
 
     fn signal(&self, signal: i32) {
-        match &self.descriptor {
-            Some(descriptor) => drop(descriptor.signal(signal)),
-            None if self.process.is_alive() => drop(sys::kill(self.process.pid, signal)),
-            None => {}
+        match (&self.descriptor, &self.process) {
+            (Some(descriptor), _) => drop(descriptor.signal(signal)),
+            (None, Some(process)) if process.is_alive() => drop(sys::kill(self.pid, signal)),
+            // Its number may be another process's by now.
+            (None, _) => {}
         }
     }
 }
@@ -98,6 +104,7 @@ impl Target {
             descendants: Vec::new(),
             suspects: Vec::new(),
             descriptors: usize::MAX,
+            had_hidden: false,
         })
     }
 
@@ -117,14 +124,15 @@ impl Target {
         self.descendants
             .retain(|descendant| !descendant.has_ended());
         let script = (!self.process.has_ended()).then_some(self.pid);
-        let found = self
-            .descendants
-            .iter()
-            .map(|descendant| descendant.process.pid);
+        let found = self.descendants.iter().map(|descendant| descendant.pid);
         // The number of what has ended may be another process's.
         let roots: Vec<Pid> = script.into_iter().chain(found).map(Pid::from_raw).collect();
         let mut found = Vec::new();
-        let add = |pid| found.extend(Process::read(pid));
+        let add = |pid: Pid| match Process::read(pid) {
+            Some(process) => found.push((pid.as_raw(), Some(process))),
+            None if tree::is_there(pid) => found.push((pid.as_raw(), None)),
+            None => {}
+        };
         self.tree.visit_below(&roots, until, add);
         self.add(found, until);
     }
@@ -137,32 +145,43 @@ impl Target {
         let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
         let marked = self.tree.marked(is_ours, self.execution, in_time);
         let looked = marked.is_ok() && in_time();
-        self.add(marked.unwrap_or_default(), until);
+        let marked = marked.unwrap_or_default().into_iter();
+        let marked = marked.map(|process| (process.pid, Some(process))).collect();
+        self.add(marked, until);
         looked
     }
 
-    fn add(&mut self, found: Vec<Process>, until: Option<Moment>) {
-        let before: HashSet<Process> = self.descendants.iter().map(|one| one.process).collect();
-        for process in found {
+    /// Takes in what was found: pids, and what identifies them where they may be looked at.
+    fn add(&mut self, found: Vec<(i32, Option<Process>)>, until: Option<Moment>) {
+        let before = self.identities();
+        for (pid, process) in found {
             if until.is_some_and(|until| now() >= until) {
                 return;
             }
-            if process.pid != self.pid && !before.contains(&process) {
-                let descendant = self.descendant(process);
+            if pid != self.pid && !before.contains(&(pid, process)) {
+                self.had_hidden |= process.is_none();
+                let descendant = self.descendant(pid, process);
                 self.descendants.push(descendant);
             }
         }
     }
 
-    fn descendant(&self, process: Process) -> Descendant {
+    fn identities(&self) -> HashSet<(i32, Option<Process>)> {
+        let found = self.descendants.iter();
+        found.map(|one| (one.pid, one.process)).collect()
+    }
+
+    fn descendant(&self, pid: i32, process: Option<Process>) -> Descendant {
         let may_have_descriptor = self.descendants.len() + self.suspects.len() < self.descriptors;
-        let descriptor = may_have_descriptor.then(|| ProcessFd::of(process.pid).ok().flatten());
+        let descriptor = may_have_descriptor.then(|| ProcessFd::of(pid).ok().flatten());
         // Its number may be another process's by now.
         let is_same = |_: &ProcessFd| {
-            Process::read(Pid::from_raw(process.pid)).is_none_or(|now| now == process)
+            let now = Process::read(Pid::from_raw(pid));
+            now.is_none_or(|now| Some(now) == process)
         };
         let descriptor = descriptor.flatten().filter(is_same);
         Descendant {
+            pid,
             process,
             descriptor,
         }
@@ -181,7 +200,7 @@ impl Target {
         if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id))
             && let Some(process) = Process::read(pid)
         {
-            let suspect = self.descendant(process);
+            let suspect = self.descendant(process.pid, Some(process));
             self.suspects.push(suspect);
         }
     }
@@ -189,7 +208,7 @@ impl Target {
     /// It and what was found of its tree, with what identifies them later.
     fn processes(&self) -> Vec<Process> {
         let script = Process::read(Pid::from_raw(self.pid));
-        let found = self.descendants.iter().map(|descendant| descendant.process);
+        let found = self.descendants.iter().filter_map(|one| one.process);
         script.into_iter().chain(found).collect()
     }
 
@@ -213,12 +232,12 @@ impl Target {
         // Its children have no parent when it has ended.
         self.remember(kill_at);
         self.signal_all(&signals);
-        let before: HashSet<Process> = self.descendants.iter().map(|one| one.process).collect();
+        let before = self.identities();
         self.find_marked(id, kill_at);
         // What that has started in turn may have lost the token.
         self.remember(kill_at);
         let others = self.descendants.iter();
-        for descendant in others.filter(|descendant| !before.contains(&descendant.process)) {
+        for descendant in others.filter(|one| !before.contains(&(one.pid, one.process))) {
             for signal in signals {
                 descendant.signal(signal);
             }
@@ -326,8 +345,10 @@ pub(super) fn leave_behind(
     };
     let outcome = keeper.watch().unwrap_or_else(|_| keeper.give_up());
     // What can't be killed may still be at work: then the lock ends with its lease.
-    let looked = keeper.killed;
-    if looked.is_some_and(|looked| !looked || !keeper.target.has_wholly_ended()) {
+    let is_left = |looked: bool| !looked || !keeper.target.has_wholly_ended();
+    // And so may what was started by something that could not be looked at.
+    let had_to_end = keeper.killed.is_some() || keeper.waits_for_tree;
+    if keeper.killed.is_some_and(is_left) || (had_to_end && keeper.target.had_hidden) {
         keeper.holds.leave_to_expire();
     }
     acquisition.release_at_end(
@@ -398,8 +419,14 @@ impl Keeper<'_> {
             sleep(fds, None)?;
             while let Some(received) = self.signals.next()? {
                 // All else is for a process that has a terminal, or a child.
-                if received.signal == SIGTERM {
+                if received.signal != SIGTERM {
+                    continue;
+                }
+                if self.killed.is_none() {
                     let _ = self.target.process.signal(SIGTERM);
+                } else if let Some(end) = self.apply(session::Event::Signal(received)) {
+                    // A person doesn't want the lock to be kept for what can't be killed.
+                    return Ok(end);
                 }
             }
             for report in self.holds.reports() {
@@ -452,8 +479,10 @@ impl Keeper<'_> {
                     session::Action::Forward(signal) => {
                         let _ = self.target.process.signal(signal);
                     }
-                    // For a process that gets signals from outside.
-                    session::Action::Suspend | session::Action::TerminateOthers => {}
+                    // For a process that gets signals from outside, and may say something.
+                    session::Action::Suspend
+                    | session::Action::TerminateOthers
+                    | session::Action::NameSurvivors => {}
                     session::Action::Renew => {
                         if self.holds.renew().is_err() {
                             events.push_back(session::Event::Lease(LeaseEvent::RenewalFailed));

@@ -92,6 +92,13 @@ impl HeldLocks {
         self.renewals.add_grant(lasting);
     }
 
+    /// What only the environments of the work under these locks contain: their tokens, unless an outer run has them, too.
+    pub fn marks(&self) -> Vec<Vec<u8>> {
+        let own = self.all.iter().filter(|hold| !hold.reentrant);
+        own.map(|hold| hold.claim.token().as_bytes().to_vec())
+            .collect()
+    }
+
     /// How long all of them were waited for, in milliseconds; 0 only if all were free.
     pub fn waited_ms(&self) -> u128 {
         let waited: Duration = self.all.iter().map(|hold| hold.waited).sum();

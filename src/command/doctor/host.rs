@@ -22,8 +22,19 @@ pub struct Host {
     pub pidfd: Result<(), String>,
     /// Orphans can be adopted.
     pub subreaper: Result<(), String>,
-    /// /proc has the processes that we see.
-    pub own_proc: bool,
+    /// What /proc shows.
+    pub proc: Proc,
+}
+
+/// What /proc shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proc {
+    /// All processes that we see.
+    All,
+    /// Not those of other users: it is mounted with `hidepid`.
+    OwnUsers,
+    /// Those of another pid namespace.
+    Foreign,
 }
 
 impl Host {
@@ -38,8 +49,18 @@ impl Host {
             subreaper: prctl::get_child_subreaper()
                 .and_then(prctl::set_child_subreaper)
                 .map_err(|error| said("PR_SET_CHILD_SUBREAPER", error)),
-            own_proc: tree::has_own_proc(),
+            proc: proc(),
         }
+    }
+}
+
+fn proc() -> Proc {
+    if !tree::has_own_proc() {
+        Proc::Foreign
+    } else if tree::read("/proc/1/stat").is_none() {
+        Proc::OwnUsers
+    } else {
+        Proc::All
     }
 }
 

@@ -4,6 +4,7 @@
 //! COMMAND runs.
 
 mod supervise;
+mod survivors;
 
 use std::ffi::{OsStr, OsString};
 use std::io;

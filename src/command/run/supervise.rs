@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::unistd::Pid;
 
-use super::{EventSources, Job, Run, cannot_run};
+use super::{EventSources, Job, Run, cannot_run, survivors};
 use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
@@ -53,6 +53,7 @@ impl Run<'_> {
             own_group: !self.on_terminal,
             sigchld_ignored: signals.sigchld_ignored,
             not_after: holds.lease.as_ref().map(Lease::deadline),
+            marks: holds.marks(),
         };
         let child = match Child::spawn(&job.prepared, &job.environment, &conditions) {
             Ok(child) => child,
@@ -82,7 +83,9 @@ impl Run<'_> {
             trouble: None,
             said_not_replicated: false,
             refused: Vec::new(),
+            survivors_named: false,
             killed: false,
+            tree_ended: false,
             more_to_reap: false,
             stop_passed_on: false,
             stopped: None,
@@ -120,7 +123,11 @@ struct Supervision<'a> {
     said_not_replicated: bool,
     /// Processes that we may not signal; said once.
     refused: Refused,
+    /// It was said what can't be killed.
+    survivors_named: bool,
     killed: bool,
+    /// COMMAND has ended, and the kernel says that nothing of its tree is left.
+    tree_ended: bool,
     /// More children may have ended than were taken in at once.
     more_to_reap: bool,
     /// A signal to stop was passed on to COMMAND: once it is stopped, so are we.
@@ -211,7 +218,10 @@ impl Supervision<'_> {
             let exit = match reaped {
                 Reaped::Child(status) => self.apply(session::Event::Ended(status))?,
                 Reaped::Other => None,
-                Reaped::Tree => return self.apply(session::Event::TreeEnded),
+                Reaped::Tree => {
+                    self.tree_ended = true;
+                    return self.apply(session::Event::TreeEnded);
+                }
             };
             if exit.is_some() {
                 return Ok(exit);
@@ -345,8 +355,9 @@ impl Supervision<'_> {
         Ok(None)
     }
 
-    /// Does what the session has decided; returns the result.
-    fn perform(&mut self, action: session::Action) -> Result<Option<session::Event>> {
+    /// Does what the session has decided; returns the results.
+    fn perform(&mut self, action: session::Action) -> Result<Vec<session::Event>> {
+        let mut events = Vec::new();
         let refused = match action {
             session::Action::Forward(signal) => {
                 match signal {
@@ -376,11 +387,12 @@ impl Supervision<'_> {
             session::Action::Renew => {
                 let noted = now();
                 let renewed = self.holds.renew();
-                let members = self.child.processes(self.session.next_stop());
-                self.holds.leave_marks(noted, &members);
+                let walk = self.child.look(self.session.next_stop());
+                events.push(session::Event::Walked(walk));
+                self.holds.leave_marks(noted, self.child.found());
                 if let Err(error) = renewed {
                     self.note_failure(error);
-                    return Ok(Some(session::Event::Lease(LeaseEvent::RenewalFailed)));
+                    events.push(session::Event::Lease(LeaseEvent::RenewalFailed));
                 }
                 Refused::new()
             }
@@ -392,7 +404,8 @@ impl Supervision<'_> {
                 Refused::new()
             }
             session::Action::Terminate(reason) => {
-                let refused = self.child.terminate(self.session.next_stop());
+                let (refused, walk) = self.child.terminate(self.session.next_stop());
+                events.push(session::Event::Walked(walk));
                 self.announce(reason, "stopping the command");
                 refused
             }
@@ -404,9 +417,29 @@ impl Supervision<'_> {
                 refused
             }
             session::Action::KillRest => self.child.kill(),
+            session::Action::NameSurvivors => {
+                self.name_survivors();
+                Refused::new()
+            }
             session::Action::Finish(_) => Refused::new(),
         };
-        Ok(self.note_refused(refused))
+        events.extend(self.note_refused(refused));
+        Ok(events)
+    }
+
+    /// Reports what can't be killed, and why, and that the lock is kept for it.
+    fn name_survivors(&mut self) {
+        let left = self.child.left();
+        let what = if self.holds.all.is_empty() {
+            "redlock waits for it"
+        } else {
+            "the lock is kept until it has ended"
+        };
+        report::error(format_args!(
+            "{}; {what}; interrupt redlock again to leave it",
+            survivors::described(&left)
+        ));
+        self.survivors_named = true;
     }
 
     /// Reports which processes we may not signal, once.
@@ -416,7 +449,7 @@ impl Supervision<'_> {
         }
         report::error(format_args!(
             "not permitted to signal {}, which the command has become or started",
-            processes(&refused)
+            survivors::numbers(refused.iter().copied())
         ));
         self.refused = refused;
         Some(session::Event::Refused)
@@ -430,7 +463,10 @@ impl Supervision<'_> {
         loop {
             let _ = self.child.kill();
             match self.child.reap() {
-                Ok(Some(Reaped::Tree)) => break,
+                Ok(Some(Reaped::Tree)) => {
+                    self.tree_ended = true;
+                    break;
+                }
                 Ok(Some(Reaped::Other)) => {}
                 Ok(Some(Reaped::Child(status))) => {
                     // A COMMAND that was killed has no exit status.
@@ -453,42 +489,30 @@ impl Supervision<'_> {
         exit
     }
 
-    /// The run is over: reports what is left of it, and keeps what must not be released.
+    /// The run is over: reports what is left of it, and keeps what must not be released. Only the kernel's word that
+    /// nothing is left counts.
     fn end(self, exit: Exit) -> JobResult {
-        if self.killed {
-            let left = self.child.descendants();
-            if !left.is_empty() {
-                let left = self.named(&left, "what the command has started");
-                report::error(format_args!(
-                    "{left} could not be killed and may still be running; the lock is not released and expires with its lease"
-                ));
-                self.holds.leave_to_expire();
-            } else if self.child.is_reaped() && self.child.has_hidden_descendants() {
-                report::error(
-                    "what the command has started can't be seen, and may still be running; the lock is not released and expires with its lease",
-                );
-                self.holds.leave_to_expire();
-            }
-        }
-        if !self.child.is_reaped() {
-            let command = self.named(&[self.child.pid()], "the command");
-            report::error(format_args!(
-                "{command} could not be killed; the lock is not released and expires with its lease"
-            ));
+        let is_over = self.tree_ended || (self.child.is_reaped() && !self.killed);
+        if !is_over {
+            let left = self.child.left();
+            let what = if self.survivors_named && !left.is_empty() {
+                let left = left.iter().map(|left| left.pid);
+                format!("left {} running", survivors::numbers(left))
+            } else {
+                survivors::described(&left)
+            };
+            let lock = if self.holds.all.is_empty() {
+                ""
+            } else {
+                "; the lock is not released and expires with its lease"
+            };
+            report::error(format_args!("{what}{lock}"));
             self.holds.leave_to_expire();
         }
         JobResult {
             exit,
             signal: self.signal,
         }
-    }
-
-    /// Processes by what they are, and by their numbers where these weren't said yet.
-    fn named(&self, pids: &[Pid], what: &str) -> String {
-        if pids.iter().all(|pid| self.refused.contains(pid)) {
-            return what.to_owned();
-        }
-        format!("{what} ({})", processes(pids))
     }
 
     fn announce(&self, reason: StopReason, what: &str) {
@@ -512,7 +536,7 @@ impl Supervision<'_> {
             }
             StopReason::Signal => self.run.verbosity().verbose(what),
             StopReason::Leftovers => {
-                if !self.child.descendants().is_empty() {
+                if !self.child.left().is_empty() {
                     let line = "the command was killed; stopping what it has started";
                     self.run.verbosity().verbose(line);
                 }
@@ -540,17 +564,5 @@ impl Supervision<'_> {
                 format!("{what} not renewed in time: redlock or this machine was suspended")
             }
         }
-    }
-}
-
-/// Processes in a sentence: `process 12`, `processes 12, 13 and 4 more`.
-fn processes(pids: &[Pid]) -> String {
-    const SHOWN: usize = 5;
-    let shown: Vec<String> = pids.iter().take(SHOWN).map(ToString::to_string).collect();
-    let shown = shown.join(", ");
-    match pids.len() {
-        0 | 1 => format!("process {shown}"),
-        2..=SHOWN => format!("processes {shown}"),
-        many => format!("processes {shown} and {} more", many - SHOWN),
     }
 }

@@ -126,10 +126,16 @@ impl OtherUser {
 
     /// A command of this user's.
     pub fn command(&self, words: &[&str]) -> Command {
+        self.command_below(&["env"], words)
+    }
+
+    /// The same, started by a program of root's that executes its last arguments.
+    pub fn command_below(&self, root: &[&str], words: &[&str]) -> Command {
         let id = self.id.to_string();
-        let mut command = Command::new("setpriv");
+        let mut command = Command::new(root[0]);
         command
-            .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+            .args(&root[1..])
+            .args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"])
             .args(words)
             .env_clear()
             .env("PATH", path())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
-use super::super::host::Host;
+use super::super::host::{Host, Proc};
 use crate::report::format_duration;
 
 pub(super) fn this_host(host: &Host) -> [Finding; 5] {
@@ -51,13 +51,16 @@ pub(super) fn this_host(host: &Host) -> [Finding; 5] {
             "what a command leaves behind may escape",
             filter,
         ),
-        if host.own_proc {
-            proc.ok("/proc shows what a command starts")
-        } else {
-            proc.warn(
+        match host.proc {
+            Proc::All => proc.ok("/proc shows what a command starts"),
+            Proc::OwnUsers => proc.warn(
+                "/proc hides the processes of other users (hidepid): what runs as another user (sudo) can't be followed, and keeps its lock until it has ended",
+                "mount -o remount,hidepid=0 /proc  # or run redlock as root, or in the group of gid=",
+            ),
+            Proc::Foreign => proc.warn(
                 "/proc isn't that of this pid namespace: of what a command starts only its process group is stopped",
                 "mount it: mount -t proc proc /proc (unshare --mount-proc)",
-            )
+            ),
         },
     ]
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::finding::Level;
+use super::super::host::Proc;
 use super::*;
 use crate::lock::doctor::{
     ClockOffset, Known, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip,
@@ -82,7 +83,7 @@ fn host() -> Host {
         pdeathsig: Ok(()),
         pidfd: Ok(()),
         subreaper: Ok(()),
-        own_proc: true,
+        proc: Proc::All,
     }
 }
 
@@ -1136,7 +1137,7 @@ fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
         pdeathsig: Err("PR_SET_PDEATHSIG fails".into()),
         pidfd: Err("pidfd_open fails".into()),
         subreaper: Err("PR_SET_CHILD_SUBREAPER fails".into()),
-        own_proc: false,
+        proc: Proc::Foreign,
     };
     let levels = this_host(&lacks).map(|it| (it.level, it.fix.is_some()));
     let warned = (Level::Warn, true);
