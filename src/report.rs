@@ -10,6 +10,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use self::text::is_safe;
 use crate::reason::without_number;
 use crate::stderr;
 
@@ -133,6 +134,22 @@ pub fn print(text: &str) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Names for a program, one a line. A changed name would be another lock's, and one that drives a terminal or is a
+/// command to a CI agent would be obeyed where a script lets it into a log: such names are left out.
+pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosity) -> String {
+    let mut lines = String::new();
+    for name in names {
+        if is_safe(name) {
+            lines.extend([name, "\n"]);
+        } else {
+            verbosity.info(format_args!(
+                "left out of the names: \"{name}\", which isn't safe to print as it is"
+            ));
+        }
+    }
+    lines
 }
 
 /// How much fits in a line of the terminal; without one, anything.

@@ -18,6 +18,7 @@ fn examples() -> Vec<Vec<u8>> {
         "東京e\u{301}🚀👩\u{200d}🚀",
         "runner@fv-az1234-567.internal.cloudapp.net",
         "sh\n-c\necho it's",
+        "###vso[x]##[y] ::z::",
         "\u{fe0f}\u{301}\u{1f1e9}\u{1f1ea}\u{e0001}\u{115f}",
     ])
 }
@@ -27,6 +28,11 @@ fn terminal(bytes: &[u8]) {
     let safe = escaped(&text);
     assert_safe_line(&safe);
     assert_eq!(escaped(&safe), safe);
+    assert!(
+        !safe.contains("##[") && !safe.contains("##vso["),
+        "{safe:?}"
+    );
+    assert!(!safe.trim_start().starts_with("::"), "{safe:?}");
     let json = serde_json::to_string(&text).expect("text is JSON");
     let safe_json = escaped_json(&json);
     assert_safe_line(&safe_json);

@@ -79,10 +79,47 @@ pub fn padded(text: &str, width: usize) -> String {
     format!("{text}{:missing$}", "")
 }
 
-/// The text with control characters, direction marks and line separators written out: what comes from
-/// Redis can't drive the terminal, nor what else shows it.
+/// The text with control characters, direction marks and line separators written out, and commands to CI
+/// agents broken: what comes from Redis can't drive the terminal, nor what else shows or logs it.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    escape_with(text, |safe, c| write!(safe, "{}", c.escape_default()))
+    let safe = escape_with(text, |safe, c| write!(safe, "{}", c.escape_default()));
+    let commands = commands_in(&safe);
+    if commands.is_empty() {
+        return safe;
+    }
+    // Visible, as people should see that something was changed. And a character without width wouldn't count to
+    // agents that compare by culture.
+    let mut broken = String::with_capacity(safe.len() + commands.len());
+    let mut copied = 0;
+    for at in commands {
+        broken.extend([&safe[copied..at], "\\"]);
+        copied = at;
+    }
+    (broken + &safe[copied..]).into()
+}
+
+/// Whether it is shown as it is.
+pub fn is_safe(text: &str) -> bool {
+    matches!(escaped(text), Cow::Borrowed(_))
+}
+
+/// The middle of each prefix by which a CI agent knows a command in the log of a step: `##vso[` (Azure Pipelines),
+/// `##[` (both it and GitHub Actions) and `##teamcity[` wherever they are, and GitHub's `::` at the start of a line,
+/// behind white space. Any word may become the start of a line, by a table or where a text is wrapped.
+fn commands_in(text: &str) -> Vec<usize> {
+    let pairs = text.as_bytes().windows(2).enumerate();
+    let commands = pairs.filter(|(at, pair)| match *pair {
+        b"##" => {
+            let name = |c: char| c.is_ascii_alphabetic();
+            text[at + 2..].trim_start_matches(name).starts_with('[')
+        }
+        b"::" => text[..*at]
+            .chars()
+            .next_back()
+            .is_none_or(char::is_whitespace),
+        _ => false,
+    });
+    commands.map(|(at, _)| at + 1).collect()
 }
 
 /// The same for text that is JSON already, in which such characters stand within strings only.
@@ -193,6 +230,24 @@ mod tests {
         assert_eq!(escaped("\u{9b}31m"), "\\u{9b}31m");
         assert_eq!(escaped("\u{61c}a\u{2028}"), "\\u{61c}a\\u{2028}");
         assert!(matches!(escaped("plain é"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn text_from_redis_is_no_command_to_a_ci_agent() {
+        for (text, shown) in [
+            ("a ##vso[x]", r"a #\#vso[x]"),
+            ("##[x]###[y]", r"#\#[x]##\#[y]"),
+            ("##teamcity[x]", r"#\#teamcity[x]"),
+            ("::x::y", r":\:x::y"),
+            (" \u{a0}::x é ::y", " \u{a0}:\\:x é :\\:y"),
+            (":::x", r":\::x"),
+        ] {
+            assert_eq!(escaped(text), shown);
+            assert_eq!(escaped(shown), shown);
+        }
+        for text in ["## [x]", "${0##*/}", "h::mod [::1]:80", "#[x]", "##é["] {
+            assert!(is_safe(text), "{text}");
+        }
     }
 
     #[test]

@@ -959,6 +959,98 @@ fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
     }
 }
 
+/// Commands to CI agents, each of which may be the name of a lock, and what
+/// people see of them.
+const COMMANDS: [(&str, &str); 5] = [
+    ("##vso[task.prependpath]/x", r"#\#vso[task.prependpath]/x"),
+    ("##[add-path]/x", r"#\#[add-path]/x"),
+    ("###[add-path]/x", r"##\#[add-path]/x"),
+    ("##teamcity[x]", r"#\#teamcity[x]"),
+    ("::stop-commands::x", r":\:stop-commands::x"),
+];
+
+/// An agent obeys no line of it: `##vso[` and its kind count anywhere, `::` at the start.
+#[track_caller]
+fn assert_obeyed_by_no_agent(end: &Outcome) {
+    let is_command = |line: &str| {
+        ["##vso[", "##[", "##teamcity["]
+            .iter()
+            .any(|prefix| line.contains(prefix))
+            || line.trim_start().starts_with("::")
+    };
+    let mut lines = end.stdout.lines().chain(end.stderr.lines());
+    assert!(!lines.any(is_command), "{end:?}");
+}
+
+#[test]
+fn what_others_write_is_no_command_to_a_ci_agent() {
+    let redis = Redis::start();
+    for (command, shown) in COMMANDS {
+        redis.cli(&["FLUSHALL"]);
+        let who = format!(
+            r#"{{"host":"{command}","user":"{command}","pid":7,"command":["{command}"],"reason":"{command}","url":"{command}"}}"#
+        );
+        let (name, key) = (command, format!("{{redlock:{command}}}"));
+        let hold = format!("7 8000 1 1 250 held {who}");
+        redis.cli(&["SET", &format!("redlock:{name}"), "t", "PX", "60000"]);
+        redis.cli(&["HSET", &format!("{key}:meta"), "t", &hold]);
+        redis.cli(&["ZADD", &format!("{key}:queue"), "1", "w"]);
+        let waiter = format!("99999999999999 1 8000 0 1 {who}");
+        redis.cli(&["HSET", &format!("{key}:waiters"), "w", &waiter]);
+        let frozen = format!("99999999999999 8000 {who}");
+        redis.cli(&["HSET", &format!("{key}:state"), "frozen", &frozen]);
+        let forced = format!("c0ffee 9000 forced {} {who}{hold}", who.len());
+        redis.cli(&["RPUSH", &format!("{key}:history"), &forced]);
+        let skipped = format!("9000 busy 7 {} {who}{who}", who.len());
+        redis.cli(&["RPUSH", &format!("{key}:skips"), &skipped]);
+        redis.cli(&["ZADD", "{redlock:}:index", "99999999999999", name]);
+        for words in [
+            &["status", name][..],
+            &["status"],
+            &["status", "--names-only"],
+            &["history", name],
+            &["history"],
+            &["history", "--names-only"],
+            &["history", "--skipped", name],
+            &["history", "--summary", "--by-host", name],
+            &["history", "--timeline", name],
+            &["history", "--svg", "-", name],
+            &["doctor", name],
+            &["-v", "run", "-n", name, "--", "true"],
+            &["-v", "run", "-w", "50ms", name, "--", "true"],
+            &["stop", name],
+            &["release", "--force", "--reason", command, name],
+            &["freeze", "--reason", command, name],
+            &["thaw", name],
+        ] {
+            let end = outcome(&mut redis.redlock(words));
+            assert_obeyed_by_no_agent(&end);
+            // What follows types such a name, so that it can't be changed.
+            if words.contains(&"--names-only") {
+                assert_eq!(end.stdout, "", "{end:?}");
+                end.assert_says("left out of the names: ");
+            } else {
+                let all = end.stdout.clone() + &end.stderr;
+                assert!(all.contains(shown), "{words:?}: {end:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_error_of_a_server_is_no_command_to_a_ci_agent() {
+    for (command, shown) in COMMANDS {
+        let redis = Redis::start();
+        let liar = Liar::new(&redis, move |asked| match asked {
+            "acquire" => Say::Lie(format!("-{command}\r\n").into()),
+            _ => Say::Truth,
+        });
+        let end = outcome(&mut liar.redlock(&redis, &["run", "-n", "a", "--", "true"]));
+        assert_obeyed_by_no_agent(&end);
+        end.assert_code(125).assert_says(shown);
+    }
+}
+
 #[test]
 fn large_values_in_our_keys_take_no_memory() {
     let redis = Redis::start();

@@ -27,7 +27,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{self, Client, HistoryEntry, LockHistory, Locks, Name, Waiter, Which};
 use crate::pattern::{is_pattern, matches, natural_cmp};
-use crate::report::{format_duration, print, width};
+use crate::report::{format_duration, lines_of, print, width};
 use crate::signal;
 use crate::sys::{CivilTime, local_time};
 
@@ -60,7 +60,8 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     client.ask_role()?;
     if options.names_only {
         let names = query.asked.look_up(&mut client, query.locks)?;
-        print(&lines_of(&names))?;
+        let names = names.iter().map(Name::as_str);
+        print(&lines_of(names, settings.verbosity))?;
         return Ok(Exit::Success);
     }
     let found = query.find(&mut client)?;
@@ -87,15 +88,6 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
 /// A moment by the zones of this system.
 fn local(seconds: i64) -> CivilTime {
     local_time(seconds).unwrap_or_else(|| utc(seconds))
-}
-
-/// Names, one a line.
-fn lines_of(names: &[Name]) -> String {
-    let mut lines = String::new();
-    for name in names {
-        lines.extend([name.as_str(), "\n"]);
-    }
-    lines
 }
 
 /// The last ones, and how many there are before them.

@@ -29,7 +29,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Client, Error, Inspected, Locks, Name, Which};
 use crate::pattern::natural_cmp;
-use crate::report::{self, escaped, escaped_json, print};
+use crate::report::{self, Verbosity, escaped, escaped_json, lines_of, print};
 use crate::signal;
 
 /// Shows locks, once or again and again.
@@ -46,7 +46,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let Some(interval) = watch else {
         let found = asked.find(&mut client, &settings.locks)?;
         settings.warn_of_replica(&client);
-        show(found, &asked, options)?;
+        show(found, &asked, options, settings.verbosity)?;
         return Ok(Exit::Success);
     };
     let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
@@ -92,7 +92,7 @@ fn repeat(
         if std::mem::take(&mut first) {
             settings.warn_of_replica(&client);
         }
-        let read = show(found, &asked, options)?;
+        let read = show(found, &asked, options, settings.verbosity)?;
         if !read || received.recv_timeout(interval).err() != Some(RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
@@ -202,11 +202,15 @@ pub fn drawn(found: &[Inspected], width: Option<usize>) -> Vec<String> {
 }
 
 /// Prints them once; false if the reader has gone away.
-fn show(found: Vec<Inspected>, asked: &Asked, options: &cli::Status) -> Result<bool> {
+fn show(
+    found: Vec<Inspected>,
+    asked: &Asked,
+    options: &cli::Status,
+    verbosity: Verbosity,
+) -> Result<bool> {
     if options.names_only {
-        let names = found.iter();
-        let text = names.fold(String::new(), |text, lock| text + lock.name.as_str() + "\n");
-        return Ok(print(&text)?);
+        let names = found.iter().map(|lock| lock.name.as_str());
+        return Ok(print(&lines_of(names, verbosity))?);
     }
     if options.json {
         let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
