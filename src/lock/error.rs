@@ -178,7 +178,7 @@ impl Error {
             .or_else(|| wrong_server(code, details, server))
             .or_else(|| not_ready(code, &all, server));
         found.unwrap_or_else(|| {
-            let said = without_hashes(said);
+            let said = without_hashes(without_arguments(said));
             let message = format!("Redis at {server} answered: {}", quoted(&said));
             Self::new(ErrorKind::Internal, message)
         })
@@ -204,6 +204,12 @@ fn without_script(said: &str) -> (&str, bool) {
 /// Whether a rule of the access list is missing.
 fn is_permission(code: &str, said: &str) -> bool {
     code == "NOPERM" || is_refused_in_script(said)
+}
+
+/// Without what a server repeats of a command that it doesn't know: of AUTH that is the password.
+fn without_arguments(said: &str) -> &str {
+    let arguments = said.find(", with args beginning with");
+    &said[..arguments.unwrap_or(said.len())]
 }
 
 /// Authentication and permissions.
@@ -240,6 +246,9 @@ fn refused(code: &str, said: &str, server: &Server, script: Option<&str>) -> Opt
 }
 
 fn needs_password(server: &Server) -> String {
+    if server.has_only_user() {
+        return server.wrong_password();
+    }
     if server.part() == Part::Sentinel {
         return format!(
             "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, where it isn't the default user)"

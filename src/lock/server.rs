@@ -157,9 +157,23 @@ impl Server {
         }
     }
 
+    /// Whether there is a user in the URL, and no password anywhere. It may be the password itself, as of a
+    /// `redis://PASSWORD@host`.
+    pub(super) fn has_only_user(&self) -> bool {
+        self.username.is_some() && self.password.is_none() && self.password_command.is_none()
+    }
+
+    /// The user, as far as others may see it.
+    pub(super) fn shown_user(&self) -> Option<&str> {
+        if self.has_only_user() {
+            return Some("***");
+        }
+        self.username.as_deref()
+    }
+
     /// Who we are there, in a sentence.
     pub(super) fn user(&self) -> String {
-        match &self.username {
+        match self.shown_user() {
             Some(user) => format!("user \"{user}\""),
             None => "the default user".into(),
         }
@@ -178,14 +192,26 @@ impl Server {
 
     /// What is said of a password that the server doesn't take.
     pub(super) fn wrong_password(&self) -> String {
+        let title = self.title();
+        if self.has_only_user() {
+            let next = match (self.part, &self.address) {
+                (Part::Sentinel, _) => "add sentinel_password_file=PATH to it",
+                (_, Address::Unix(_)) => {
+                    "use --password-file, or write ?pass=PASSWORD where that is the password"
+                }
+                (_, Address::Tcp { .. }) => {
+                    "use --password-file, or write redis://:PASSWORD@HOST where that is the password"
+                }
+            };
+            return format!("{title} refused the user in the URL, which has no password; {next}");
+        }
         let user = self.user();
         if let Some(command) = &self.password_command {
             let no_such_user = self.username.as_ref();
             let no_such_user = no_such_user.map_or("", |_| ", or there is no such user");
             let origin = command.origin();
             return format!(
-                "{} refused {user}: the password that the password command ({origin}) printed is wrong{no_such_user}",
-                self.title()
+                "{title} refused {user}: the password that the password command ({origin}) printed is wrong{no_such_user}"
             );
         }
         let next = match (&self.password, &self.username) {
@@ -199,7 +225,7 @@ impl Server {
             ),
             (Some(_), None) => format!("the password {} is wrong", self.password_origin()),
         };
-        format!("{} refused {user}: {next}", self.title())
+        format!("{title} refused {user}: {next}")
     }
 
     /// It has answered a question of ours.

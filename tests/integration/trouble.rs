@@ -763,11 +763,59 @@ fn what_is_refused_by_authentication_says_what_to_do() {
         (
             "jobs@",
             &[],
-            "refused user \"jobs\": no password was given; use --password-file",
+            "refused the user in the URL, which has no password; use --password-file, or write redis://:PASSWORD@HOST where that is the password",
         ),
     ] {
         let end = outcome(&mut run(&format!("redis://{user}{place}"), options));
         assert_line(&end, 77, &[says]);
+    }
+}
+
+#[test]
+fn a_password_in_the_place_of_the_user_is_never_shown() {
+    let redis = Redis::start();
+    let url = format!("redis://hunter2@127.0.0.1:{}", redis.port);
+    let socket = format!("{}?user=hunter2", redis.url());
+    // There is no such user; one without a password who lacks a permission; and it is the password.
+    for (setting, says) in [
+        (&["PING"][..], "PASSWORD"),
+        (
+            &[
+                "ACL", "SETUSER", "hunter2", "on", "nopass", "~*", "&*", "+@all", "-set",
+            ],
+            "doesn't permit user \"***\" the command SET; add +set",
+        ),
+        (&["CONFIG", "SET", "requirepass", "hunter2"], "PASSWORD"),
+    ] {
+        redis.cli(&["ACL", "DELUSER", "hunter2"]);
+        redis.cli(setting);
+        for url in [&url, &socket] {
+            let end = outcome(&mut run(url, &["-v"]));
+            end.assert_code(77).assert_says(says);
+            assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
+            for words in [
+                &["status", "--json"][..],
+                &["status", "a"],
+                &["doctor"],
+                &["doctor", "--json"],
+            ] {
+                let end = outcome(&mut redlock(&[&["-v", "-u", url], words].concat()));
+                assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_password_that_a_server_repeats_is_not_shown() {
+    let redis = Redis::with(&["--rename-command", "AUTH", ""]);
+    for login in ["jobs:hunter2", ":hunter2", "hunter2"] {
+        let end = outcome(&mut run(
+            &format!("redis://{login}@127.0.0.1:{}", redis.port),
+            &[],
+        ));
+        end.assert_says("unknown command 'AUTH'");
+        assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
 }
 

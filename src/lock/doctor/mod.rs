@@ -146,7 +146,7 @@ impl Locks {
             redis_cli: server.redis_cli(),
             prefix: self.prefix.clone(),
             prefix_has_tag: hash_tag(&self.prefix).is_some(),
-            user: server.username.clone(),
+            user: server.shown_user().map(str::to_owned),
             transport: server.transport(),
             timeout: server.timeout,
             connected: Err(server.unreachable_error(&std::io::ErrorKind::TimedOut.into())),
