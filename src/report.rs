@@ -88,6 +88,12 @@ pub fn error(line: impl fmt::Display) {
     stderr::write(line.into_bytes());
 }
 
+/// Has the runner of GitHub Actions mask a secret in the log of the job. It reads standard error as well as standard
+/// output, which may be the file for variables, and knows its commands at the start of a line.
+pub fn mask_in_github(secret: &str) {
+    stderr::write(format!("::add-mask::{secret}\n").into_bytes());
+}
+
 /// Whether what we say is seen on a terminal.
 pub fn has_terminal() -> bool {
     io::stderr().is_terminal()

@@ -48,6 +48,29 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
 }
 
 #[test]
+fn the_runner_of_github_is_told_to_mask_the_token() {
+    let redis = Redis::start();
+    let acquire = |options: &[&str]| {
+        outcome(&mut redis.redlock(&[&["-q", "acquire", "a", "--format"], options].concat()))
+    };
+    // It reads standard error, too, where standard output goes to the file for variables. A command stands at the
+    // start of its line.
+    let end = acquire(&["github"]);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    assert_eq!(end.stderr, format!("::add-mask::{token}\n"));
+    let variable = format!("\nREDLOCK_TOKEN={token}\n");
+    assert!(end.stdout.contains(&variable), "{end:?}");
+    assert!(!end.stdout.contains("add-mask"), "{end:?}");
+    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    acquire(&["token"]).assert_code(0).assert_silent();
+    let refused = acquire(&["github", "-n"]);
+    assert!(
+        !refused.assert_code(75).stderr.contains("add-mask"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     let redis = Redis::start();
     let deploy = |order: &'static str| ["-q", "--supersede", "--order", order, "a"];

@@ -31,7 +31,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{ReleaseMode, Who};
 use crate::process;
-use crate::report::print;
+use crate::report::{mask_in_github, print};
 use crate::signal::Signals;
 use crate::signal::on_terminal;
 use crate::tree::{self, Stat};
@@ -89,6 +89,12 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     if let Some(why) = waited? {
         drop(guard);
         return Ok(acquisition.not_acquired(why));
+    }
+    if options.format == Format::Github {
+        for hold in &holds.all {
+            let token = String::from_utf8_lossy(hold.claim.token().as_bytes());
+            mask_in_github(&token);
+        }
     }
     let printed = print(&text).context("can't write to standard output");
     let kept = match target {
