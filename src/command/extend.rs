@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::job::{self, Held};
-use super::usage::BadUsage;
+use super::usage::{BadUsage, refuse_url};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
@@ -31,6 +31,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         [duration] => (None, duration),
         _ => return Err(BadUsage("extend takes a NAME and a DURATION".into()).into()),
     };
+    refuse_url(duration)?;
     let more = cli::positive_duration(duration)
         .map_err(|why| BadUsage(format!("DURATION {duration:?}: {why}")))?;
     let ours = cli::OwnLock {

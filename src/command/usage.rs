@@ -486,7 +486,19 @@ fn shown_word(word: &OsStr) -> String {
 }
 
 fn shell_words(words: &[OsString]) -> Vec<String> {
-    words.iter().map(|word| shell_word(word)).collect()
+    let shown = words.iter().map(|word| match word.to_string_lossy() {
+        text if is_private_url(&text) => "URL".into(),
+        _ => shell_word(word),
+    });
+    shown.collect()
+}
+
+/// Whether a word is the URL of a Redis, or one with a user or a password.
+fn is_private_url(word: &str) -> bool {
+    word.split_once("://").is_some_and(|(scheme, rest)| {
+        let scheme = scheme.to_ascii_lowercase();
+        scheme.starts_with("redis") || scheme == "unix" || rest.contains('@')
+    })
 }
 
 /// Whether this can be executed.
@@ -610,8 +622,17 @@ pub fn no_command() -> Exit {
     Exit::Usage
 }
 
+/// Refuses the URL of a server in the place of a name. It isn't repeated, as it may have a password.
+pub(super) fn refuse_url(text: &str) -> Result<()> {
+    if !is_private_url(text) {
+        return Ok(());
+    }
+    Err(BadUsage("the NAME of a lock is a URL; give the URL of a Redis with --url".into()).into())
+}
+
 /// A name as it was typed.
 pub(super) fn name(text: &str) -> Result<Name> {
+    refuse_url(text)?;
     Ok(text
         .parse()
         .map_err(|why| BadUsage(format!("{why}: {text:?}")))?)
@@ -631,6 +652,7 @@ pub(super) fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
 
 /// Refuses a pattern where one lock is meant, and it matters which.
 pub(super) fn refuse_pattern(text: &str, command: &str) -> Result<()> {
+    refuse_url(text)?;
     if !text.contains(['*', '?']) {
         return Ok(());
     }

@@ -107,6 +107,47 @@ fn a_mistake_never_repeats_a_password() {
 }
 
 #[test]
+fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
+    let redis = Redis::start();
+    for url in [
+        "redis://:hunter2@h",
+        "redis://hunter2@h?x=*",
+        "rediss-sentinel://u:hunter2@h/m",
+        "unix:///run/r.sock?pass=hunter2",
+        "https://hunter2@h/x",
+    ] {
+        for words in [
+            &["run", url, "--", "true"][..],
+            &["run", "a", url, "--", "true"],
+            &["acquire", url, "--format", "token"],
+            &["status", url],
+            &["history", url],
+            &["history", "--summary", "a", url],
+            &["wait", url],
+            &["stop", url],
+            &["release", url],
+            &["release", "--force", url],
+            &["freeze", "--reason", "x", url],
+            &["thaw", url],
+            &["doctor", url],
+            &["check", url],
+            &["extend", url, "1m"],
+            &["extend", "1m", url],
+        ] {
+            let end = outcome(&mut redis.redlock(words));
+            end.assert_code(64).assert_says("--url");
+            assert!(
+                !format!("{end:?}").contains("hunter2"),
+                "{words:?}: {end:?}"
+            );
+        }
+        let said = mistake(&["run", "a", url]);
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    outcome(&mut redis.run("s3://bucket/x", "true")).assert_code(0);
+}
+
+#[test]
 fn an_argument_that_isnt_utf8_is_named_in_a_sentence() {
     let mut run = redlock(&["run"]);
     run.arg(OsStr::from_bytes(b"caf\xe9")).args(["--", "true"]);

@@ -21,7 +21,7 @@ use self::calendar::{Calendar, utc};
 use self::chart::Chart;
 use self::listing::{Item, Layout};
 use self::summary::Summary;
-use super::usage::{BadUsage, parse_names};
+use super::usage::{BadUsage, parse_names, refuse_url};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -104,6 +104,7 @@ struct Asked {
 
 impl Asked {
     fn parse(texts: &[String]) -> Result<Self> {
+        texts.iter().try_for_each(|text| refuse_url(text))?;
         let (patterns, names): (Vec<String>, Vec<String>) =
             texts.iter().cloned().partition(|text| is_pattern(text));
         let names = parse_names(&names)?;
