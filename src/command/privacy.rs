@@ -4,7 +4,7 @@
 //! `Authorization: x`; it is the password of a URL; or the value of one of the few options that have no
 //! telling name (`mysql -px`), whatever runs that program (`sudo mysql -px`). A line for a shell that prints a
 //! secret (`--password-command x`) may have it, and is taken for one. What only refers to a secret is none: a
-//! variable in a line for a shell, the name of a file.
+//! variable in a line for a shell, the name of a file. Some are known by their form wherever they are (`ghp_x`).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -465,6 +465,11 @@ fn secrets_in(text: &str, shell: bool) -> Vec<Range<usize>> {
             continue;
         }
         let start = scan.at;
+        if let Some(length) = secret_by_form(&text[start..]) {
+            scan.at = start + length;
+            secrets.push(start..scan.at);
+            continue;
+        }
         scan.at = text.len() - text[start..].trim_start_matches(is_name).len();
         if let Some(secret) = scan.secret_after(start..scan.at) {
             let is_reference = scan.is_reference(&secret);
@@ -621,7 +626,7 @@ impl Scan<'_> {
         let (text, end) = (self.text, name.end);
         let (name, rest) = (&text[name], &text[end..]);
         if let Some(rest) = rest.strip_prefix("://") {
-            return self.password(text.len() - rest.len());
+            return self.login(name, text.len() - rest.len());
         }
         if rest.starts_with('=') {
             let start = end + 1;
@@ -658,8 +663,8 @@ impl Scan<'_> {
         None
     }
 
-    /// The password in a URL whose authority begins here.
-    fn password(&self, start: usize) -> Option<Range<usize>> {
+    /// The password in a URL whose authority begins here; or the user, where that may be a token.
+    fn login(&self, scheme: &str, start: usize) -> Option<Range<usize>> {
         let url = &self.text[start..];
         let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`');
         let url = &url[..url.find(ends).unwrap_or(url.len())];
@@ -672,8 +677,16 @@ impl Scan<'_> {
             }
             _ => return None,
         };
-        let colon = url[..at].find(':')? + 1;
-        Some(start + colon..start + at)
+        let (user, password) = url[..at].split_once(':').unwrap_or((&url[..at], ""));
+        let may_be_token =
+            scheme == "git" || scheme.starts_with("http") || scheme.contains("redis");
+        if may_be_token && password.is_empty() {
+            return Some(start..start + user.len());
+        }
+        if secret_by_form(user).is_some() {
+            return Some(start..start + at);
+        }
+        Some(start + user.len() + 1..start + at).filter(|_| !password.is_empty())
     }
 
     /// The value that begins here, without the quotation marks around it.
@@ -765,6 +778,39 @@ impl Scan<'_> {
         before[..open].trim_end().ends_with('c')
     }
 }
+
+/// How long the secret is that begins here, if it is known by its form.
+fn secret_by_form(text: &str) -> Option<usize> {
+    let run = |is_part: fn(char) -> bool| text.len() - text.trim_start_matches(is_part).len();
+    let word = &text[..run(is_name)];
+    // A JWT, or its beginning, where a text is cut.
+    if word.starts_with("eyJ") && word.len() > RANDOM && text[word.len()..].starts_with('.') {
+        return Some(run(|c| is_name(c) || c == '.'));
+    }
+    let mut rests = FORMS.iter().filter_map(|form| word.strip_prefix(form));
+    let is_secret = rests.any(|rest| rest.len() >= RANDOM);
+    is_secret.then_some(word.len())
+}
+
+/// What tokens begin with: of GitHub, GitLab, Slack and AWS.
+const FORMS: [&str; 13] = [
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "xoxr-",
+    "xoxs-",
+    "AKIA",
+];
+
+/// How many characters follow at least; fewer are no token.
+const RANDOM: usize = 10;
 
 /// What has this name, if that is a secret: of an option, a variable, a field.
 fn secret_named(name: &str) -> Option<Sensitive> {
@@ -1339,6 +1385,35 @@ mod tests {
             ),
         ] {
             assert_eq!(masked(line), expected);
+        }
+    }
+
+    #[test]
+    fn a_secret_is_known_by_its_form_wherever_it_is() {
+        for (line, expected) in [
+            ("a ghp_0123456789 b", "a *** b"),
+            ("a --x=github_pat_0123456789 b", "a --x=*** b"),
+            ("curl h?x=glpat-0123456789&y", "curl h?x=***&y"),
+            ("a eyJ01234567.eyJ0.x-_ b", "a *** b"),
+            ("git clone https://X@h/r", "git clone https://***@h/r"),
+            (
+                "pip install git+https://X@h/r",
+                "pip install git+https://***@h/r",
+            ),
+            ("curl https://X:@h", "curl https://***:@h"),
+            ("curl https://ghp_0123456789:x@h", "curl https://***@h"),
+            ("redis-cli -u rediss://X@h", "redis-cli -u rediss://***@h"),
+        ] {
+            assert_eq!(masked(line), expected);
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(shown(&words), expected.replace(' ', "|"));
+        }
+        for line in [
+            "git clone ssh://git@h/r git@h:r https://h/@x https://$TOKEN@h",
+            "psql postgres://ann@h/db",
+            "ghp_x eyJ.x AKIA glpat-x a-ghp_01",
+        ] {
+            assert_eq!(masked(line), line);
         }
     }
 

@@ -87,6 +87,40 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
 }
 
 #[test]
+fn a_secret_that_is_known_by_its_form_is_not_stored() {
+    let redis = Redis::start();
+    let random = "s3cr3tHUNTER2s3cr3tHUNTER2s3cr3t";
+    for token in [
+        &format!("ghp_{random}"),
+        &format!("gho_{random}"),
+        &format!("ghu_{random}"),
+        &format!("ghs_{random}"),
+        &format!("ghr_{random}"),
+        &format!("github_pat_11A_{random}"),
+        &format!("glpat-{random}"),
+        &format!("xoxb-17-{random}"),
+        "AKIAS3CR3THUNTER2XYZ",
+        &format!("eyJhbGciOiJIUzI1NiJ9.eyJ{random}.{random}"),
+        &format!("https://{random}@h/r"),
+        &format!("https://{random}:@h/r"),
+        &format!("https://ghp_{random}:x-oauth-basic@h/r"),
+        &format!("redis://{random}@h"),
+    ] {
+        let mut command = redis.redlock(&["run", "--reason", token, "a", "--", "sh", "-c"]);
+        command.args([": $1 $2", "sh", token, &format!("x='{token}' y")]);
+        command.env("BUILDKITE_BUILD_URL", format!("https://b/?x={token}"));
+        outcome(&mut command).assert_code(0);
+        let acquire = ["acquire", "--ttl", "1s", "--label", token, "b"];
+        outcome(&mut redis.redlock(&acquire)).assert_code(0);
+        outcome(&mut redis.redlock(&["release", "--force", "b"])).assert_code(0);
+        let all = stored(&redis);
+        assert!(!all.to_lowercase().contains("hunter2"), "{token}: {all}");
+        assert!(all.contains("***"), "{token}: {all}");
+        redis.cli(&["FLUSHALL"]);
+    }
+}
+
+#[test]
 fn a_label_is_stored_and_shown_in_place_of_the_command_line() {
     let redis = Redis::start();
     let label = "nightly backup (web)";
