@@ -3,6 +3,7 @@
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod options;
+mod trust;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -24,6 +25,8 @@ use crate::report::Verbosity;
 use crate::sys;
 
 pub use self::options::{FromSettings, StandIn};
+pub use self::trust::Exposure;
+use self::trust::Read;
 
 /// What the settings add to a command line, and the settings. Help, versions and mistakes in the command line
 /// come before a mistake in the settings, which is therefore reported later.
@@ -44,6 +47,10 @@ pub struct Settings {
     pub locks: Locks,
     pub verbosity: Verbosity,
     pub show: Show,
+    /// Configuration files that aren't used, because others may have written them.
+    pub refused: Vec<Exposure>,
+    /// Secrets that every user of this host can read.
+    pub exposed: Vec<Exposure>,
 }
 
 /// What others are shown of a command.
@@ -132,7 +139,10 @@ impl Settings {
         let is_weaker = sources.rank(&origin) < sources.rank(&from);
         // What a configuration file says of its server is no other server's business.
         let goes_elsewhere = is_weaker && matches!(from, UrlOrigin::File(..));
-        let given = given.filter(|_| !goes_elsewhere);
+        // Nor is any password one of the default server, if a file that was refused may have named another.
+        let is_guess = !sources.refused.is_empty() && origin == UrlOrigin::Default;
+        let given = given.filter(|_| !goes_elsewhere && !is_guess);
+        let exposed = exposed(given.as_ref(), (url, &origin), tls.key.as_deref());
         let access = Access {
             url,
             origin,
@@ -168,6 +178,8 @@ impl Settings {
                 (_, true) => Verbosity::Verbose,
                 _ => verbosity,
             },
+            refused: sources.refused.clone(),
+            exposed,
         })
     }
 }
@@ -191,6 +203,13 @@ impl Settings {
             locks: self.locks.clone().replicated(replication)?,
             ..self.clone()
         })
+    }
+
+    /// Says which secrets every user of this host can read. A job leaves that to its run.
+    pub fn warn_of_exposed(&self) {
+        for exposure in self.exposed.iter().filter(|_| !is_in_job()) {
+            self.verbosity.info(exposure);
+        }
     }
 
     /// Says where what was read may be old.
@@ -224,6 +243,34 @@ impl Given<'_> {
             }
         }
     }
+}
+
+/// Of the files with secrets that are used, those that every user of this host can read.
+fn exposed(
+    password: Option<&Given>,
+    (url, origin): (&str, &UrlOrigin),
+    key: Option<&Path>,
+) -> Vec<Exposure> {
+    let (in_url, beside_url) = lock::passwords(url);
+    let mut files: Vec<(&Path, &str)> = Vec::new();
+    if let (true, UrlOrigin::File(path, _)) = (in_url, origin) {
+        files.push((path, "a password"));
+    }
+    if let Some(Given::File(path)) = password {
+        files.push((path, "a password"));
+    }
+    files.extend(beside_url.as_deref().map(|path| (path, "a password")));
+    files.extend(key.map(|path| (path, "a private key")));
+    let found = files
+        .into_iter()
+        .map(|(path, what)| trust::exposed(path, what));
+    found.flatten().collect()
+}
+
+/// Whether this is part of a job: its run has said already what is to be said of the settings.
+fn is_in_job() -> bool {
+    let mut variables = VARIABLES.iter();
+    variables.any(|name| std::env::var_os(name).is_some())
 }
 
 /// The password that a file holds: its first line.
@@ -289,6 +336,8 @@ pub struct Sources {
     settings: Vec<Setting>,
     /// A file that this user may not read.
     unreadable: Option<PathBuf>,
+    /// Why files aren't used that others may have written.
+    refused: Vec<Exposure>,
 }
 
 impl Sources {
@@ -316,10 +365,11 @@ impl Sources {
                 settings.push(Setting { name, value, place });
             }
         }
-        let mut unreadable = None;
+        let (mut unreadable, mut refused) = (None, Vec::new());
         for path in user_file().into_iter().chain([PathBuf::from(SYSTEM_FILE)]) {
-            match file::read_text(&path) {
-                Ok(text) => settings.extend(parse(&path, &text)?),
+            match trust::read(&path) {
+                Ok(Read::Text(text)) => settings.extend(parse(&path, &text)?),
+                Ok(Read::Refused(why)) => refused.push(why),
                 Err(error) if is_absent(&error) => {}
                 // It may hold a password that only root and cron need.
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -334,7 +384,17 @@ impl Sources {
         Ok(Self {
             settings,
             unreadable,
+            refused,
         })
+    }
+
+    /// # Errors
+    /// [`BadConfig`] for the first file that isn't used because others may have written it.
+    pub fn expect_trusted(&self) -> Result<(), BadConfig> {
+        match self.refused.first() {
+            Some(why) => Err(BadConfig(why.to_string())),
+            None => Ok(()),
+        }
     }
 
     fn get(&self, name: &str) -> Option<&Setting> {

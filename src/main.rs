@@ -120,10 +120,19 @@ fn dispatch(
     let Some(Invocation { command, common }) = cli.chosen else {
         return Ok(command::no_command());
     };
+    // It says itself what others may do with the settings, among all else that it finds.
+    let examines = matches!(command, Command::Doctor(_));
     let settings = || {
-        let settings = Settings::read(&common.or(cli.common), &sources?)?;
+        let sources = sources?;
+        if !examines {
+            sources.expect_trusted()?;
+        }
+        let settings = Settings::read(&common.or(cli.common), &sources)?;
         if let Some(line) = &from_settings.unknown {
             settings.verbosity.info(line);
+        }
+        if !examines {
+            settings.warn_of_exposed();
         }
         Ok::<_, anyhow::Error>(settings)
     };

@@ -42,7 +42,7 @@ fn config(bytes: &[u8]) {
     }
     let sources = Sources {
         settings,
-        unreadable: None,
+        ..Sources::default()
     };
     let _ = (
         sources.url(),

@@ -9,9 +9,8 @@ use std::ffi::OsString;
 
 use clap::{Arg, CommandFactory};
 
-use super::{BadConfig, NAMES, Setting, Sources};
+use super::{BadConfig, NAMES, Setting, Sources, is_in_job};
 use crate::cli::{Cli, ONLY_WITH, WITH_SETTINGS, variable};
-use crate::command::VARIABLES;
 use crate::typed::{Typed, Word, nearest};
 
 /// A setting in place of an option.
@@ -202,13 +201,9 @@ fn unknown(settings: &[&Setting]) -> Result<Option<String>, BadConfig> {
             None => strange.push(setting.name.as_str()),
         }
     }
-    // A job has what its run had, which has said it.
-    let is_in_job = VARIABLES
-        .iter()
-        .any(|name| std::env::var_os(name).is_some());
     Ok(match strange.as_slice() {
         [] => None,
-        _ if is_in_job => None,
+        _ if is_in_job() => None,
         [name] => Some(format!("unknown variable {name}{}", hint(name))),
         several => Some(format!("unknown variables {}", several.join(", "))),
     })
@@ -219,6 +214,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::command::VARIABLES;
 
     /// What clap makes of a command line, with these settings of the environment.
     fn read(words: &[&str], settings: &[(&str, &str)]) -> String {

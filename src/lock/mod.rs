@@ -120,6 +120,7 @@ use self::scripts::{FORCE, FREEZE, STOP, Script, THAW, count, holder, unexpected
 pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
 pub use self::token::Token;
+pub use self::url::passwords;
 pub use self::who::{Frozen, Holder, Limit, Restarted, Waiter, Who};
 
 /// A lock on a server: its name and keys.

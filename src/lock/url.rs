@@ -97,6 +97,22 @@ impl Url {
     }
 }
 
+/// Whether a URL has a password in it, and the file with one that it names.
+pub fn passwords(url: &str) -> (bool, Option<PathBuf>) {
+    let Ok(Url { place, login, .. }) = Url::parse(url) else {
+        return (false, None);
+    };
+    let (theirs, file) = match place {
+        Place::Sentinels {
+            login,
+            password_file,
+            ..
+        } => (login.password, password_file),
+        Place::Server(_) | Place::Cluster { .. } => (None, None),
+    };
+    (login.password.or(theirs).is_some(), file)
+}
+
 /// The parts of `[user[:password]@]hosts[/path][?options]`, with the credentials decoded.
 struct Parts<'a> {
     login: Login,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, wait_until};
@@ -462,4 +462,218 @@ fn an_empty_line_of_a_file_sets_nothing() {
     outcome(run.env("XDG_CONFIG_HOME", file.path()))
         .assert_code(0)
         .assert_silent();
+}
+
+pub fn set_mode(path: &Path, mode: u32) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(path, mode).unwrap();
+}
+
+/// A configuration file whose password command says that it ran.
+fn with_a_command(redis: &Redis) -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, mark) = (
+        directory.path().join("redlock.env"),
+        directory.path().join("ran"),
+    );
+    let url = redis.tcp_url();
+    let command = format!("touch {}; echo x", mark.display());
+    fs::write(
+        &file,
+        format!("REDLOCK_URL={url}\nREDLOCK_PASSWORD_COMMAND={command}\n"),
+    )
+    .unwrap();
+    (directory, file, mark)
+}
+
+#[test]
+fn a_configuration_file_that_others_may_write_is_refused_and_runs_no_command() {
+    let redis = Redis::with(&["--requirepass", "x"]);
+    let (directory, file, mark) = with_a_command(&redis);
+    let run = || {
+        let _ = fs::remove_file(&mark);
+        let mut run = redlock(&["run", "a", "--", "true"]);
+        let end = outcome(run.env("XDG_CONFIG_HOME", directory.path()));
+        (end, mark.exists())
+    };
+    let refused = |says: &str, fix: &str| {
+        let (end, ran) = run();
+        end.assert_code(78).assert_says(says).assert_says(fix);
+        assert!(!ran, "{end:?}");
+    };
+    let accepted = || {
+        let (end, ran) = run();
+        end.assert_code(0).assert_silent();
+        assert!(ran);
+    };
+    let fix = format!("chmod go-w {}", file.display());
+    for mode in [0o666, 0o664, 0o602, 0o620] {
+        set_mode(&file, mode);
+        refused(&format!("has mode {mode:o}"), &fix);
+    }
+    for mode in [0o644, 0o640, 0o600, 0o400, 0o755] {
+        set_mode(&file, mode);
+        accepted();
+    }
+    // Nor is one that others could put another in the place of.
+    let fix = format!("chmod go-w {}", directory.path().display());
+    for mode in [0o777, 0o770, 0o1777] {
+        set_mode(directory.path(), mode);
+        refused(&format!("has mode {mode:o}"), &fix);
+    }
+    set_mode(directory.path(), 0o755);
+    accepted();
+    // What counts is the file at the end of a link.
+    let target = tempfile::tempdir().unwrap();
+    let target = target.path().join("settings");
+    fs::rename(&file, &target).unwrap();
+    std::os::unix::fs::symlink(&target, &file).unwrap();
+    accepted();
+    set_mode(&target, 0o606);
+    refused("has mode 606", "chmod go-w ");
+    // What sets nothing may be anyone's.
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/null", &file).unwrap();
+    let mut status = redis.redlock(&[
+        "-u",
+        &format!("redis://:x@127.0.0.1:{}", redis.port),
+        "status",
+    ]);
+    outcome(status.env("XDG_CONFIG_HOME", directory.path())).assert_code(0);
+}
+
+#[test]
+fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbours() {
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::with(&["--requirepass", "x"]);
+    let (directory, file, mark) = with_a_command(&redis);
+    let home = directory.path();
+    set_mode(home, 0o755);
+    let own = |path: &Path, owner: u32| std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+    let as_root = || {
+        let mut run = redlock(&["run", "a", "--", "true"]);
+        outcome(run.env("XDG_CONFIG_HOME", home))
+    };
+    let as_user = || {
+        let mut run = user.command(&["./redlock", "status", "a"]);
+        outcome(run.env("XDG_CONFIG_HOME", home))
+    };
+    // Root's own serves all.
+    as_root().assert_code(0);
+    fs::remove_file(&mark).unwrap();
+    for (owner, says) in [(54321, "belongs to user 54321"), (65534, "65534")] {
+        own(&file, owner);
+        as_root()
+            .assert_code(78)
+            .assert_says(says)
+            .assert_says("mode 644")
+            .assert_says(&format!("chown 0 {}", file.display()));
+        own(&file, 0);
+        // With a link in its place the owner of a directory chooses among the files of root.
+        own(home, owner);
+        as_root().assert_code(78).assert_says(says);
+        own(home, 0);
+    }
+    // A user believes root, too, and nobody else.
+    as_user().assert_code(0);
+    own(&file, 54321);
+    own(home, 54321);
+    as_user().assert_code(0);
+    fs::remove_file(&mark).unwrap();
+    own(&file, 54322);
+    as_user()
+        .assert_code(78)
+        .assert_says("belongs to user 54322")
+        .assert_says(&format!("chown 54321 {}", file.display()));
+    assert!(!mark.exists());
+}
+
+#[test]
+fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_refused() {
+    let redis = Redis::with(&["--appendonly", "yes"]);
+    let file = configured("REDLOCK_URL=redis://127.0.0.1:1\n");
+    let path = file.path().join("redlock.env");
+    set_mode(&path, 0o666);
+    let run = |words: &[&str]| {
+        let mut command = redlock(words);
+        outcome(command.env("XDG_CONFIG_HOME", file.path()))
+    };
+    let fence = file.path().join("fence");
+    let fence = fence.to_str().unwrap();
+    for words in [&["--version"][..], &["--help"], &["fence", fence, "7"]] {
+        run(words).assert_code(0).assert_silent();
+    }
+    // Nor does one that is typed wrong say anything else.
+    run(&["status", "--wrong"]).assert_code(64);
+    let found = run(&["-u", &redis.url(), "doctor"]);
+    found.assert_code(1).assert_silent();
+    let says = format!("chmod go-w {}", path.display());
+    assert!(found.stdout.contains(&says), "{found:?}");
+    assert!(
+        found.stdout.contains("not fit to hold locks: 1 failure"),
+        "{found:?}"
+    );
+    // Without another URL it is the default server that is examined, and that gets no password.
+    let password = file.path().join("password");
+    fs::write(&password, "mine\n").unwrap();
+    let found = run(&["doctor", "--password-file", password.to_str().unwrap()]);
+    assert!(matches!(found.code(), Some(0 | 1)), "{found:?}");
+    assert!(found.stdout.contains("127.0.0.1:6379"), "{found:?}");
+    assert!(found.stdout.contains(&says), "{found:?}");
+}
+
+#[test]
+fn a_password_that_every_user_can_read_causes_one_warning() {
+    let redis = Redis::with(&["--requirepass", "mine"]);
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let password = dir.join("password");
+    let settings = dir.join("redlock.env");
+    fs::write(&password, "mine\n").unwrap();
+    let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
+    let plain = redis.tcp_url();
+    // The inner one is part of the job, and leaves it to the outer one.
+    let run = |variables: &[(&str, &str)]| {
+        let mut run = redlock(&["run", "a", "--", "redlock", "check", "a"]);
+        run.envs(variables.iter().copied());
+        outcome(run.env("XDG_CONFIG_HOME", dir))
+    };
+    let file = password.to_str().unwrap();
+    let by_file = [("REDLOCK_URL", &*plain), ("REDLOCK_PASSWORD_FILE", file)];
+    let warns = |end: &Outcome, path: &Path| {
+        end.assert_code(0)
+            .assert_says(&format!("chmod o-r {}", path.display()));
+        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+        assert!(!end.stderr.contains("mine"), "{end:?}");
+    };
+    // Nobody else comes into the directory.
+    set_mode(dir, 0o700);
+    run(&by_file).assert_code(0).assert_silent();
+    set_mode(dir, 0o755);
+    warns(&run(&by_file), &password);
+    run(&[&[("REDLOCK_QUIET", "1")], &by_file[..]].concat())
+        .assert_code(0)
+        .assert_silent();
+    set_mode(&password, 0o640);
+    run(&by_file).assert_code(0).assert_silent();
+    // The same for a password in the URL of a configuration file.
+    fs::write(&settings, format!("REDLOCK_URL={url}\n")).unwrap();
+    warns(&run(&[]), &settings);
+    set_mode(&settings, 0o640);
+    run(&[]).assert_code(0).assert_silent();
+    fs::write(
+        &settings,
+        format!("REDLOCK_URL={plain}\nREDLOCK_PASSWORD_FILE={file}\n"),
+    )
+    .unwrap();
+    set_mode(&settings, 0o644);
+    run(&[]).assert_code(0).assert_silent();
+    set_mode(&password, 0o644);
+    let found = outcome(redlock(&["doctor"]).env("XDG_CONFIG_HOME", dir));
+    assert!(
+        found.stdout.contains(&format!("chmod o-r {file}")),
+        "{found:?}"
+    );
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
+use crate::config::set_mode;
 use crate::support::{
     Outcome, Redis, Running, directly, free_port, outcome, redlock, script, wait_until,
     with_default_signals,
@@ -214,6 +215,9 @@ fn a_password_that_is_missing_or_wrong_is_77_and_not_repeated() {
     fs::write(&wrong, "hunter2\n").unwrap();
     let right = redis.dir.path().join("right");
     fs::write(&right, "secret\n").unwrap();
+    for file in [&wrong, &right] {
+        set_mode(file, 0o600);
+    }
 
     let end = outcome(&mut redis.redlock(&["run", "a", "--", "true"]));
     end.assert_code(77).assert_says("requires a password");

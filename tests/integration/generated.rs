@@ -582,7 +582,9 @@ fn make_acl_users(redis: &Redis) {
         redis.socket().display()
     );
     let cli = crate::support::script(redis.dir.path(), "cli", &cli);
-    fs::write(redis.dir.path().join("password"), "secret\n").unwrap();
+    let password = redis.dir.path().join("password");
+    fs::write(&password, "secret\n").unwrap();
+    crate::config::set_mode(&password, 0o600);
     for command in commands {
         let command = command
             .replace("redis-cli", cli.to_str().unwrap())

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::config::openssl;
+use crate::config::{openssl, set_mode};
 use crate::pty::Terminal;
 use crate::support::{
     Gated, OtherUser, Outcome, REDLOCK, Redis, Running, SERVER, UnresponsiveServer, directly,
@@ -714,6 +714,7 @@ fn what_is_refused_by_authentication_says_what_to_do() {
     let place = format!("127.0.0.1:{}", redis.port);
     let file = redis.dir.path().join("password");
     fs::write(&file, "hunter2\n").unwrap();
+    set_mode(&file, 0o600);
     let file = ["--password-file", file.to_str().unwrap()];
     let end = outcome(&mut run(&format!("redis://:hunter2@{place}"), &[]));
     assert_line(

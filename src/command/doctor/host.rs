@@ -1,4 +1,4 @@
-//! What this host's kernel can do, of what redlock relies on.
+//! What this host's kernel can do, of what redlock relies on, and what others may do here with our settings.
 
 use std::io;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use nix::sys::prctl;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::clock::Timer;
+use crate::config::{Exposure, Settings};
 use crate::reason::reason;
 use crate::sys;
 use crate::tree;
@@ -24,6 +25,10 @@ pub struct Host {
     pub subreaper: Result<(), String>,
     /// What /proc shows.
     pub proc: Proc,
+    /// Configuration files that aren't used, because others may have written them.
+    pub refused: Vec<Exposure>,
+    /// Secrets that every user of this host can read.
+    pub exposed: Vec<Exposure>,
 }
 
 /// What /proc shows.
@@ -39,7 +44,7 @@ pub enum Proc {
 
 impl Host {
     /// Tries all of it on this process, which stays as it is.
-    pub fn examine() -> Self {
+    pub fn examine(settings: &Settings) -> Self {
         Self {
             boot_clock: boot_clock().map_err(|error| said("CLOCK_BOOTTIME", error)),
             pdeathsig: prctl::get_pdeathsig()
@@ -50,6 +55,8 @@ impl Host {
                 .and_then(prctl::set_child_subreaper)
                 .map_err(|error| said("PR_SET_CHILD_SUBREAPER", error)),
             proc: proc(),
+            refused: settings.refused.clone(),
+            exposed: settings.exposed.clone(),
         }
     }
 }

@@ -51,7 +51,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         label: Some("redlock doctor".into()),
         ..own_identity()
     };
-    let host = Host::examine();
+    let host = Host::examine(settings);
     let evidence = settings.locks.examine(asked.as_ref(), &who, began + WITHIN);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let measure = Measure {

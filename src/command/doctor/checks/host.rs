@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
 use super::super::host::{Host, Proc};
+use crate::config::Exposure;
 use crate::report::format_duration;
 
-pub(super) fn this_host(host: &Host) -> [Finding; 5] {
+pub(super) fn this_host(host: &Host) -> [Finding; 7] {
     let judge = |check, ok: &str, result: &Result<(), String>, without: &str, fix: &str| {
         let check = Check(check, Group::Host);
         match result {
@@ -62,5 +63,34 @@ pub(super) fn this_host(host: &Host) -> [Finding; 5] {
                 "mount it: mount -t proc proc /proc (unshare --mount-proc)",
             ),
         },
+        settings(&host.refused),
+        secrets(&host.exposed),
     ]
+}
+
+fn settings(refused: &[Exposure]) -> Finding {
+    let check = Check("settings", Group::Host);
+    match refused {
+        [] => check.moot("nobody else may write the configuration files that are used"),
+        _ => check.fail(
+            joined(refused, |it| &it.what),
+            joined(refused, |it| &it.fix),
+        ),
+    }
+}
+
+fn secrets(exposed: &[Exposure]) -> Finding {
+    let check = Check("secrets", Group::Host);
+    match exposed {
+        [] => check.moot("no password or key of the settings is there for every user to read"),
+        _ => check.warn(
+            joined(exposed, |it| &it.what),
+            joined(exposed, |it| &it.fix),
+        ),
+    }
+}
+
+fn joined(all: &[Exposure], part: impl Fn(&Exposure) -> &str) -> String {
+    let parts: Vec<&str> = all.iter().map(part).collect();
+    parts.join("; ")
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::super::finding::Level;
 use super::super::host::Proc;
 use super::*;
+use crate::config::Exposure;
 use crate::lock::doctor::{
     ClockOffset, Known, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip,
     SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity, Verdict,
@@ -84,6 +85,8 @@ fn host() -> Host {
         pidfd: Ok(()),
         subreaper: Ok(()),
         proc: Proc::All,
+        refused: Vec::new(),
+        exposed: Vec::new(),
     }
 }
 
@@ -1138,8 +1141,10 @@ fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
         pidfd: Err("pidfd_open fails".into()),
         subreaper: Err("PR_SET_CHILD_SUBREAPER fails".into()),
         proc: Proc::Foreign,
+        ..host()
     };
     let levels = this_host(&lacks).map(|it| (it.level, it.fix.is_some()));
+    let levels: Vec<_> = levels.into_iter().take(5).collect();
     let warned = (Level::Warn, true);
     assert_eq!(
         levels,
@@ -1150,4 +1155,29 @@ fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
         ..host()
     };
     assert!(this_host(&suspended)[0].message.contains("2h since boot"));
+}
+
+#[test]
+fn settings_that_others_may_write_fail_and_secrets_that_all_can_read_warn() {
+    let exposure = |what: &str, fix: &str| Exposure {
+        what: what.into(),
+        fix: fix.into(),
+    };
+    let open = Host {
+        refused: vec![exposure("a", "chmod a"), exposure("b", "chmod b")],
+        exposed: vec![exposure("c", "chmod c")],
+        ..host()
+    };
+    let found = all(&healthy(), &open, MEASURE);
+    let bad = found.iter().filter(|it| it.level != Level::Ok);
+    let bad: Vec<_> = bad
+        .map(|it| (it.check, it.level, &*it.message, it.fix.as_deref()))
+        .collect();
+    assert_eq!(
+        bad,
+        [
+            ("settings", Level::Fail, "a; b", Some("chmod a; chmod b")),
+            ("secrets", Level::Warn, "c", Some("chmod c")),
+        ]
+    );
 }
