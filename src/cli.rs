@@ -383,7 +383,7 @@ pub struct AcquireOptions {
     override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT",
     after_help = "`redlock run --help` explains these and all other options, with examples.",
     after_long_help = "\
-NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces.
+NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces, and begins with no -.
 DURATION is 500ms, 30s, 5m, 1h 30m or 2d; a number without a unit counts seconds: 10, 0.5.
 
 Examples:

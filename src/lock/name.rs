@@ -3,7 +3,8 @@
 use std::fmt;
 
 /// A lock's name: 1–200 bytes of UTF-8 without white space, control characters or unbalanced
-/// braces (Redis Cluster reads braces as a hash tag).
+/// braces (Redis Cluster reads braces as a hash tag). It doesn't begin with a dash: whoever may write to
+/// Redis chooses names, and one that is passed on would be an option.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(String);
 
@@ -32,6 +33,10 @@ impl std::str::FromStr for Name {
         }
         if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err("a lock's name can't contain white space or control characters".into());
+        }
+        // xargs removes these.
+        if name.trim_start_matches(['"', '\'', '\\']).starts_with('-') {
+            return Err("a lock's name can't begin with -, nor with quotes or backslashes before one, as other programs would make an option of it; put another character first".into());
         }
         let mut open = 0_i32;
         for c in name.chars() {
@@ -164,6 +169,9 @@ mod tests {
             "a/b",
             "x{tag}y",
             "{a}{b}",
+            "a-b-",
+            "+-a",
+            "'a'-",
             &"n".repeat(200),
         ] {
             assert!(!refused(name), "{name}");
@@ -176,6 +184,12 @@ mod tests {
             "a{",
             "}a{",
             "a\u{a0}b",
+            "-",
+            "-a",
+            "--url=redis://h",
+            "\"-a\"",
+            "''-a",
+            "\\-a",
             &"n".repeat(201),
         ] {
             assert!(refused(name), "{name}");

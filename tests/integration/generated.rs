@@ -16,6 +16,7 @@ use clap_mangen::Man;
 use nix::sys::signal::Signal;
 
 use crate::support::{Gated, Outcome, Redis, Running, SERVER, outcome, path, wait_until};
+use crate::untrusted::plant;
 
 #[path = "../../src/cli.rs"]
 #[allow(dead_code)]
@@ -411,6 +412,20 @@ const TAKES_A_FILE: &[&str] = &[
     "history --svg Cargo.",
     "fence Cargo.",
 ];
+
+#[test]
+fn no_shell_offers_a_name_that_would_be_an_option() {
+    let redis = Redis::start();
+    for name in ["--password-command=true", "-q", "deploy"] {
+        plant(&redis, name);
+    }
+    for line in ["redlock status ", "redlock history ", "redlock freeze "] {
+        for complete in [bash, fish] {
+            assert_eq!(complete(&redis, line), ["deploy"], "{line}");
+        }
+        zsh_completes(&redis, line, "deploy");
+    }
+}
 
 #[test]
 fn bash_completes_commands_options_and_names_of_live_locks() {

@@ -1051,6 +1051,75 @@ fn the_error_of_a_server_is_no_command_to_a_ci_agent() {
     }
 }
 
+/// A held lock, as another program could write it.
+pub fn plant(redis: &Redis, name: &str) {
+    let index = ["ZADD", "{redlock:}:index", "99999999999999", name];
+    assert_eq!(redis.cli(&index), "1");
+    let key = format!("redlock:{name}");
+    assert_eq!(redis.cli(&["SET", &key, "token", "PX", "600000"]), "OK");
+}
+
+#[test]
+fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
+    let redis = Redis::start();
+    let mark = redis.dir.path().join("ran");
+    let evil = format!("--password-command=touch${{IFS}}{}", mark.display());
+    // xargs takes quotes and backslashes away.
+    let quoted = [
+        format!("\"{evil}\""),
+        format!("\\{evil}"),
+        format!("''{evil}"),
+    ];
+    let [double, escaped, single] = quoted.each_ref().map(String::as_str);
+    for name in [&evil, "-q", "-", double, escaped, single, "deploy"] {
+        plant(&redis, name);
+    }
+    let run = |words: &[&str]| outcome(&mut redis.redlock(words));
+    for listing in ["status", "history"] {
+        let names = run(&[listing, "--names-only"]);
+        assert_eq!(names.assert_code(0).stdout, "deploy\n");
+        let matching = run(&[listing, "--names-only", "*"]);
+        assert_eq!(matching.assert_code(0).stdout, "deploy\n");
+    }
+    let table = run(&["status"]).stdout;
+    assert_eq!(table.lines().count(), 2, "{table}");
+    let words = "redlock status --names-only | xargs redlock history";
+    let mut shell = redis.redlock(&["run", "other", "-c", words]);
+    outcome(&mut shell).assert_code(0);
+    assert!(!mark.exists());
+
+    let keys = || redis.cli(&["KEYS", "*"]).lines().count();
+    let before = keys();
+    for name in [&evil, "-q", "-", double, escaped, single] {
+        for words in [
+            &["run", "--", name, "true"][..],
+            &["acquire", "--", name],
+            &["extend", "--", name, "5s"],
+            &["check", "--", name],
+            &["release", "--force", "--", name],
+            &["stop", "--", name],
+            &["wait", "deploy", "--", name],
+            &["status", "--", name],
+            &["history", "--", name],
+            &["freeze", "--reason", "x", "--", name],
+            &["thaw", "--", name],
+            &["doctor", "--", name],
+        ] {
+            let end = run(words);
+            assert_eq!(end.code(), Some(64), "{words:?} {end:?}");
+            assert_eq!(end.stderr.lines().count(), 1, "{words:?} {end:?}");
+        }
+        let end = run(&["status", "--", name]);
+        end.assert_says("a lock's name can't begin with -");
+        end.assert_says("put another character first");
+    }
+    // Nor does a variable of a job name one.
+    let mut check = redis.redlock(&["check"]);
+    outcome(check.env("REDLOCK_NAME", "-q")).assert_code(64);
+    assert_eq!(keys(), before);
+    assert!(!mark.exists());
+}
+
 #[test]
 fn large_values_in_our_keys_take_no_memory() {
     let redis = Redis::start();

@@ -313,13 +313,8 @@ fn age(lock: &Inspected, since_ms: u64) -> Duration {
 
 /// What to type, so that a shell takes it as it stands.
 fn typed(words: &[&str], name: &Name) -> String {
-    let dashes = name.as_str().starts_with('-').then_some("--");
     let words = ["redlock"].iter().chain(words).copied();
-    let words: Vec<String> = words
-        .chain(dashes)
-        .chain([name.as_str()])
-        .map(str::to_owned)
-        .collect();
+    let words: Vec<String> = words.chain([name.as_str()]).map(str::to_owned).collect();
     command_line(&words)
 }
 
@@ -386,6 +381,5 @@ mod tests {
         let typed = |name: &str| typed(&["thaw"], &name.parse().unwrap());
         assert_eq!(typed("deploy"), "redlock thaw deploy");
         assert_eq!(typed("a;b"), "redlock thaw 'a;b'");
-        assert_eq!(typed("-a"), "redlock thaw -- -a");
     }
 }
