@@ -4,6 +4,9 @@
 //! first answer counts that the server itself agrees with, by `ROLE`; an answer from before a failover
 //! that we have heard of (its configuration epoch is smaller) comes last; and while a lock is held, one
 //! sentinel after the other is asked whether the primary is still the same.
+//!
+//! That a server says so is known only once it has our password. So where nothing encrypts that, no answer counts
+//! but that of most sentinels: a [`Poll`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -21,6 +24,9 @@ use super::{Error, ErrorKind};
 
 /// How long the first sentinel has, before all are asked.
 const FIRST: Duration = Duration::from_millis(250);
+
+/// When sentinels that disagree are asked again.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// The sentinels of a URL, and the name under which they know the primary.
 pub(super) struct Sentinels {
@@ -108,6 +114,9 @@ impl Sentinels {
         if let Some(answer) = told {
             return self.connect(&answer, like, timeout, until);
         }
+        if self.must_agree(like) {
+            return self.open_agreed(like, timeout, until, names_each(replication));
+        }
         let mut search = Search::default();
         // What has been well until now gets away with one question.
         if !self.was_opened.swap(true, Ordering::Relaxed) {
@@ -142,6 +151,48 @@ impl Sentinels {
 
     fn epoch(&self) -> u64 {
         self.known().epoch
+    }
+
+    /// Whether it takes most sentinels to name the primary. One that is alone is believed.
+    fn must_agree(&self, like: &Server) -> bool {
+        self.nodes.len() > 1 && like.shows_password()
+    }
+
+    /// Connects to what most sentinels take for the primary. In a failover they hear of the new one one after the
+    /// other, so while they disagree they are asked again.
+    fn open_agreed(
+        &self,
+        like: &Server,
+        timeout: Duration,
+        until: Instant,
+        with_replicas: bool,
+    ) -> Result<Connection, Error> {
+        loop {
+            let mut poll = self.poll(with_replicas, left(until));
+            let error = match poll.agreed() {
+                Some(answer) => match self.connect(&answer, like, timeout, until) {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => error,
+                },
+                None => poll.error(self),
+            };
+            let may_change = error.kind == ErrorKind::NoPrimary && poll.is_disputed();
+            if !may_change || left(until) < AGAIN {
+                return Err(error);
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// Asks all sentinels at once what most of them say.
+    fn poll(&self, with_replicas: bool, within: Duration) -> Poll {
+        Poll {
+            coming: self.ask_all(with_replicas, within),
+            until: Instant::now() + within,
+            asked: self.nodes.len(),
+            answers: Vec::new(),
+            silent: Vec::new(),
+        }
     }
 
     fn question(&self, with_replicas: bool) -> Question {
@@ -248,9 +299,15 @@ impl Sentinels {
                 asked = answer.ok();
             }
         }
-        let Some(answer) = asked else {
+        let Some(mut answer) = asked else {
             return false;
         };
+        if answer.address != *than.address() && self.must_agree(than) {
+            match self.poll(with_replicas, within).agreed() {
+                Some(agreed) => answer = agreed,
+                None => return false,
+            }
+        }
         if answer.epoch < self.epoch() {
             return false;
         }
@@ -262,6 +319,83 @@ impl Sentinels {
         }
         is_another
     }
+}
+
+/// What most sentinels say, of those that answer in time.
+struct Poll {
+    coming: Receiver<Result<Answer, Error>>,
+    /// How long answers are waited for.
+    until: Instant,
+    /// How many sentinels were asked.
+    asked: usize,
+    answers: Vec<Answer>,
+    /// Why sentinels didn't answer.
+    silent: Vec<Error>,
+}
+
+impl Poll {
+    /// Waits for one more; whether there was one in time.
+    fn take(&mut self) -> bool {
+        match self.coming.recv_timeout(left(self.until)) {
+            Ok(Ok(answer)) => {
+                // Those that are late or down don't hold up the others for long.
+                self.until = self.until.min(Instant::now() + FIRST);
+                self.answers.push(answer);
+            }
+            Ok(Err(error)) => self.silent.push(error),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// An answer with the address that most have named, the newest one; it is there as soon as no other could change
+    /// that.
+    fn agreed(&mut self) -> Option<Answer> {
+        while majority(&self.answers, self.asked).is_none() && self.take() {}
+        let among = if majority(&self.answers, self.asked).is_some() {
+            self.asked
+        } else {
+            self.answers.len()
+        };
+        let address = majority(&self.answers, among)?;
+        let agree = self.answers.iter().filter(|it| it.address == *address);
+        agree.max_by_key(|answer| answer.epoch).cloned()
+    }
+
+    /// Whether they name different addresses, all that answer in time.
+    fn is_disputed(&mut self) -> bool {
+        while self.take() {}
+        let mut answers = self.answers.iter();
+        let first = answers.next();
+        first.is_some_and(|first| answers.any(|other| other.address != first.address))
+    }
+
+    /// Why there is no such address.
+    fn error(&self, of: &Sentinels) -> Error {
+        let said = |answer: &Answer| format!("{} says {}", answer.by, answer.address);
+        let said: Vec<String> = self.answers.iter().map(said).collect();
+        let failure = (!said.is_empty()).then(|| {
+            let message = format!(
+                "the sentinels don't agree where the primary \"{}\" is ({}), and a password isn't sent unencrypted to where only some of them point; try again when the failover is over",
+                of.primary,
+                said.join(", ")
+            );
+            Error::new(ErrorKind::NoPrimary, message)
+        });
+        let search = Search {
+            failure,
+            silent: self.silent.clone(),
+            ..Search::default()
+        };
+        search.into_error(&of.nodes)
+    }
+}
+
+/// The address that more than half of this many have named.
+fn majority(answers: &[Answer], of: usize) -> Option<&Address> {
+    let count = |address: &Address| answers.iter().filter(|it| it.address == *address).count();
+    let mut addresses = answers.iter().map(|answer| &answer.address);
+    addresses.find(|address| count(address) * 2 > of)
 }
 
 /// What came of the answers so far.
@@ -435,6 +569,53 @@ fn left(until: Instant) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn poll(asked: usize, said: &[(u16, u64)]) -> Poll {
+        let (_, coming) = channel();
+        let answer = |&(port, epoch): &(u16, u64)| Answer {
+            by: "s".into(),
+            address: Address::Tcp {
+                host: "h".into(),
+                port,
+                tls: false,
+            },
+            epoch,
+            sentinels: asked,
+            replicas: Vec::new(),
+        };
+        Poll {
+            coming,
+            until: Instant::now(),
+            asked,
+            answers: said.iter().map(answer).collect(),
+            silent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn most_of_the_sentinels_that_answer_name_the_primary() {
+        for (asked, said, agreed) in [
+            (3, &[(1, 5), (1, 5), (1, 5)][..], Some((1, 5))),
+            (3, &[(9, 99), (1, 5), (1, 6)], Some((1, 6))),
+            (3, &[(1, 5), (1, 4)], Some((1, 5))),
+            (3, &[(9, 99), (1, 5)], None),
+            (3, &[(1, 5)], Some((1, 5))),
+            (4, &[(1, 5), (1, 5), (9, 5), (9, 5)], None),
+            (4, &[(1, 5), (1, 5), (9, 5)], Some((1, 5))),
+            (5, &[(1, 5), (1, 5), (8, 5), (9, 5)], None),
+            (2, &[], None),
+        ] {
+            let found = poll(asked, said).agreed().map(|answer| {
+                let Address::Tcp { port, .. } = answer.address else {
+                    unreachable!()
+                };
+                (port, answer.epoch)
+            });
+            assert_eq!(found, agreed, "{asked} {said:?}");
+        }
+        assert!(poll(3, &[(1, 5), (9, 5)]).is_disputed());
+        assert!(!poll(3, &[(1, 5), (1, 6)]).is_disputed());
+    }
 
     #[test]
     fn a_replica_counts_unless_most_sentinels_take_it_for_down() {

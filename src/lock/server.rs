@@ -329,6 +329,11 @@ impl Server {
         }
     }
 
+    /// Whether whoever answers in its place, or listens on the way, gets a password of ours.
+    pub(super) fn shows_password(&self) -> bool {
+        matches!(self.transport(), Transport::Plain { .. }) && self.password().is_some()
+    }
+
     /// What begins a command for it in a shell, word by word; it asks for a password itself.
     pub(super) fn redis_cli(&self) -> Vec<String> {
         let mut words = vec!["redis-cli".to_owned()];

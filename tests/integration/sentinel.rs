@@ -2,12 +2,13 @@
 //! the waiters get their turns, and no two run at once.
 
 use std::fs;
+use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::proxy::{Action, Proxy};
@@ -397,6 +398,133 @@ fn a_sentinel_that_never_answers_costs_a_moment() {
     assert!(took < Duration::from_secs(3), "{took:?}");
     all.sentinels[0].resume();
     all.sentinels[1].resume();
+}
+
+/// A server at which nothing should ever arrive: it answers nothing, and knows what was said to it.
+struct Stranger {
+    port: u16,
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let all = Arc::clone(&all);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(read @ 1..) = client.read(&mut bytes) {
+                        all.lock().unwrap().extend(&bytes[..read]);
+                    }
+                });
+            }
+        });
+        Self { port, heard }
+    }
+
+    #[track_caller]
+    fn assert_heard_nothing(&self) {
+        let heard = self.heard.lock().unwrap();
+        let text = String::from_utf8_lossy(&heard);
+        assert!(heard.is_empty(), "it was told {text:?}");
+    }
+}
+
+/// Servers with a user, and the URL of these sentinels with its password.
+fn with_password(all: &Replicated, ports: &[u16]) -> String {
+    for server in &all.servers {
+        let user = ["SETUSER", "app", "on", ">theirs", "~*", "&*", "+@all"];
+        assert_eq!(server.cli(&[&["ACL"][..], &user].concat()), "OK");
+    }
+    let hosts: Vec<String> = ports
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    format!("redis-sentinel://app:theirs@{}/{MASTER}", hosts.join(","))
+}
+
+#[test]
+fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
+    let all = Replicated::start();
+    let stranger = Stranger::new();
+    let ports: Vec<(u16, u16)> = vec![(all.servers[0].port, stranger.port)];
+    let liar = Exchange::new(&all.sentinels[0], ports);
+    let [_, second, third] = [0, 1, 2].map(|number| all.sentinels[number].port);
+    let url = with_password(&all, &[liar.port, second, third]);
+    let run = |words: &[&str]| outcome(&mut all.redlock(&[&["--url", &url], words].concat()));
+    run(&["run", "-q", "a", "--", "true"])
+        .assert_code(0)
+        .assert_silent();
+    stranger.assert_heard_nothing();
+    // While a lock is held, one sentinel after the other is asked.
+    let home = all.home.path();
+    let words = ["--url", &url, "run", "--ttl", "3s", "-k", "200ms", "a"];
+    let holder = Job::start("holder", home, all.redlock(&words)).ready();
+    let renewals = || all.servers[0].calls("pexpire");
+    let before = renewals();
+    wait_until("it is renewed", || renewals() >= before + 7);
+    holder.end();
+    stranger.assert_heard_nothing();
+    // One against one: nobody knows which is right.
+    let url = with_password(&all, &[liar.port, second]);
+    outcome(&mut all.redlock(&["--url", &url, "status"]))
+        .assert_code(69)
+        .assert_says("don't agree");
+    stranger.assert_heard_nothing();
+    // Of one that is alone there is only its word.
+    all.sentinels[1].stall();
+    all.sentinels[2].stall();
+    let url = with_password(&all, &[all.sentinels[0].port, second, third]);
+    let began = Instant::now();
+    outcome(&mut all.redlock(&["--url", &url, "run", "-q", "a", "--", "true"]))
+        .assert_code(0)
+        .assert_silent();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    all.sentinels[1].resume();
+    all.sentinels[2].resume();
+}
+
+#[test]
+fn with_a_password_the_holder_and_the_waiters_follow_a_failover() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let ports: Vec<u16> = all.sentinels.iter().map(|one| one.port).collect();
+    let url = with_password(&all, &ports);
+    let start = |all: &Replicated, label: &str| {
+        let words = ["--url", &url, "run", "--ttl", "12s", "-k", "1s", "a"];
+        Job::start(label, &home, all.redlock(&words))
+    };
+    for way in [Way::Asked, Way::Killed] {
+        let old = all.primary();
+        let holder = start(&all, "holder").ready();
+        let mut waiter = start(&all, "waiter");
+        let queue = || all.servers[old].queue("a");
+        wait_until("it stands in the queue", || {
+            queue().contains(&waiter.run.pid())
+        });
+        all.settle(old);
+        let new = way.replace(&mut all, old);
+        let left = || all.servers[new].cli(&["PTTL", "redlock:a"]);
+        let left = || left().parse::<i64>().unwrap();
+        let before = left();
+        wait_until("it is renewed at the new primary", || left() > before);
+        holder.end();
+        waiter.let_go();
+        waiter.finish().assert_code(0);
+        // One that starts now finds it as well.
+        start(&all, "next").ready().end();
+        way.recover(&mut all, old);
+        if way == Way::Killed {
+            // It has forgotten its users.
+            with_password(&all, &ports);
+        }
+    }
+    assert_in_turn(&home);
 }
 
 #[test]
