@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, await_mark, is_alive,
-    is_permitted, moment, now, outcome, queued, wait_until,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, await_mark, children,
+    is_alive, is_permitted, moment, now, outcome, queued, wait_until,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -26,6 +26,15 @@ fn holder(redis: &Redis, options: &[&str]) -> Running {
     run.expect_line("ready");
     await_mark(redis, run.pid());
     run
+}
+
+/// Kills a holder, and sees COMMAND die of it: as long as that hasn't ended, a run that doesn't wait is refused.
+#[track_caller]
+fn kill(holder: &mut Running) {
+    let command = children(holder.pid());
+    assert_eq!(command.len(), 1);
+    holder.kill();
+    wait_until("COMMAND is dead, too", || !is_alive(command[0]));
 }
 
 /// When the turn of a waiter came.
@@ -73,7 +82,7 @@ fn a_run_that_comes_after_the_holder_was_killed_gets_the_lock_at_once() {
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "60s"]);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
-    holder.kill();
+    kill(&mut holder);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
     assert_nothing_left(&redis);
 }
@@ -178,7 +187,7 @@ fn a_disguise_that_changes_nothing_is_no_obstacle() {
     let redis = Redis::start();
     let mut holder = holder(&redis, &["--ttl", "60s"]);
     disguise(&redis, |_, _| {});
-    holder.kill();
+    kill(&mut holder);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
     assert_nothing_left(&redis);
 }
@@ -265,7 +274,7 @@ fn a_lock_that_is_over_leaves_no_mark() {
     // A take-over.
     let mut killed = holder(&redis, &["--ttl", "60s"]);
     let mark = await_mark(&redis, killed.pid());
-    killed.kill();
+    kill(&mut killed);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
     assert!(!mark.exists(), "{}", mark.display());
     // A forced release, of one that lives and of one that is dead.
