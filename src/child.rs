@@ -160,6 +160,14 @@ impl Child {
         now().since(began)
     }
 
+    /// Looks once more, and remembers what is found besides.
+    pub fn look_again(&mut self, until: Option<Moment>) {
+        let known: HashSet<Process> = self.found.iter().copied().collect();
+        let again = self.tree.note(until).into_iter();
+        self.found
+            .extend(again.filter(|process| !known.contains(process)));
+    }
+
     /// What was found when it was last looked for, with what identifies it later.
     pub fn found(&self) -> &[Process] {
         &self.found

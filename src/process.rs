@@ -9,7 +9,8 @@
 //! A machine that was cloned while it ran has the same boot and namespaces as its twin, and doesn't
 //! know the twin's processes. So each holder leaves a *mark* on its own host, a file in memory,
 //! as soon as it renews for the first time; without that mark nothing is known of a holder. With each
-//! renewal it notes down there the processes of its tree, so that its work can be found when it is dead.
+//! renewal it notes down there the processes of its tree, so that its work can be found when it is dead. Only the
+//! file of the holder's user is a mark, as anybody may create others there.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -18,7 +19,7 @@ use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -26,15 +27,16 @@ use std::path::{Path, PathBuf};
 use std::process::{self, ExitStatus};
 use std::time::Duration;
 
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{Pid, getsid};
+use nix::unistd::{Pid, getsid, linkat};
 
 use crate::clock::{Moment, now};
 use crate::sys;
 use crate::tree::{self, DeadHolder, Origin, Process, Remains, Stat, read};
 
-/// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>`; `None` where the
-/// kernel doesn't say.
+/// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>:<user>:<user namespace>:<time
+/// namespace>`; `None` where the kernel doesn't say. The user is the one who leaves the mark: redlock's.
 pub fn instance() -> Option<String> {
     identity(process::id(), getsid(None).ok()?.as_raw())
 }
@@ -42,7 +44,9 @@ pub fn instance() -> Option<String> {
 /// The same for another process, which is alive.
 fn identity(pid: impl fmt::Display, session: i32) -> Option<String> {
     let alive = now().since_boot().as_millis();
-    Some(format!("{}:{pid}:{alive}:{session}", pid_scope()?))
+    let user = nix::unistd::geteuid();
+    let Scope { pids, others } = Scope::ours()?;
+    Some(format!("{pids}:{pid}:{alive}:{session}:{user}:{others}"))
 }
 
 /// The command line of a process; empty where it can't be known.
@@ -58,15 +62,33 @@ pub fn command_line(pid: i32) -> Vec<String> {
         .collect()
 }
 
-/// Where pids mean the same: this boot, this pid namespace.
-fn pid_scope() -> Option<String> {
-    let boot = read("/proc/sys/kernel/random/boot_id")?;
-    let namespace = sys::pid_namespace().or_else(|| {
-        let link = fs::read_link("/proc/self/ns/pid").ok()?;
-        let inode = link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?;
-        inode.parse().ok()
-    })?;
-    Some(format!("{}:{namespace}", boot.trim()))
+/// Where pids, users and times mean the same.
+struct Scope {
+    /// This boot and this pid namespace.
+    pids: String,
+    /// This user namespace and this time namespace.
+    others: String,
+}
+
+impl Scope {
+    fn ours() -> Option<Self> {
+        use sys::Namespace::{Pid, Time, User};
+        let boot = read("/proc/sys/kernel/random/boot_id")?;
+        let [pids, users, times] = sys::namespaces([Pid, User, Time]).or_else(|| {
+            let inode = |name: &str| {
+                let link = fs::read_link(format!("/proc/self/ns/{name}")).ok()?;
+                let inode = link.to_str()?.split_once(":[")?.1.strip_suffix(']')?;
+                inode.parse().ok()
+            };
+            // A kernel may be without the other two.
+            let [users, times] = ["user", "time"].map(|name| inode(name).unwrap_or(0));
+            Some([inode("pid")?, users, times])
+        })?;
+        Some(Self {
+            pids: format!("{}:{pids}", boot.trim()),
+            others: format!("{users}:{times}"),
+        })
+    }
 }
 
 /// What can be known of the process that holds a lock, and of its work.
@@ -142,16 +164,19 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
     let Some(dead) = known.into_iter().collect::<Option<Vec<_>>>() else {
         return Liveness::Unknown;
     };
-    let Some(mark) = mark(id).and_then(|path| Mark::read(&path)) else {
+    let Some(mark) = left_by(&dead, id) else {
         return Liveness::Unknown;
     };
+    let adopter = sys::adopter().ok();
     for Identity { alive, session, .. } in dead {
         let holder = DeadHolder {
             alive,
             session,
             members: &mark.members,
-            noted: mark.noted,
-            earlier: &mark.ancestors,
+            noted: mark.noted.max(alive),
+            earlier: &[],
+            ancestors: &mark.ancestors,
+            adopter,
         };
         match tree::remains(&holder, &origin) {
             Remains::Nothing => {}
@@ -168,28 +193,44 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
     Liveness::Dead
 }
 
+/// The mark of the hold with this id, if one of these processes has left it since, as far as its owner shows that:
+/// anybody may create a file by that name.
+fn left_by(dead: &[Identity], id: &str) -> Option<Mark> {
+    let path = mark(id)?;
+    dead.iter().find_map(|holder| {
+        let mark = Mark::read(&path, holder.user)?;
+        let by = Identity::parse(&mark.instance)?;
+        (by.pid == holder.pid && by.session == holder.session && by.alive >= holder.alive)
+            .then_some(mark)
+    })
+}
+
 /// A process of this host.
 struct Identity {
     pid: i32,
     alive: Moment,
     session: i32,
+    /// The owner of its mark.
+    user: u32,
 }
 
 impl Identity {
-    /// Reads it; `None` for a process of another host, boot or pid namespace.
+    /// Reads it; `None` for a process of another host, boot or namespace, and of a redlock that says less.
     fn parse(instance: &str) -> Option<Self> {
-        Self::parse_in(&pid_scope()?, instance)
+        Self::parse_in(&Scope::ours()?, instance)
     }
 
-    /// The same, where pids mean the same in this scope.
-    fn parse_in(scope: &str, instance: &str) -> Option<Self> {
-        let mut parts = instance.strip_prefix(scope)?.strip_prefix(':')?.split(':');
+    /// The same, where all that means the same in this scope.
+    fn parse_in(scope: &Scope, instance: &str) -> Option<Self> {
+        let of_pids = instance.strip_prefix(&scope.pids)?.strip_prefix(':')?;
+        let mut parts = of_pids.splitn(5, ':');
         let identity = Self {
             pid: parts.next()?.parse().ok().filter(|&pid| pid > 0)?,
             alive: Moment::at(Duration::from_millis(parts.next()?.parse().ok()?)),
             session: parts.next()?.parse().ok()?,
+            user: parts.next()?.parse().ok()?,
         };
-        parts.next().is_none().then_some(identity)
+        (parts.next()? == scope.others).then_some(identity)
     }
 }
 
@@ -235,7 +276,7 @@ const OLD: Duration = Duration::from_secs(3600);
 const LOOKED_AT: usize = 1000;
 
 /// How many members of a tree are noted down; more are too many to go through.
-const MEMBERS: usize = 1000;
+pub const MEMBERS: usize = 1000;
 
 /// The mark of the hold with this id; `None` when that isn't an id.
 fn mark(id: &str) -> Option<PathBuf> {
@@ -272,12 +313,20 @@ impl Mark {
         text
     }
 
-    /// Reads it; `None` for anything else. A user who may write into that directory may put anything there.
-    fn read(path: &Path) -> Option<Self> {
+    /// Reads it; `None` for anything that this user hasn't left. A user who may write into that directory may put
+    /// anything there.
+    fn read(path: &Path, user: u32) -> Option<Self> {
         let mut open = OpenOptions::new();
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
         let file = open.read(true).custom_flags(flags).open(path).ok()?;
-        if !file.metadata().ok()?.is_file() {
+        let metadata = file.metadata().ok()?;
+        // A file of this user's by another name may be about another hold, and what others may write to is anybody's.
+        let is_theirs = metadata.uid() == user && is_known(user);
+        if !is_theirs
+            || !metadata.is_file()
+            || metadata.nlink() != 1
+            || metadata.mode() & 0o022 != 0
+        {
             return None;
         }
         let mut text = String::new();
@@ -311,36 +360,46 @@ impl Mark {
     }
 }
 
-/// Leaves a mark on this host for a hold of this process, or brings it up to date: by its tree as it was
-/// found from this moment on. Where it can't be written, others wait for the end of the lease if this
-/// process dies.
-pub fn leave_mark(id: &str, noted: Moment, members: &[Process]) {
-    let (Some(path), Some(instance)) = (mark(id), instance()) else {
+/// Whether the kernel shows this user as the owner of no other user's files. All users that a user namespace doesn't
+/// know look like one, and that is usually also `nobody`.
+fn is_known(user: u32) -> bool {
+    let all = ["0", "0", "4294967295"];
+    let knows_all = |map: String| map.split_ascii_whitespace().eq(all);
+    let unknown = read("/proc/sys/kernel/overflowuid").and_then(|id| id.trim().parse().ok());
+    unknown.is_some_and(|unknown: u32| unknown != user)
+        || read("/proc/self/uid_map").is_some_and(knows_all)
+}
+
+/// Leaves a mark on this host for a hold of this process, in place of an earlier one: of its tree as it was found from
+/// this moment on, and of what had started it. Where it can't be written, others wait for the end of the lease if this
+/// process dies; and so they do where we don't see all processes.
+pub fn leave_mark(id: &str, noted: Moment, members: &[Process], ancestors: Option<&[Process]>) {
+    // What somebody else has left stays, and is none of ours.
+    remove_mark(id);
+    let (Some(path), Some(instance), Some(ancestors)) = (mark(id), instance(), ancestors) else {
         return;
     };
-    if members.len() > MEMBERS {
-        remove_mark(id);
+    if members.len() > MEMBERS || !tree::sees_all() {
         return;
     }
     let text = Mark {
         instance,
         noted,
         members: members.to_vec(),
-        ancestors: tree::ancestors(),
+        ancestors: ancestors.to_vec(),
     }
     .to_text();
+    // Without a name until all of it is written.
     let mut open = OpenOptions::new();
-    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
-    open.write(true).mode(0o644).custom_flags(flags);
-    let file = open
-        .open(&path)
-        .or_else(|_| open.create_new(true).open(&path));
-    let written = file.and_then(|file| {
+    let open = open.write(true).mode(0o644).custom_flags(libc::O_TMPFILE);
+    let written = open.open(MARKS).and_then(|file| {
         file.write_all_at(text.as_bytes(), 0)?;
-        file.set_len(text.len() as u64)
+        Ok(file)
     });
-    if written.is_err() {
-        remove_mark(id);
+    if let Ok(file) = written {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let follow = AtFlags::AT_SYMLINK_FOLLOW;
+        let _ = linkat(AT_FDCWD, from.as_str(), AT_FDCWD, &path, follow);
     }
 }
 
@@ -362,7 +421,7 @@ pub fn remove_old_marks() {
         let is_ours = metadata.is_file() && metadata.uid() == user;
         if is_ours
             && age.is_ok_and(|age| age > OLD)
-            && let Some(mark) = Mark::read(&entry.path())
+            && let Some(mark) = Mark::read(&entry.path(), user)
             && matches!(state_of(&mark.instance), State::Dead(_))
         {
             let _ = fs::remove_file(entry.path());
@@ -385,12 +444,14 @@ mod tests {
     fn nothing_less_than_the_very_process_counts() {
         let us = instance().unwrap();
         let parts: Vec<&str> = us.split(':').collect();
-        let [boot, namespace, pid, alive, session] = parts[..] else {
+        let [boot, namespace, pid, alive, ..] = parts[..] else {
             panic!("{us}");
         };
-        let with = |boot: &str, pid: &str, alive: &str| {
-            format!("{boot}:{namespace}:{pid}:{alive}:{session}")
-        };
+        let rest = parts[4..].join(":");
+        let with =
+            |boot: &str, pid: &str, alive: &str| format!("{boot}:{namespace}:{pid}:{alive}:{rest}");
+        // As a redlock says it that doesn't name its user.
+        let unnamed = parts[..5].join(":");
         // A pid that no Linux gives out.
         let unused = i32::MAX.to_string();
         // Our pid, but at a time when we had not started: it was used again.
@@ -405,6 +466,9 @@ mod tests {
             "",
             &with(boot, "0", alive),
             &with(boot, "-1", alive),
+            &unnamed,
+            &format!("{us}1"),
+            &format!("{us}:1"),
         ] {
             assert!(matches!(state_of(unknown), State::Unknown), "{unknown}");
         }
@@ -429,19 +493,38 @@ mod tests {
             started: Duration::from_millis(120),
         };
         let at = Moment::at(Duration::from_millis(99));
-        leave_mark(&id, at, &[member, member]);
-        leave_mark(&id, at, &[member]);
-        let read = Mark::read(&path).unwrap();
+        let user = nix::unistd::geteuid().as_raw();
+        let leave = |members: &[Process]| leave_mark(&id, at, members, Some(&[]));
+        leave(&[member, member]);
+        leave(&[member]);
+        let read = Mark::read(&path, user).unwrap();
         assert_eq!((read.noted, read.members), (at, vec![member]));
-        assert_eq!(read.instance.split(':').count(), 5);
+        assert_eq!(read.instance.split(':').count(), 8);
+        // It says something else later on, or nothing.
+        leave(&vec![member; MEMBERS + 1]);
+        assert!(!path.exists());
+        leave(&[member]);
+        leave_mark(&id, at, &[member], None);
+        assert!(!path.exists());
+        // Somebody else's, a second name for another one, and one that others may write to.
+        leave(&[member]);
+        assert!(Mark::read(&path, user + 1).is_none());
+        let second = path.with_extension("second");
+        fs::hard_link(&path, &second).unwrap();
+        assert!(Mark::read(&path, user).is_none());
+        fs::remove_file(second).unwrap();
+        assert!(Mark::read(&path, user).is_some());
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(&path, all).unwrap();
+        assert!(Mark::read(&path, user).is_none());
         remove_mark(&id);
         for text in ["", "x\n99\n7 120\n", "x\ny\nend\n", "x\n99\n7\nend\n"] {
             fs::write(&path, text).unwrap();
-            assert!(Mark::read(&path).is_none(), "{text:?}");
+            assert!(Mark::read(&path, user).is_none(), "{text:?}");
         }
         fs::remove_file(&path).unwrap();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(Mark::read(&path).is_none());
+        assert!(Mark::read(&path, user).is_none());
         fs::remove_file(&path).unwrap();
     }
 
@@ -450,13 +533,14 @@ mod tests {
         let us = instance().unwrap();
         // It was alive before all that lives now, so that anything may be left of its work.
         let parts: Vec<&str> = us.split(':').collect();
-        let gone = format!("{}:{}:{}:1:1", parts[0], parts[1], i32::MAX);
+        let rest = parts[5..].join(":");
+        let gone = format!("{}:{}:{}:1:1:{rest}", parts[0], parts[1], i32::MAX);
         let id = format!("{:012x}", process::id());
         assert!(matches!(
             liveness(&gone, &id, |_| Origin::Unsaid),
             Liveness::Unknown
         ));
-        leave_mark(&id, now(), &[]);
+        leave_mark(&id, now(), &[], Some(&[]));
         assert!(!matches!(
             liveness(&gone, &id, |_| Origin::Ours),
             Liveness::Dead

@@ -152,7 +152,8 @@ impl Tree {
                 true
             });
             self.of_earlier = of_earlier;
-            self.seen = found.iter().copied().collect();
+            self.seen.retain(Process::is_alive);
+            self.seen.extend(&found);
         }
         found
     }
@@ -372,18 +373,22 @@ impl Process {
     }
 }
 
-/// What has started this process, directly or not.
-pub fn ancestors() -> Vec<Process> {
+/// What has started a process, directly or not; `None` where not all of it can be seen. It only becomes less: what
+/// loses its parent is given to another one of these, or to the first process.
+pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
     let mut found = Vec::new();
-    let mut next = Pid::parent();
-    // However they change meanwhile.
-    while found.len() < 100
-        && let Some(stat) = Stat::read(next)
-    {
+    let mut next = Stat::read(of)?.parent;
+    // One of another pid namespace has no number here.
+    while next.as_raw() != 0 {
+        let stat = Stat::read(next)?;
         found.push(stat.process());
+        // However they change meanwhile.
+        if found.len() > 100 {
+            return None;
+        }
         next = stat.parent;
     }
-    found
+    Some(found)
 }
 
 /// The children of a process, of all its threads; of our own only those of this thread, as others start
@@ -443,8 +448,6 @@ pub struct Stat {
     pub is_fork: bool,
     /// `None` where we may not know.
     execution: Option<Execution>,
-    /// It adopts orphans, or at least has a name by which programs are known that do.
-    adopts: bool,
     /// It ignores SIGINT.
     pub ignores_int: bool,
     /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
@@ -453,20 +456,6 @@ pub struct Stat {
 
 /// The first process, which adopts all orphans that no other does.
 const FIRST: Pid = Pid::from_raw(1);
-
-/// Programs that are known to adopt orphans, by the kernel's names for them (15 bytes).
-const REAPERS: [&str; 10] = [
-    "redlock",
-    "systemd",
-    "containerd-shim",
-    "conmon",
-    "tini",
-    "docker-init",
-    "dumb-init",
-    "catatonit",
-    "s6-svscan",
-    "runsvdir",
-];
 
 /// The name of a keeper.
 pub const KEEPER: &CStr = c"redlock-keeper";
@@ -539,7 +528,6 @@ impl Stat {
             execution: (!places.contains(&0)).then_some(Execution(places)),
             is_waker: name.as_bytes() == sys::WAKER.to_bytes(),
             is_keeper: name.as_bytes() == KEEPER.to_bytes(),
-            adopts: pid == FIRST || REAPERS.contains(&name),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0
@@ -585,10 +573,15 @@ pub fn has_own_proc() -> bool {
 /// # Errors
 /// The processes can't be listed, or no descriptor or memory is left to look at one.
 fn processes() -> io::Result<Vec<Stat>> {
+    Ok(seen_and_hidden()?.0)
+}
+
+/// The same, and whether there is one into which we may not look.
+fn seen_and_hidden() -> io::Result<(Vec<Stat>, bool)> {
     if !has_own_proc() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let mut found = Vec::new();
+    let (mut found, mut hidden) = (Vec::new(), false);
     for entry in fs::read_dir("/proc")? {
         let pid = entry?
             .file_name()
@@ -597,14 +590,30 @@ fn processes() -> io::Result<Vec<Stat>> {
         let Some(pid) = pid.map(Pid::from_raw) else {
             continue;
         };
+        let has_ended = [libc::ENOENT, libc::ESRCH].map(Some);
         match try_read(&format!("/proc/{pid}/stat")) {
             Ok(stat) => found.extend(Stat::parse(pid, &stat)),
             Err(error) if could_not_look(&error) => return Err(error),
-            // It has ended.
-            Err(_) => {}
+            Err(error) => hidden |= !has_ended.contains(&error.raw_os_error()),
         }
     }
-    Ok(found)
+    Ok((found, hidden))
+}
+
+/// Whether we see the processes of all users. Where /proc is mounted with `hidepid`, that is root alone.
+pub fn sees_all() -> bool {
+    let Some(mounts) = fs::read_to_string("/proc/self/mountinfo").ok() else {
+        return false;
+    };
+    let is_of_proc = |line: &&str| line.split(' ').nth(4) == Some("/proc");
+    let hides = mounts.lines().filter(is_of_proc);
+    let hides = hides.into_iter().any(|line| line.contains("hidepid="));
+    Stat::read(FIRST).is_some() && (!hides || nix::unistd::geteuid().is_root())
+}
+
+/// The last number that was given to a process, if the kernel says so.
+fn last_pid() -> Option<u32> {
+    read("/proc/sys/kernel/ns_last_pid")?.trim().parse().ok()
 }
 
 /// The environment with which a process was started, as `NAME=value` texts that end with a zero byte. Where its
@@ -647,11 +656,28 @@ pub struct DeadHolder<'a> {
     /// A moment at which it was alive, before it took the lock: all of its work is younger.
     pub alive: Moment,
     pub session: i32,
-    /// Its tree at this moment, as it has noted it down.
+    /// Its tree at this moment, not before the first one, as it has noted it down: whatever else had started by then
+    /// isn't part of it.
     pub members: &'a [Process],
     pub noted: Moment,
     /// What was there before.
     pub earlier: &'a [Process],
+    /// What had started it: only these, and the first process, can have adopted orphans of its work.
+    pub ancestors: &'a [Process],
+    /// The process to which the kernel gives orphans that descend from us, if that is known: our ancestors below it
+    /// adopt none.
+    pub adopter: Option<Pid>,
+}
+
+/// What is known of how a process came to its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// It, or an ancestor, was started by a process that lives and is no part of the work in question.
+    Started,
+    /// It, or an ancestor, has lost its parent, as far as its session and the process that has it now show that.
+    Adopted,
+    /// Either.
+    Unknown,
 }
 
 /// Looks for what is left of the work of a dead holder:
@@ -660,71 +686,103 @@ pub struct DeadHolder<'a> {
 /// - processes that have the lock's token in their environment;
 /// - processes of its session that have lost their parents. (A program like `env -i` clears the environment.)
 ///
-/// Other processes that have lost their parents since that note may be part of it, and so may processes that
-/// we may not look into, unless tokens of other holds, or a session that another process leads, show where
-/// they come from. A process that still has its parent was not started by the dead holder.
+/// What has started since that note may be part of it, too, and keeps the answer unknown, unless it is proven
+/// that something else has started it. The kernel gives an orphan to the nearest ancestor that adopts orphans
+/// (any program may), or else to the first process. So these prove it:
+///
+/// - a parent that lives, wasn't in the tree, and isn't one of the holder's ancestors or the first process;
+/// - a parent that is an ancestor of the holder, and of which it was found out that it adopts no orphans;
+/// - a session that another process leads, which was started by something else itself.
+///
+/// We ourselves and what has started us are no part of it either. Tokens of other holds prove nothing: what clears its
+/// environment may acquire another lock.
 pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains {
-    let Ok(all) = processes() else {
+    let last = last_pid();
+    let Ok((all, false)) = seen_and_hidden() else {
         return Remains::Unknown;
     };
-    // Where even the first process can't be seen, others can't either.
-    if !all.iter().any(|stat| stat.pid == FIRST) {
+    // New processes have rising numbers, in the order in which they are listed, so that none is missed; unless
+    // numbers begin anew meanwhile.
+    if !sees_all() || last_pid() < last {
         return Remains::Unknown;
     }
     let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
-    let is_earlier = |stat: &Stat| holder.earlier.contains(&stat.process());
+    let is_earlier = |stat: &Stat| {
+        let mut earlier = holder.earlier.iter().chain(holder.ancestors);
+        earlier.any(|process| *process == stat.process())
+    };
     // The times of starts are rounded, so that one shortly before may seem to be after that.
     let started_after = |stat: &Stat, at: Moment| stat.started + TICK > at.since_boot();
-    let has_lost_its_parent = |stat: &Stat| {
-        let mut of = *stat;
-        loop {
-            match find(of.parent) {
-                None => return true,
-                Some(parent) if parent.adopts => return true,
-                Some(parent) if started_after(parent, holder.alive) && !is_earlier(parent) => {
-                    of = *parent;
-                }
-                // Where it is of the holder's session, its parent would be, too.
-                Some(parent) => {
-                    return stat.session == holder.session && parent.session != of.session;
-                }
-            }
-        }
-    };
+    let is_member = |stat: &Stat| holder.members.contains(&stat.process());
+    let is_apart =
+        |stat: &Stat| is_earlier(stat) || !started_after(stat, holder.noted) && !is_member(stat);
     let mut ourselves = vec![Pid::this()];
     while let Some(stat) = ourselves.last().and_then(|&pid| find(pid)) {
         ourselves.push(stat.parent);
     }
+    // All of them where the adopter isn't among them, and so is the first process of a container that we were brought
+    // into; but it may also have changed meanwhile.
+    let is_known = |adopter: &Pid| *adopter == FIRST || ourselves.contains(adopter);
+    let adopter = holder.adopter.filter(is_known);
+    let below = ourselves.iter().take_while(|&&pid| Some(pid) != adopter);
+    let adopt_none: Vec<Pid> = below.filter(|_| adopter.is_some()).copied().collect();
+    let may_adopt = |stat: &Stat| {
+        stat.pid == FIRST
+            || holder.ancestors.contains(&stat.process()) && !adopt_none.contains(&stat.pid)
+    };
+    let line = |stat: &Stat| {
+        let mut of = *stat;
+        loop {
+            match find(of.parent) {
+                None => return Line::Adopted,
+                Some(parent) if may_adopt(parent) => {
+                    let adopts = [Some(FIRST), adopter].contains(&Some(parent.pid));
+                    let is_adopted = adopts || parent.session != of.session;
+                    return if is_adopted {
+                        Line::Adopted
+                    } else {
+                        Line::Unknown
+                    };
+                }
+                Some(parent) if is_apart(parent) || ourselves.contains(&parent.pid) => {
+                    return Line::Started;
+                }
+                Some(parent) => of = *parent,
+            }
+        }
+    };
     // The leader of a session has started all that is in it.
     let is_of_another_session = |stat: &Stat| {
-        let leader = find(Pid::from_raw(stat.session));
-        stat.session != holder.session
-            && leader.is_some_and(|leader| {
-                leader.pid != stat.pid
-                    && (!started_after(leader, holder.alive) || !has_lost_its_parent(leader))
-            })
+        let leader = find(Pid::from_raw(stat.session)).filter(|leader| leader.pid != stat.pid);
+        let is_apart = |leader: &Stat| is_apart(leader) || line(leader) == Line::Started;
+        stat.session != holder.session && leader.is_some_and(is_apart)
     };
     let mut unknown = false;
     let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !stat.is_keeper;
     let suspects = all.iter();
     let suspects = suspects.filter(|stat| started_after(stat, holder.alive) && works(stat));
     for stat in suspects {
-        let process = stat.process();
         let environment = environment(stat.pid);
         let said = environment
             .as_ref()
             .map_or(Origin::Unsaid, |text| origin(text));
-        if said == Origin::Ours || holder.members.contains(&process) {
+        if said == Origin::Ours || is_member(stat) {
             return Remains::Process(stat.pid);
         }
-        let is_of_others = said == Origin::OfOthers || is_earlier(stat);
-        if is_of_others || ourselves.contains(&stat.pid) || !has_lost_its_parent(stat) {
+        if is_earlier(stat) || ourselves.contains(&stat.pid) {
             continue;
         }
-        if environment.is_ok() && stat.session == holder.session {
-            return Remains::Process(stat.pid);
+        let line = line(stat);
+        let is_of_its_session = environment.is_ok() && stat.session == holder.session;
+        match line {
+            Line::Started => {}
+            Line::Adopted if is_of_its_session && said == Origin::Unsaid => {
+                return Remains::Process(stat.pid);
+            }
+            Line::Adopted | Line::Unknown => {
+                unknown |= started_after(stat, holder.noted) && !is_of_another_session(stat);
+            }
         }
-        unknown |= started_after(stat, holder.noted) && !is_of_another_session(stat);
     }
     if unknown {
         Remains::Unknown

@@ -11,8 +11,8 @@ use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
 use crate::support::{
-    Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_mark, directly, is_alive,
-    moment, now, outcome, queued, send, wait_until,
+    Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_mark, children, directly,
+    is_alive, is_permitted, moment, now, outcome, queued, send, wait_until,
 };
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
@@ -128,6 +128,47 @@ fn one_in_another_group_of_the_session_keeps_it() {
     crate::support::among_own_processes!();
     let own_group = r#"exec perl -e 'setpgrp; exec @ARGV' env -i HOME="$HOME" sh -c "$SURVIVOR""#;
     assert_survives(&format!("({own_group}) &"));
+}
+
+/// Adopts the orphans of the program in its arguments, as a process supervisor does; prctl has another number on
+/// each kind of machine.
+const ADOPTER: &str = r#"
+    my %prctl = (x86_64 => 157, aarch64 => 167, riscv64 => 167, ppc64le => 171, s390x => 172);
+    chomp(my $machine = `uname -m`);
+    syscall($prctl{$machine}, 36, 1, 0, 0, 0) == 0 or die "prctl: $!";
+    fork // die or exec @ARGV;
+    1 while wait != -1;
+"#;
+
+/// A COMMAND that starts a daemon without any environment when the gate is opened, and says its pid: after redlock has
+/// left its mark, and before it notes down its tree anew.
+const LATE_DAEMON: &str = r#"echo command $$; read go <"$HOME/gate"
+    (setsid env -i HOME="$HOME" sh -c 'echo $$; read go <"$HOME/gate"' &); exec sleep 50"#;
+
+#[test]
+fn a_daemon_that_was_adopted_by_an_ancestor_of_the_holder_keeps_the_lock() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let words = ["perl", "-e", ADOPTER, "redlock", "run", "--ttl", "60s", "a"];
+    let words = [&words[..], &["-c", LATE_DAEMON]].concat();
+    let mut adopter = Running::start(&mut directly(&redis, &words));
+    let command = adopter.line();
+    let command: i32 = command.strip_prefix("command ").unwrap().parse().unwrap();
+    let redlock = redis.holder("a").unwrap();
+    await_mark(&redis, redlock);
+    gate.open();
+    let daemon = adopter.line().parse().unwrap();
+    send(redlock, libc::SIGKILL);
+    wait_until("COMMAND is dead, too", || !is_alive(command));
+    let is_there = children(adopter.pid()).contains(&daemon);
+    assert!(is_there, "it was not adopted");
+    assert_busy(&redis, daemon);
+    gate.open();
+    adopter.finish();
+    // There is nothing left that anybody could mistake for its work.
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -257,6 +298,42 @@ fn one_that_the_waiter_may_not_look_into_keeps_the_lock_until_the_lease_ends() {
         "{waited:?} of {left} ms"
     );
     assert!(is_alive(holder.survivor));
+}
+
+#[test]
+fn one_that_the_kernel_hides_from_the_waiter_keeps_the_lock() {
+    for option in ["hidepid=1", "hidepid=2", "hidepid=4"] {
+        let Some(mut user) = OtherUser::new() else {
+            return;
+        };
+        let mount =
+            format!("exec unshare --mount --pid --fork mount -t proc -o {option} proc /proc");
+        if !is_permitted(&["sh", "-c", &mount]) {
+            continue;
+        }
+        let redis = Redis::start();
+        // The first process is the user's, so that it is seen where those of root are hidden.
+        let inside = r#"./redlock run --ttl 60s a -- sh -c '
+                echo $PPID; read go <gate; (./become setsid sh -c "echo; exec sleep 50" &); exec sleep 50' |
+            { read redlock; read survivor; kill -KILL $redlock
+              while kill -0 $redlock; do :; done >/dev/null 2>&1
+              ./redlock run -n a -- true; echo status $?; }"#;
+        let outside = format!(
+            r#"id=$(id -u); exec ./become unshare --mount --pid --fork --kill-child sh -c '
+                mount -t proc -o {option} proc /proc &&
+                exec ./setpriv --reuid $0 --regid $0 --clear-groups sh -c "$1"' $id "$0""#
+        );
+        let mut command = user.command(&["sh", "-c", &outside, inside]);
+        let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+        // The first renewal, with which a mark is left.
+        wait_until("it is renewed, or has ended", || {
+            redis.calls("evalsha") + redis.calls("eval") + redis.calls("fcall") > 2
+                || run.has_ended()
+        });
+        user.open_gate();
+        run.expect_line("status 75");
+        run.finish();
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, await_mark, children,
-    is_alive, is_permitted, moment, now, outcome, queued, wait_until,
+    Gated, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, assert_within, await_mark,
+    children, is_alive, is_permitted, moment, now, outcome, queued, wait_until,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -152,7 +152,7 @@ fn assert_waits_for_the_expiry(redis: &Redis) {
 }
 
 /// Rewrites what the holder said about itself: `change` gets the parts of its instance (boot,
-/// namespace, pid, a time, session) and its host.
+/// namespace, pid, a time, session, user, two more namespaces) and its host.
 fn disguise(redis: &Redis, change: impl Fn(&mut [String], &mut String)) {
     let token = redis.cli(&["GET", "redlock:a"]);
     let meta = "{redlock:a}:meta";
@@ -161,7 +161,7 @@ fn disguise(redis: &Redis, change: impl Fn(&mut [String], &mut String)) {
     let mut who: Value = serde_json::from_str(&entry[start..]).unwrap();
     let instance = who["instance"].as_str().expect("an instance");
     let mut parts: Vec<String> = instance.split(':').map(str::to_owned).collect();
-    assert_eq!(parts.len(), 5, "{instance}");
+    assert_eq!(parts.len(), 8, "{instance}");
     let mut host = who["host"].as_str().unwrap().to_owned();
     change(&mut parts, &mut host);
     who["instance"] = parts.join(":").into();
@@ -202,6 +202,48 @@ fn a_holder_of_another_boot_is_not_known_to_be_dead() {
 fn a_holder_in_another_pid_namespace_is_not_known_to_be_dead() {
     crate::support::among_own_processes!();
     assert_not_taken_over(|parts, _| parts[1] = "4026530000".into());
+}
+
+#[test]
+fn a_holder_in_another_user_or_time_namespace_is_not_known_to_be_dead() {
+    crate::support::among_own_processes!();
+    for part in [6, 7] {
+        assert_not_taken_over(|parts, _| parts[part] = "4026530000".into());
+    }
+}
+
+#[test]
+fn a_holder_that_does_not_name_its_user_is_not_known_to_be_dead() {
+    crate::support::among_own_processes!();
+    assert_not_taken_over(|parts, _| parts[5].clear());
+}
+
+#[test]
+fn a_mark_that_another_user_has_planted_is_no_proof() {
+    crate::support::among_own_processes!();
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    let run = ["run", "--ttl", "3s", "-k", "100ms", "a", "--", "sh", "-c"];
+    let command = ["echo ready; exec sleep 60"];
+    let mut holder = Running::start(&mut user.redlock(&redis, &[&run[..], &command].concat()));
+    holder.expect_line("ready");
+    let mark = await_mark(&redis, holder.pid());
+    // The same text in another file, which the holder may neither write to nor remove.
+    holder.suspend();
+    let planted = mark.with_extension("planted");
+    fs::write(&planted, fs::read(&mark).unwrap()).unwrap();
+    fs::rename(&planted, &mark).unwrap();
+    let left = || redis.cli(&["PTTL", "redlock:a"]).parse::<u64>().unwrap();
+    let before = left();
+    holder.resume();
+    wait_until("the lease is renewed", || left() > before);
+    kill(&mut holder);
+    assert_waits_for_the_expiry(&redis);
+    assert_nothing_left(&redis);
+    // It is nobody's who has held the lock.
+    fs::remove_file(mark).unwrap();
 }
 
 #[test]

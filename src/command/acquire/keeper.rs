@@ -36,6 +36,8 @@ pub(super) struct Target {
     /// Since when it counts what it starts, and in which session.
     since: Moment,
     session: i32,
+    /// What had started it; `None` where that can't be seen.
+    ancestors: Option<Vec<Process>>,
     tree: Tree,
     execution: Option<Execution>,
     /// What it has started and was found: later on it may be hard to find.
@@ -99,6 +101,7 @@ impl Target {
             instance,
             since: now(),
             session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
+            ancestors: tree::ancestors(Pid::from_raw(pid)),
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
             descendants: Vec::new(),
@@ -194,8 +197,11 @@ impl Target {
             alive: self.since,
             session: self.session,
             members: &[],
-            noted: now(),
+            noted: self.since,
             earlier: self.tree.earlier(),
+            ancestors: self.ancestors.as_deref().unwrap_or_default(),
+            // We have become an orphan ourselves.
+            adopter: Some(Pid::parent()),
         };
         if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id))
             && let Some(process) = Process::read(pid)
@@ -488,8 +494,14 @@ impl Keeper<'_> {
                             events.push_back(session::Event::Lease(LeaseEvent::RenewalFailed));
                         }
                         let noted = now();
-                        self.target.remember(self.session.next_stop());
-                        self.holds.leave_marks(noted, &self.target.processes());
+                        let until = self.session.next_stop();
+                        self.target.remember(until);
+                        // What was found in too little time is less than there is.
+                        if until.is_none_or(|until| now() < until) {
+                            let ancestors = self.target.ancestors.as_deref();
+                            let members = self.target.processes();
+                            self.holds.leave_marks(noted, &members, ancestors);
+                        }
                     }
                     session::Action::Warn => {
                         let _ = self.target.process.signal(SIGURG);

@@ -153,11 +153,17 @@ impl HeldLocks {
         }
     }
 
-    /// Notes down on this host what works under the locks, as it was found from this moment on.
-    pub fn leave_marks(&mut self, noted: Moment, members: &[Process]) {
+    /// Notes down on this host what works under the locks, as it was found from this moment on, and what had started
+    /// that, if it is known.
+    pub fn leave_marks(
+        &mut self,
+        noted: Moment,
+        members: &[Process],
+        ancestors: Option<&[Process]>,
+    ) {
         let first = !std::mem::replace(&mut self.marked, true);
         for hold in self.all.iter().filter(|hold| !hold.reentrant) {
-            process::leave_mark(&hold.claim.id(), noted, members);
+            process::leave_mark(&hold.claim.id(), noted, members, ancestors);
         }
         // Now, and not at the end of the run, when a waiter may wait for us.
         if first {

@@ -18,13 +18,14 @@ use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent};
 use crate::lock;
+use crate::process;
 use crate::renewals::Report;
 use crate::report;
 use crate::session::{self, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
 use crate::sys;
 use crate::systemd;
-use crate::tree::Stat;
+use crate::tree::{self, Stat};
 
 /// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
 /// be a moment later than we are.
@@ -387,9 +388,7 @@ impl Supervision<'_> {
             session::Action::Renew => {
                 let noted = now();
                 let renewed = self.holds.renew();
-                let walk = self.child.look(self.session.next_stop());
-                events.push(session::Event::Walked(walk));
-                self.holds.leave_marks(noted, self.child.found());
+                events.push(session::Event::Walked(self.leave_marks(noted)));
                 if let Err(error) = renewed {
                     self.note_failure(error);
                     events.push(session::Event::Lease(LeaseEvent::RenewalFailed));
@@ -440,6 +439,23 @@ impl Supervision<'_> {
             survivors::described(&left)
         ));
         self.survivors_named = true;
+    }
+
+    /// Notes down what works under the locks; how long it took to find all of it. What was found in too little time is
+    /// less than there is, so that the earlier note says more.
+    fn leave_marks(&mut self, noted: Moment) -> Duration {
+        let until = self.session.next_stop();
+        let walk = self.child.look(until);
+        // What had moved or was hidden by one that ended, while we looked, is found the second time.
+        if self.child.found().len() <= process::MEMBERS {
+            self.child.look_again(until);
+        }
+        if until.is_none_or(|until| now() < until) {
+            let ancestors = tree::ancestors(Pid::this());
+            let members = self.child.found();
+            self.holds.leave_marks(noted, members, ancestors.as_deref());
+        }
+        walk
     }
 
     /// Reports which processes we may not signal, once.
