@@ -14,6 +14,7 @@ use crate::sys::{self, SpawnError, SpawnSpec};
 use crate::tree::{self, Evidence, Left, Process, Stat, Tree};
 
 /// A child that was spawned, and may have been reaped.
+#[derive(Clone)]
 pub struct Child {
     pid: Pid,
     /// It leads a separate process group, which gets signals as a whole. On a terminal it shares
@@ -268,6 +269,37 @@ impl Child {
             }
         }
         self.signal_tree(None, |_| sys::SIGKILL)
+    }
+
+    /// Kills what is left of the child and its tree where we are another process than the one that has started it, which is
+    /// dead. How many there were that may be killed.
+    pub fn kill_orphans(&mut self) -> usize {
+        // A group has its number as long as one is in it, and the child was alive a moment ago.
+        let group = (self.own_group && !self.reaped).then_some(self.pid);
+        let signal_all = |processes: &[Process], signal| {
+            let alive = processes.iter().filter(|process| process.is_alive());
+            alive
+                .filter(|process| sys::kill(process.pid, signal).is_ok())
+                .count()
+        };
+        // What is stopped forks no more, and what it has forked keeps its parent until it is found.
+        let mut known = self.found.clone();
+        while let Ok(found) = self.tree.orphans(&known, group) {
+            signal_all(&found, sys::SIGSTOP);
+            let is_all = found.iter().all(|process| known.contains(process));
+            known = found;
+            if is_all {
+                break;
+            }
+        }
+        let killed = signal_all(&known, sys::SIGKILL);
+        self.found = known;
+        killed
+    }
+
+    /// Another process has reaped it.
+    pub fn was_reaped(&mut self) {
+        self.reaped = true;
     }
 
     /// What is left of the child and its tree, or may be, and has not ended.

@@ -22,6 +22,7 @@
 //! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
+//! watchdog → child                     a process that kills COMMAND's tree where redlock can't
 //! output                               what a command prints that works for redlock itself
 //! reason                               why the system refused something, in words; pure
 //! stderr                               messages, written without waiting for a reader
@@ -80,6 +81,7 @@ mod systemd;
 mod tree;
 mod typed;
 mod wait;
+mod watchdog;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

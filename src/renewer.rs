@@ -28,6 +28,16 @@ struct Job {
     claims: Vec<Claim>,
 }
 
+/// What the thread is to do.
+enum Order {
+    Task(Job),
+    /// Something that has to be done in it.
+    Call(Call),
+}
+
+/// Something that has to be done in the renewer's thread.
+pub type Call = Box<dyn FnOnce() + Send>;
+
 /// A task that was carried out.
 pub struct Completed {
     /// Open, if its connection is still good.
@@ -44,7 +54,7 @@ const SOON: Duration = Duration::from_millis(500);
 /// A running renewer.
 pub struct Renewer {
     /// `None` only when the thread is to end.
-    jobs: Option<Sender<Job>>,
+    orders: Option<Sender<Order>>,
     completed: Receiver<Completed>,
     wake: Arc<EventFd>,
     /// How long the job may take that is being done; `None`: none is.
@@ -59,11 +69,18 @@ impl Renewer {
     pub fn start(ttl: Duration) -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
-        let (jobs, ordered) = channel::<Job>();
+        let (orders, ordered) = channel::<Order>();
         let (report, completed) = channel();
         let waker = Arc::clone(&wake);
         let thread = sys::start_thread("renewer", sys::USUAL_STACK, move || {
-            while let Ok(job) = ordered.recv() {
+            while let Ok(order) = ordered.recv() {
+                let job = match order {
+                    Order::Task(job) => job,
+                    Order::Call(call) => {
+                        call();
+                        continue;
+                    }
+                };
                 if report.send(job.carry_out(ttl)).is_err() {
                     break;
                 }
@@ -74,7 +91,7 @@ impl Renewer {
             }
         })?;
         Ok(Self {
-            jobs: Some(jobs),
+            orders: Some(orders),
             completed,
             wake,
             busy: None,
@@ -101,11 +118,18 @@ impl Renewer {
             claims,
         };
         // A thread that is gone does nothing; the deadline takes care of that.
-        let sent = self
-            .jobs
-            .as_ref()
-            .is_some_and(|jobs| jobs.send(job).is_ok());
+        let sent = self.order(Order::Task(job));
         self.busy = sent.then_some(patience);
+    }
+
+    /// Has something done by the thread, before the next task.
+    pub fn call(&self, call: Call) {
+        self.order(Order::Call(call));
+    }
+
+    fn order(&self, order: Order) -> bool {
+        let orders = self.orders.as_ref();
+        orders.is_some_and(|orders| orders.send(order).is_ok())
     }
 
     /// What was done, if it is.
@@ -138,13 +162,23 @@ impl Renewer {
 /// would clear up on the processor where the next holder's command is being started.
 impl Drop for Renewer {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.orders = None;
         if self.busy.is_none()
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();
         }
     }
+}
+
+/// Carries a task out in this thread, where no other can be started: late is better than never.
+pub fn carry_out(task: Task, client: Client, claims: Vec<Claim>, ttl: Duration) -> Completed {
+    let job = Job {
+        task,
+        client,
+        claims,
+    };
+    job.carry_out(ttl)
 }
 
 impl AsFd for Renewer {

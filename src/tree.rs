@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use nix::unistd::{Pid, getpgrp, getsid, gettid};
+use nix::unistd::{Pid, getpgrp, getsid};
 
 use crate::clock::{Moment, now};
 use crate::output;
@@ -28,6 +28,12 @@ use crate::sys;
 #[derive(Clone)]
 pub struct Tree {
     root: Pid,
+    /// The root is the redlock whose COMMAND this is: of its children, those of its main thread count, as its others start
+    /// what works for redlock itself.
+    is_ours: bool,
+    /// Its process group and its session.
+    group: i32,
+    session: i32,
     /// What was started before this moment was there before, and may become ours as an orphan.
     since: Moment,
     /// The children that the root had by then: start times have a resolution of only 10 ms.
@@ -77,29 +83,37 @@ const TICK: Duration = Duration::from_millis(10);
 impl Tree {
     /// What descends from us from now on. Costs next to nothing where we have no children yet.
     pub fn ours() -> Self {
-        let root = Pid::this();
+        let mut tree = Self::of(Pid::this(), now());
+        tree.is_ours = true;
         if sys::has_children() {
-            return Self::below(root);
+            tree.note_earlier();
         }
-        Self::of(root, now())
+        tree
     }
 
     /// What descends from a process from now on.
     pub fn below(root: Pid) -> Self {
         let mut tree = Self::of(root, now());
-        for child in children(root) {
+        tree.note_earlier();
+        tree
+    }
+
+    fn note_earlier(&mut self) {
+        for child in self.children(self.root) {
             match Process::read(child) {
-                Some(process) => tree.earlier.push(process),
-                None if is_there(child) => tree.earlier_hidden.push(child),
+                Some(process) => self.earlier.push(process),
+                None if is_there(child) => self.earlier_hidden.push(child),
                 None => {}
             }
         }
-        tree
     }
 
     fn of(root: Pid, since: Moment) -> Self {
         Self {
             root,
+            is_ours: false,
+            group: getpgrp().as_raw(),
+            session: getsid(None).map_or(0, Pid::as_raw),
             since,
             earlier: Vec::new(),
             earlier_hidden: Vec::new(),
@@ -127,7 +141,7 @@ impl Tree {
 
     /// The same for what descends from these, each of which is the root or a member.
     pub fn visit_below(&self, roots: &[Pid], until: Option<Moment>, mut visit: impl FnMut(Pid)) {
-        descend(roots, until, |parent, child| {
+        self.descend(roots, until, |parent, child| {
             let is_ours = self.side(parent, child) == Side::Ours;
             if is_ours {
                 visit(child);
@@ -147,7 +161,7 @@ impl Tree {
             let alive = of_earlier.filter(|process| process.is_alive());
             let roots: Vec<Pid> = alive.map(pid).collect();
             let mut of_earlier = HashSet::new();
-            descend(&roots, until, |_, child| {
+            self.descend(&roots, until, |_, child| {
                 of_earlier.extend(Process::read(child));
                 true
             });
@@ -161,7 +175,7 @@ impl Tree {
     /// Whether the kernel has given the parent of nothing that is left, or may be, to us: of our children, of which
     /// there are some, each is known to be no member.
     pub fn has_only_earlier_children(&self) -> bool {
-        let children = children(self.root);
+        let children = self.children(self.root);
         let is_apart = |&child: &Pid| self.side(self.root, child) == Side::Others;
         // Where none is found they couldn't be read.
         !children.is_empty() && children.iter().all(is_apart)
@@ -190,7 +204,7 @@ impl Tree {
     /// What is left of the tree, or may be, and isn't known to have ended.
     pub fn left(&self) -> Vec<Left> {
         let mut left = Vec::new();
-        descend(&[self.root], None, |parent, child| {
+        self.descend(&[self.root], None, |parent, child| {
             let side = self.side(parent, child);
             if side != Side::Others && is_alive(child) {
                 let is_certain = side == Side::Ours;
@@ -204,9 +218,40 @@ impl Tree {
         left
     }
 
+    /// What is left of our tree where its root is dead, as far as that is certain: what was `known` of it, what has COMMAND's
+    /// mark in its environment or is in the group that COMMAND has led, and what descends from these.
+    ///
+    /// # Errors
+    /// Not all processes can be looked at.
+    pub fn orphans(&self, known: &[Process], group: Option<Pid>) -> io::Result<Vec<Process>> {
+        let mut all = processes()?;
+        all.retain(|stat| !stat.has_ended && !stat.is_keeper && stat.pid != Pid::this());
+        all.retain(|stat| !self.was_there_before(stat.process()));
+        let is_of_group = |stat: &Stat| {
+            let group = group.is_some_and(|group| group.as_raw() == stat.group);
+            group && stat.session == self.session
+        };
+        let has_mark = |text: &[u8]| self.evidence.marks.iter().any(|mark| contains(text, mark));
+        let is_certain = |stat: &Stat| {
+            known.contains(&stat.process())
+                || is_of_group(stat)
+                || environment(stat.pid).is_ok_and(|text| has_mark(&text))
+        };
+        let (mut ours, mut others): (Vec<Stat>, Vec<Stat>) = all.into_iter().partition(is_certain);
+        let mut next = 0;
+        while let Some(parent) = ours.get(next).map(|stat| stat.pid) {
+            let (children, rest): (Vec<_>, Vec<_>) =
+                others.into_iter().partition(|stat| stat.parent == parent);
+            ours.extend(children);
+            others = rest;
+            next += 1;
+        }
+        Ok(ours.iter().map(Stat::process).collect())
+    }
+
     /// Whether all members but the root are stopped by a signal, or only wait to wake one that is.
     pub fn is_stopped(&self) -> bool {
-        let rests = |stat: Stat| stat.is_stopped || stat.has_ended || stat.is_waker;
+        let rests = |stat: Stat| stat.is_stopped || stat.has_ended || stat.is_helper;
         let mut members = self.members().into_iter();
         members.all(|pid| match Stat::read(pid) {
             Some(stat) => rests(stat),
@@ -266,8 +311,9 @@ impl Tree {
             return if was_there { Side::Others } else { Side::Ours };
         };
         let works_for_us = || {
-            let may_be = self.root == Pid::this() && output::was_used();
-            may_be && environment(child).is_ok_and(|text| output::is_marked(&text))
+            // Another process that has a copy of this doesn't know.
+            let may_be = output::was_used() || self.root != Pid::this();
+            self.is_ours && may_be && environment(child).is_ok_and(|text| output::is_marked(&text))
         };
         if stat.is_keeper || self.was_there_before(stat.process()) || works_for_us() {
             return Side::Others;
@@ -282,7 +328,7 @@ impl Tree {
     /// Whether orphans of others may become ours, too: the root has had children before.
     fn may_adopt_others(&self) -> bool {
         let had_others = !self.earlier.is_empty() || !self.earlier_hidden.is_empty();
-        had_others && self.root == Pid::this()
+        had_others && self.is_ours
     }
 
     /// Whose work a child of ours is, which may have had another parent before.
@@ -294,9 +340,9 @@ impl Tree {
             return Side::Ours;
         }
         // Only what was there before is in our group, or in a session that was there before.
-        let is_in_our_group = self.evidence.own_group && stat.group == getpgrp().as_raw();
+        let is_in_our_group = self.evidence.own_group && stat.group == self.group;
         let is_of_earlier_session = || {
-            let is_ours = getsid(None).is_ok_and(|session| session.as_raw() == stat.session);
+            let is_ours = stat.session == self.session;
             let leader = Process::read(Pid::from_raw(stat.session));
             let is_earlier =
                 |leader| self.was_there_before(leader) || self.of_earlier.contains(&leader);
@@ -308,28 +354,37 @@ impl Tree {
         Side::Unknown
     }
 
+    /// Shows all that descends from these processes, with its parent, until then; below those for which `goes_on` says
+    /// no, nothing is looked for.
+    fn descend(
+        &self,
+        roots: &[Pid],
+        until: Option<Moment>,
+        mut goes_on: impl FnMut(Pid, Pid) -> bool,
+    ) {
+        let mut seen: HashSet<Pid> = roots.iter().copied().collect();
+        let mut found = roots.to_vec();
+        let mut next = 0;
+        while let Some(&parent) = found.get(next) {
+            next += 1;
+            for child in self.children(parent) {
+                if until.is_some_and(|until| now() >= until) {
+                    return;
+                }
+                if seen.insert(child) && goes_on(parent, child) {
+                    found.push(child);
+                }
+            }
+        }
+    }
+
+    fn children(&self, of: Pid) -> Vec<Pid> {
+        children(of, self.is_ours && of == self.root)
+    }
+
     /// Whether a process below the root was there before.
     fn was_there_before(&self, process: Process) -> bool {
         process.started + TICK <= self.since.since_boot() || self.earlier.contains(&process)
-    }
-}
-
-/// Shows all that descends from these processes, with its parent, until then; below those for which `goes_on` says no, nothing
-/// is looked for.
-fn descend(roots: &[Pid], until: Option<Moment>, mut goes_on: impl FnMut(Pid, Pid) -> bool) {
-    let mut seen: HashSet<Pid> = roots.iter().copied().collect();
-    let mut found = roots.to_vec();
-    let mut next = 0;
-    while let Some(&parent) = found.get(next) {
-        next += 1;
-        for child in children(parent) {
-            if until.is_some_and(|until| now() >= until) {
-                return;
-            }
-            if seen.insert(child) && goes_on(parent, child) {
-                found.push(child);
-            }
-        }
     }
 }
 
@@ -391,15 +446,14 @@ pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
     Some(found)
 }
 
-/// The children of a process, of all its threads; of our own only those of this thread, as others start
-/// what works for redlock itself.
-fn children(of: Pid) -> Vec<Pid> {
+/// The children of a process: of all its threads, or of the main one alone.
+fn children(of: Pid, of_main_thread: bool) -> Vec<Pid> {
     let threads = match fs::read_dir(format!("/proc/{of}/task")) {
         Ok(threads) if has_own_proc() => threads,
         Ok(_) | Err(_) => return Vec::new(),
     };
-    let this = gettid().to_string();
-    let counts = |thread: &fs::DirEntry| of != Pid::this() || thread.file_name() == *this;
+    let main = of.to_string();
+    let counts = |thread: &fs::DirEntry| !of_main_thread || thread.file_name() == *main;
     let mut found = Vec::new();
     for thread in threads.flatten().filter(counts) {
         match fs::read_to_string(thread.path().join("children")) {
@@ -440,8 +494,8 @@ pub struct Stat {
     /// It waits for a device, uninterruptibly.
     pub waits_for_device: bool,
     is_kernel_thread: bool,
-    /// It is a [`sys::Waker`].
-    is_waker: bool,
+    /// It works for a redlock that may be stopped: a [`sys::Waker`], or a watchdog.
+    is_helper: bool,
     /// It is the keeper of a lock.
     is_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
@@ -456,6 +510,9 @@ pub struct Stat {
 
 /// The first process, which adopts all orphans that no other does.
 const FIRST: Pid = Pid::from_raw(1);
+
+/// The name of a watchdog.
+pub const WATCHDOG: &CStr = c"redlock-watch";
 
 /// The name of a keeper.
 pub const KEEPER: &CStr = c"redlock-keeper";
@@ -526,7 +583,9 @@ impl Stat {
             is_fork: flags & FORK != 0,
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
-            is_waker: name.as_bytes() == sys::WAKER.to_bytes(),
+            is_helper: [sys::WAKER, WATCHDOG]
+                .map(CStr::to_bytes)
+                .contains(&name.as_bytes()),
             is_keeper: name.as_bytes() == KEEPER.to_bytes(),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);

@@ -14,7 +14,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::ptr;
@@ -379,13 +379,32 @@ pub fn raise_file_limit() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// Forks: returns false in this process, and true in the child, which has a new session, has
-/// nothing open but these descriptors and `/dev/null` for the standard streams, and is in the root
-/// directory. Both have this name from then on. No other thread may be at work.
+/// Forks a process that does this work with a descriptor, and nothing after it. It has a new session, nothing else open but
+/// `/dev/null` for the standard streams, this name, and the signals of the thread that calls this.
+pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
+    match fork_daemon(name, &[kept.as_fd()])? {
+        Some(pid) => Ok(pid),
+        None => {
+            work(kept);
+            // SAFETY: nothing follows, and what is open is the kernel's to close.
+            unsafe { libc::_exit(0) }
+        }
+    }
+}
+
+/// Kills a child, of whichever thread, and reaps it.
+pub fn kill_and_reap(child: Pid) {
+    let _ = kill(child.as_raw(), SIGKILL);
+    let _ = nix::sys::wait::waitpid(child, None);
+}
+
+/// Forks: returns the child's pid in this process, and `None` in the child, which has a new session, has
+/// nothing open but these descriptors and `/dev/null` for the standard streams, is in the root
+/// directory, and has this name. No other thread may hold what the child uses.
 ///
 /// # Errors
 /// In this process only: no new one could be made.
-pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
+pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<Option<Pid>> {
     let mut kept: Vec<u32> = kept
         .iter()
         .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
@@ -395,11 +414,17 @@ pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
     // closes are known only to the code that opened them, which doesn't run any more.
     unsafe {
         // Before it is there: it is never seen without.
+        let mut own_name = [0_u8; 16];
+        libc::prctl(libc::PR_GET_NAME, own_name.as_mut_ptr(), 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
-        match libc::fork() {
-            -1 => return Err(io::Error::last_os_error()),
-            0 => {}
-            _ => return Ok(false),
+        let forked = libc::fork();
+        if forked != 0 {
+            let error = io::Error::last_os_error();
+            libc::prctl(libc::PR_SET_NAME, own_name.as_ptr(), 0, 0, 0);
+            return match forked {
+                -1 => Err(error),
+                pid => Ok(Some(Pid::from_raw(pid))),
+            };
         }
         libc::setsid();
         libc::chdir(c"/".as_ptr());
@@ -416,7 +441,7 @@ pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<bool> {
         }
         libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// Whether our process group is the one that has the terminal.
@@ -490,8 +515,7 @@ impl Waker {
 
 impl Drop for Waker {
     fn drop(&mut self) {
-        let _ = kill(self.pid.as_raw(), SIGKILL);
-        let _ = nix::sys::wait::waitpid(self.pid, None);
+        kill_and_reap(self.pid);
     }
 }
 

@@ -60,6 +60,7 @@
 //! | `fake` | the Redis in memory, on which the models run, does as a real one |
 //! | `chaos` | real commands, real servers, and whatever can befall them, at random |
 //! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
+//! | `watchdog` | a killed or stopped redlock: nothing of COMMAND outlives it, or its lease |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
 //! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
 //! | `sync` | replicas that confirm what is granted: what `--sync` promises, and clocks that differ |
@@ -143,3 +144,4 @@ mod untrusted;
 mod unusual;
 mod usage;
 mod waiting;
+mod watchdog;

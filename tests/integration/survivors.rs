@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::keeper::keeper;
 use crate::support::{
     Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_mark, children, directly,
-    is_alive, is_permitted, moment, now, outcome, queued, send, wait_until,
+    is_alive, is_permitted, moment, now, outcome, queued, send, wait_until, watchdog,
 };
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
@@ -58,13 +58,25 @@ impl Holder {
         }
     }
 
-    /// Kills redlock, and sees COMMAND die of it.
+    /// Kills redlock, with the watchdogs that would kill the rest, and sees COMMAND die of it.
     #[track_caller]
     fn kill(&mut self) {
+        let redlock = self.run.pid();
+        // COMMAND may be another redlock.
+        for redlock in children(redlock).into_iter().chain([redlock]) {
+            kill_watchdog(redlock);
+        }
         self.run.kill();
         let command = self.command;
         wait_until("COMMAND is dead, too", || !is_alive(command));
         assert!(is_alive(self.survivor));
+    }
+}
+
+/// From now on nothing kills what this redlock leaves when it is killed, up to its next renewal.
+fn kill_watchdog(redlock: i32) {
+    if let Some(watchdog) = watchdog(redlock) {
+        send(watchdog, libc::SIGKILL);
     }
 }
 
@@ -355,6 +367,7 @@ fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
     });
     await_mark(&redis, run.pid());
     let waiter = queued(&redis, &STAMP);
+    kill_watchdog(run.pid());
     run.kill();
     assert_busy(&redis, command);
     let by_the_user = ["run", "-n", "a", "--", "echo", "beside"];

@@ -307,7 +307,8 @@ pub(super) fn leave_behind(
     let kept = holds.client.fds().chain(own);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
-    if !sys::fork_daemon(tree::KEEPER, &kept).context("can't leave a keeper behind")? {
+    let forked = sys::fork_daemon(tree::KEEPER, &kept).context("can't leave a keeper behind")?;
+    if forked.is_some() {
         // Everything is the keeper's now.
         holds.all.clear();
         return Ok(());
@@ -490,9 +491,7 @@ impl Keeper<'_> {
                     | session::Action::TerminateOthers
                     | session::Action::NameSurvivors => {}
                     session::Action::Renew => {
-                        if self.holds.renew().is_err() {
-                            events.push_back(session::Event::Lease(LeaseEvent::RenewalFailed));
-                        }
+                        self.holds.renew();
                         let noted = now();
                         let until = self.session.next_stop();
                         self.target.remember(until);

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
-use crate::lease::LeaseEvent;
 use crate::lock::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
     WaitEdge, Who,
@@ -281,12 +280,7 @@ impl<'a> Attempt<'a> {
             wait::Action::Suspend => {
                 self.signals.suspend()?;
             }
-            wait::Action::Renew => {
-                if let Err(error) = self.held.renew() {
-                    self.acquisition.verbosity().verbose(error);
-                    events.push_back(wait::Event::Lease(LeaseEvent::RenewalFailed));
-                }
-            }
+            wait::Action::Renew => self.held.renew(),
             wait::Action::SearchDeadlock(lasting) => {
                 events.push_back(self.search_deadlock(lasting));
             }

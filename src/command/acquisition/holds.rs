@@ -1,16 +1,22 @@
 //! What a run holds: its locks, the lease they have together, and the renewer that extends it.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use crate::child::Child;
 use crate::clock::{Moment, now};
 use crate::command::environment::JobLock;
 use crate::lease::{Lease, LeaseEvent};
-use crate::lock::{Claim, Client, Error, ErrorKind, Incoming, Loss, Name, Who};
+use crate::lock::{Claim, Client, Error, Incoming, Loss, Name, Who};
 use crate::process;
 use crate::renewals::{Renewals, Report, Task};
-use crate::renewer::Renewer;
+use crate::renewer::{self, Completed, Renewer};
 use crate::tree::Process;
+use crate::watchdog::Watchdog;
+
+/// A task that is carried out without a thread of its own may take this part of its usual time.
+const WITHOUT_THREAD: u32 = 3;
 
 /// A lock that we hold.
 pub struct HeldLock {
@@ -56,7 +62,11 @@ pub struct HeldLocks {
     /// The length of each lease by a renewal.
     ttl: Duration,
     renewer: Option<Renewer>,
+    /// What was done without the renewer.
+    completed: Option<Completed>,
     renewals: Renewals,
+    /// It ends before the renewer's thread, whose child it is.
+    watchdog: Option<Watchdog>,
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
     /// Each lock has its mark on this host.
@@ -72,7 +82,9 @@ impl HeldLocks {
             client,
             ttl,
             renewer: None,
+            completed: None,
             renewals: Renewals::new(ttl),
+            watchdog: None,
             answered: false,
             marked: false,
         }
@@ -142,14 +154,9 @@ impl HeldLocks {
     }
 
     /// Has the leases renewed, in the background.
-    ///
-    /// # Errors
-    /// The thread can't be started, which counts as a failed renewal.
-    pub fn renew(&mut self) -> Result<(), Error> {
+    pub fn renew(&mut self) {
         if self.renewals.renew(self.is_asking()) {
-            self.start_task(Task::Renew)
-        } else {
-            Ok(())
+            self.start_task(Task::Renew);
         }
     }
 
@@ -162,8 +169,11 @@ impl HeldLocks {
         ancestors: Option<&[Process]>,
     ) {
         let first = !std::mem::replace(&mut self.marked, true);
+        // Its work is not over before it has ended.
+        let watchdog = self.watchdog.as_mut().and_then(Watchdog::process);
+        let members: Vec<Process> = members.iter().copied().chain(watchdog).collect();
         for hold in self.all.iter().filter(|hold| !hold.reentrant) {
-            process::leave_mark(&hold.claim.id(), noted, members, ancestors);
+            process::leave_mark(&hold.claim.id(), noted, &members, ancestors);
         }
         // Now, and not at the end of the run, when a waiter may wait for us.
         if first {
@@ -183,40 +193,79 @@ impl HeldLocks {
         }
     }
 
-    fn start_task(&mut self, task: Task) -> Result<(), Error> {
-        if self.is_asking() {
-            return Ok(());
+    /// The renewer, as soon as one can be started.
+    fn renewer(&mut self) -> io::Result<&mut Renewer> {
+        if self.renewer.is_none() {
+            self.renewer = Some(Renewer::start(self.ttl)?);
         }
-        let renewer = match &mut self.renewer {
-            Some(renewer) => renewer,
-            None => match Renewer::start(self.ttl) {
-                Ok(renewer) => self.renewer.insert(renewer),
-                Err(error) => {
-                    let what = format!("can't start the renewing thread: {error}");
-                    return Err(Error::new(ErrorKind::Internal, what));
-                }
-            },
-        };
-        let mut client = self.client.hand_over();
-        client.limit_to(self.renewals.start());
+        self.renewer.as_mut().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn start_task(&mut self, task: Task) {
+        if self.is_asking() {
+            return;
+        }
+        let limit = self.renewals.start();
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
-        renewer.start_task(task, client, claims);
-        Ok(())
+        let mut client = self.client.hand_over();
+        match self.renewer() {
+            Ok(renewer) => {
+                client.limit_to(limit);
+                renewer.start_task(task, client, claims);
+            }
+            // At a limit of processes. Nothing is decided meanwhile, so that it may take no more than a part of a lease.
+            Err(_) => {
+                client.limit_to(limit / WITHOUT_THREAD);
+                self.completed = Some(renewer::carry_out(task, client, claims, self.ttl));
+            }
+        }
+    }
+
+    /// Has a watchdog kill this child, which has to be dead by then, where redlock can't. Where none can be started, it is
+    /// tried again at the next renewal.
+    pub fn start_watchdog(&mut self, child: &Child, dead_by: Option<Moment>) {
+        if self
+            .watchdog
+            .as_mut()
+            .is_some_and(|it| it.process().is_some())
+        {
+            return;
+        }
+        let started = self
+            .renewer()
+            .and_then(|renewer| Watchdog::start(child, dead_by, |call| renewer.call(call)));
+        self.watchdog = started.ok();
+    }
+
+    /// Tells the watchdog by when the child has to be dead.
+    pub fn tell_watchdog(&mut self, dead_by: Option<Moment>) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.tell(dead_by);
+        }
+    }
+
+    /// Nothing is to be killed any more.
+    pub fn dismiss_watchdog(&mut self) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.dismiss();
+        }
     }
 
     /// The results of renewals and checks, and what went wrong between them.
     pub fn reports(&mut self) -> Vec<Report> {
         let mut reports = Vec::new();
-        let Some(renewer) = &mut self.renewer else {
+        let of_renewer = self.renewer.as_mut().and_then(Renewer::completed);
+        let is_first = self.renewer.is_none() && self.completed.is_none();
+        if is_first {
             return reports;
-        };
-        if let Some(completed) = renewer.completed() {
+        }
+        if let Some(completed) = self.completed.take().or(of_renewer) {
             let wants_new_password = completed.client.wants_new_password();
             let found = self.renewals.end(completed.reports, wants_new_password);
             reports.extend(found);
             self.client = completed.client;
         }
-        let is_busy = renewer.is_busy();
+        let is_busy = self.is_asking();
         let next = if let Err(error) = self.take_pushes() {
             self.client.disconnect();
             // A service may have closed it because its password is over.
@@ -232,10 +281,8 @@ impl HeldLocks {
         } else {
             self.renewals.next_task(now())
         };
-        if let Some(task) = next
-            && let Err(error) = self.start_task(task)
-        {
-            reports.push(Report::Failed(error));
+        if let Some(task) = next {
+            self.start_task(task);
         }
         reports
     }
@@ -252,6 +299,9 @@ impl HeldLocks {
 
     /// When a check is due.
     pub fn due(&self) -> Option<Moment> {
+        if self.completed.is_some() {
+            return Some(now());
+        }
         // The renewer has to be done first, and wakes us.
         self.renewals.due(self.is_asking())
     }

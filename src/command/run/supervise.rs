@@ -155,6 +155,7 @@ impl Supervision<'_> {
             if let Some(exit) = self.notice_stop()? {
                 return Ok(exit);
             }
+            self.holds.tell_watchdog(self.session.dead_by());
             let stopped = self.stopped.map(|since| since + STOPPED_FOR);
             let due = self.session.due().into_iter().chain(self.holds.due());
             let more = self.more_to_reap.then(now);
@@ -387,12 +388,10 @@ impl Supervision<'_> {
             }
             session::Action::Renew => {
                 let noted = now();
-                let renewed = self.holds.renew();
+                self.holds
+                    .start_watchdog(&self.child, self.session.dead_by());
+                self.holds.renew();
                 events.push(session::Event::Walked(self.leave_marks(noted)));
-                if let Err(error) = renewed {
-                    self.note_failure(error);
-                    events.push(session::Event::Lease(LeaseEvent::RenewalFailed));
-                }
                 Refused::new()
             }
             session::Action::Warn => {
@@ -508,6 +507,7 @@ impl Supervision<'_> {
     /// The run is over: reports what is left of it, and keeps what must not be released. Only the kernel's word that
     /// nothing is left counts.
     fn end(self, exit: Exit) -> JobResult {
+        self.holds.dismiss_watchdog();
         let is_over = self.tree_ended || (self.child.is_reaped() && !self.killed);
         if !is_over {
             let left = self.child.left();

@@ -141,3 +141,18 @@ pub fn await_mark(redis: &Redis, pid: i32) -> PathBuf {
     });
     found.unwrap()
 }
+
+/// The process that kills COMMAND's tree where this redlock can't; it comes with the first renewal.
+pub fn watchdog(redlock: i32) -> Option<i32> {
+    let threads = fs::read_dir(format!("/proc/{redlock}/task")).ok()?;
+    let lists = threads
+        .flatten()
+        .map(|thread| thread.path().join("children"));
+    let lists = lists.filter_map(|path| fs::read_to_string(path).ok());
+    let pids: Vec<i32> = lists
+        .flat_map(|list| list.split(' ').flat_map(str::parse).collect::<Vec<i32>>())
+        .collect();
+    let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    pids.into_iter()
+        .find(|pid| name(pid) == "redlock-watch\n" && is_alive(*pid))
+}

@@ -1,0 +1,178 @@
+//! What becomes of COMMAND's tree when redlock is killed, or stopped for longer than its lease: a process of its own
+//! kills it.
+//!
+//! The test of a limit of processes needs root; elsewhere it checks nothing.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::support::{
+    Gate, OtherUser, Redis, Running, await_mark, directly, is_alive, moment, now, outcome, queued,
+    send, state, wait_until, watchdog, with_default_signals,
+};
+
+/// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
+/// `ready` and their pids.
+const FAMILY: &str = r#"
+    say='echo ready $$; exec sleep 50'
+    sh -c "$say" &
+    setsid sh -c "$say" &
+    (setsid sh -c "$say" & exit 0)
+    echo ready $$
+    wait; sleep 50"#;
+
+/// The pids of [`FAMILY`].
+fn family(run: &mut Running) -> Vec<i32> {
+    let pid = |line: String| line.strip_prefix("ready ").unwrap().parse().unwrap();
+    (0..4).map(|_| pid(run.line())).collect()
+}
+
+fn run(redis: &Redis, words: &[&str]) -> Running {
+    Running::start(&mut with_default_signals(redis.redlock(words)))
+}
+
+#[test]
+fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    let waiter = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+    let killed = now();
+    killpg(Pid::from_raw(run.pid()), Signal::SIGKILL).unwrap();
+    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
+    // A waiter of this host sees that nothing is left; else it would wait for a minute.
+    let turn = moment(&waiter.finish().assert_code(0).stdout);
+    assert!(turn > killed);
+    run.finish();
+}
+
+#[test]
+fn a_kill_of_timeouts_group_leaves_nothing_of_the_command_as_with_flock() {
+    let redis = Redis::start();
+    let file = redis.dir.path().join("lock");
+    let timeout = ["timeout", "-s", "KILL", "1"];
+    let flock = ["flock", file.to_str().unwrap(), "sh", "-c"];
+    let redlock = ["redlock", "run", "--ttl", "60s", "a", "-c"];
+    for locker in [&flock[..], &redlock] {
+        // The group of timeout(1), without what has left it.
+        let script = "sleep 50 & echo ready $!; wait";
+        let words = [&timeout[..], locker, &[script]].concat();
+        let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+        let line = run.line();
+        let sleeper: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+        run.finish().assert_code(137);
+        wait_until("it is dead", || !is_alive(sleeper));
+    }
+}
+
+#[test]
+fn a_stopped_redlocks_command_is_dead_when_its_lease_ends() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "2s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    // COMMAND itself is reaped when redlock goes on.
+    let left = family.iter().filter(|&&pid| is_alive(pid)).count();
+    next.assert_code(0);
+    assert_eq!(left, 0);
+    run.signal(Signal::SIGCONT);
+    run.finish()
+        .assert_code(79)
+        .assert_says("not renewed in time");
+}
+
+#[test]
+fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate""#;
+    let words = ["run", "--ttl", "1s", "--on-lost", "warn", "a", "-c", script];
+    let mut run = run(&redis, &words);
+    run.expect_line("ready");
+    await_mark(&redis, run.pid());
+    run.suspend();
+    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
+    run.resume();
+    gate.open();
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"(setsid sleep 50 >/dev/null 2>&1 & echo $!); read go <"$HOME/gate""#;
+    let mut run = run(&redis, &["run", "a", "-c", script]);
+    let daemon: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    let watchdog = watchdog(run.pid()).expect("it has a watchdog");
+    gate.open();
+    run.finish().assert_code(0);
+    assert_eq!(state(watchdog), None);
+    assert!(is_alive(daemon));
+    send(daemon, libc::SIGKILL);
+}
+
+#[test]
+fn a_killed_watchdog_is_replaced_with_the_next_renewal() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "2s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    let first = watchdog(run.pid()).expect("it has a watchdog");
+    send(first, libc::SIGKILL);
+    let redlock = run.pid();
+    wait_until("there is another", || {
+        watchdog(redlock).is_some_and(|second| second != first)
+    });
+    run.kill();
+    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
+}
+
+#[test]
+fn a_watchdog_holds_nothing_of_the_job() {
+    let redis = Redis::start();
+    let run = run(&redis, &["run", "a", "--", "sleep", "50"]);
+    await_mark(&redis, run.pid());
+    let watchdog = watchdog(run.pid()).expect("it has a watchdog");
+    let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
+    let open = open.map(|fd| fs::read_link(fd.unwrap().path()).unwrap());
+    let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
+    open.retain(|path| path != "/dev/null" && !path.contains("timerfd"));
+    assert!(
+        matches!(&open[..], [pipe] if pipe.starts_with("pipe:")),
+        "{open:?}"
+    );
+    let directory = fs::read_link(format!("/proc/{watchdog}/cwd")).unwrap();
+    assert_eq!(directory.to_str(), Some("/"));
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(143);
+}
+
+#[test]
+fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
+    let Some(mut user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    // redlock and COMMAND, and none for the renewer or a watchdog.
+    let limited = ["prlimit", "--nproc=2", "./redlock", "run", "--ttl", "2s"];
+    let words = [&limited[..], &["a", "--", "head", "-n", "1", "gate"]].concat();
+    let mut command = user.command(&words);
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || {
+        assert!(!run.has_ended());
+        redis.calls("pexpire") > renewals + 6
+    });
+    let tasks = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap();
+    assert_eq!(tasks.count(), 1);
+    user.open_gate();
+    let end = run.finish();
+    end.assert_code(0).assert_silent();
+}
