@@ -134,7 +134,8 @@ impl Child {
         if self.reaped {
             return self.signal_tree(None, |_| signal);
         }
-        let to = if self.own_group {
+        // A COMMAND that shares our group may have made one of its own since, as timeout(1) does.
+        let to = if self.own_group || self.group() == Some(self.pid) {
             -self.pid.as_raw()
         } else {
             self.pid.as_raw()
@@ -142,6 +143,29 @@ impl Child {
         refused(self.pid, &sys::kill(to, signal))
             .into_iter()
             .collect()
+    }
+
+    /// Passes on a signal that our process group has got: to the child where it isn't in that any more, or to what is left
+    /// of its tree elsewhere.
+    pub fn forward_outside(&self, signal: i32) -> Refused {
+        if self.reaped {
+            self.signal_tree(None, |pid| if is_in_our_group(pid) { 0 } else { signal })
+        } else if self.is_outside() {
+            self.forward(signal)
+        } else {
+            Refused::new()
+        }
+    }
+
+    /// Whether the child is in another process group than we are.
+    pub fn is_outside(&self) -> bool {
+        self.group() != Some(nix::unistd::getpgrp())
+    }
+
+    /// The process group that the child is in, until it is reaped.
+    fn group(&self) -> Option<Pid> {
+        let pid = (!self.reaped).then_some(self.pid)?;
+        getpgid(Some(pid)).ok()
     }
 
     /// Whether the child is stopped by a signal.
@@ -174,10 +198,14 @@ impl Child {
         &self.found
     }
 
-    /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed. What is
-    /// stopped takes its SIGTERM only when it goes on, so that is continued.
-    /// Also says how long it took to find them.
-    pub fn terminate(&mut self, kill_at: Option<Moment>) -> (Refused, Duration) {
+    /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed; those of our
+    /// process group not where it has got the SIGTERM already. What is stopped takes its SIGTERM only when it goes on, so
+    /// that is continued. Also says how long it took to find them.
+    pub fn terminate(
+        &mut self,
+        kill_at: Option<Moment>,
+        has_our_group_got_it: bool,
+    ) -> (Refused, Duration) {
         // Found before the first of them ends: its children have no parent for a moment.
         let walk = self.look(kill_at);
         let before = &self.found;
@@ -188,7 +216,8 @@ impl Child {
         }
         let signal = |pid: Pid| {
             // For these it is enough to know whether we may signal them.
-            let has_got_it = has_group && getpgid(Some(pid)) == Ok(self.pid);
+            let has_got_it = (has_group && getpgid(Some(pid)) == Ok(self.pid))
+                || (has_our_group_got_it && is_in_our_group(pid));
             if has_got_it { 0 } else { sys::SIGTERM }
         };
         let mut not_permitted = Vec::new();
@@ -232,14 +261,11 @@ impl Child {
     /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
     /// another one, or ignore it.
     pub fn terminate_others(&self) -> Refused {
-        let group = if self.own_group {
-            self.pid
-        } else {
-            nix::unistd::getpgrp()
-        };
         self.signal_tree(None, |pid| {
             let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores_int);
-            let has_got_it = getpgid(Some(pid)) == Ok(group) && !ignores_it();
+            // That group is ours, or the one that the child has led.
+            let is_of_it = || getpgid(Some(pid)) == Ok(self.pid) || is_in_our_group(pid);
+            let has_got_it = is_of_it() && !ignores_it();
             if has_got_it { 0 } else { sys::SIGTERM }
         })
     }
@@ -348,6 +374,10 @@ impl Child {
             Err(error) => Err(error),
         }
     }
+}
+
+fn is_in_our_group(pid: Pid) -> bool {
+    getpgid(Some(pid)) == Ok(nix::unistd::getpgrp())
 }
 
 /// The process, if the signal was refused because we may not send it, and it isn't known to have ended.

@@ -11,13 +11,13 @@ use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent};
 use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
-use crate::sys::ReceivedSignal;
+use crate::sys::{Reach, ReceivedSignal};
 
 /// What a run was asked to do.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy {
-    /// The child shares a terminal's foreground group with us.
+    /// We are a job on a terminal, and the child shares our process group unless it has left it.
     pub on_terminal: bool,
     /// We lead the session, so the kernel tells us alone when the terminal hangs up.
     pub leads_session: bool,
@@ -56,6 +56,8 @@ pub enum Event {
 pub enum Action {
     /// Pass a signal on to the child.
     Forward(i32),
+    /// Pass a signal on that our process group has: to the child if it has left the group.
+    ForwardOutside(i32),
     /// Stop ourselves, as the child was.
     Suspend,
     /// Renew the lock, in the background.
@@ -64,6 +66,8 @@ pub enum Action {
     Warn,
     /// Ask COMMAND and all its tree to terminate.
     Terminate(StopReason),
+    /// Ask those of COMMAND's tree to terminate that are outside of our process group, as that has the TERM.
+    TerminateOutside,
     /// Ask those of its tree to terminate that did not get the INT that COMMAND has ended after.
     TerminateOthers,
     /// Kill COMMAND and all its tree.
@@ -391,7 +395,13 @@ impl Session {
 
     fn on_signal(&mut self, received: ReceivedSignal, now: Moment, actions: &mut Vec<Action>) {
         let signal = received.signal;
-        let typed = self.is_known_to_child(received);
+        let typed = self.is_typed(received);
+        let has_group_got_it = typed || received.reach == Reach::Group;
+        let forward = if has_group_got_it {
+            Action::ForwardOutside(signal)
+        } else {
+            Action::Forward(signal)
+        };
         if is_passed_up(signal) {
             // A hang-up may be an everyday request, to reload a configuration.
             let is_repeated = |&(of, at): &(i32, Moment)| {
@@ -416,6 +426,7 @@ impl Session {
         }
         match signal {
             SIGINT if typed => {
+                actions.push(forward);
                 // An everyday key of an interactive COMMAND.
                 if let Phase::Running | Phase::Interrupted { .. } = self.phase {
                     let until = now + self.grace();
@@ -434,23 +445,27 @@ impl Session {
                     self.kill(reason, now, actions);
                 } else if signal == SIGTERM {
                     let kill_at = now + self.grace();
-                    self.terminate(StopReason::Signal, kill_at, actions);
+                    let action = if has_group_got_it {
+                        Action::TerminateOutside
+                    } else {
+                        Action::Terminate(StopReason::Signal)
+                    };
+                    self.terminate_by(action, StopReason::Signal, kill_at, actions);
                 } else {
-                    actions.push(Action::Forward(signal));
+                    actions.push(forward);
                     if let Phase::Running | Phase::Interrupted { .. } = self.phase {
                         let until = now + self.grace();
                         self.phase = Phase::Interrupted { until };
                     }
                 }
             }
-            SIGTSTP if typed => actions.push(Action::Suspend),
-            _ if typed => {}
-            _ => actions.push(Action::Forward(signal)),
+            SIGTSTP if has_group_got_it => actions.extend([forward, Action::Suspend]),
+            _ => actions.push(forward),
         }
     }
 
-    /// Whether the terminal's driver sent it: then the whole foreground group has it.
-    fn is_known_to_child(&self, received: ReceivedSignal) -> bool {
+    /// Whether the terminal's driver sent it: then the whole foreground group has it, and so has our group.
+    fn is_typed(&self, received: ReceivedSignal) -> bool {
         let to_the_group = match received.signal {
             SIGINT | SIGQUIT | SIGTSTP | SIGWINCH => true,
             SIGHUP => !self.policy.leads_session,
@@ -496,10 +511,20 @@ impl Session {
     }
 
     fn terminate(&mut self, reason: StopReason, kill_at: Moment, actions: &mut Vec<Action>) {
+        self.terminate_by(Action::Terminate(reason), reason, kill_at, actions);
+    }
+
+    fn terminate_by(
+        &mut self,
+        action: Action,
+        reason: StopReason,
+        kill_at: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         match self.phase {
             Phase::Running | Phase::Interrupted { .. } => {
                 self.phase = Phase::Terminating { reason, kill_at };
-                actions.push(Action::Terminate(reason));
+                actions.push(action);
             }
             // Being stopped already; the earlier end counts, and a lost lock is the graver reason.
             Phase::Terminating {
@@ -607,20 +632,25 @@ mod tests {
         session
     }
 
-    fn sent(signal: i32) -> Event {
+    fn received(signal: i32, from_kernel: bool, reach: Reach) -> Event {
         Event::Signal(ReceivedSignal {
             signal,
-            from_kernel: false,
+            from_kernel,
             from_ourselves: false,
+            reach,
         })
     }
 
+    fn sent(signal: i32) -> Event {
+        received(signal, false, Reach::Unknown)
+    }
+
+    fn sent_to_the_group(signal: i32) -> Event {
+        received(signal, false, Reach::Group)
+    }
+
     fn typed(signal: i32) -> Event {
-        Event::Signal(ReceivedSignal {
-            signal,
-            from_kernel: true,
-            from_ourselves: false,
-        })
+        received(signal, true, Reach::Unknown)
     }
 
     fn ended(code: i32) -> Event {
@@ -833,7 +863,8 @@ mod tests {
             on_terminal: true,
             ..policy()
         });
-        assert_eq!(session.on_event(typed(SIGINT), at(0)), []);
+        let outside = [Action::ForwardOutside(SIGINT)];
+        assert_eq!(session.on_event(typed(SIGINT), at(0)), outside);
         assert_eq!(session.on_event(sent(SIGINT), at(1)), []);
         assert_eq!(session.on_event(sent(SIGINT), at(2)), []);
     }
@@ -854,7 +885,8 @@ mod tests {
             ..policy()
         });
         for ms in [0, 100, 700, 6_000, 6_001, 9_000] {
-            assert_eq!(session.on_event(typed(SIGINT), at(ms)), []);
+            let outside = [Action::ForwardOutside(SIGINT)];
+            assert_eq!(session.on_event(typed(SIGINT), at(ms)), outside);
         }
         assert_eq!(
             session.on_event(sent(SIGINT), at(9_800)),
@@ -1069,9 +1101,17 @@ mod tests {
             ..policy()
         };
         for (policy, event, expected) in [
-            (policy, typed(SIGHUP), vec![]),
-            (policy, typed(SIGWINCH), vec![]),
-            (policy, typed(SIGTSTP), vec![Action::Suspend]),
+            (policy, typed(SIGHUP), vec![Action::ForwardOutside(SIGHUP)]),
+            (
+                policy,
+                typed(SIGWINCH),
+                vec![Action::ForwardOutside(SIGWINCH)],
+            ),
+            (
+                policy,
+                typed(SIGTSTP),
+                vec![Action::ForwardOutside(SIGTSTP), Action::Suspend],
+            ),
             (policy, typed(SIGALRM), vec![Action::Forward(SIGALRM)]),
             (policy, sent(SIGHUP), vec![Action::Forward(SIGHUP)]),
             (
@@ -1094,6 +1134,44 @@ mod tests {
                 expected,
                 "{event:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_signal_to_the_whole_group_is_passed_on_outside_of_it_only() {
+        let policy = Policy {
+            on_terminal: true,
+            ..policy()
+        };
+        for (signal, expected) in [
+            (SIGHUP, vec![Action::ForwardOutside(SIGHUP)]),
+            (SIGINT, vec![Action::ForwardOutside(SIGINT)]),
+            (SIGTERM, vec![Action::TerminateOutside]),
+            (SIGCONT, vec![Action::ForwardOutside(SIGCONT)]),
+            (
+                SIGTSTP,
+                vec![Action::ForwardOutside(SIGTSTP), Action::Suspend],
+            ),
+            (40, vec![Action::ForwardOutside(40)]),
+        ] {
+            let event = sent_to_the_group(signal);
+            assert_eq!(session(policy).on_event(event, at(0)), expected, "{signal}");
+        }
+    }
+
+    #[test]
+    fn a_second_int_that_is_sent_to_the_group_kills_and_a_typed_one_does_not() {
+        let policy = Policy {
+            on_terminal: true,
+            ..policy()
+        };
+        for (second, expected) in [
+            (typed(SIGINT), Action::ForwardOutside(SIGINT)),
+            (sent_to_the_group(SIGINT), Action::Kill(StopReason::Signal)),
+        ] {
+            let mut session = session(policy);
+            session.on_event(sent_to_the_group(SIGINT), at(0));
+            assert_eq!(session.on_event(second, at(600)), [expected], "{second:?}");
         }
     }
 

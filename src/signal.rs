@@ -5,13 +5,14 @@
 //! ctrlc can't do that, as it neither says which signal came nor leaves ignored ones alone; it
 //! serves where an interrupt only has to end a loop (`status --watch`).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use crate::sys::{self, ReceivedSignal, SignalSet};
+use crate::sys::{self, Reach, ReceivedSignal, SignalSet, Witness};
 
 pub use libc::{
     SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGURG, SIGWINCH,
@@ -28,6 +29,8 @@ pub struct Signals {
     on_terminal: bool,
     /// The next SIGCONT is the one that has continued us.
     continued: Cell<bool>,
+    /// By what a signal to our group is told from one to us alone.
+    witnesses: RefCell<Option<Witnesses>>,
     /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
     pub sigchld_ignored: bool,
 }
@@ -48,6 +51,7 @@ impl Signals {
             taken: set,
             on_terminal,
             continued: Cell::new(false),
+            witnesses: RefCell::new(None),
             sigchld_ignored,
         })
     }
@@ -63,14 +67,45 @@ impl Signals {
                 // Since we were started it is ignored.
                 Some(received) if received.signal == libc::SIGPIPE => {
                     if !sys::sigpipe_was_ignored() {
-                        return Ok(Some(received));
+                        return Ok(Some(self.with_reach(received)));
                     }
                 }
                 Some(received) if sys::is_ignored(received.signal) => {}
                 Some(received)
-                    if received.signal == libc::SIGCONT && self.continued.replace(false) => {}
-                other => return Ok(other),
+                    if received.signal == libc::SIGCONT && self.continued.replace(false) =>
+                {
+                    // The witness has it as well, and would take the next one for this.
+                    self.with_reach(received);
+                }
+                other => return Ok(other.map(|received| self.with_reach(received))),
             }
+        }
+    }
+
+    /// From now on it is known of a signal whether it was sent to our whole group; where no process can be made for that,
+    /// it is not.
+    pub fn watch_group(&self) {
+        let mut witnesses = self.witnesses.borrow_mut();
+        if witnesses.is_none() {
+            *witnesses = Witnesses::start().ok();
+        }
+    }
+
+    /// Finds out how many processes a signal was sent to.
+    fn with_reach(&self, received: ReceivedSignal) -> ReceivedSignal {
+        let mut witnesses = self.witnesses.borrow_mut();
+        let reach = match &*witnesses {
+            Some(witnesses) if received.reach == Reach::Unknown && received.signal != SIGCHLD => {
+                witnesses.reach_of(received)
+            }
+            Some(_) | None => return received,
+        };
+        if reach.is_none() {
+            *witnesses = None;
+        }
+        ReceivedSignal {
+            reach: reach.unwrap_or(Reach::Unknown),
+            ..received
         }
     }
 
@@ -119,6 +154,55 @@ impl Signals {
             ENDING_SIGNALS.into_iter().for_each(sys::set_default);
         }
         Ok(())
+    }
+}
+
+/// Two processes that look the same and get the same signals, but that the one is in our process group and the other is
+/// not: what only the first has got was sent to the group. (`killall redlock` finds both.)
+struct Witnesses {
+    inside: Witness,
+    outside: Witness,
+}
+
+/// How long a signal that asks us to end may have been sent to the group after us: timeout(1) sends it to its child
+/// first and then to its group. All else has to be with the witness: the kernel begins with a group's youngest.
+const RELAYED: Duration = Duration::from_millis(10);
+
+/// How much later than the first the other one may get what is sent to one process after the other.
+const ONE_BY_ONE: Duration = Duration::from_millis(2);
+
+impl Witnesses {
+    fn start() -> io::Result<Self> {
+        Ok(Self {
+            inside: Witness::start(false)?,
+            outside: Witness::start(true)?,
+        })
+    }
+
+    /// To how many a signal was sent; `None` when a witness doesn't answer.
+    fn reach_of(&self, received: ReceivedSignal) -> Option<Reach> {
+        let signal = received.signal;
+        let (relayed, one_by_one) = if received.from_kernel {
+            (Duration::ZERO, Duration::ZERO)
+        } else if is_passed_up(signal) {
+            (RELAYED, ONE_BY_ONE)
+        } else {
+            (Duration::ZERO, ONE_BY_ONE)
+        };
+        let is_inside = self.inside.has(signal, relayed)?;
+        let is_outside = self.outside.has(
+            signal,
+            if is_inside {
+                one_by_one
+            } else {
+                Duration::ZERO
+            },
+        )?;
+        Some(if is_inside && !is_outside {
+            Reach::Group
+        } else {
+            Reach::Alone
+        })
     }
 }
 

@@ -496,7 +496,7 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It works for a redlock that may be stopped: a [`sys::Waker`], or a watchdog.
     is_helper: bool,
-    /// It is the keeper of a lock.
+    /// It is the keeper of a lock, or a [`sys::Witness`]: it works for redlock itself.
     is_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
@@ -586,7 +586,9 @@ impl Stat {
             is_helper: [sys::WAKER, WATCHDOG]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
-            is_keeper: name.as_bytes() == KEEPER.to_bytes(),
+            is_keeper: [KEEPER, sys::WITNESS]
+                .map(CStr::to_bytes)
+                .contains(&name.as_bytes()),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0

@@ -15,6 +15,7 @@ use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::ptr;
@@ -22,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
@@ -290,6 +293,18 @@ pub struct ReceivedSignal {
     pub from_kernel: bool,
     /// It came from this very process: the kernel's answer to a write into a closed pipe, say.
     pub from_ourselves: bool,
+    pub reach: Reach,
+}
+
+/// Which processes of our group a signal was sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To us alone.
+    Alone,
+    /// To us alone or to the whole group: both look the same.
+    Unknown,
+    /// To the whole group.
+    Group,
 }
 
 /// Reads one signal from a descriptor made by [`SignalSet::descriptor`], if there is one.
@@ -306,6 +321,11 @@ pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
                 from_kernel: info.ssi_code == libc::SI_KERNEL,
                 from_ourselves: info.ssi_code == libc::SI_USER
                     && info.ssi_pid == std::process::id(),
+                // A timer, sigqueue(3) and tgkill(2) know a single process only.
+                reach: match info.ssi_code {
+                    libc::SI_USER | libc::SI_KERNEL => Reach::Unknown,
+                    _ => Reach::Alone,
+                },
             }));
         }
     }
@@ -516,6 +536,133 @@ impl Waker {
 impl Drop for Waker {
     fn drop(&mut self) {
         kill_and_reap(self.pid);
+    }
+}
+
+/// A process of ours that only collects signals, and can be asked which it has got. It holds no descriptors, and ends
+/// with the thread that has started it.
+///
+/// The kernel doesn't send us SIGCHLD at its end, nor does waiting for any child find it: it may be a child of the main
+/// thread.
+pub struct Witness {
+    pid: Pid,
+    asked: UnixStream,
+}
+
+/// What a [`Witness`] is asked.
+#[repr(C)]
+struct Question {
+    signal: c_int,
+    /// For how long it waits for the signal.
+    patience: libc::timespec,
+}
+
+/// The name of such a process. People look for "redlock", and are not to find it.
+pub const WITNESS: &CStr = c"rl-witness";
+
+impl Witness {
+    /// How long its answer may take: it is under way in microseconds, where the machine has time for it.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// Starts it: in our process group, or apart in one of its own.
+    pub fn start(is_apart: bool) -> io::Result<Self> {
+        let (asked, answers) = UnixStream::pair()?;
+        let parent = Pid::this();
+        // From its first moment no signal may have an effect on it.
+        let mask = SignalSet::ALL.change_mask(libc::SIG_BLOCK)?;
+        // SAFETY: without a stack and flags this is a fork, with no signal at its end. The child makes system calls
+        // only, and never returns.
+        let pid = unsafe {
+            match libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) {
+                0 => testify(answers.as_raw_fd(), parent),
+                pid => checked(pid),
+            }
+        };
+        mask.change_mask(libc::SIG_SETMASK)?;
+        let witness = Self {
+            pid: Pid::from_raw(i32::try_from(pid?).map_err(io::Error::other)?),
+            asked,
+        };
+        if is_apart {
+            // Here, as it may take a while to run for the first time.
+            nix::unistd::setpgid(witness.pid, witness.pid)?;
+        }
+        Ok(witness)
+    }
+
+    /// Whether this signal was sent to it since it was last asked, or is within this time; several that it has not told
+    /// apart are one. `None` when it doesn't answer: from then on it can't be asked any more.
+    pub fn has(&self, signal: i32, patience: Duration) -> Option<bool> {
+        let question = Question {
+            signal,
+            patience: *nix::sys::time::TimeSpec::from(patience).as_ref(),
+        };
+        let mut answer = false;
+        // SAFETY: both are ours, and of the size that is named; the child answers with a valid value.
+        unsafe {
+            let socket = self.asked.as_raw_fd();
+            let question = (&raw const question).cast();
+            libc::send(
+                socket,
+                question,
+                size_of::<Question>(),
+                libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            );
+            let within = PollTimeout::try_from(patience + Self::PATIENCE).ok()?;
+            let _ = poll(
+                &mut [PollFd::new(self.asked.as_fd(), PollFlags::POLLIN)],
+                within,
+            );
+            let received = libc::recv(socket, (&raw mut answer).cast(), 1, libc::MSG_DONTWAIT);
+            (received == 1).then_some(answer)
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let _ = kill(self.pid.as_raw(), SIGKILL);
+        let _ = waitpid(self.pid, Some(WaitPidFlag::__WALL));
+    }
+}
+
+/// What a [`Witness`] does.
+///
+/// # Safety
+/// For the child of [`Witness::start`] only.
+unsafe fn testify(socket: c_int, parent: Pid) -> ! {
+    // SAFETY: system calls only, with memory of this function.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, WITNESS.as_ptr(), 0, 0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        libc::dup2(socket, 0);
+        let closed = libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
+        if closed != 0 || Pid::parent() != parent {
+            libc::_exit(1);
+        }
+        let mut question = MaybeUninit::<Question>::uninit();
+        let size = size_of::<Question>();
+        while usize::try_from(libc::recv(
+            0,
+            question.as_mut_ptr().cast(),
+            size,
+            libc::MSG_WAITALL,
+        )) == Ok(size)
+        {
+            let Question { signal, patience } = question.assume_init_read();
+            let set = SignalSet::of(&[signal]);
+            let none = ptr::null::<c_void>();
+            let got = libc::syscall(
+                libc::SYS_rt_sigtimedwait,
+                &raw const set.0,
+                none,
+                &raw const patience,
+                SET_SIZE,
+            );
+            let answer = got == c_long::from(signal);
+            libc::send(0, (&raw const answer).cast(), 1, libc::MSG_NOSIGNAL);
+        }
+        libc::_exit(0)
     }
 }
 

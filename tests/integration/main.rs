@@ -10,6 +10,7 @@
 //! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
 //! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
 //! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
+//! | `keys` | keys reach a COMMAND that has left the job's group; a signal to the whole job reaches it once |
 //! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `faults` | any one request or answer gets lost, late or cut, at any step |
@@ -99,6 +100,7 @@ mod generated;
 mod groups;
 mod history;
 mod keeper;
+mod keys;
 mod loss;
 mod lua;
 mod lua_mutants;

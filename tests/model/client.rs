@@ -232,6 +232,7 @@ impl Client {
                     signal: SIGTERM,
                     from_kernel: false,
                     from_ourselves: false,
+                    reach: crate::sys::Reach::Unknown,
                 };
                 self.on_session(session::Event::Signal(signal), now, network);
             }
@@ -495,7 +496,9 @@ impl Client {
                     // A command may ignore a TERM; that it doesn't is one of its ends.
                     session::Action::Terminate(_)
                     | session::Action::TerminateOthers
+                    | session::Action::TerminateOutside
                     | session::Action::Forward(_)
+                    | session::Action::ForwardOutside(_)
                     | session::Action::Suspend
                     | session::Action::Warn
                     | session::Action::NameSurvivors => {}

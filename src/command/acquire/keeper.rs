@@ -489,6 +489,8 @@ impl Keeper<'_> {
                     // For a process that gets signals from outside, and may say something.
                     session::Action::Suspend
                     | session::Action::TerminateOthers
+                    | session::Action::ForwardOutside(_)
+                    | session::Action::TerminateOutside
                     | session::Action::NameSurvivors => {}
                     session::Action::Renew => {
                         self.holds.renew();

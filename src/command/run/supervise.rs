@@ -31,6 +31,10 @@ use crate::tree::{self, Stat};
 /// be a moment later than we are.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
+/// How long COMMAND has to run before the processes are started that tell a signal to the whole job from one to redlock
+/// alone: a short run never has them. Until then what a process sends to the job reaches COMMAND twice.
+const WATCH_GROUP_AFTER: Duration = Duration::from_millis(50);
+
 /// How long what a terminal stops may take to be stopped.
 const STOPPING: Duration = Duration::from_secs(1);
 
@@ -92,6 +96,7 @@ impl Run<'_> {
             stopped: None,
             is_apart: false,
             signal: None,
+            watch_group_at: self.on_terminal.then(|| now() + WATCH_GROUP_AFTER),
             signals,
             timer,
         };
@@ -138,6 +143,8 @@ struct Supervision<'a> {
     /// The terminal has stopped COMMAND, and we go on for what it has started.
     is_apart: bool,
     signal: Option<i32>,
+    /// `None` once that is done, and where COMMAND leads a group of its own from the start.
+    watch_group_at: Option<Moment>,
     signals: &'a Signals,
     timer: &'a mut Timer,
 }
@@ -156,10 +163,19 @@ impl Supervision<'_> {
                 return Ok(exit);
             }
             self.holds.tell_watchdog(self.session.dead_by());
+            if self.watch_group_at.is_some_and(|at| now() >= at) {
+                self.watch_group_at = None;
+                self.signals.watch_group();
+            }
             let stopped = self.stopped.map(|since| since + STOPPED_FOR);
             let due = self.session.due().into_iter().chain(self.holds.due());
             let more = self.more_to_reap.then(now);
-            self.timer.set(due.chain(stopped).chain(more).min())?;
+            self.timer.set(
+                due.chain(stopped)
+                    .chain(more)
+                    .chain(self.watch_group_at)
+                    .min(),
+            )?;
             let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
             sleep(own.into_iter().chain(self.holds.poll_fds()), None)?;
             // Where we were late, a renewal may have succeeded meanwhile.
@@ -262,6 +278,11 @@ impl Supervision<'_> {
         // us. Where no process can be made for that, we stop all the same: the terminal waits for it.
         let waker = sys::Waker::start(patience, goes_on, || is_stopped(own)).ok();
         let continued = self.signals.suspend()?;
+        if !continued && self.child.is_outside() {
+            // No shell could continue us, nor COMMAND.
+            let refused = self.child.forward(SIGCONT);
+            self.note_refused(refused);
+        }
         self.is_apart = waker.is_some_and(|waker| waker.has_woken());
         Ok(continued && !self.is_apart)
     }
@@ -369,6 +390,7 @@ impl Supervision<'_> {
                 }
                 self.child.forward(signal)
             }
+            session::Action::ForwardOutside(signal) => self.child.forward_outside(signal),
             session::Action::Suspend => {
                 let continued = self.suspend()?;
                 // What was seen before says nothing about COMMAND now. Where it is stopped, and what it has started
@@ -402,9 +424,15 @@ impl Supervision<'_> {
                 Refused::new()
             }
             session::Action::Terminate(reason) => {
-                let (refused, walk) = self.child.terminate(self.session.next_stop());
+                let (refused, walk) = self.child.terminate(self.session.next_stop(), false);
                 events.push(session::Event::Walked(walk));
                 self.announce(reason, "stopping the command");
+                refused
+            }
+            session::Action::TerminateOutside => {
+                let (refused, walk) = self.child.terminate(self.session.next_stop(), true);
+                events.push(session::Event::Walked(walk));
+                self.announce(StopReason::Signal, "stopping the command");
                 refused
             }
             session::Action::TerminateOthers => self.child.terminate_others(),
