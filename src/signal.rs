@@ -179,7 +179,9 @@ impl Witnesses {
         })
     }
 
-    /// To how many a signal was sent; `None` when a witness doesn't answer.
+    /// To how many a signal was sent; `None` when a witness doesn't answer. The same signal once more to the group, before
+    /// the witness has told of the first, is one to the witness and two to us: COMMAND gets it once too often, and never
+    /// too seldom.
     fn reach_of(&self, received: ReceivedSignal) -> Option<Reach> {
         let signal = received.signal;
         let (relayed, one_by_one) = if received.from_kernel {

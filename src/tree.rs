@@ -4,7 +4,8 @@
 //! nothing of a dead holder's work is left: all descendants of a process, those in other process groups
 //! and sessions included, but for those that were there before. Descendants whose parents have ended are
 //! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
-//! the lock's token in their environment. Keepers are part of no tree: they end when what they watch has ended.
+//! the lock's token in their environment. Keepers and witnesses are part of no tree: they end
+//! when what they watch has ended.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
