@@ -402,14 +402,12 @@ pub fn raise_file_limit() -> usize {
 /// Forks a process that does this work with a descriptor, and nothing after it. It has a new session, nothing else open but
 /// `/dev/null` for the standard streams, this name, and the signals of the thread that calls this.
 pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
-    match fork_daemon(name, &[kept.as_fd()])? {
-        Some(pid) => Ok(pid),
-        None => {
-            work(kept);
-            // SAFETY: nothing follows, and what is open is the kernel's to close.
-            unsafe { libc::_exit(0) }
-        }
+    if let Some(pid) = fork_daemon(name, &[kept.as_fd()])? {
+        return Ok(pid);
     }
+    work(kept);
+    // SAFETY: nothing follows, and what is open is the kernel's to close.
+    unsafe { libc::_exit(0) }
 }
 
 /// Kills a child, of whichever thread, and reaps it.

@@ -208,16 +208,13 @@ impl HeldLocks {
         let limit = self.renewals.start();
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let mut client = self.client.hand_over();
-        match self.renewer() {
-            Ok(renewer) => {
-                client.limit_to(limit);
-                renewer.start_task(task, client, claims);
-            }
+        if let Ok(renewer) = self.renewer() {
+            client.limit_to(limit);
+            renewer.start_task(task, client, claims);
+        } else {
             // At a limit of processes. Nothing is decided meanwhile, so that it may take no more than a part of a lease.
-            Err(_) => {
-                client.limit_to(limit / WITHOUT_THREAD);
-                self.completed = Some(renewer::carry_out(task, client, claims, self.ttl));
-            }
+            client.limit_to(limit / WITHOUT_THREAD);
+            self.completed = Some(renewer::carry_out(task, client, claims, self.ttl));
         }
     }
 
