@@ -168,29 +168,32 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
         return Liveness::Unknown;
     };
     let adopter = sys::adopter().ok();
-    for Identity { alive, session, .. } in dead {
+    let remains = |holder: &Identity| {
         let holder = DeadHolder {
-            alive,
-            session,
+            alive: holder.alive,
+            session: holder.session,
             members: &mark.members,
-            noted: mark.noted.max(alive),
+            noted: mark.noted.max(holder.alive),
             earlier: &[],
             ancestors: &mark.ancestors,
             adopter,
         };
-        match tree::remains(&holder, &origin) {
-            Remains::Nothing => {}
-            Remains::Unknown => return Liveness::Unknown,
-            Remains::Process(pid) => {
-                return match ProcessFd::of(pid.as_raw()) {
-                    Ok(Some(process)) => Liveness::Alive(process),
-                    // It has just ended; what it has started is for another look.
-                    Ok(None) | Err(_) => Liveness::Unknown,
-                };
+        tree::remains(&holder, &origin)
+    };
+    // One that has just ended may have left others, for which another look is needed.
+    for _ in 0..LOOKS {
+        let found = dead.iter().map(remains);
+        match found.max_by_key(|found| found.certainty()) {
+            None | Some(Remains::Nothing) => return Liveness::Dead,
+            Some(Remains::Unknown) => return Liveness::Unknown,
+            Some(Remains::Process(pid)) => {
+                if let Ok(Some(process)) = ProcessFd::of(pid.as_raw()) {
+                    return Liveness::Alive(process);
+                }
             }
         }
     }
-    Liveness::Dead
+    Liveness::Unknown
 }
 
 /// The mark of the hold with this id, if one of these processes has left it since, as far as its owner shows that:
@@ -262,6 +265,9 @@ fn state_of(instance: &str) -> State {
         Ok(Some(_)) | Err(_) => State::Unknown,
     }
 }
+
+/// How often it is looked for what is left of a dead holder's work, where what was found has just ended.
+const LOOKS: usize = 10;
 
 /// Where marks are: in memory, so that none outlives this boot.
 const MARKS: &str = "/dev/shm";

@@ -713,6 +713,17 @@ pub enum Remains {
     Unknown,
 }
 
+impl Remains {
+    /// What says most: that something is there, then that it isn't known.
+    pub fn certainty(self) -> u8 {
+        match self {
+            Self::Nothing => 0,
+            Self::Unknown => 1,
+            Self::Process(_) => 2,
+        }
+    }
+}
+
 /// What is known of a holder that is dead.
 pub struct DeadHolder<'a> {
     /// A moment at which it was alive, before it took the lock: all of its work is younger.

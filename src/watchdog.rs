@@ -209,12 +209,10 @@ impl Watch {
     /// Kills what a killed redlock has left. Its orphans have other parents now.
     fn kill_orphans(mut self) {
         let until = now() + GIVE_UP_AFTER;
-        loop {
-            let left = self.child.kill_orphans();
-            if left == 0 || now() >= until {
-                return;
-            }
-            std::thread::sleep(LOOK);
+        let mut pause = Duration::from_millis(1);
+        while self.child.kill_orphans() > 0 && now() < until {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LOOK);
         }
     }
 }
