@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 
 use crate::keeper::keeper;
 use crate::support::{
-    Gate, OtherUser, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, directly,
-    free_port, is_alive, is_gone, is_permitted, now, outcome, path, script, send, wait_until,
+    Gate, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, directly, free_port,
+    is_alive, is_gone, is_permitted, now, outcome, path, script, send, wait_until,
 };
 
 /// redlock under strace with these options; strace ends as redlock does.
@@ -68,8 +68,11 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
     let [command, child] = pids[..] else {
         panic!("{words}");
     };
+    redis.stall();
     let latest_expiry = now() + Duration::from_secs(2);
     run.expect_line("TERM");
+    wait_until("it is dead", || !is_alive(command));
+    redis.resume();
     wait_until("redlock ends", || run.has_ended());
     assert!(!is_alive(child), "a grandchild works on");
     assert!(is_gone(command), "COMMAND was not reaped");
@@ -80,25 +83,6 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
         last < latest_expiry.as_secs_f64(),
         "alive at {last}, expiry at {latest_expiry:?}"
     );
-    wait_until("the lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
-}
-
-#[test]
-fn under_a_limit_of_processes_command_is_stopped_in_time() {
-    let Some(user) = OtherUser::alone() else {
-        return;
-    };
-    let redis = Redis::start();
-    let perl = r#"$| = 1; $SIG{TERM} = sub { print "TERM\n"; exit }; print "ready\n"; sleep 1 for 1 .. 40"#;
-    // redlock and COMMAND are the two.
-    let limited = ["prlimit", "--nproc=2", "./redlock", "-u", &redis.tcp_url()];
-    let run = ["run", "--ttl", "2s", "a", "--", "perl", "-e", perl];
-    let mut run = Running::start(&mut user.command(&[&limited, &run[..]].concat()));
-    run.expect_line("ready");
-    run.expect_line("TERM");
-    run.finish().assert_code(79);
     wait_until("the lock is free", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::keeper::keeper;
 use crate::support::{
     Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_mark, children, directly,
-    is_alive, is_permitted, moment, now, outcome, queued, send, wait_until, watchdog,
+    is_alive, is_permitted, kill_watchdog, moment, now, outcome, queued, send, wait_until,
 };
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
@@ -70,13 +70,6 @@ impl Holder {
         let command = self.command;
         wait_until("COMMAND is dead, too", || !is_alive(command));
         assert!(is_alive(self.survivor));
-    }
-}
-
-/// From now on nothing kills what this redlock leaves when it is killed, up to its next renewal.
-fn kill_watchdog(redlock: i32) {
-    if let Some(watchdog) = watchdog(redlock) {
-        send(watchdog, libc::SIGKILL);
     }
 }
 
@@ -171,6 +164,7 @@ fn a_daemon_that_was_adopted_by_an_ancestor_of_the_holder_keeps_the_lock() {
     await_mark(&redis, redlock);
     gate.open();
     let daemon = adopter.line().parse().unwrap();
+    kill_watchdog(redlock);
     send(redlock, libc::SIGKILL);
     wait_until("COMMAND is dead, too", || !is_alive(command));
     let is_there = children(adopter.pid()).contains(&daemon);

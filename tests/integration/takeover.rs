@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{
     Gated, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, assert_within, await_mark,
-    children, is_alive, is_permitted, moment, now, outcome, queued, wait_until,
+    children, is_alive, is_permitted, moment, now, outcome, queued, wait_until, watchdog,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -28,13 +28,15 @@ fn holder(redis: &Redis, options: &[&str]) -> Running {
     run
 }
 
-/// Kills a holder, and sees COMMAND die of it: as long as that hasn't ended, a run that doesn't wait is refused.
+/// Kills a holder, and sees COMMAND and the watchdog end: as long as they haven't, a run that doesn't wait is refused.
 #[track_caller]
 fn kill(holder: &mut Running) {
     let command = children(holder.pid());
     assert_eq!(command.len(), 1);
+    let watchdog = watchdog(holder.pid());
     holder.kill();
-    wait_until("COMMAND is dead, too", || !is_alive(command[0]));
+    let all: Vec<i32> = command.into_iter().chain(watchdog).collect();
+    wait_until("all has ended", || !all.iter().any(|&pid| is_alive(pid)));
 }
 
 /// When the turn of a waiter came.

@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 
 use crate::pty::Terminal;
 use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, await_mark, directly, is_alive, is_permitted, outcome,
-    script, send, state, wait_until, with_default_signals,
+    COUNTER, Gate, REDLOCK, Redis, Running, await_mark, directly, is_alive, is_permitted,
+    kill_watchdog, outcome, script, send, state, wait_until, with_default_signals,
 };
 use crate::terminal::{pid_in, shell};
 
@@ -171,6 +171,7 @@ fn assert_keeps_the_lock(redis: &Redis, run: &mut Running, redlock: i32) {
     wait_until("the survivor is noted down", || {
         fs::read_to_string(&mark).is_ok_and(|text| text.contains(&noted))
     });
+    kill_watchdog(redlock);
     send(redlock, libc::SIGKILL);
     wait_until("redlock is dead", || !is_alive(redlock));
     // COMMAND dies with it; then only the survivor is left.
