@@ -10,7 +10,7 @@
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -42,9 +42,9 @@ pub struct Tree {
     /// Those of them that may not be looked at. Their numbers are theirs until they are reaped.
     earlier_hidden: Vec<Pid>,
     /// What those were seen to have started since: it may become ours as an orphan, too.
-    of_earlier: HashSet<Process>,
+    of_earlier: BTreeSet<Process>,
     /// What was seen to be part of the tree.
-    seen: HashSet<Process>,
+    seen: BTreeSet<Process>,
     /// How an orphan of COMMAND is told from one of those.
     evidence: Evidence,
 }
@@ -118,8 +118,8 @@ impl Tree {
             since,
             earlier: Vec::new(),
             earlier_hidden: Vec::new(),
-            of_earlier: HashSet::new(),
-            seen: HashSet::new(),
+            of_earlier: BTreeSet::new(),
+            seen: BTreeSet::new(),
             evidence: Evidence::default(),
         }
     }
@@ -161,7 +161,7 @@ impl Tree {
             let of_earlier = self.earlier.iter().chain(&self.of_earlier);
             let alive = of_earlier.filter(|process| process.is_alive());
             let roots: Vec<Pid> = alive.map(pid).collect();
-            let mut of_earlier = HashSet::new();
+            let mut of_earlier = BTreeSet::new();
             self.descend(&roots, until, |_, child| {
                 of_earlier.extend(Process::read(child));
                 true
@@ -410,7 +410,7 @@ pub fn is_alive(pid: Pid) -> bool {
 }
 
 /// A process, identified by its pid and the time of its start, as the pid may be reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
     pub pid: i32,
     pub started: Duration,
