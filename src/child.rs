@@ -286,8 +286,9 @@ impl Child {
         loop {
             let before = stopped.len();
             self.tree.visit(None, |pid| {
-                if stopped.insert(pid) {
-                    let _ = sys::kill(pid.as_raw(), sys::SIGSTOP);
+                // What may not be stopped forks on, and isn't waited for.
+                if !stopped.contains(&pid) && sys::kill(pid.as_raw(), sys::SIGSTOP).is_ok() {
+                    stopped.insert(pid);
                 }
             });
             if stopped.len() == before {

@@ -145,15 +145,18 @@ impl Watch {
         loop {
             match self.listen(&mut words) {
                 Told::Nothing => {}
-                // What COMMAND starts is hard to find when redlock is dead.
-                Told::Something => drop(self.child.look(None)),
+                // Both are hard to find out when redlock is dead.
+                Told::Something => {
+                    self.note_reaped();
+                    self.child.look(None);
+                }
                 Told::Dismissed => return,
                 Told::End => return self.kill_orphans(),
             }
             let is_late = self.dead_by().is_some_and(|at| now() >= at);
             if is_late && self.is_redlock_stopped() {
                 self.note_reaped();
-                let _ = self.child.kill();
+                self.child.kill();
             }
             let due = if is_late {
                 Some(now() + LOOK)

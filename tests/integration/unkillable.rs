@@ -214,3 +214,23 @@ fn doctor_warns_of_a_proc_that_hides_the_processes_of_others() {
         assert_eq!(line.contains("hidepid"), hidepid > 0, "{line}");
     }
 }
+
+#[test]
+fn work_that_may_not_be_killed_and_forks_on_does_not_keep_redlock_from_its_renewals() {
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    // It starts one process after the other for as long as the gate is there.
+    let forks =
+        "./become sh -c 'echo ready $$; while test -e gate; do /bin/true; done' & exec sleep 50";
+    let mut command = user.command(&words(&OPTIONS, forks));
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    pid_when_ready(&mut run);
+    run.signal(Signal::SIGTERM);
+    line_with("can't kill", &mut run);
+    assert_kept(&redis);
+    user.close_gate();
+    run.finish().assert_code(143);
+    assert_free(&redis);
+}

@@ -140,13 +140,16 @@ fn a_watchdog_holds_nothing_of_the_job() {
     let run = run(&redis, &["run", "a", "--", "sleep", "50"]);
     await_mark(&redis, run.pid());
     let watchdog = watchdog(run.pid()).expect("it has a watchdog");
-    let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
-    let open = open.map(|fd| fs::read_link(fd.unwrap().path()).unwrap());
-    let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
-    open.retain(|path| path != "/dev/null" && !path.contains("timerfd"));
-    assert!(
-        matches!(&open[..], [pipe] if pipe.starts_with("pipe:")),
-        "{open:?}"
+    let open = || {
+        let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
+        let open = open.flat_map(|fd| fs::read_link(fd.unwrap().path()));
+        let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
+        open.retain(|path| path != "/dev/null" && !path.contains("timerfd"));
+        open
+    };
+    wait_until(
+        "it has one pipe and nothing else",
+        || matches!(&open()[..], [pipe] if pipe.starts_with("pipe:")),
     );
     let directory = fs::read_link(format!("/proc/{watchdog}/cwd")).unwrap();
     assert_eq!(directory.to_str(), Some("/"));

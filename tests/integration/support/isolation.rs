@@ -152,6 +152,11 @@ impl OtherUser {
         command
     }
 
+    /// Takes the gate away.
+    pub fn close_gate(&self) {
+        fs::remove_file(self.dir.path().join("gate")).unwrap();
+    }
+
     /// Lets one that reads a line of the gate go on.
     pub fn open_gate(&mut self) {
         self.gate.write_all(b"go\n").unwrap();
