@@ -590,6 +590,94 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
     assert!(!mark.exists());
 }
 
+/// A redlock of root's whose home is another user's.
+fn of_root_at_home_of(home: &Path) -> Outcome {
+    let mut status = redlock(&["status"]);
+    status
+        .env("HOME", home)
+        .env("REDLOCK_URL", "unix:///nowhere");
+    outcome(&mut status)
+}
+
+#[test]
+fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuration_file() {
+    use std::os::unix::fs::{chown, symlink};
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let (home, mark) = (directory.path().join("home"), directory.path().join("ran"));
+    let config = home.join(".config");
+    fs::create_dir_all(&config).unwrap();
+    set_mode(directory.path(), 0o755);
+    let command = format!("REDLOCK_PASSWORD_COMMAND=touch {}", mark.display());
+    // The environment of a program of root's that this user has started: its text is theirs, the file root's.
+    let settings = format!("\n{command}\n");
+    let mut setuid = user.command(&["./become", "sh", "-c", "echo $$; exec head -n 1 gate"]);
+    let mut setuid = Running::start(setuid.env("A", &settings));
+    let environ = format!("/proc/{}/environ", setuid.line());
+    let file = config.join("redlock.env");
+    let refused = |says: &str| {
+        let end = of_root_at_home_of(&home);
+        end.assert_code(78).assert_says(says);
+        assert!(!mark.exists(), "{end:?}");
+    };
+    let is_unused = || {
+        of_root_at_home_of(&home).assert_code(69);
+        assert!(!mark.exists());
+    };
+    // A file, a link to one of root's, and links on the way.
+    chown(&config, Some(54321), None).unwrap();
+    fs::write(&file, format!("{command}\n")).unwrap();
+    refused("belongs to user 54321");
+    fs::remove_file(&file).unwrap();
+    symlink(&environ, &file).unwrap();
+    is_unused();
+    chown(&config, Some(0), None).unwrap();
+    is_unused();
+    let theirs = directory.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    chown(&theirs, Some(54321), None).unwrap();
+    let link = theirs.join("link");
+    let roots = directory.path().join("roots");
+    fs::write(&roots, format!("{command}\n")).unwrap();
+    symlink(&roots, &link).unwrap();
+    fs::remove_file(&file).unwrap();
+    symlink(&link, &file).unwrap();
+    refused(&format!("its directory {}", theirs.display()));
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, format!("{command}\n")).unwrap();
+    chown(&home, Some(54321), None).unwrap();
+    refused(&format!("its directory {}", home.display()));
+    // What waits for a writer, and what is there in two parts.
+    fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    refused("it isn't a file");
+    fs::remove_file(&file).unwrap();
+    symlink("/dev/ptmx", &file).unwrap();
+    refused("it isn't a file");
+    drop(setuid);
+}
+
+#[test]
+fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("redlock.env");
+    let script = r#"mount -t tmpfs tmpfs "$0" && echo REDLOCK_URL=unix:///there >"$0/redlock.env" &&
+        chmod 777 "$0" "$0/redlock.env" && mount -o remount,ro "$0" && exec redlock status"#;
+    let words = ["unshare", "-m", "sh", "-c", script];
+    if !crate::support::is_permitted(&["unshare", "-m", "true"]) {
+        return;
+    }
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg(directory.path()).env_clear();
+    command.env("PATH", crate::support::path());
+    command.env("XDG_CONFIG_HOME", directory.path());
+    // As a Kubernetes ConfigMap is mounted.
+    outcome(&mut command).assert_code(69).assert_says("/there");
+    assert!(!file.exists());
+}
+
 #[test]
 fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_refused() {
     let redis = Redis::with(&["--appendonly", "yes"]);
