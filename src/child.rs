@@ -11,7 +11,7 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
 use crate::sys::{self, SpawnError, SpawnSpec};
-use crate::tree::{self, Evidence, Left, Process, Stat, Tree};
+use crate::tree::{self, Evidence, IsMarked, Left, Process, Stat, Tree};
 
 /// A child that was spawned, and may have been reaped.
 #[derive(Clone)]
@@ -63,8 +63,8 @@ pub struct Conditions {
     pub sigchld_ignored: bool,
     /// It must not start later than this.
     pub not_after: Option<Moment>,
-    /// Texts in its environment by which all that it starts is known.
-    pub marks: Vec<Vec<u8>>,
+    /// By what environment all that it starts is known.
+    pub is_marked: Option<IsMarked>,
 }
 
 /// What reaping found.
@@ -109,7 +109,7 @@ impl Child {
         tree.know(Evidence {
             command: Some(pid),
             own_group: conditions.own_group,
-            marks: conditions.marks.clone(),
+            is_marked: conditions.is_marked.clone(),
         });
         Ok(Self {
             pid,

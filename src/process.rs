@@ -167,7 +167,7 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
     let Some(mark) = left_by(&dead, id) else {
         return Liveness::Unknown;
     };
-    let adopter = sys::adopter().ok();
+    let (adopter, orphan) = sys::adopter().ok().unzip();
     let remains = |holder: &Identity| {
         let holder = DeadHolder {
             alive: holder.alive,
@@ -177,6 +177,7 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
             earlier: &[],
             ancestors: &mark.ancestors,
             adopter,
+            orphan,
         };
         tree::remains(&holder, &origin)
     };

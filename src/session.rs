@@ -43,8 +43,6 @@ pub enum Event {
     Stopped,
     /// COMMAND, or a part of its tree, may not be signalled by us.
     Refused,
-    /// To find all of COMMAND's tree has taken this long.
-    Walked(Duration),
     /// COMMAND ended.
     Ended(ExitStatus),
     /// COMMAND has ended, and nothing of its tree is left.
@@ -190,6 +188,11 @@ impl Session {
         }
     }
 
+    /// To find all of COMMAND's tree has taken this long.
+    pub fn walked(&mut self, walk: Duration) {
+        self.walk = walk;
+    }
+
     /// When to look at the clock again.
     pub fn due(&self) -> Option<Moment> {
         let protection = match (self.protection, self.phase) {
@@ -261,7 +264,6 @@ impl Session {
             Event::Tick | Event::Lease(_) => {}
             Event::Stopped => actions.push(Action::Suspend),
             Event::Refused => self.refused = true,
-            Event::Walked(walk) => self.walk = walk,
             Event::Ended(status) => self.on_end(status, now, &mut actions),
             Event::TreeEnded => actions.push(Action::Finish(self.exit())),
         }
@@ -335,7 +337,8 @@ impl Session {
                     self.phase = Phase::Stuck { reason, again };
                     actions.extend([Action::KillRest, Action::NameSurvivors]);
                 } else if now >= again {
-                    let again = now + KILL_PAUSE;
+                    // To look for the rest of a large tree takes time from those that are about to end.
+                    let again = now + KILL_PAUSE.max(self.walk);
                     self.phase = Phase::Killed {
                         reason,
                         again,
@@ -1083,14 +1086,14 @@ mod tests {
     #[test]
     fn the_time_that_it_takes_to_find_a_large_tree_is_taken_off_its_lease() {
         let mut session = session(policy());
-        session.on_event(Event::Walked(Duration::from_millis(100)), at(0));
+        session.walked(Duration::from_millis(100));
         session.on_event(Event::Tick, at(10_000));
         assert_eq!(session.dead_by(), Some(at(29_098)));
         let stop = [Action::Terminate(StopReason::Lost)];
         assert_eq!(session.on_event(Event::Tick, at(24_498)), stop);
         assert_eq!(session.due(), Some(at(29_098)));
         // Never by more than a third, so that renewals come before.
-        session.on_event(Event::Walked(Duration::from_secs(60)), at(25_000));
+        session.walked(Duration::from_secs(60));
         assert_eq!(session.dead_by(), Some(at(19_498)));
     }
 

@@ -14,8 +14,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::unistd::{Pid, getpgrp, getsid};
@@ -56,9 +57,12 @@ pub struct Evidence {
     pub command: Option<Pid>,
     /// It was started in a process group of its own.
     pub own_group: bool,
-    /// Texts that only the environments of COMMAND and what it starts contain.
-    pub marks: Vec<Vec<u8>>,
+    /// Whether an environment is that of COMMAND, or of what it has started.
+    pub is_marked: Option<IsMarked>,
 }
+
+/// Whether an environment, as `NAME=value` texts that end with a zero byte, is that of a job.
+pub type IsMarked = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// A process that is left.
 pub struct Left {
@@ -226,18 +230,16 @@ impl Tree {
     /// Not all processes can be looked at.
     pub fn orphans(&self, known: &[Process], group: Option<Pid>) -> io::Result<Vec<Process>> {
         let mut all = processes()?;
-        all.retain(|stat| !stat.has_ended && !stat.is_keeper && stat.pid != Pid::this());
+        all.retain(|stat| !stat.has_ended && !stat.is_keeper() && stat.pid != Pid::this());
         all.retain(|stat| !self.was_there_before(stat.process()));
         let is_of_group = |stat: &Stat| {
             let group = group.is_some_and(|group| group.as_raw() == stat.group);
             group && stat.session == self.session
         };
-        let has_mark = |text: &[u8]| self.evidence.marks.iter().any(|mark| contains(text, mark));
-        let is_certain = |stat: &Stat| {
-            known.contains(&stat.process())
-                || is_of_group(stat)
-                || environment(stat.pid).is_ok_and(|text| has_mark(&text))
-        };
+        // Others may write the same into the environments of their processes.
+        let is_marked = |stat: &Stat| is_of_our_user(stat.pid) && self.is_marked(stat.pid);
+        let is_certain =
+            |stat: &Stat| known.contains(&stat.process()) || is_of_group(stat) || is_marked(stat);
         let (mut ours, mut others): (Vec<Stat>, Vec<Stat>) = all.into_iter().partition(is_certain);
         let mut next = 0;
         while let Some(parent) = ours.get(next).map(|stat| stat.pid) {
@@ -252,7 +254,7 @@ impl Tree {
 
     /// Whether all members but the root are stopped by a signal, or only wait to wake one that is.
     pub fn is_stopped(&self) -> bool {
-        let rests = |stat: Stat| stat.is_stopped || stat.has_ended || stat.is_helper;
+        let rests = |stat: Stat| stat.is_stopped || stat.has_ended || stat.is_helper();
         let mut members = self.members().into_iter();
         members.all(|pid| match Stat::read(pid) {
             Some(stat) => rests(stat),
@@ -284,11 +286,15 @@ impl Tree {
             if !in_time() {
                 break;
             }
-            if stat.has_ended || stat.is_keeper || stat.pid == Pid::this() {
+            if stat.has_ended || stat.is_keeper() || stat.pid == Pid::this() {
                 continue;
             }
             match environment(stat.pid) {
-                Ok(text) if is_marked(&text) || (is_fork(stat) && !is_of_earlier_fork(stat)) => {
+                // Others may write the same into the environments of their processes.
+                Ok(text)
+                    if (is_marked(&text) && is_of_our_user(stat.pid))
+                        || (is_fork(stat) && !is_of_earlier_fork(stat)) =>
+                {
                     found.push(stat.process());
                 }
                 Err(error) if could_not_look(&error) => return Err(error),
@@ -316,7 +322,7 @@ impl Tree {
             let may_be = output::was_used() || self.root != Pid::this();
             self.is_ours && may_be && environment(child).is_ok_and(|text| output::is_marked(&text))
         };
-        if stat.is_keeper || self.was_there_before(stat.process()) || works_for_us() {
+        if stat.is_keeper() || self.was_there_before(stat.process()) || works_for_us() {
             return Side::Others;
         }
         let is_command = self.evidence.command == Some(child);
@@ -324,6 +330,12 @@ impl Tree {
             return self.side_of_adopted(&stat);
         }
         Side::Ours
+    }
+
+    /// Whether the environment of a process is that of COMMAND, or of what it has started.
+    fn is_marked(&self, pid: Pid) -> bool {
+        let is_marked = self.evidence.is_marked.as_ref();
+        is_marked.is_some_and(|is_marked| environment(pid).is_ok_and(|text| is_marked(&text)))
     }
 
     /// Whether orphans of others may become ours, too: the root has had children before.
@@ -335,9 +347,7 @@ impl Tree {
     /// Whose work a child of ours is, which may have had another parent before.
     fn side_of_adopted(&self, stat: &Stat) -> Side {
         let process = stat.process();
-        let own = self.evidence.marks.iter();
-        let has_mark = |text: &[u8]| own.clone().any(|mark| contains(text, mark));
-        if self.seen.contains(&process) || environment(stat.pid).is_ok_and(|text| has_mark(&text)) {
+        if self.seen.contains(&process) || self.is_marked(stat.pid) {
             return Side::Ours;
         }
         // Only what was there before is in our group, or in a session that was there before.
@@ -389,8 +399,21 @@ impl Tree {
     }
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    !part.is_empty() && text.windows(part.len()).any(|window| window == part)
+/// Whether a process is of the user that we are.
+fn is_of_our_user(pid: Pid) -> bool {
+    let found = fs::metadata(format!("/proc/{pid}"));
+    found.is_ok_and(|found| found.uid() == nix::unistd::geteuid().as_raw())
+}
+
+/// Whether a process executes the same program file as we do.
+fn has_our_program(pid: Pid) -> bool {
+    let file = |path: &str| {
+        fs::metadata(path)
+            .map(|found| (found.dev(), found.ino()))
+            .ok()
+    };
+    let ours = file("/proc/self/exe");
+    ours.is_some() && file(&format!("/proc/{pid}/exe")) == ours
 }
 
 /// Whether there is a process with this pid, also one that may not be looked at: only the kernel's word counts.
@@ -495,10 +518,10 @@ pub struct Stat {
     /// It waits for a device, uninterruptibly.
     pub waits_for_device: bool,
     is_kernel_thread: bool,
-    /// It works for a redlock that may be stopped: a [`sys::Waker`], or a watchdog.
-    is_helper: bool,
-    /// It is the keeper of a lock, or a [`sys::Witness`]: it works for redlock itself.
-    is_keeper: bool,
+    /// It has the name of a [`sys::Waker`], or of a watchdog.
+    is_named_helper: bool,
+    /// It has the name of the keeper of a lock, or of a [`sys::Witness`].
+    is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
     /// `None` where we may not know.
@@ -512,8 +535,8 @@ pub struct Stat {
 /// The first process, which adopts all orphans that no other does.
 const FIRST: Pid = Pid::from_raw(1);
 
-/// The name of a watchdog.
-pub const WATCHDOG: &CStr = c"redlock-watch";
+/// The name of a watchdog. People look for "redlock" when they kill one, and are not to find it.
+pub const WATCHDOG: &CStr = c"rl-watchdog";
 
 /// The name of a keeper.
 pub const KEEPER: &CStr = c"redlock-keeper";
@@ -552,6 +575,21 @@ impl Stat {
         has_own_proc().then(|| Self::parse(pid, &stat))?
     }
 
+    /// Whether it works for a redlock that may be stopped.
+    fn is_helper(&self) -> bool {
+        self.is_named_helper && self.is_redlocks_own()
+    }
+
+    /// Whether it keeps a lock, or works for a redlock otherwise, and is no work of a command.
+    fn is_keeper(&self) -> bool {
+        self.is_named_keeper && self.is_redlocks_own()
+    }
+
+    /// Whether a redlock has forked it: any process may have such a name.
+    fn is_redlocks_own(&self) -> bool {
+        self.is_fork && has_our_program(self.pid)
+    }
+
     /// What identifies it later.
     pub fn process(&self) -> Process {
         Process {
@@ -584,10 +622,10 @@ impl Stat {
             is_fork: flags & FORK != 0,
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
-            is_helper: [sys::WAKER, WATCHDOG]
+            is_named_helper: [sys::WAKER, WATCHDOG]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
-            is_keeper: [KEEPER, sys::WITNESS]
+            is_named_keeper: [KEEPER, sys::WITNESS]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
             ignores_int: {
@@ -740,6 +778,8 @@ pub struct DeadHolder<'a> {
     /// The process to which the kernel gives orphans that descend from us, if that is known: our ancestors below it
     /// adopt none.
     pub adopter: Option<Pid>,
+    /// One that the waiter has made itself, to find that out.
+    pub orphan: Option<Pid>,
 }
 
 /// What is known of how a process came to its parent.
@@ -831,7 +871,7 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         stat.session != holder.session && leader.is_some_and(is_apart)
     };
     let mut unknown = false;
-    let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !stat.is_keeper;
+    let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !stat.is_keeper();
     let suspects = all.iter();
     let suspects = suspects.filter(|stat| started_after(stat, holder.alive) && works(stat));
     for stat in suspects {
@@ -842,7 +882,8 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         if said == Origin::Ours || is_member(stat) {
             return Remains::Process(stat.pid);
         }
-        if is_earlier(stat) || ourselves.contains(&stat.pid) {
+        let is_own_orphan = holder.orphan == Some(stat.pid);
+        if is_earlier(stat) || is_own_orphan || ourselves.contains(&stat.pid) {
             continue;
         }
         let line = line(stat);

@@ -25,6 +25,10 @@ use crate::tree::{self, Process, WATCHDOG};
 /// How often it looks whether redlock is stopped, or something is left, where it is late.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The time between two looks for COMMAND's tree, and how long each may take.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const LOOK_FOR: Duration = Duration::from_secs(1);
+
 /// For how long it kills what a killed redlock has left: what withstands that can't be killed.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
@@ -33,6 +37,9 @@ const STARTS_WITHIN: Duration = Duration::from_millis(50);
 
 /// A message to it is a time since boot in nanoseconds, or one of these. COMMAND has ended, or is no longer to be killed.
 const DISMISSED: u64 = 0;
+
+/// COMMAND was reaped: its number, and that of its group, may be another's.
+const REAPED: u64 = 1;
 
 /// There is no lease that ends.
 const NEVER: u64 = u64::MAX;
@@ -62,6 +69,7 @@ impl Watchdog {
             command: Process::read(child.pid()),
             redlock: Pid::this(),
             dead_by: word(dead_by),
+            looked: None,
         };
         let read = File::from(read);
         in_thread(Box::new(move || {
@@ -84,6 +92,11 @@ impl Watchdog {
         if word != self.told && self.write(word) {
             self.told = word;
         }
+    }
+
+    /// COMMAND was reaped.
+    pub fn tell_reaped(&mut self) {
+        self.write(REAPED);
     }
 
     /// It is to kill nothing any more.
@@ -127,6 +140,8 @@ struct Watch {
     command: Option<Process>,
     redlock: Pid,
     dead_by: u64,
+    /// When it last looked for COMMAND's tree.
+    looked: Option<Moment>,
 }
 
 /// What redlock has told.
@@ -148,7 +163,7 @@ impl Watch {
                 // Both are hard to find out when redlock is dead.
                 Told::Something => {
                     self.note_reaped();
-                    self.child.look(None);
+                    self.look();
                 }
                 Told::Dismissed => return,
                 Told::End => return self.kill_orphans(),
@@ -172,21 +187,31 @@ impl Watch {
         }
     }
 
+    /// Looks for COMMAND's tree, but not again and again.
+    fn look(&mut self) {
+        let began = now();
+        if self.looked.is_none_or(|at| began >= at + LOOK_AGAIN) {
+            self.child.look(Some(began + LOOK_FOR));
+            self.looked = Some(now());
+        }
+    }
+
     fn listen(&mut self, words: &mut File) -> Told {
         let mut told = Told::Nothing;
         let mut word = [0; 8];
         loop {
             match words.read(&mut word) {
-                Ok(8) => {
-                    self.dead_by = u64::from_ne_bytes(word);
-                    told = Told::Something;
-                }
+                Ok(8) => match u64::from_ne_bytes(word) {
+                    DISMISSED => return Told::Dismissed,
+                    REAPED => self.child.was_reaped(),
+                    dead_by => {
+                        self.dead_by = dead_by;
+                        told = Told::Something;
+                    }
+                },
                 Ok(_) => return Told::End,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return told,
                 Err(_) => {}
-            }
-            if self.dead_by == DISMISSED {
-                return Told::Dismissed;
             }
         }
     }

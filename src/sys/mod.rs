@@ -402,7 +402,7 @@ pub fn raise_file_limit() -> usize {
 /// Forks a process that does this work with a descriptor, and nothing after it. It has a new session, nothing else open but
 /// `/dev/null` for the standard streams, this name, and the signals of the thread that calls this.
 pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
-    if let Some(pid) = fork_daemon(name, &[kept.as_fd()])? {
+    if let Some(pid) = fork_daemon(name, &name.to_string_lossy(), &[kept.as_fd()])? {
         return Ok(pid);
     }
     work(kept);
@@ -418,11 +418,11 @@ pub fn kill_and_reap(child: Pid) {
 
 /// Forks: returns the child's pid in this process, and `None` in the child, which has a new session, has
 /// nothing open but these descriptors and `/dev/null` for the standard streams, is in the root
-/// directory, and has this name. No other thread may hold what the child uses.
+/// directory, has this name, and shows these words in process lists. No other thread may hold what the child uses.
 ///
 /// # Errors
 /// In this process only: no new one could be made.
-pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<Option<Pid>> {
+pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Result<Option<Pid>> {
     let mut kept: Vec<u32> = kept
         .iter()
         .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
@@ -445,6 +445,7 @@ pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<Option<Pi
             };
         }
         libc::setsid();
+        show_words(words);
         libc::chdir(c"/".as_ptr());
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for stream in 0..3 {
@@ -460,6 +461,28 @@ pub fn fork_daemon(name: &CStr, kept: &[BorrowedFd<'_>]) -> io::Result<Option<Pi
         libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
     }
     Ok(None)
+}
+
+/// Has process lists show these words in place of those that we were started with, which may contain a password.
+///
+/// # Safety
+/// Nothing may look at the words that the process was started with any more.
+unsafe fn show_words(words: &str) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    // The fields 48 and 49, where the state is the third.
+    let mut places = fields.split_ascii_whitespace().skip(48 - 3);
+    let mut place = || places.next()?.parse::<usize>().ok().filter(|&at| at != 0);
+    let (Some(start), Some(end)) = (place(), place()) else {
+        return;
+    };
+    let room = end.saturating_sub(start);
+    let length = words.len().min(room.saturating_sub(1));
+    // SAFETY: the kernel says that the words are there, in memory of ours that nothing else is in.
+    unsafe {
+        ptr::write_bytes(start as *mut u8, 0, room);
+        ptr::copy_nonoverlapping(words.as_ptr(), start as *mut u8, length);
+    }
 }
 
 /// Whether our process group is the one that has the terminal.
@@ -691,11 +714,12 @@ pub fn namespaces<const N: usize>(which: [Namespace; N]) -> Option<[u64; N]> {
     Some(inodes)
 }
 
-/// Finds out to which process the kernel gives orphans that descend from us, by making one: no other way tells.
+/// Finds out to which process the kernel gives orphans that descend from us, by making one: no other way tells. Its own
+/// number comes second, as it may not have ended yet.
 ///
 /// # Errors
 /// No process can be made, or it was killed.
-pub fn adopter() -> io::Result<Pid> {
+pub fn adopter() -> io::Result<(Pid, Pid)> {
     let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
     let ((answer, answers), (go, goes)) = (pipe()?, pipe()?);
     let mut byte = 0_u8;
@@ -709,8 +733,8 @@ pub fn adopter() -> io::Result<Pid> {
                     libc::close(goes.as_raw_fd());
                     // Until we have seen the end of the one between, or have ended.
                     libc::read(go.as_raw_fd(), (&raw mut byte).cast(), 1);
-                    let parent = libc::getppid();
-                    libc::write(answers.as_raw_fd(), (&raw const parent).cast(), 4);
+                    let both = [libc::getppid(), libc::getpid()];
+                    libc::write(answers.as_raw_fd(), (&raw const both).cast(), 8);
                 }
                 libc::_exit(0)
             }
@@ -721,9 +745,13 @@ pub fn adopter() -> io::Result<Pid> {
     let any = Some(nix::sys::wait::WaitPidFlag::__WALL);
     while nix::sys::wait::waitpid(between, any) == Err(nix::errno::Errno::EINTR) {}
     drop((go, goes, answers));
-    let mut parent = [0; 4];
-    io::Read::read_exact(&mut std::fs::File::from(answer), &mut parent)?;
-    Ok(Pid::from_raw(i32::from_ne_bytes(parent)))
+    let mut answer = std::fs::File::from(answer);
+    let mut number = || {
+        let mut number = [0; 4];
+        io::Read::read_exact(&mut answer, &mut number)?;
+        Ok::<_, io::Error>(Pid::from_raw(i32::from_ne_bytes(number)))
+    };
+    Ok((number()?, number()?))
 }
 
 /// Has what a command starts inherit none of our descriptors but the standard streams, get signals as we got

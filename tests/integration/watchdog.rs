@@ -4,6 +4,7 @@
 //! The test of a limit of processes needs root; elsewhere it checks nothing.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -178,4 +179,147 @@ fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
     user.open_gate();
     let end = run.finish();
     end.assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
+    // Numbers can be chosen in a namespace of its own.
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    // COMMAND ends, and what it has started keeps the run.
+    let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
+    let words = [
+        "redlock",
+        "run",
+        "--ttl",
+        "60s",
+        "--wait-tree",
+        "a",
+        "-c",
+        script,
+    ];
+    let shell = r#"set -m; "$@" & echo "redlock $!"
+        read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
+    let mut gate = Gate::new(&redis);
+    let bash = ["bash", "-c", shell, "bash"];
+    let mut bash = directly(&redis, &[&bash[..], &words].concat());
+    let mut bash = Running::start(&mut bash);
+    let (mut redlock, mut command) = (None, None);
+    while redlock.is_none() || command.is_none() {
+        let line = bash.line();
+        match line.strip_prefix("redlock ") {
+            Some(pid) => redlock = pid.parse::<i32>().ok(),
+            None => command = line.parse::<i32>().ok(),
+        }
+    }
+    let (redlock, command) = (redlock.unwrap(), command.unwrap());
+    await_mark(&redis, redlock);
+    let watchdog = watchdog(redlock).unwrap();
+    wait_until("COMMAND is reaped", || state(command).is_none());
+    gate.say(&(command - 1).to_string());
+    let bystander = bash.line();
+    if bystander != format!("bystander {command}") {
+        // The kernel gives no number out twice so soon, or the file isn't there.
+        return;
+    }
+    send(redlock, libc::SIGKILL);
+    wait_until("the watchdog ends", || !is_alive(watchdog));
+    assert!(is_alive(command), "the bystander was killed");
+}
+
+#[test]
+fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
+    let redis = Redis::start();
+    let script = r#"echo "$REDLOCK_TOKEN"; exec sleep 50"#;
+    let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", script]);
+    let token = run.line();
+    await_mark(&redis, run.pid());
+    let watchdog = watchdog(run.pid()).unwrap();
+    let mut other = directly(&redis, &["sh", "-c", "echo ready; exec sleep 50"]);
+    let mut other = Running::start(other.env("HTTP_USER_AGENT", format!("Mozilla {token}")));
+    other.expect_line("ready");
+    run.kill();
+    wait_until("the watchdog ends", || !is_alive(watchdog));
+    assert!(!other.has_ended());
+}
+
+#[test]
+fn a_process_with_the_name_of_a_keeper_does_not_escape() {
+    let redis = Redis::start();
+    for name in ["redlock-keeper", "rl-witness"] {
+        let perl = format!(r#"$0 = "{name}"; $| = 1; print "ready $$\n"; sleep 50"#);
+        let script = format!("setsid perl -e '{perl}' & sleep 50");
+        let words = ["run", "-t", "2s", "-k", "100ms", "a", "-c", &script];
+        let mut run = run(&redis, &words);
+        let line = run.line();
+        let escaping: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+        run.finish().assert_code(124);
+        assert!(!is_alive(escaping), "{name}");
+    }
+}
+
+#[test]
+fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_watchdog() {
+    let redis = Redis::with(&["--requirepass", "hidden"]);
+    let url = format!("redis://:hidden@127.0.0.1:{}", redis.port);
+    let words = [
+        "redlock",
+        "-u",
+        &url,
+        "run",
+        "a",
+        "-c",
+        "echo ready; exec sleep 50",
+    ];
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    run.expect_line("ready");
+    let redlock = run.pid();
+    wait_until("it has a watchdog", || watchdog(redlock).is_some());
+    let shown = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    let watchdog = watchdog(redlock).unwrap();
+    wait_until("its words are gone", || {
+        shown(watchdog).starts_with("rl-watchdog\0")
+    });
+    assert!(!shown(watchdog).contains("hidden"));
+    run.signal(Signal::SIGTERM);
+    run.finish();
+    let script =
+        format!(r#"eval "$(redlock -u {url} acquire b --while-pid $$)"; echo ready; sleep 50"#);
+    let mut script = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
+    script.expect_line("ready");
+    let keeper = crate::keeper::keeper(&script);
+    wait_until("its words are gone", || !shown(keeper).contains("hidden"));
+}
+
+#[test]
+fn at_a_limit_of_processes_a_command_is_dead_before_its_lease_ends_while_redis_stands_still() {
+    let Some(user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    let perl = r#"$SIG{TERM} = "IGNORE"; $| = 1; print "ready $$\n"; sleep 50"#;
+    let words = [
+        "prlimit",
+        "--nproc=2",
+        "./redlock",
+        "run",
+        "--ttl",
+        "3s",
+        "a",
+        "--",
+    ];
+    let words = [&words[..], &["perl", "-e", perl]].concat();
+    let mut command = user.command(&words);
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let line = run.line();
+    let command: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 1);
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let expiry = Instant::now() + Duration::from_millis(left);
+    redis.stall();
+    wait_until("it is dead", || !is_alive(command));
+    assert!(Instant::now() < expiry + Duration::from_millis(50));
+    redis.resume();
+    run.finish().assert_code(79);
 }

@@ -202,6 +202,7 @@ impl Target {
             ancestors: self.ancestors.as_deref().unwrap_or_default(),
             // We have become an orphan ourselves.
             adopter: Some(Pid::parent()),
+            orphan: None,
         };
         if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id))
             && let Some(process) = Process::read(pid)
@@ -307,7 +308,9 @@ pub(super) fn leave_behind(
     let kept = holds.client.fds().chain(own);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
-    let forked = sys::fork_daemon(tree::KEEPER, &kept).context("can't leave a keeper behind")?;
+    let words = format!("redlock-keeper\0acquire\0--while-pid\0{}", target.pid);
+    let forked = sys::fork_daemon(tree::KEEPER, &words, &kept);
+    let forked = forked.context("can't leave a keeper behind")?;
     if forked.is_some() {
         // Everything is the keeper's now.
         holds.all.clear();

@@ -2,21 +2,23 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::child::Child;
 use crate::clock::{Moment, now};
-use crate::command::environment::JobLock;
+use crate::command::environment::{JobLock, origin_of};
 use crate::lease::{Lease, LeaseEvent};
 use crate::lock::{Claim, Client, Error, Incoming, Loss, Name, Who};
 use crate::process;
 use crate::renewals::{Renewals, Report, Task};
 use crate::renewer::{self, Completed, Renewer};
-use crate::tree::Process;
+use crate::tree::{IsMarked, Origin, Process};
 use crate::watchdog::Watchdog;
 
-/// A task that is carried out without a thread of its own may take this part of its usual time.
-const WITHOUT_THREAD: u32 = 3;
+/// Each step of a task that is carried out without a thread of its own may take this part of the time until the work
+/// has to be dead: for connecting and for two answers, and once more for each.
+const WITHOUT_THREAD: u32 = 12;
 
 /// A lock that we hold.
 pub struct HeldLock {
@@ -61,12 +63,14 @@ pub struct HeldLocks {
     pub client: Client,
     /// The length of each lease by a renewal.
     ttl: Duration,
+    /// It ends before the renewer's thread, whose child it is.
+    watchdog: Option<Watchdog>,
     renewer: Option<Renewer>,
     /// What was done without the renewer.
     completed: Option<Completed>,
     renewals: Renewals,
-    /// It ends before the renewer's thread, whose child it is.
-    watchdog: Option<Watchdog>,
+    /// By when the work has to be dead, as far as is known.
+    dead_by: Option<Moment>,
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
     /// Each lock has its mark on this host.
@@ -85,6 +89,7 @@ impl HeldLocks {
             completed: None,
             renewals: Renewals::new(ttl),
             watchdog: None,
+            dead_by: None,
             answered: false,
             marked: false,
         }
@@ -104,11 +109,15 @@ impl HeldLocks {
         self.renewals.add_grant(lasting);
     }
 
-    /// What only the environments of the work under these locks contain: their tokens, unless an outer run has them, too.
-    pub fn marks(&self) -> Vec<Vec<u8>> {
+    /// Whether an environment has the token of one of these locks, but for those that an outer run holds: its work has
+    /// theirs, too.
+    pub fn is_marked(&self) -> Option<IsMarked> {
         let own = self.all.iter().filter(|hold| !hold.reentrant);
-        own.map(|hold| hold.claim.token().as_bytes().to_vec())
-            .collect()
+        let ids: Vec<String> = own.map(|hold| hold.claim.id()).collect();
+        let is_ours = |environment: &[u8], id: &String| origin_of(environment, id) == Origin::Ours;
+        (!ids.is_empty()).then(|| -> IsMarked {
+            Arc::new(move |environment| ids.iter().any(|id| is_ours(environment, id)))
+        })
     }
 
     /// How long all of them were waited for, in milliseconds; 0 only if all were free.
@@ -213,7 +222,8 @@ impl HeldLocks {
             renewer.start_task(task, client, claims);
         } else {
             // At a limit of processes. Nothing is decided meanwhile, so that it may take no more than a part of a lease.
-            client.limit_to(limit / WITHOUT_THREAD);
+            let left = self.dead_by.map_or(limit, |at| at.since(now()));
+            client.limit_to(limit.min(left / WITHOUT_THREAD));
             self.completed = Some(renewer::carry_out(task, client, claims, self.ttl));
         }
     }
@@ -236,8 +246,16 @@ impl HeldLocks {
 
     /// Tells the watchdog by when the child has to be dead.
     pub fn tell_watchdog(&mut self, dead_by: Option<Moment>) {
+        self.dead_by = dead_by;
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tell(dead_by);
+        }
+    }
+
+    /// Tells the watchdog that the child was reaped.
+    pub fn tell_watchdog_reaped(&mut self) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.tell_reaped();
         }
     }
 

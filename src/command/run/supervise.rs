@@ -41,6 +41,9 @@ const STOPPING: Duration = Duration::from_secs(1);
 /// How many signals, and how many ended children, are taken in before the next look at the clock.
 const AT_ONCE: usize = 64;
 
+/// To look for all that works under the locks may take this part of the time until it has to be stopped.
+const LOOKS_FOR: u32 = 8;
+
 /// How long to wait for a COMMAND that was killed because we can't go on.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(1);
 
@@ -58,7 +61,7 @@ impl Run<'_> {
             own_group: !self.on_terminal,
             sigchld_ignored: signals.sigchld_ignored,
             not_after: holds.lease.as_ref().map(Lease::deadline),
-            marks: holds.marks(),
+            is_marked: holds.is_marked(),
         };
         let child = match Child::spawn(&job.prepared, &job.environment, &conditions) {
             Ok(child) => child,
@@ -229,12 +232,17 @@ impl Supervision<'_> {
     /// Takes ended children in.
     fn reap(&mut self) -> Result<Option<Exit>> {
         self.more_to_reap = false;
-        for _ in 0..AT_ONCE {
+        // What was killed ends all at once, and to look for what is left takes longer the more of it is there.
+        let at_once = if self.killed { usize::MAX } else { AT_ONCE };
+        for _ in 0..at_once {
             let Some(reaped) = self.child.reap()? else {
                 return Ok(None);
             };
             let exit = match reaped {
-                Reaped::Child(status) => self.apply(session::Event::Ended(status))?,
+                Reaped::Child(status) => {
+                    self.holds.tell_watchdog_reaped();
+                    self.apply(session::Event::Ended(status))?
+                }
                 Reaped::Other => None,
                 Reaped::Tree => {
                     self.tree_ended = true;
@@ -413,7 +421,7 @@ impl Supervision<'_> {
                 self.holds
                     .start_watchdog(&self.child, self.session.dead_by());
                 self.holds.renew();
-                events.push(session::Event::Walked(self.leave_marks(noted)));
+                self.leave_marks(noted);
                 Refused::new()
             }
             session::Action::Warn => {
@@ -425,13 +433,13 @@ impl Supervision<'_> {
             }
             session::Action::Terminate(reason) => {
                 let (refused, walk) = self.child.terminate(self.session.next_stop(), false);
-                events.push(session::Event::Walked(walk));
+                self.session.walked(walk);
                 self.announce(reason, "stopping the command");
                 refused
             }
             session::Action::TerminateOutside => {
                 let (refused, walk) = self.child.terminate(self.session.next_stop(), true);
-                events.push(session::Event::Walked(walk));
+                self.session.walked(walk);
                 self.announce(StopReason::Signal, "stopping the command");
                 refused
             }
@@ -468,11 +476,13 @@ impl Supervision<'_> {
         self.survivors_named = true;
     }
 
-    /// Notes down what works under the locks; how long it took to find all of it. What was found in too little time is
-    /// less than there is, so that the earlier note says more.
-    fn leave_marks(&mut self, noted: Moment) -> Duration {
-        let until = self.session.next_stop();
-        let walk = self.child.look(until);
+    /// Notes down what works under the locks. What was found in too little time is less than there is, so that the
+    /// earlier note says more.
+    fn leave_marks(&mut self, noted: Moment) {
+        // The renewal is under way meanwhile, and its answer has to be heard in time.
+        let left = self.session.next_stop().map(|stop| stop.since(noted));
+        let until = left.map(|left| noted + left / LOOKS_FOR);
+        self.session.walked(self.child.look(until));
         // What had moved or was hidden by one that ended, while we looked, is found the second time.
         if self.child.found().len() <= process::MEMBERS {
             self.child.look_again(until);
@@ -482,7 +492,6 @@ impl Supervision<'_> {
             let members = self.child.found();
             self.holds.leave_marks(noted, members, ancestors.as_deref());
         }
-        walk
     }
 
     /// Reports which processes we may not signal, once.

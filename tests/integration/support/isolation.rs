@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::{REDLOCK, Redis, path, script, without_terminal};
@@ -80,7 +81,9 @@ impl OtherUser {
 
     /// A user without any other process: neither another test's nor another run's of the tests.
     pub fn alone() -> Option<Self> {
-        Self::with_id(100_000 + std::process::id())
+        static OTHERS: AtomicU32 = AtomicU32::new(0);
+        let number = OTHERS.fetch_add(1, Ordering::Relaxed);
+        Self::with_id(100_000 + std::process::id() + 10_000_000 * number)
     }
 
     fn with_id(id: u32) -> Option<Self> {

@@ -154,7 +154,7 @@ pub fn watchdog(redlock: i32) -> Option<i32> {
         .collect();
     let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     pids.into_iter()
-        .find(|pid| name(pid) == "redlock-watch\n" && is_alive(*pid))
+        .find(|pid| name(pid) == "rl-watchdog\n" && is_alive(*pid))
 }
 
 /// From now on nothing kills what this redlock leaves when it is killed, up to its next renewal.

@@ -393,7 +393,12 @@ impl Gate {
 
     /// Lets a script go on, whenever it is there.
     pub fn open(&mut self) {
-        self.0.write_all(b"go\n").unwrap();
+        self.say("go");
+    }
+
+    /// Lets it go on, and has it read this word.
+    pub fn say(&mut self, word: &str) {
+        writeln!(self.0, "{word}").unwrap();
     }
 }
 
