@@ -661,11 +661,14 @@ pub const FOREIGN_PROC: &str = "/proc isn't that of this pid namespace, so what 
 /// mounted again, and its numbers are those of other processes here.
 pub fn has_own_proc() -> bool {
     static IS_OURS: OnceLock<bool> = OnceLock::new();
-    let is_ours = || {
-        let own = fs::read_link("/proc/self");
-        own.is_ok_and(|link| link == Path::new(&Pid::this().to_string()))
-    };
-    *IS_OURS.get_or_init(is_ours)
+    if let Some(is_ours) = IS_OURS.get() {
+        return *is_ours;
+    }
+    match fs::read_link("/proc/self") {
+        Ok(link) => *IS_OURS.get_or_init(|| link == Path::new(&Pid::this().to_string())),
+        // Nothing is there, or we couldn't look this time, which says nothing.
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }
 
 /// All processes that we can see.

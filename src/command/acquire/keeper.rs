@@ -308,7 +308,7 @@ pub(super) fn leave_behind(
     let kept = holds.client.fds().chain(own);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
-    let words = format!("redlock-keeper\0acquire\0--while-pid\0{}", target.pid);
+    let words = format!("redlock\0acquire\0--while-pid\0{}", target.pid);
     let forked = sys::fork_daemon(tree::KEEPER, &words, &kept);
     let forked = forked.context("can't leave a keeper behind")?;
     if forked.is_some() {
