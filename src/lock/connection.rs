@@ -830,7 +830,7 @@ impl Connection {
         error
     }
 
-    fn gives_up(&self, why: &str) -> Error {
+    pub(super) fn gives_up(&self, why: &str) -> Error {
         Error::new(
             ErrorKind::Unreachable,
             format!("gave up the connection to Redis at {}: {why}", self.server),
@@ -1017,6 +1017,21 @@ impl Connection {
         );
         self.reply_limit = ReplyLimit::Usual;
         found
+    }
+
+    /// The same where nothing of an answer has to be kept, however many there are: each alone may weigh as
+    /// much as a listing.
+    pub(super) fn stream(
+        &mut self,
+        calls: Vec<Call>,
+        mut read: impl FnMut(Value) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let within = self.timeout;
+        self.reply_limit = ReplyLimit::Listing(LISTING);
+        let read = |_: &mut Self, value| read(value);
+        let found = self.call_each(calls, || Instant::now() + within, read);
+        self.reply_limit = ReplyLimit::Usual;
+        found.map(drop)
     }
 
     fn call_each<T>(

@@ -200,6 +200,9 @@ pub(super) fn usual_of(mut lasted: Vec<Duration>) -> Option<Duration> {
         .filter(|_| lasted.len() >= ENOUGH)
 }
 
+/// How many histories are asked for at once: the server has all of these answers in memory.
+const FEW: usize = 32;
+
 /// The longest that the note of a run that ended without the lock may take: nothing depends on it.
 const SKIP_WITHIN: Duration = Duration::from_millis(250);
 
@@ -275,15 +278,7 @@ impl Locks {
         names: &[Name],
         with_skips: bool,
     ) -> Result<Vec<LockHistory>, Error> {
-        let call = |name: &Name| {
-            let lock = self.lock(name.clone());
-            let mut call = lock.call(&HISTORY, Vec::new());
-            if with_skips {
-                call.keys.push(lock.keys.skips);
-            }
-            call
-        };
-        let calls: Vec<Call> = names.iter().map(call).collect();
+        let calls = self.history_calls(names, with_skips);
         let mut names = names.iter();
         let found = client.with_connection(|connection, _| {
             connection.list(calls, |answer| {
@@ -293,6 +288,46 @@ impl Locks {
             })
         })?;
         Ok(found.into_iter().flatten().collect())
+    }
+
+    /// The same of any number of locks: `each` gets one after the other, also of the runs that ended without the
+    /// lock. They are asked for in parts of a few, and `after` each part it may be enough.
+    pub fn each_history<T, E: From<Error>>(
+        &self,
+        client: &mut Client,
+        names: &[Name],
+        found: &mut T,
+        each: impl Fn(&mut T, LockHistory),
+        after: impl Fn(&mut T) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        for few in names.chunks(FEW) {
+            let calls = self.history_calls(few, true);
+            let mut names = few.iter();
+            client.with_connection(|connection, _| {
+                connection.stream(calls, |answer| {
+                    if let Some(name) = names.next() {
+                        each(found, parse(self.history, name, answer)?);
+                    }
+                    Ok(())
+                })
+            })?;
+            if !after(found)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn history_calls(&self, names: &[Name], with_skips: bool) -> Vec<Call> {
+        let call = |name: &Name| {
+            let lock = self.lock(name.clone());
+            let mut call = lock.call(&HISTORY, Vec::new());
+            if with_skips {
+                call.keys.push(lock.keys.skips);
+            }
+            call
+        };
+        names.iter().map(call).collect()
     }
 }
 

@@ -202,7 +202,7 @@ impl Locks {
 
     /// The names of locks, sorted.
     pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
-        let found = client.with_connection(|connection, _| {
+        let mut names = client.with_connection(|connection, _| {
             let since = match which {
                 Which::InUse => {
                     let time = array(connection.query(&redis::cmd("TIME"))?)?;
@@ -211,16 +211,66 @@ impl Locks {
                 }
                 Which::All => "-inf".to_owned(),
             };
-            let mut command = redis::cmd("ZRANGEBYSCORE");
-            let key = index_key(&self.prefix);
-            command.arg(key).arg(since).arg("+inf");
-            array(connection.query_list(&command)?)
+            self.names_since(connection, since)
         })?;
-        let read = |value: &Value| lossy_text(value).parse().ok();
-        let mut names: Vec<Name> = found.iter().filter_map(read).collect();
         names.sort();
+        // Those that were used meanwhile may be there twice.
+        names.dedup();
         Ok(names)
     }
+
+    /// The names in the index from a score on, a page at a time. A page begins at the last score of the one
+    /// before, so that a name that gets a higher score meanwhile moves no other one out of it.
+    fn names_since(
+        &self,
+        connection: &mut Connection,
+        mut since: String,
+    ) -> Result<Vec<Name>, Error> {
+        let mut names: Vec<Name> = Vec::new();
+        // How many are known, and how many of this score.
+        let (mut all, mut known) = (0, 0);
+        loop {
+            let mut command = redis::cmd("ZRANGEBYSCORE");
+            command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
+            command.arg("WITHSCORES");
+            command.arg("LIMIT").arg(known).arg(PAGE);
+            let page = flat(array(connection.query_list(&command)?)?);
+            let (pairs, []) = page.as_chunks::<2>() else {
+                return Err(unexpected_reply(&page));
+            };
+            all += pairs.len();
+            for [name, score] in pairs {
+                let score = match score {
+                    Value::Double(score) => score.to_string(),
+                    other => lossy_text(other),
+                };
+                known = if score == since { known + 1 } else { 1 };
+                since = score;
+                names.extend(lossy_text(name).parse::<Name>().ok());
+            }
+            if pairs.len() < PAGE {
+                return Ok(names);
+            }
+            if all > MOST_NAMES {
+                return Err(connection.gives_up(&format!("it has more than {MOST_NAMES} names")));
+            }
+        }
+    }
+}
+
+/// How many names are asked for at once: the server takes less than a millisecond.
+const PAGE: usize = 1000;
+
+/// More names than this are no list of locks.
+const MOST_NAMES: usize = 1_000_000;
+
+/// Pairs, as RESP3 has them, one after the other.
+fn flat(values: Vec<Value>) -> Vec<Value> {
+    let each = values.into_iter().flat_map(|value| match value {
+        Value::Array(pair) => pair,
+        other => vec![other],
+    });
+    each.collect()
 }
 
 pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {

@@ -1,5 +1,6 @@
 //! The history: the holders of a lock, how long each held it, and how that ended.
 
+use std::collections::HashSet;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
@@ -697,4 +698,82 @@ fn charts_show_who_waits_now() {
     assert!(chart.lines().nth(1).unwrap().contains('░'), "{chart}");
     holder.end();
     waiter.finish().assert_code(0);
+}
+
+/// Fills a server with names, each with so many holds of long commands, one a second.
+fn fill(redis: &Redis, names: &str, holds: &str) {
+    let script = r#"
+        local entry = '{"host":"h","user":"u","pid":1,"command":["' .. string.rep('x', 3900) .. '"]}'
+        for name = 1, ARGV[1] do
+            redis.call('ZADD', '{redlock:}:index', 9000 + name % 3, 'job-' .. name)
+            for hold = 1, ARGV[2] do
+                local since = (hold * ARGV[1] + name) * 1000
+                local record = {string.format('%012x', since), since + 500, 'status:0 0', since, since, '1 1 0 held', entry}
+                redis.call('LPUSH', '{redlock:job-' .. name .. '}:history', table.concat(record, ' '))
+            end
+        end"#;
+    assert_eq!(redis.cli(&["EVAL", script, "0", names, holds]), "");
+}
+
+#[test]
+fn the_history_of_any_number_of_busy_locks_is_shown() {
+    let redis = Redis::start();
+    // More than one listing may weigh, and more than is kept of an array.
+    fill(&redis, "100", "62");
+    let shown = |options: &[&str]| {
+        let shown = redlock(&redis, &[&["history"], options].concat());
+        shown.assert_code(0).assert_silent().stdout.clone()
+    };
+    let table = shown(&[]);
+    assert!(
+        table.ends_with("\n\n6180 earlier lines; -n all shows all\n"),
+        "{table}"
+    );
+    let last: Vec<&str> = table.lines().skip(1).take(20).collect();
+    for (row, name) in last.iter().zip(81..) {
+        assert!(row.starts_with(&format!("job-{name} ")), "{table}");
+    }
+    let summary = shown(&["--summary"]);
+    let rows: Vec<&str> = summary.lines().collect();
+    assert_eq!(rows.len(), 101, "{summary}");
+    for (row, name) in rows[1..].iter().zip(1..) {
+        let begin: Vec<&str> = row.split_whitespace().take(3).collect();
+        assert_eq!(begin, [&format!("job-{name}"), "62", "62"], "{summary}");
+    }
+    let all: Vec<Value> = serde_json::from_str(&shown(&["--json"])).unwrap();
+    let ids: HashSet<&str> = all.iter().filter_map(|hold| hold["id"].as_str()).collect();
+    assert_eq!((all.len(), ids.len()), (6200, 6200));
+    let last: Vec<Value> = serde_json::from_str(&shown(&["--json", "-n", "20"])).unwrap();
+    assert_eq!(last.len(), 20);
+    assert_eq!(
+        (&last[0]["name"], &last[19]["name"]),
+        (&"job-81".into(), &"job-100".into())
+    );
+    let picture = shown(&["--svg", "-", "-n", "20"]);
+    assert!(picture.contains("job-81") && !picture.contains("job-80"));
+    let mut follow = Running::start(&mut redis.redlock(&["history", "--follow", "--json"]));
+    for name in 91..=100 {
+        let hold: Value = serde_json::from_str(&follow.line()).unwrap();
+        assert_eq!(hold["name"], format!("job-{name}"));
+    }
+    follow.signal(Signal::SIGINT);
+    follow.finish().assert_code(0);
+}
+
+#[test]
+fn any_number_of_names_is_listed() {
+    let redis = Redis::start();
+    // More than one listing may weigh, with many of a score.
+    let script = "for name = 1, 50000 do
+        local text = 'job-' .. name .. string.rep('x', 150)
+        redis.call('ZADD', '{redlock:}:index', math.floor(name / 3000), text)
+    end";
+    redis.cli(&["EVAL", script, "0"]);
+    let listed = redlock(&redis, &["history", "--names-only", "*77*"]);
+    let names: Vec<&str> = listed.assert_code(0).stdout.lines().collect();
+    let expected = (1..=50_000).filter(|name| name.to_string().contains("77"));
+    let expected: Vec<String> = expected
+        .map(|name| format!("job-{name}{}", "x".repeat(150)))
+        .collect();
+    assert_eq!(names, expected);
 }

@@ -29,7 +29,7 @@ impl Item<'_> {
         }
     }
 
-    fn who(&self) -> &Who {
+    pub fn who(&self) -> &Who {
         match self {
             Self::Hold(entry) => &entry.who,
             Self::Skip(skip) => &skip.who,
@@ -53,6 +53,18 @@ impl Item<'_> {
             Self::Hold(entry) => entry.ended_ms,
             Self::Skip(skip) => Some(skip.ended_ms),
         }
+    }
+
+    /// What it takes up, in bytes.
+    pub fn weight(&self) -> usize {
+        let who = self.who();
+        let optional = [&who.label, &who.reason, &who.url];
+        let optional = optional.into_iter().flatten().map(String::len);
+        let command = who
+            .command
+            .iter()
+            .map(|word| size_of::<String>() + word.len());
+        size_of::<HistoryEntry>() + optional.chain(command).sum::<usize>()
     }
 
     /// What it isn't mistaken for another one by.
@@ -513,15 +525,20 @@ pub fn json_line(item: Item, now_ms: u64) -> Result<String> {
     Ok(escaped_json(&json).into_owned() + "\n")
 }
 
-/// All as an array.
-pub fn json(items: &[Item], now_ms: u64) -> Result<String> {
+/// A part of an array: its first or further values, at least one, without what ends it.
+pub fn json_part(items: &[Item], now_ms: u64, first: bool) -> Result<String> {
     let entries: Vec<ItemJson> = items
         .iter()
         .map(|&item| ItemJson::new(item, now_ms))
         .collect();
     let json = serde_json::to_string(&entries)?;
-    Ok(escaped_json(&json).into_owned() + "\n")
+    let json = escaped_json(&json);
+    let inside = &json[1..json.len() - 1];
+    Ok(format!("{}{inside}", if first { "[" } else { "," }))
 }
+
+/// What ends that array.
+pub const JSON_END: &str = "]\n";
 
 #[cfg(test)]
 pub mod tests {

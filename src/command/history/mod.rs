@@ -19,13 +19,13 @@ use anyhow::{Context, Result};
 
 use self::calendar::{Calendar, utc};
 use self::chart::Chart;
-use self::listing::{Item, Layout};
+use self::listing::{Item, Layout, milliseconds};
 use self::summary::Summary;
 use super::usage::{BadUsage, parse_names, refuse_url};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Client, HistoryEntry, LockHistory, Locks, Name, Waiter, Which};
+use crate::lock::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
 use crate::pattern::{is_pattern, matches, natural_cmp};
 use crate::report::{format_duration, lines_of, print, width};
 use crate::signal;
@@ -40,6 +40,9 @@ const FOLLOWED: usize = 10;
 
 /// How many waiters of each lock are drawn: each takes a row.
 const WAITERS: usize = 50;
+
+/// How many locks are looked at together for their waiters.
+const INSPECTED: usize = 1000;
 
 /// How many names a line lists.
 const NAMES: usize = 5;
@@ -64,36 +67,27 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
         print(&lines_of(names, settings.verbosity))?;
         return Ok(Exit::Success);
     }
-    let found = query.find(&mut client)?;
+    let names = query.asked.look_up(&mut client, query.locks)?;
     settings.warn_of_replica(&client);
     if options.follow {
-        return query.follow(&found, client);
+        return query.follow(client);
     }
     if options.timeline || options.svg.is_some() {
-        return query.draw(&found, &mut client);
+        return query.draw(&names, &mut client);
     }
-    let text = if options.summary {
-        query.sum_up(&found, &mut client)?
+    if options.summary {
+        print(&query.sum_up(&names, &mut client)?)?;
     } else if options.json {
-        let items = found.items(options.skipped);
-        let (_, items) = last(&items, options.last.unwrap_or(usize::MAX));
-        listing::json(items, found.now_ms)?
+        query.list_json(&names, &mut client)?;
     } else {
-        query.list(&found, &mut client)?
-    };
-    print(&text)?;
+        print(&query.list(&names, &mut client)?)?;
+    }
     Ok(Exit::Success)
 }
 
 /// A moment by the zones of this system.
 fn local(seconds: i64) -> CivilTime {
     local_time(seconds).unwrap_or_else(|| utc(seconds))
-}
-
-/// The last ones, and how many there are before them.
-fn last<T>(all: &[T], most: usize) -> (usize, &[T]) {
-    let before = all.len().saturating_sub(most);
-    (before, &all[before..])
 }
 
 /// Which locks were asked for; none of either: all.
@@ -120,6 +114,14 @@ impl Asked {
         self.names.is_empty() && self.patterns.is_empty()
     }
 
+    /// The names and patterns that a name is asked for by.
+    fn that_mean(&self, name: &str) -> impl Iterator<Item = &str> {
+        let names = self.names.iter().map(Name::as_str);
+        let names = names.filter(move |asked| *asked == name);
+        let patterns = self.patterns.iter().map(String::as_str);
+        names.chain(patterns.filter(move |pattern| matches(pattern, name)))
+    }
+
     /// The names, looked up where they have to be.
     fn look_up(&self, client: &mut Client, locks: &Locks) -> Result<Vec<Name>, lock::Error> {
         let mut names = self.names.clone();
@@ -137,43 +139,138 @@ impl Asked {
     }
 }
 
-/// What is remembered, as far as it was asked for.
+/// A line that is shown.
+enum Row {
+    Hold(HistoryEntry),
+    Skip(Skip),
+}
+
+impl Row {
+    fn item(&self) -> Item<'_> {
+        match self {
+            Self::Hold(entry) => Item::Hold(entry),
+            Self::Skip(skip) => Item::Skip(skip),
+        }
+    }
+}
+
+/// What rows are ordered by. Those of one moment stay in the order of the names and fences.
+type Order = fn(&Item) -> (Option<u64>, u64);
+
+/// The rows that are kept of those that were read: the last ones.
+struct Rows {
+    most: usize,
+    order: Order,
+    kept: Vec<Row>,
+    /// So many came before these.
+    before: usize,
+    /// What those that are kept take up, in bytes.
+    weight: usize,
+}
+
+impl Rows {
+    /// The last that began.
+    fn last(most: usize) -> Self {
+        Self::by(|item| (None, item.started_ms()), most)
+    }
+
+    /// The last that ended.
+    fn ended_last(most: usize) -> Self {
+        Self::by(|item| (item.ended_ms(), item.started_ms()), most)
+    }
+
+    fn by(order: Order, most: usize) -> Self {
+        Self {
+            most,
+            order,
+            kept: Vec::new(),
+            before: 0,
+            weight: 0,
+        }
+    }
+
+    /// Those of the locks come in the order of the names. None is kept where there are too many.
+    fn add(&mut self, row: Row) {
+        if self.are_too_many() {
+            return;
+        }
+        self.weight += row.item().weight();
+        self.kept.push(row);
+        if self.kept.len() > self.most.saturating_add(SLACK) {
+            self.settle();
+        }
+    }
+
+    fn add_all(&mut self, lock: LockHistory, with_skips: bool) {
+        // Those of one lock are in the order of their fences, which stays where they began at once.
+        let holds = lock.holds.into_iter().map(Row::Hold);
+        let skips = lock.skips.into_iter().filter(|_| with_skips);
+        for row in holds.chain(skips.map(Row::Skip)) {
+            self.add(row);
+        }
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.weight > MOST
+    }
+
+    /// The error where there were too many to be kept.
+    fn expect_all(&self) -> Result<()> {
+        if self.are_too_many() {
+            let most = MOST >> 20;
+            let why = format!("this history takes up more than {most} MiB");
+            return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
+        }
+        Ok(())
+    }
+
+    /// Orders them, and drops all but the last.
+    fn settle(&mut self) {
+        self.kept.sort_by_key(|row| (self.order)(&row.item()));
+        let surplus = self.kept.len().saturating_sub(self.most);
+        self.before += surplus;
+        let dropped = self.kept.drain(..surplus);
+        self.weight -= dropped.map(|row| row.item().weight()).sum::<usize>();
+    }
+
+    /// In their order.
+    fn items(&mut self) -> Vec<Item<'_>> {
+        self.settle();
+        self.kept.iter().map(Row::item).collect()
+    }
+
+    fn holds(&mut self) -> Vec<&HistoryEntry> {
+        self.settle();
+        let holds = self.kept.iter().filter_map(|row| match row {
+            Row::Hold(entry) => Some(entry),
+            Row::Skip(_) => None,
+        });
+        holds.collect()
+    }
+}
+
+/// What the rows that are kept may take up, in bytes; and of how many more than are wanted the first are dropped.
+const MOST: usize = 64 << 20;
+const SLACK: usize = 1000;
+
+/// How many values of an array are written at once.
+const PRINTED: usize = 1000;
+
+/// A part of an array is printed when it takes up so many bytes.
+const PART: usize = 24 << 20;
+
+/// What was found beside the rows.
+#[derive(Default)]
 struct Found {
     /// The server's clock, in milliseconds since 1970.
     now_ms: u64,
-    locks: Vec<LockHistory>,
     /// When the last hold ended of those that are too old.
     last_before_ms: Option<u64>,
-}
-
-impl Found {
-    /// In the order in which they began.
-    fn items(&self, skipped: bool) -> Vec<Item<'_>> {
-        let mut items: Vec<Item> = Vec::new();
-        for lock in &self.locks {
-            items.extend(lock.holds.iter().map(Item::Hold));
-            let skips = lock.skips.iter().filter(|_| skipped);
-            items.extend(skips.map(Item::Skip));
-        }
-        // Those of one lock are in the order of their fences, which stays.
-        items.sort_by_key(Item::started_ms);
-        items
-    }
-
-    fn holds(&self) -> Vec<&HistoryEntry> {
-        let holds = self.locks.iter().flat_map(|lock| &lock.holds);
-        let mut holds: Vec<&HistoryEntry> = holds.collect();
-        holds.sort_by_key(|entry| entry.since_ms);
-        holds
-    }
-
-    fn skips(&self) -> usize {
-        self.locks.iter().map(|lock| lock.skips.len()).sum()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.locks.iter().all(is_empty)
-    }
+    /// How many runs ended without the lock.
+    skips: usize,
+    /// The names and patterns of which there is something.
+    met: HashSet<String>,
+    is_empty: bool,
 }
 
 fn is_empty(lock: &LockHistory) -> bool {
@@ -192,11 +289,12 @@ pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
     let written = "it can be written";
     let mut all = vec![
         listing::table(&items, now_ms, calendar, width),
-        listing::json(&items, now_ms).expect(written),
+        listing::json_part(&items, now_ms, true).expect(written) + listing::JSON_END,
     ];
     for by_host in [false, true] {
-        let summary = Summary::of(&items, now_ms, by_host, |_| (true, false));
-        all.extend([summary.text(width), summary.json().expect(written)]);
+        let mut summary = Summary::new(by_host);
+        summary.add(&items, (true, false));
+        all.extend([summary.text(now_ms, width), summary.json().expect(written)]);
     }
     if !holds.is_empty() {
         let chart = Chart::of(&holds, (&[], 3), now_ms, calendar);
@@ -217,43 +315,83 @@ struct Query<'a> {
 }
 
 impl Query<'_> {
-    fn find(&self, client: &mut Client) -> Result<Found> {
-        let names = self.asked.look_up(client, self.locks)?;
-        let mut locks = self.locks.history(client, &names, true)?;
-        let mut last_before_ms = None;
-        for lock in &mut locks {
-            let first = self.options.since.map_or(0, |since| {
-                let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-                lock.now_ms.saturating_sub(since)
-            });
+    /// Reads what is remembered of these locks, as far as it was asked for. `take` gets that of one after the other,
+    /// and `after` each few what there is so far: whether to go on.
+    fn read<T>(
+        &self,
+        names: &[Name],
+        client: &mut Client,
+        into: &mut T,
+        take: impl Fn(&mut T, LockHistory),
+        after: impl Fn(&mut T) -> Result<bool>,
+    ) -> Result<Found> {
+        let since = self.options.since.map(milliseconds);
+        let mut state = (
+            into,
+            Found {
+                is_empty: true,
+                ..Found::default()
+            },
+        );
+        let each = |(into, found): &mut (&mut T, Found), mut lock: LockHistory| {
+            let first = since.map_or(0, |since| lock.now_ms.saturating_sub(since));
             lock.holds.retain(|entry| {
                 let recent = entry.ended_ms.is_none_or(|ended| ended >= first);
                 if !recent {
-                    last_before_ms = last_before_ms.max(entry.ended_ms);
+                    found.last_before_ms = found.last_before_ms.max(entry.ended_ms);
                 }
                 recent
             });
             lock.skips.retain(|skip| skip.ended_ms >= first);
-        }
-        Ok(Found {
-            now_ms: locks.iter().map(|lock| lock.now_ms).max().unwrap_or(0),
-            locks,
-            last_before_ms,
-        })
+            found.now_ms = found.now_ms.max(lock.now_ms);
+            found.skips += lock.skips.len();
+            if !is_empty(&lock) {
+                found.is_empty = false;
+                let text = lock.name.as_str();
+                found
+                    .met
+                    .extend(self.asked.that_mean(text).map(str::to_owned));
+            }
+            take(into, lock);
+        };
+        let after = |(into, _): &mut (&mut T, Found)| after(into);
+        self.locks
+            .each_history(client, names, &mut state, each, after)?;
+        Ok(state.1)
+    }
+
+    /// The same, of which rows are kept.
+    fn read_rows(
+        &self,
+        names: &[Name],
+        client: &mut Client,
+        rows: &mut Rows,
+        take: impl Fn(&mut Rows, LockHistory),
+    ) -> Result<Found> {
+        let after = |rows: &mut Rows| rows.expect_all().map(|()| true);
+        self.read(names, client, rows, take, after)
     }
 
     /// The table, and what it leaves out.
-    fn list(&self, found: &Found, client: &mut Client) -> Result<String> {
+    fn list(&self, names: &[Name], client: &mut Client) -> Result<String> {
         let options = self.options;
-        let items = found.items(options.skipped);
-        let (before, shown) = last(&items, options.last.unwrap_or(LINES));
+        let mut rows = Rows::last(options.last.unwrap_or(LINES));
+        let found = self.read_rows(names, client, &mut rows, |rows, lock| {
+            rows.add_all(lock, options.skipped);
+        })?;
+        let shown = rows.items();
+        let mut text = String::new();
+        if !shown.is_empty() {
+            text = listing::table(&shown, found.now_ms, self.calendar, width());
+        }
+        let before = rows.before;
         let mut notes = Vec::new();
         if before > 0 {
             let plural = if before == 1 { "" } else { "s" };
             notes.push(format!("{before} earlier line{plural}; -n all shows all"));
         }
-        if found.skips() > 0 && !options.skipped {
-            let (runs, them) = match found.skips() {
+        if found.skips > 0 && !options.skipped {
+            let (runs, them) = match found.skips {
                 1 => ("1 run".into(), "it"),
                 runs => (format!("{runs} runs"), "them"),
             };
@@ -261,67 +399,121 @@ impl Query<'_> {
                 "{runs} ended without the lock; --skipped shows {them}"
             ));
         }
-        notes.extend(self.missing(found, client)?);
-        let mut text = String::new();
-        if !shown.is_empty() {
-            text = listing::table(shown, found.now_ms, self.calendar, width());
-            text += if notes.is_empty() { "" } else { "\n" };
-        }
-        for note in notes {
-            text += &note;
-            text.push('\n');
-        }
-        Ok(text)
+        notes.extend(self.missing(&found, client)?);
+        Ok(with_notes(text, &notes))
     }
 
-    fn sum_up(&self, found: &Found, client: &mut Client) -> Result<String> {
-        // A summary also says how many there were without the lock.
-        let items = found.items(true);
-        let (_, items) = last(&items, self.options.last.unwrap_or(usize::MAX));
-        let is_full = |name: &Name| {
-            let lock = found.locks.iter().find(|lock| lock.name == *name);
-            let all = self.options.since.is_none() && self.options.last.is_none();
-            lock.filter(|_| all)
-                .map_or((false, false), |lock| (lock.holds_cut, lock.skips_cut))
+    /// The array, printed as it is read: in the order in which the runs began, unless there are too many to keep
+    /// them all.
+    fn list_json(&self, names: &[Name], client: &mut Client) -> Result<()> {
+        struct Array {
+            rows: Rows,
+            is_begun: bool,
+            /// Whether there is still a reader.
+            is_read: Result<bool>,
+        }
+        impl Array {
+            fn print(&mut self, now_ms: u64) -> Result<bool> {
+                self.rows.expect_all()?;
+                let rest = Rows::last(self.rows.most);
+                let mut rows = std::mem::replace(&mut self.rows, rest);
+                for items in rows.items().chunks(PRINTED) {
+                    if !print(&listing::json_part(items, now_ms, !self.is_begun)?)? {
+                        return Ok(false);
+                    }
+                    self.is_begun = true;
+                }
+                Ok(true)
+            }
+        }
+        let options = self.options;
+        let mut array = Array {
+            rows: Rows::last(options.last.unwrap_or(usize::MAX)),
+            is_begun: false,
+            is_read: Ok(true),
         };
-        let summary = Summary::of(items, found.now_ms, self.options.by_host, is_full);
-        if self.options.json {
+        let take = |array: &mut Array, lock: LockHistory| {
+            let now_ms = lock.now_ms;
+            if matches!(array.is_read, Ok(true)) {
+                array.rows.add_all(lock, options.skipped);
+                if array.rows.weight > PART && options.last.is_none() {
+                    array.is_read = array.print(now_ms);
+                }
+            }
+        };
+        let after = |array: &mut Array| Ok(matches!(array.is_read, Ok(true)));
+        let found = self.read(names, client, &mut array, take, after)?;
+        let is_read = std::mem::replace(&mut array.is_read, Ok(true))?;
+        if is_read && array.print(found.now_ms)? {
+            let begin = if array.is_begun { "" } else { "[" };
+            print(&format!("{begin}{}", listing::JSON_END))?;
+        }
+        Ok(())
+    }
+
+    fn sum_up(&self, names: &[Name], client: &mut Client) -> Result<String> {
+        struct Sums {
+            /// Where only the last count.
+            rows: Rows,
+            summary: Summary,
+            /// Since when runs and skipped runs are known.
+            first: [Option<u64>; 2],
+        }
+        let options = self.options;
+        let mut sums = Sums {
+            rows: Rows::last(options.last.unwrap_or(usize::MAX)),
+            summary: Summary::new(options.by_host),
+            first: [None; 2],
+        };
+        let take = |sums: &mut Sums, lock: LockHistory| {
+            let began = lock.holds.iter().map(|entry| entry.since_ms);
+            sums.first[0] = began.chain(sums.first[0]).min();
+            let ended = lock.skips.iter().map(|skip| skip.ended_ms);
+            sums.first[1] = ended.chain(sums.first[1]).min();
+            if options.last.is_some() {
+                // A summary also says how many there were without the lock.
+                sums.rows.add_all(lock, true);
+                return;
+            }
+            let holds = lock.holds.iter().map(Item::Hold);
+            let items: Vec<Item> = holds.chain(lock.skips.iter().map(Item::Skip)).collect();
+            let all = options.since.is_none();
+            let cut = (all && lock.holds_cut, all && lock.skips_cut);
+            sums.summary.add(&items, cut);
+        };
+        let after = |sums: &mut Sums| sums.rows.expect_all().map(|()| true);
+        let found = self.read(names, client, &mut sums, take, after)?;
+        let Sums {
+            mut rows,
+            mut summary,
+            first,
+        } = sums;
+        summary.add(&rows.items(), (false, false));
+        if options.json {
             return summary.json();
         }
-        let mut text = if items.is_empty() {
-            String::new()
-        } else {
-            summary.text(width())
-        };
+        let mut text = String::new();
+        if !summary.is_empty() {
+            text = summary.text(found.now_ms, width());
+        }
         let mut notes = Vec::new();
         // What is counted is the last of each kind, so how often that is depends on when it began.
-        if let [lock] = found.locks.as_slice() {
-            let holds = lock.holds.iter().map(|entry| entry.since_ms).min();
-            let skips = lock.skips.iter().map(|skip| skip.ended_ms).min();
-            let since = |what: &str, first: Option<u64>| {
+        if names.len() == 1 {
+            let parts = ["runs", "skipped"].into_iter().zip(first);
+            let parts = parts.filter_map(|(what, first)| {
                 first.map(|first| format!("{what} since {}", self.calendar.moment(first)))
-            };
-            let parts = [since("runs", holds), since("skipped", skips)];
-            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            });
+            let parts: Vec<String> = parts.collect();
             notes.extend((!parts.is_empty()).then(|| parts.join(", ")));
         }
-        notes.extend(self.missing(found, client)?);
-        text += if notes.is_empty() || text.is_empty() {
-            ""
-        } else {
-            "\n"
-        };
-        for note in notes {
-            text += &note;
-            text.push('\n');
-        }
-        Ok(text)
+        notes.extend(self.missing(&found, client)?);
+        Ok(with_notes(text, &notes))
     }
 
     /// A line for each name or pattern that has no history, or none in the time that was asked for.
     fn missing(&self, found: &Found, client: &mut Client) -> Result<Vec<String>> {
         if let (Some(since), Some(last)) = (self.options.since, found.last_before_ms)
-            && found.is_empty()
+            && found.is_empty
         {
             return Ok(vec![format!(
                 "no hold within {}; the last one ended at {}",
@@ -329,20 +521,10 @@ impl Query<'_> {
                 self.calendar.moment(last)
             )]);
         }
-        let mut missing = Vec::new();
-        for name in &self.asked.names {
-            let known = found.locks.iter().find(|lock| lock.name == *name);
-            if known.is_none_or(is_empty) {
-                missing.push(name.as_str());
-            }
-        }
-        for pattern in &self.asked.patterns {
-            let mut locks = found.locks.iter();
-            if !locks.any(|lock| matches(pattern, lock.name.as_str()) && !is_empty(lock)) {
-                missing.push(pattern);
-            }
-        }
-        let all = self.asked.is_all() && found.is_empty();
+        let texts = self.asked.names.iter().map(Name::as_str);
+        let texts = texts.chain(self.asked.patterns.iter().map(String::as_str));
+        let missing: Vec<&str> = texts.filter(|text| !found.met.contains(*text)).collect();
+        let all = self.asked.is_all() && found.is_empty;
         if missing.is_empty() && !all {
             return Ok(Vec::new());
         }
@@ -365,23 +547,33 @@ impl Query<'_> {
         names.sort_by(|a, b| natural_cmp(a.as_str(), b.as_str()));
         // Some may only be in use.
         names.truncate(4 * NAMES);
-        let all = self.locks.history(client, &names, true)?;
-        let all = all.iter().filter(|lock| !is_empty(lock));
-        let all: Vec<&str> = all.map(|lock| lock.name.as_str()).collect();
+        let mut all: Vec<Name> = Vec::new();
+        let each = |all: &mut Vec<Name>, lock: LockHistory| {
+            all.extend((!is_empty(&lock)).then_some(lock.name));
+        };
+        let enough = |all: &mut Vec<Name>| Ok::<_, lock::Error>(all.len() <= NAMES);
+        self.locks
+            .each_history(client, &names, &mut all, each, enough)?;
         if all.is_empty() {
             return Ok("no lock has one".into());
         }
         let more = if all.len() > NAMES { ", …" } else { "" };
-        let first = all[..all.len().min(NAMES)].join(", ");
+        let first: Vec<&str> = all.iter().take(NAMES).map(Name::as_str).collect();
+        let first = first.join(", ");
         Ok(format!("names with a history: {first}{more}"))
     }
 
     /// The chart, in the terminal or as a file.
-    fn draw(&self, found: &Found, client: &mut Client) -> Result<Exit> {
-        let holds = found.holds();
-        let (_, holds) = last(&holds, self.options.last.unwrap_or(usize::MAX));
-        let names: Vec<Name> = found.locks.iter().map(|lock| lock.name.clone()).collect();
-        let inspected = self.locks.inspect(client, &names)?;
+    fn draw(&self, names: &[Name], client: &mut Client) -> Result<Exit> {
+        let mut rows = Rows::last(self.options.last.unwrap_or(usize::MAX));
+        let found = self.read_rows(names, client, &mut rows, |rows, lock| {
+            rows.add_all(lock, false);
+        })?;
+        let mut inspected = Vec::new();
+        for few in names.chunks(INSPECTED) {
+            inspected.extend(self.locks.inspect(client, few)?);
+            inspected.retain(|lock| !lock.waiters.is_empty());
+        }
         let mut waiters: Vec<(&Name, &Waiter)> = Vec::new();
         let mut not_drawn = 0;
         for lock in &inspected {
@@ -390,13 +582,14 @@ impl Query<'_> {
             waiters.extend(drawn.map(|waiter| (&lock.name, waiter)));
             not_drawn += lock.waiters.len().saturating_sub(WAITERS);
         }
+        let holds = rows.holds();
         if holds.is_empty() && waiters.is_empty() {
-            let why = self.missing(found, client)?;
+            let why = self.missing(&found, client)?;
             let why = why.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
             return Err(BadUsage(format!("nothing to draw: {why}")).into());
         }
-        let chart = Chart::of(holds, (&waiters, not_drawn), found.now_ms, self.calendar);
+        let chart = Chart::of(&holds, (&waiters, not_drawn), found.now_ms, self.calendar);
         match &self.options.svg {
             None => drop(print(&chart.timeline(width().unwrap_or(80), utf8()))?),
             Some(path) if path == Path::new("-") => drop(print(&chart.svg())?),
@@ -407,24 +600,32 @@ impl Query<'_> {
     }
 
     /// Shows the last that are over, and then each that ends, until interrupted.
-    fn follow(&self, first: &Found, mut client: Client) -> Result<Exit> {
+    fn follow(&self, mut client: Client) -> Result<Exit> {
         let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
         let options = self.options;
         let mut seen = HashSet::new();
-        let over = |found: &Found, seen: &mut HashSet<String>| -> Vec<usize> {
-            let items = found.items(options.skipped);
-            let mut fresh: Vec<usize> = (0..items.len())
-                .filter(|&at| items[at].ended_ms().is_some() && seen.insert(items[at].key()))
-                .collect();
-            fresh.sort_by_key(|&at| items[at].ended_ms());
-            fresh
+        let mut look = |rows: &mut Rows, client: &mut Client| -> Result<u64> {
+            let names = self.asked.look_up(client, self.locks)?;
+            let take = |(rows, seen): &mut (&mut Rows, &mut HashSet<String>), lock| {
+                let mut all = Rows::last(usize::MAX);
+                all.add_all(lock, options.skipped);
+                for row in all.kept {
+                    let item = row.item();
+                    if item.ended_ms().is_some() && seen.insert(item.key()) {
+                        rows.add(row);
+                    }
+                }
+            };
+            let found = self.read(&names, client, &mut (rows, &mut seen), take, |(rows, _)| {
+                rows.expect_all().map(|()| true)
+            })?;
+            Ok(found.now_ms)
         };
-        let all = over(first, &mut seen);
-        let items = first.items(options.skipped);
-        let (_, all) = last(&all, options.last.unwrap_or(FOLLOWED));
-        let items: Vec<Item> = all.iter().map(|&at| items[at]).collect();
+        let mut rows = Rows::ended_last(options.last.unwrap_or(FOLLOWED));
+        let mut now_ms = look(&mut rows, &mut client)?;
+        let items = rows.items();
         let form = (self.asked.is_one(), true);
-        let layout = Layout::new(&items, first.now_ms, self.calendar, width(), form);
+        let layout = Layout::new(&items, now_ms, self.calendar, width(), form);
         let line = |item: Item, now_ms: u64| {
             if options.json {
                 listing::json_line(item, now_ms)
@@ -437,27 +638,34 @@ impl Query<'_> {
         } else {
             layout.header()
         };
-        for item in items {
-            text += &line(item, first.now_ms)?;
-        }
         loop {
+            for item in rows.items() {
+                text += &line(item, now_ms)?;
+            }
             if !print(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
                 return Ok(Exit::Success);
             }
-            let mut found = self.find(&mut client);
-            if found.is_err() {
-                // Once more over a fresh connection: it was good before.
-                found = self.find(&mut client);
-            }
-            let found = found?;
-            let fresh = over(&found, &mut seen);
-            let items = found.items(options.skipped);
             text.clear();
-            for at in fresh {
-                text += &line(items[at], found.now_ms)?;
-            }
+            rows = Rows::ended_last(usize::MAX);
+            now_ms = match look(&mut rows, &mut client) {
+                // Once more over a fresh connection: it was good before. What it has seen is in the rows.
+                Err(_) => look(&mut rows, &mut client)?,
+                Ok(now_ms) => now_ms,
+            };
         }
     }
+}
+
+/// A text, and notes on it below.
+fn with_notes(mut text: String, notes: &[String]) -> String {
+    if !text.is_empty() && !notes.is_empty() {
+        text.push('\n');
+    }
+    for note in notes {
+        text += note;
+        text.push('\n');
+    }
+    text
 }
 
 /// Whether standard output takes more than ASCII.

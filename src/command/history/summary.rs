@@ -23,19 +23,36 @@ struct Total {
     /// There may have been more.
     runs_cut: bool,
     skips_cut: bool,
-    /// In ascending order, of those that are over.
-    ran: Vec<Duration>,
-    /// In ascending order.
-    waited: Vec<Duration>,
+    /// Of those that are over.
+    ran: Ranks,
+    waited: Ranks,
     last_success_ms: Option<u64>,
+}
+
+/// How long it took.
+#[derive(Debug, Default)]
+struct Ranks {
+    median: Option<Duration>,
+    p95: Option<Duration>,
+    longest: Option<Duration>,
+}
+
+impl Ranks {
+    fn of(mut all: Vec<Duration>) -> Self {
+        all.sort_unstable();
+        Self {
+            median: rank(&all, 50),
+            p95: rank(&all, 95),
+            longest: rank(&all, 100),
+        }
+    }
 }
 
 /// The totals, in the order of the names and hosts.
 #[derive(Debug)]
-pub struct Summary<'a> {
-    now_ms: u64,
+pub struct Summary {
     by_host: bool,
-    totals: Vec<((&'a Name, &'a str), Total)>,
+    totals: Vec<((Name, String), Total)>,
 }
 
 /// The value at a percentage, by nearest rank.
@@ -44,49 +61,47 @@ fn rank(sorted: &[Duration], percent: usize) -> Option<Duration> {
     sorted.get(at).copied()
 }
 
-impl<'a> Summary<'a> {
-    /// Sums up; `cut` says of a lock whether older holds, and skipped runs, may have been forgotten.
-    pub fn of(
-        items: &[Item<'a>],
-        now_ms: u64,
-        by_host: bool,
-        cut: impl Fn(&Name) -> (bool, bool),
-    ) -> Self {
-        let mut totals: BTreeMap<(&Name, &str), Total> = BTreeMap::new();
-        for item in items {
-            let (name, who) = match *item {
-                Item::Hold(entry) => (&entry.name, &entry.who),
-                Item::Skip(skip) => (&skip.name, &skip.who),
-            };
-            let host = if by_host { who.host.as_str() } else { "" };
-            totals.entry((name, host)).or_default().add(item, now_ms);
-        }
-        for ((name, _), total) in &mut totals {
-            (total.runs_cut, total.skips_cut) = cut(name);
-            total.ran.sort_unstable();
-            total.waited.sort_unstable();
-        }
-        let mut totals: Vec<_> = totals.into_iter().collect();
-        totals.sort_by(|((a, host), _), ((b, other), _)| {
-            let names = natural_cmp(a.as_str(), b.as_str());
-            names.then_with(|| natural_cmp(host, other))
-        });
+impl Summary {
+    pub fn new(by_host: bool) -> Self {
         Self {
-            now_ms,
             by_host,
-            totals,
+            totals: Vec::new(),
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.totals.is_empty()
+    }
+
+    /// Sums up all that is known of some locks, whose names come after those before; `cut` says whether older
+    /// holds, and skipped runs, may have been forgotten.
+    pub fn add(&mut self, items: &[Item], cut: (bool, bool)) {
+        let mut those: BTreeMap<(&Name, &str), Vec<&Item>> = BTreeMap::new();
+        for item in items {
+            let host = if self.by_host { &item.who().host } else { "" };
+            those.entry((item.name(), host)).or_default().push(item);
+        }
+        let mut those: Vec<_> = those.into_iter().collect();
+        those.sort_by(|((a, host), _), ((b, other), _)| {
+            let names = natural_cmp(a.as_str(), b.as_str());
+            names.then_with(|| natural_cmp(host, other))
+        });
+        let totals = those.into_iter().map(|((name, host), items)| {
+            let total = Total::of(&items, cut);
+            ((name.clone(), host.to_owned()), total)
+        });
+        self.totals.extend(totals);
+    }
+
     /// A table; on a terminal that is too narrow for it, a narrower one, or a block for each lock.
-    pub fn text(&self, width: Option<usize>) -> String {
+    pub fn text(&self, now_ms: u64, width: Option<usize>) -> String {
         let width = width.unwrap_or(usize::MAX);
         for (form, gap) in [(&WIDE, 2), (&NARROW, 1)] {
-            if let Some(text) = self.table(form, gap, width) {
+            if let Some(text) = self.table(form, gap, (now_ms, width)) {
                 return text;
             }
         }
-        self.blocks(width)
+        self.blocks(now_ms, width)
     }
 
     /// Whether the name says nothing new.
@@ -96,7 +111,7 @@ impl<'a> Summary<'a> {
     }
 
     /// `None` where it doesn't fit.
-    fn table(&self, form: &Form, gap: usize, width: usize) -> Option<String> {
+    fn table(&self, form: &Form, gap: usize, (now_ms, width): (u64, usize)) -> Option<String> {
         let mut rows: Vec<Vec<String>> = Vec::new();
         let mut first = Vec::new();
         if self.names_are_needed() {
@@ -116,7 +131,7 @@ impl<'a> Summary<'a> {
             if self.by_host {
                 row.push(escaped(host).into_owned());
             }
-            row.extend(total.cells(self.now_ms, form.brief));
+            row.extend(total.cells(now_ms, form.brief));
             rows.push(row);
         }
         let columns = rows[0].len();
@@ -155,14 +170,14 @@ impl<'a> Summary<'a> {
         Some(text)
     }
 
-    fn blocks(&self, width: usize) -> String {
+    fn blocks(&self, now_ms: u64, width: usize) -> String {
         let mut text = String::new();
         for ((name, host), total) in &self.totals {
             let mut title = escaped(name.as_str()).into_owned();
             if self.by_host {
                 title = title + " on " + &escaped(host);
             }
-            let cells = total.cells(self.now_ms, false);
+            let cells = total.cells(now_ms, false);
             let lines = LABELS.iter().zip(cells);
             let lines = lines.map(|(label, cell)| format!("  {label:<13} {cell}"));
             for line in std::iter::once(title).chain(lines) {
@@ -177,17 +192,17 @@ impl<'a> Summary<'a> {
     pub fn json(&self) -> Result<String> {
         let totals = self.totals.iter().map(|((name, host), total)| TotalJson {
             name: name.as_str(),
-            host: self.by_host.then_some(*host),
+            host: self.by_host.then_some(host.as_str()),
             runs: total.runs,
             succeeded: total.succeeded,
             failed: total.failed,
             lost: total.lost,
             skipped: total.skipped,
-            ran_median_ms: rank(&total.ran, 50).map(milliseconds),
-            ran_p95_ms: rank(&total.ran, 95).map(milliseconds),
-            longest_ms: rank(&total.ran, 100).map(milliseconds),
-            waited_median_ms: rank(&total.waited, 50).map(milliseconds),
-            waited_p95_ms: rank(&total.waited, 95).map(milliseconds),
+            ran_median_ms: total.ran.median.map(milliseconds),
+            ran_p95_ms: total.ran.p95.map(milliseconds),
+            longest_ms: total.ran.longest.map(milliseconds),
+            waited_median_ms: total.waited.median.map(milliseconds),
+            waited_p95_ms: total.waited.p95.map(milliseconds),
             last_success: total.last_success_ms.and_then(timestamp),
         });
         let json = serde_json::to_string(&totals.collect::<Vec<_>>())?;
@@ -243,28 +258,39 @@ const LABELS: [&str; 11] = [
 ];
 
 impl Total {
-    fn add(&mut self, item: &Item, now_ms: u64) {
-        let entry = match item {
-            Item::Hold(entry) => entry,
-            Item::Skip(_) => {
-                self.skipped += 1;
-                return;
-            }
+    fn of(items: &[&Item], (runs_cut, skips_cut): (bool, bool)) -> Self {
+        let mut total = Self {
+            runs_cut,
+            skips_cut,
+            ..Self::default()
         };
-        self.runs += 1;
-        self.waited.push(entry.waited);
-        if entry.ended_ms.is_some() {
-            self.ran.push(ran(entry, now_ms));
-        }
-        match entry.outcome {
-            HoldOutcome::Status(0) => {
-                self.succeeded += 1;
-                self.last_success_ms = self.last_success_ms.max(entry.ended_ms);
+        let (mut ended, mut waited) = (Vec::new(), Vec::new());
+        for item in items {
+            let entry = match item {
+                Item::Hold(entry) => entry,
+                Item::Skip(_) => {
+                    total.skipped += 1;
+                    continue;
+                }
+            };
+            total.runs += 1;
+            waited.push(entry.waited);
+            ended.extend(entry.ended_ms.map(|ended| ran(entry, ended)));
+            match entry.outcome {
+                HoldOutcome::Status(0) => {
+                    total.succeeded += 1;
+                    total.last_success_ms = total.last_success_ms.max(entry.ended_ms);
+                }
+                HoldOutcome::Lost | HoldOutcome::Forced(_) | HoldOutcome::Expired => {
+                    total.lost += 1;
+                }
+                _ if failed(entry) => total.failed += 1,
+                _ => {}
             }
-            HoldOutcome::Lost | HoldOutcome::Forced(_) | HoldOutcome::Expired => self.lost += 1,
-            _ if failed(entry) => self.failed += 1,
-            _ => {}
         }
+        total.ran = Ranks::of(ended);
+        total.waited = Ranks::of(waited);
+        total
     }
 
     fn cells(&self, now_ms: u64, brief: bool) -> [String; 11] {
@@ -285,11 +311,11 @@ impl Total {
             self.failed.to_string(),
             self.lost.to_string(),
             count(self.skipped, self.skips_cut),
-            duration(rank(&self.ran, 50)),
-            duration(rank(&self.ran, 95)),
-            duration(rank(&self.ran, 100)),
-            duration(rank(&self.waited, 50)),
-            duration(rank(&self.waited, 95)),
+            duration(self.ran.median),
+            duration(self.ran.p95),
+            duration(self.ran.longest),
+            duration(self.waited.median),
+            duration(self.waited.p95),
             success.unwrap_or("-".into()),
         ]
     }
@@ -359,9 +385,9 @@ mod tests {
         let mut items: Vec<Item> = holds.iter().map(Item::Hold).collect();
         items.push(Item::Hold(&other));
         items.push(Item::Skip(&skipped));
-        let none = |_: &Name| (false, false);
-        let summary = Summary::of(&items, 200_000, false, none);
-        let text = summary.text(None);
+        let mut summary = Summary::new(false);
+        summary.add(&items, (false, false));
+        let text = summary.text(200_000, None);
         assert_eq!(
             cells(&text)[1..],
             [
@@ -372,14 +398,16 @@ mod tests {
             ],
             "{text}"
         );
-        let by_host = Summary::of(&items[..4], 200_000, true, |_| (true, true)).text(None);
+        let mut by_host = Summary::new(true);
+        by_host.add(&items[..4], (true, true));
+        let by_host = by_host.text(200_000, None);
         let hosts: Vec<String> = cells(&by_host)[1..]
             .iter()
             .map(|row| row[..4].join(" "))
             .collect();
         assert_eq!(hosts, ["h 2+ 1 0", "i 2+ 0 1"], "{by_host}");
         for width in [25, 40, 60, 80, 100, 200] {
-            let text = summary.text(Some(width));
+            let text = summary.text(200_000, Some(width));
             let most = text.lines().map(|line| line.chars().count()).max();
             assert!(most.unwrap() <= width, "{width}: {text}");
             assert!(text.contains("1m40s") || text.contains("1m 40s"), "{text}");
