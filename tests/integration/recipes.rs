@@ -6,7 +6,8 @@
 //! Jenkins have no redlock but the one that the recipe installs, from releases that were made here. Where the machine has no cron
 //! daemon, or doesn't let us hide its own crontabs from it, the crontab is run line by line: cron
 //! changes to the crontab's user, which only root may do, also in a namespace of its own. Where it
-//! has no systemd, the units aren't checked; where it has no namespaces, the pod isn't process 1.
+//! has no systemd, the units aren't checked; where it has no namespaces, the pod isn't process 1; where it has no
+//! ksh93, nothing is run in it.
 
 use std::fs;
 use std::path::Path;
@@ -974,6 +975,39 @@ fn the_rest_of_a_subshell() {
         sandbox.status().as_array().unwrap().is_empty()
     });
     job.kill();
+}
+
+#[test]
+fn the_rest_of_a_subshell_in_ksh93_is_a_process_after_the_line_for_it() {
+    if !Path::new("/usr/bin/ksh93").exists() && !Path::new("/bin/ksh93").exists() {
+        return;
+    }
+    let line = r#"ulimit -c "$(ulimit -c)""#;
+    assert!(recipes().contains(&format!("begin the subshell with `{line}`")));
+    let text = block("The rest of a subshell");
+    for (first, is_free) in [(format!("{line}\n    "), true), (String::new(), false)] {
+        let sandbox = Sandbox::new()
+            .with("build.sh", "redlock status --names-only")
+            .with("switch.sh", "exit 0");
+        let text = text.replace("(\n    ", &format!("(\n    {first}"));
+        assert_eq!(text.contains(line), is_free, "{text}");
+        // The script goes on until the gate is open.
+        let mut job = sandbox.command(&["ksh93", "-c", &(text + GATE)], &[]);
+        let mut job = Running::start(&mut job);
+        job.expect_line("deploy");
+        job.expect_line("ready");
+        let is_held = || sandbox.status() != Value::Array(Vec::new());
+        if is_free {
+            wait_until("the lock is free", || !is_held());
+        } else {
+            // By the script: its keeper watches nothing that could have ended.
+            assert!(is_alive(keeper(&job)) && is_held());
+        }
+        assert!(!job.has_ended());
+        sandbox.open_the_gate();
+        job.finish().assert_code(0);
+        wait_until("the lock is free", || !is_held());
+    }
 }
 
 #[test]
