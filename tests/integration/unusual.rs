@@ -3,7 +3,8 @@
 
 use std::fs;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use crate::pty::Terminal;
 use crate::support::{
@@ -127,20 +128,25 @@ fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock()
         // One that reads from the terminal would be stopped again, as it is in the background now.
         "#!/bin/sh\necho ready $$\nexec sleep 50\n",
     );
+    let is_at_work = || matches!(state(command), Some('R' | 'S' | 'D'));
     send(command, libc::SIGSTOP);
-    wait_until("it is stopped", || state(command) == Some('T'));
-    // Where redlock stops as well, the lock is free when the lease has ended.
-    wait_until("redlock is stopped, or the lease was renewed", || {
-        state(redlock) == Some('T') || redis.calls("evalsha") > 3
+    wait_until("it is stopped", || !is_at_work());
+    let renewals = redis.calls("evalsha");
+    wait_until("redlock is stopped, or renews the lease", || {
+        state(redlock) == Some('T') || redis.calls("evalsha") > renewals
     });
     send(command, libc::SIGCONT);
-    wait_until("it goes on", || state(command) != Some('T'));
-    let second = ["run", "-w", "3s", "a", "--", "sh", "-c"];
-    let beside = format!("kill -0 {command} && echo beside; exit 0");
-    let second = outcome(&mut redis.redlock(&[&second[..], &[&beside]].concat()));
-    // With all of their group.
-    send(-redlock, libc::SIGKILL);
-    assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
+    // One renewal may have been under way. Where the machine is too slow for another one, the command is dead in
+    // time, though nobody may have reaped it.
+    let renewals = redis.calls("evalsha");
+    wait_until("the lease is renewed, or the command is dead", || {
+        let is_free = redis.holder("a").is_none();
+        let beside = is_free && is_at_work();
+        assert!(!beside, "it works without the lock");
+        is_free || redis.calls("evalsha") > renewals + 1
+    });
+    // With all of their group, unless they have ended.
+    let _ = killpg(Pid::from_raw(redlock), Signal::SIGKILL);
 }
 
 #[test]
