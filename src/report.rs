@@ -16,12 +16,12 @@ use crate::stderr;
 
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::text::{
-    columns, command_line, escaped, escaped_json, format_duration, format_wait, padded, shorten,
-    size, timestamp, truncate, width,
+    columns, command_line, escaped, escaped_json, format_duration, format_wait, padded, quote,
+    shorten, size, timestamp, truncate, width,
 };
 pub use self::words::{
     Outlook, busy_line, command_and_reason, describe_job, expectation, held_back, holder,
-    holder_and_others, not_held, outage_line, quoted, superseded, user_at_host,
+    holder_and_others, not_held, outage_line, quoted, superseded, typed, user_at_host,
     user_at_host_with_reason, waiting_line,
 };
 

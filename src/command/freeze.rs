@@ -24,7 +24,10 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let name = lock.name();
     let until = match options.lasting {
         Some(long) => format!("for {}", humantime::format_duration(long)),
-        None => format!("until `redlock thaw {name}`, at most for 30 days"),
+        None => format!(
+            "until `{}`, at most for 30 days",
+            report::typed(&["thaw"], name)
+        ),
     };
     let held = match found.holders {
         0 => "it has no holder".to_owned(),

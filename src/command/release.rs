@@ -104,12 +104,13 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
             };
             let (line, id) = (report::busy_line(name, &busy), &first.id);
             let stop = if is_watched(first) {
-                format!("to stop its command: redlock stop {name}; ")
+                format!("to stop its command: {}; ", report::typed(&["stop"], name))
             } else {
                 String::new()
             };
+            let force = report::typed(&["release", "--force", "--id", id], name);
             report::error(format_args!(
-                "{line}; {stop}to take the lock from it at once: redlock release --force --id {id} {name}"
+                "{line}; {stop}to take the lock from it at once: {force}"
             ));
         }
         _ => report::error(format_args!("lock \"{name}\" is not held")),
@@ -217,7 +218,8 @@ fn agrees(found: &Inspected) -> Result<bool> {
     }
     let question = if found.holds().iter().any(is_watched) {
         format!(
-            "`redlock stop {name}` waits until its command is dead; force it free all the same?"
+            "`{}` waits until its command is dead; force it free all the same?",
+            report::typed(&["stop"], name)
         )
     } else {
         "no process watches this hold: whatever uses it goes on; force it free?".to_owned()

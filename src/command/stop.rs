@@ -36,9 +36,10 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             return Ok(Exit::Usage);
         }
         Selection::Waiter(waiting) => {
-            let (who, id) = (report::user_at_host(&waiting.waiter.who), &waiting.id);
+            let who = report::user_at_host(&waiting.waiter.who);
+            let remove = report::typed(&["release", "--force", "--id", &waiting.id], &name);
             report::error(format_args!(
-                "{who} only waits for lock \"{name}\"; to remove it from the queue: redlock release --force --id {id} {name}"
+                "{who} only waits for lock \"{name}\"; to remove it from the queue: {remove}"
             ));
             return Ok(Exit::Lost);
         }
@@ -106,7 +107,8 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>) -> String {
         }
         (_, [_, _, ..], Some(id)) => {
             format!(
-                "no holder of lock \"{name}\" has an id that begins with {id}; nothing was changed; see redlock status {name}"
+                "no holder of lock \"{name}\" has an id that begins with {id}; nothing was changed; see {}",
+                report::typed(&["status"], name)
             )
         }
         (_, [first], Some(_)) => {
@@ -122,7 +124,7 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>) -> String {
 /// Why a holder can't be stopped, if no process watches over its hold.
 fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
     let (name, id) = (&found.name, &hold.id);
-    let force = format!("redlock release --force --id {id} {name}");
+    let force = report::typed(&["release", "--force", "--id", id], name);
     match &hold.holder {
         Some(holder) if holder.kept => {
             let (whom, left) = (

@@ -578,18 +578,13 @@ fn not_text(typed: &Typed) -> String {
 
 /// A word as a shell takes it in.
 fn shell_word(word: &OsStr) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./:,+@%=".contains(c);
     match word.to_str() {
         Some(text) if text.chars().any(char::is_control) => ansi_quoted(word.as_bytes()),
         None => ansi_quoted(word.as_bytes()),
-        // zsh expands =word.
-        Some(text) if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('=') => {
-            text.to_owned()
-        }
         Some(text) if text.contains('\'') && !text.contains(['"', '$', '`', '\\', '!']) => {
             format!("\"{text}\"")
         }
-        Some(text) => format!("'{}'", text.replace('\'', r"'\''")),
+        Some(text) => report::quote(text).into_owned(),
     }
 }
 

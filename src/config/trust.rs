@@ -17,6 +17,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access, geteuid};
 
 use crate::file;
+use crate::report::quote;
 
 /// What others may do with a file, and the command that ends that.
 #[derive(Clone, Debug)]
@@ -155,7 +156,8 @@ fn exposure(path: &Path, whose: &str, found: &Metadata, fix: String) -> Exposure
 
 /// What to do about a file or directory that others than root and this user may write; `None` where they may not.
 fn mistrust(path: &Path, owner: u32, is_writable: bool, user: u32) -> Option<String> {
-    let path = path.display();
+    let path = path.to_string_lossy();
+    let path = quote(&path);
     let is_trusted = owner == 0 || owner == user || (owner == UNKNOWN && !knows_root());
     match (is_trusted, is_writable) {
         (true, false) => None,
@@ -206,10 +208,12 @@ pub fn exposed(path: &Path, secret: &str) -> Option<Exposure> {
     };
     let bits = std::iter::once(0o004).chain(std::iter::repeat(0o001));
     let is_exposed = real.is_file() && real.ancestors().zip(bits).all(is_open);
-    let path = path.display();
     is_exposed.then(|| Exposure {
-        what: format!("every user of this host can read {path}, which has {secret}"),
-        fix: format!("run: chmod o-r {path}"),
+        what: format!(
+            "every user of this host can read {}, which has {secret}",
+            path.display()
+        ),
+        fix: format!("run: chmod o-r {}", quote(&path.to_string_lossy())),
     })
 }
 

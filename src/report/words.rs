@@ -87,6 +87,13 @@ pub fn superseded(name: &Name, by: &Who) -> String {
     format!("lock \"{name}\": superseded by {}{why}", user_at_host(by))
 }
 
+/// A command of ours for a lock, for people to type: a shell takes it as it stands, whatever the name is.
+pub fn typed(words: &[&str], name: &Name) -> String {
+    let words = ["redlock"].iter().chain(words).copied();
+    let words: Vec<String> = words.chain([name.as_str()]).map(str::to_owned).collect();
+    command_line(&words)
+}
+
 /// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m 12s: ./deploy.sh (release-1.2)`; of a
 /// holder that no process renews for, when its lease ends.
 pub fn busy_line(name: &Name, busy: &Busy) -> String {
@@ -94,7 +101,8 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
         let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
         let (by, left) = (user_at_host_with_reason(who), format_duration(left));
         return format!(
-            "lock \"{name}\" is frozen for {left} more by {by}; `redlock thaw {name}` ends that"
+            "lock \"{name}\" is frozen for {left} more by {by}; `{}` ends that",
+            typed(&["thaw"], name)
         );
     }
     if let (0, Some(restarted)) = (busy.holders, busy.restarted) {

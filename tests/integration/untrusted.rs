@@ -1051,6 +1051,49 @@ fn the_error_of_a_server_is_no_command_to_a_ci_agent() {
     }
 }
 
+#[test]
+fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
+    let redis = Redis::start();
+    let (name, word) = ("$(id>PW)", "'$(id>PW)'");
+    let says = |words: &[&str], command: &str| {
+        let end = outcome(&mut redis.redlock(words));
+        let all = end.stdout.clone() + &end.stderr;
+        assert!(all.contains(command) && all.contains(word), "{end:?}");
+        // All else that has the name names the lock.
+        let rest = all.replace(word, "").replace(&format!("\"{name}\""), "");
+        assert!(!rest.contains(&format!(" {name}")), "{end:?}");
+    };
+    let mut holder = Running::start(&mut redis.run(&format!("{name} --shared"), IDLE));
+    holder.expect_line("ready");
+    says(&["release", name], "redlock stop");
+    says(&["release", name], "redlock release --force --id");
+    let waiter = Running::start(&mut redis.redlock(&["run", name, "--", "true"]));
+    wait_until("it stands in the queue", || {
+        redis.queue(name).contains(&waiter.pid())
+    });
+    let json = outcome(&mut redis.redlock(&["status", "--json", name])).stdout;
+    let status: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let id = status[0]["waiters"][0]["id"].as_str().unwrap();
+    says(&["stop", "--id", id, name], "redlock release --force --id");
+    let reason = ["freeze", "--reason", "x", name];
+    says(&reason, "redlock thaw");
+    says(&["run", "-n", name, "--", "true"], "redlock thaw");
+    outcome(&mut redis.redlock(&["thaw", name])).assert_code(0);
+    for run in [waiter, holder] {
+        run.signal(Signal::SIGTERM);
+        run.finish();
+    }
+
+    redis.cli(&["FLUSHALL"]);
+    plant(&redis, name);
+    says(&["stop", name], "redlock release --force --id");
+    redis.cli(&["PERSIST", &format!("redlock:{name}")]);
+    says(&["doctor", name], "redlock release --force");
+    redis.cli(&["FLUSHALL"]);
+    outcome(&mut redis.redlock(&reason)).assert_code(0);
+    says(&["doctor", name], "redlock thaw");
+}
+
 /// A held lock, as another program could write it.
 pub fn plant(redis: &Redis, name: &str) {
     let index = ["ZADD", "{redlock:}:index", "99999999999999", name];

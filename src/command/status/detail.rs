@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::picture::{Kind, Picture};
 use super::table::NOT_RENEWED;
-use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Name, Renewal, Waiting, Who};
+use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Waiting, Who};
 use crate::report::{
     Line, Style, columns, command_line, escaped, expectation, format_duration, held_back, padded,
-    user_at_host,
+    typed, user_at_host,
 };
 
 /// How many columns the names of the fields take.
@@ -309,13 +309,6 @@ fn state(lock: &Inspected) -> String {
 /// How long it is since a moment of the server's clock.
 fn age(lock: &Inspected, since_ms: u64) -> Duration {
     Duration::from_millis(lock.now_ms.saturating_sub(since_ms))
-}
-
-/// What to type, so that a shell takes it as it stands.
-fn typed(words: &[&str], name: &Name) -> String {
-    let words = ["redlock"].iter().chain(words).copied();
-    let words: Vec<String> = words.chain([name.as_str()]).map(str::to_owned).collect();
-    command_line(&words)
 }
 
 /// The text in parts that fit into a width, broken between words; a word that is too long is a part of

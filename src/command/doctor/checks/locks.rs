@@ -6,7 +6,7 @@ use super::super::finding::{Check, Finding, Group};
 use super::{Measure, counted, in_parts, micros, redis_cli, refuses_writes, short};
 use crate::lock::Key;
 use crate::lock::doctor::{Evidence, NamedLock, Probe, Unknown, Verdict};
-use crate::report::{busy_line, format_duration, held_back};
+use crate::report::{busy_line, format_duration, held_back, typed};
 
 /// The rules with this verdict: those that are needed, and those that only help.
 fn rules(probes: &[Probe], verdict: Verdict) -> (Vec<String>, Vec<String>) {
@@ -230,7 +230,8 @@ fn named_lock(check: Check, named: &NamedLock) -> Finding {
             check.fail(
                 format!("key {key} has no expiry, and isn't redlock's: it never becomes free"),
                 format!(
-                    "first make sure that the program that set it is dead; then redlock release --force {lock}"
+                    "first make sure that the program that set it is dead; then {}",
+                    typed(&["release", "--force"], lock)
                 ),
             )
         }
@@ -245,7 +246,7 @@ fn named_lock(check: Check, named: &NamedLock) -> Finding {
                 let left = Duration::from_millis(frozen.until_ms.saturating_sub(found.now_ms));
                 check.warn(
                     format!("\"{lock}\" is frozen for {} more", format_duration(left)),
-                    format!("redlock thaw {lock}"),
+                    typed(&["thaw"], lock),
                 )
             }
             None => match found.restarted {
