@@ -143,11 +143,12 @@ pub fn print(text: &str) -> io::Result<bool> {
 }
 
 /// Names for a program, one a line. A changed name would be another lock's, and one that drives a terminal or is a
-/// command to a CI agent would be obeyed where a script lets it into a log: such names are left out.
+/// command to a CI agent would be obeyed where a script lets it into a log: such names are left out. So are those that
+/// xargs takes quotes and backslashes from, and those that `$(...)` in a shell makes names of files.
 pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosity) -> String {
     let mut lines = String::new();
     for name in names {
-        if is_safe(name) {
+        if is_safe(name) && !name.contains(['"', '\'', '\\', '*', '?', '[']) {
             lines.extend([name, "\n"]);
         } else {
             verbosity.info(format_args!(

@@ -1052,6 +1052,28 @@ fn the_error_of_a_server_is_no_command_to_a_ci_agent() {
 }
 
 #[test]
+fn names_that_a_shell_or_xargs_would_change_are_left_out_of_the_names() {
+    let redis = Redis::start();
+    let changed = ["\"prod\"", "'", r"a\b", "a*", "a?", "[a]"];
+    for name in changed.iter().chain(&["prod", "$(id)"]) {
+        plant(&redis, name);
+    }
+    for listing in ["status", "history"] {
+        let end = outcome(&mut redis.redlock(&[listing, "--names-only"]));
+        assert_eq!(end.assert_code(0).stdout, "$(id)\nprod\n");
+        for name in changed {
+            end.assert_says(&format!("left out of the names: \"{name}\""));
+        }
+        let end = outcome(&mut redis.redlock(&[listing, "--names-only", "-q"]));
+        assert_eq!(end.assert_code(0).stderr, "");
+    }
+    let words =
+        "redlock status --names-only -q | grep -vx prod | xargs -n1 redlock release --force";
+    outcome(&mut redis.redlock(&["run", "other", "-c", words]));
+    assert_eq!(redis.cli(&["EXISTS", "redlock:prod"]), "1");
+}
+
+#[test]
 fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
     let redis = Redis::start();
     let (name, word) = ("$(id>PW)", "'$(id>PW)'");
