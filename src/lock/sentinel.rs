@@ -5,11 +5,11 @@
 //! that we have heard of (its configuration epoch is smaller) comes last; and while a lock is held, one
 //! sentinel after the other is asked whether the primary is still the same.
 //!
-//! That a server says so is known only once it has our password. So where nothing encrypts that, no answer counts
-//! but that of most sentinels: a [`Poll`].
+//! That a server says so is known only once it has our password. So unless a CA of our own vouches for it, no answer
+//! counts but that of most sentinels: a [`Poll`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -168,7 +168,7 @@ impl Sentinels {
         with_replicas: bool,
     ) -> Result<Connection, Error> {
         loop {
-            let mut poll = self.poll(with_replicas, left(until));
+            let mut poll = self.poll(like, with_replicas, left(until));
             let error = match poll.agreed() {
                 Some(answer) => match self.connect(&answer, like, timeout, until) {
                     Ok(connection) => return Ok(connection),
@@ -184,12 +184,22 @@ impl Sentinels {
         }
     }
 
-    /// Asks all sentinels at once what most of them say.
-    fn poll(&self, with_replicas: bool, within: Duration) -> Poll {
+    /// Asks all sentinels at once what most of them say; `like` has the credentials for the primary.
+    fn poll(&self, like: &Server, with_replicas: bool, within: Duration) -> Poll {
+        // Half of the time is for the primary.
+        let (required, patience) = if self.must_agree(like) {
+            (required(self.nodes.len()), like.timeout / 2)
+        } else {
+            (1, within)
+        };
+        let now = Instant::now();
         Poll {
-            coming: self.ask_all(with_replicas, within),
-            until: Instant::now() + within,
+            // One that is asked for a shorter time would seem to be down when it is late.
+            coming: self.ask_all(with_replicas, patience),
+            until: now + within.min(patience),
+            late: now + patience,
             asked: self.nodes.len(),
+            required,
             answers: Vec::new(),
             silent: Vec::new(),
         }
@@ -303,7 +313,7 @@ impl Sentinels {
             return false;
         };
         if answer.address != *than.address() && self.must_agree(than) {
-            match self.poll(with_replicas, within).agreed() {
+            match self.poll(than, with_replicas, within).agreed() {
                 Some(agreed) => answer = agreed,
                 None => return false,
             }
@@ -321,13 +331,22 @@ impl Sentinels {
     }
 }
 
+/// How many answers have to name an address before a password is sent there: one of two may be down.
+fn required(asked: usize) -> usize {
+    asked.saturating_sub(1).clamp(1, 2)
+}
+
 /// What most sentinels say, of those that answer in time.
 struct Poll {
     coming: Receiver<Result<Answer, Error>>,
     /// How long answers are waited for.
     until: Instant,
+    /// Sentinels that haven't answered count until then: a liar is no majority because it is quick.
+    late: Instant,
     /// How many sentinels were asked.
     asked: usize,
+    /// How many at least have to agree.
+    required: usize,
     answers: Vec<Answer>,
     /// Why sentinels didn't answer.
     silent: Vec<Error>,
@@ -337,13 +356,14 @@ impl Poll {
     /// Waits for one more; whether there was one in time.
     fn take(&mut self) -> bool {
         match self.coming.recv_timeout(left(self.until)) {
-            Ok(Ok(answer)) => {
-                // Those that are late or down don't hold up the others for long.
-                self.until = self.until.min(Instant::now() + FIRST);
-                self.answers.push(answer);
-            }
+            Ok(Ok(answer)) => self.answers.push(answer),
             Ok(Err(error)) => self.silent.push(error),
-            Err(_) => return false,
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => {
+                // None is outstanding.
+                self.late = self.late.min(Instant::now());
+                return false;
+            }
         }
         true
     }
@@ -352,18 +372,23 @@ impl Poll {
     /// that.
     fn agreed(&mut self) -> Option<Answer> {
         while majority(&self.answers, self.asked).is_none() && self.take() {}
-        let among = if majority(&self.answers, self.asked).is_some() {
+        let among = if Instant::now() < self.late {
             self.asked
         } else {
             self.answers.len()
         };
         let address = majority(&self.answers, among)?;
         let agree = self.answers.iter().filter(|it| it.address == *address);
-        agree.max_by_key(|answer| answer.epoch).cloned()
+        let agree: Vec<&Answer> = agree.collect();
+        let is_enough = agree.len() >= self.required;
+        let newest = agree.into_iter().max_by_key(|answer| answer.epoch);
+        newest.filter(|_| is_enough).cloned()
     }
 
     /// Whether they name different addresses, all that answer in time.
     fn is_disputed(&mut self) -> bool {
+        // Those that are late or down don't hold up the others for long.
+        self.until = self.until.min(Instant::now() + FIRST);
         while self.take() {}
         let mut answers = self.answers.iter();
         let first = answers.next();
@@ -375,11 +400,17 @@ impl Poll {
         let said = |answer: &Answer| format!("{} says {}", answer.by, answer.address);
         let said: Vec<String> = self.answers.iter().map(said).collect();
         let failure = (!said.is_empty()).then(|| {
-            let message = format!(
-                "the sentinels don't agree where the primary \"{}\" is ({}), and a password isn't sent unencrypted to where only some of them point; try again when the failover is over",
-                of.primary,
-                said.join(", ")
-            );
+            let (primary, said) = (&of.primary, said.join(", "));
+            let message = if self.answers.len() < self.required {
+                format!(
+                    "only one of {} sentinels says in time where the primary \"{primary}\" is ({said}), and a password isn't sent to where one alone points; start or reach another one",
+                    self.asked
+                )
+            } else {
+                format!(
+                    "the sentinels don't agree where the primary \"{primary}\" is ({said}), and a password isn't sent to where only some of them point; try again when the failover is over"
+                )
+            };
             Error::new(ErrorKind::NoPrimary, message)
         });
         let search = Search {
@@ -586,7 +617,9 @@ mod tests {
         Poll {
             coming,
             until: Instant::now(),
+            late: Instant::now() + FIRST,
             asked,
+            required: required(asked),
             answers: said.iter().map(answer).collect(),
             silent: Vec::new(),
         }
@@ -599,7 +632,11 @@ mod tests {
             (3, &[(9, 99), (1, 5), (1, 6)], Some((1, 6))),
             (3, &[(1, 5), (1, 4)], Some((1, 5))),
             (3, &[(9, 99), (1, 5)], None),
-            (3, &[(1, 5)], Some((1, 5))),
+            (3, &[(1, 5)], None),
+            (2, &[(1, 5)], Some((1, 5))),
+            (2, &[(9, 99), (1, 5)], None),
+            (5, &[(1, 5), (1, 5)], Some((1, 5))),
+            (5, &[(1, 5)], None),
             (4, &[(1, 5), (1, 5), (9, 5), (9, 5)], None),
             (4, &[(1, 5), (1, 5), (9, 5)], Some((1, 5))),
             (5, &[(1, 5), (1, 5), (8, 5), (9, 5)], None),
@@ -615,6 +652,19 @@ mod tests {
         }
         assert!(poll(3, &[(1, 5), (9, 5)]).is_disputed());
         assert!(!poll(3, &[(1, 5), (1, 6)]).is_disputed());
+    }
+
+    #[test]
+    fn a_sentinel_that_is_quick_isnt_a_majority_while_others_are_outstanding() {
+        for asked in [2, 3, 5] {
+            let (sender, coming) = channel();
+            let mut quick = poll(asked, &[(9, 99)]);
+            quick.coming = coming;
+            quick.late = Instant::now() + Duration::from_secs(60);
+            assert!(quick.agreed().is_none(), "{asked}");
+            drop(sender);
+            assert_eq!(quick.agreed().is_some(), asked == 2, "{asked}");
+        }
     }
 
     #[test]
