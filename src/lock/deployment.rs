@@ -244,6 +244,28 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_keeps_a_password_from_others_only_where_it_is_of_our_own_ca() {
+        let shows = |url: &str, ca: Option<&str>| {
+            let (ca, timeout) = (ca.map(Into::into), Duration::from_secs(2));
+            let tls = TlsFiles {
+                ca,
+                ..TlsFiles::default()
+            };
+            let deployment = Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, None);
+            deployment.unwrap().server().shows_password()
+        };
+        for (url, ca, is) in [
+            ("redis-sentinel://:x@a,b,c/m", None, true),
+            ("redis-sentinel://:x@a,b,c/m", Some("ca.crt"), true),
+            ("rediss-sentinel://:x@a,b,c/m", None, true),
+            ("rediss-sentinel://:x@a,b,c/m", Some("ca.crt"), false),
+            ("rediss-sentinel://a,b,c/m", None, false),
+        ] {
+            assert_eq!(shows(url, ca), is, "{url} {ca:?}");
+        }
+    }
+
+    #[test]
     fn all_keys_in_a_cluster_are_in_one_slot_whatever_the_prefix() {
         let prefix = |url: &str, given: Option<&str>| {
             let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));

@@ -329,9 +329,15 @@ impl Server {
         }
     }
 
-    /// Whether whoever answers in its place, or listens on the way, gets a password of ours.
+    /// Whether whoever answers at the address that we were told gets a password of ours. A public CA vouches for anyone,
+    /// by the name of a host of theirs.
     pub(super) fn shows_password(&self) -> bool {
-        matches!(self.transport(), Transport::Plain { .. }) && self.password().is_some()
+        let is_open = match self.transport() {
+            Transport::Socket => false,
+            Transport::Plain { .. } => true,
+            Transport::Tls { .. } => self.tls.ca.is_none(),
+        };
+        is_open && self.password().is_some()
     }
 
     /// What begins a command for it in a shell, word by word; it asks for a password itself.
