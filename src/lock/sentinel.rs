@@ -2,12 +2,13 @@
 //!
 //! A sentinel that is cut off, or a server that was demoted, answers as if nothing had happened. So the
 //! first answer counts that the server itself agrees with, by `ROLE`; an answer from before a failover
-//! that we have heard of (its configuration epoch is smaller) comes last; and while a lock is held, one
-//! sentinel after the other is asked whether the primary is still the same.
+//! that most have said (its configuration epoch is smaller) comes last; and while a lock is held, one
+//! sentinel after the other is asked whether the primary is still the same, and all when one says that it isn't.
 //!
 //! That a server says so is known only once it has our password. So unless a CA of our own vouches for it, no answer
 //! counts but that of most sentinels: a [`Poll`].
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,16 +37,24 @@ pub(super) struct Sentinels {
     turn: AtomicUsize,
     /// A connection was opened, or couldn't be.
     was_opened: AtomicBool,
-    known: Mutex<Known>,
+    /// Where the primary is now, by a sentinel that was asked while we were connected elsewhere.
+    told: Mutex<Option<Answer>>,
+    epochs: Arc<Epochs>,
     replicas: Arc<Replicas>,
 }
 
+/// The configuration epoch that each sentinel said last.
 #[derive(Default)]
-struct Known {
-    /// The largest configuration epoch that a sentinel has said.
-    epoch: u64,
-    /// Where the primary is now, by a sentinel that was asked while we were connected elsewhere.
-    told: Option<Answer>,
+struct Epochs(Mutex<BTreeMap<String, u64>>);
+
+impl Epochs {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, answer: &Answer) {
+        self.all().insert(answer.by.clone(), answer.epoch);
+    }
 }
 
 /// What a sentinel says.
@@ -78,13 +87,14 @@ impl Sentinels {
             primary,
             turn: AtomicUsize::new(0),
             was_opened: AtomicBool::new(false),
-            known: Mutex::default(),
+            told: Mutex::default(),
+            epochs: Arc::default(),
             replicas: Arc::default(),
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn told(&self) -> MutexGuard<'_, Option<Answer>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn nodes(&self) -> &[Arc<Server>] {
@@ -110,7 +120,7 @@ impl Sentinels {
         replication: Option<Replication>,
     ) -> Result<Connection, Error> {
         let until = Instant::now() + within;
-        let told = self.known().told.take();
+        let told = self.told().take();
         if let Some(answer) = told {
             return self.connect(&answer, like, timeout, until);
         }
@@ -149,8 +159,9 @@ impl Sentinels {
         Err(search.into_error(&self.nodes))
     }
 
+    /// The last failover that most sentinels have said: none of several raises it alone.
     fn epoch(&self) -> u64 {
-        self.known().epoch
+        reached(self.epochs.all().values().copied(), self.nodes.len())
     }
 
     /// Whether it takes most sentinels to name the primary. One that is alone is believed.
@@ -209,6 +220,7 @@ impl Sentinels {
         Question {
             primary: self.primary.clone(),
             with_replicas,
+            epochs: Arc::clone(&self.epochs),
         }
     }
 
@@ -263,8 +275,6 @@ impl Sentinels {
             ));
         }
         self.replicas.replace(self.those_that_count(answer));
-        let mut known = self.known();
-        known.epoch = known.epoch.max(answer.epoch);
         Ok(connection)
     }
 
@@ -288,8 +298,8 @@ impl Sentinels {
         those_that_count(&lists, answer.sentinels.max(self.nodes.len()))
     }
 
-    /// Whether one sentinel, another one each time, knows a newer primary than this server. The next
-    /// connection goes there, and nowhere else.
+    /// Whether one sentinel, another one each time, knows a newer primary than this server, and most say so. The
+    /// next connection goes there, and nowhere else.
     pub(super) fn have_another(
         &self,
         than: &Server,
@@ -312,7 +322,7 @@ impl Sentinels {
         let Some(mut answer) = asked else {
             return false;
         };
-        if answer.address != *than.address() && self.must_agree(than) {
+        if answer.address != *than.address() && self.nodes.len() > 1 {
             match self.poll(than, with_replicas, within).agreed() {
                 Some(agreed) => answer = agreed,
                 None => return false,
@@ -323,7 +333,7 @@ impl Sentinels {
         }
         let is_another = answer.address != *than.address();
         if is_another {
-            self.known().told = Some(answer);
+            *self.told() = Some(answer);
         } else if with_replicas {
             self.replicas.replace(self.those_that_count(&answer));
         }
@@ -368,8 +378,8 @@ impl Poll {
         true
     }
 
-    /// An answer with the address that most have named, the newest one; it is there as soon as no other could change
-    /// that.
+    /// An answer with the address that most have named, of an epoch that most of those have reached; it is there as
+    /// soon as no other could change the address.
     fn agreed(&mut self) -> Option<Answer> {
         while majority(&self.answers, self.asked).is_none() && self.take() {}
         let among = if Instant::now() < self.late {
@@ -381,8 +391,9 @@ impl Poll {
         let agree = self.answers.iter().filter(|it| it.address == *address);
         let agree: Vec<&Answer> = agree.collect();
         let is_enough = agree.len() >= self.required;
-        let newest = agree.into_iter().max_by_key(|answer| answer.epoch);
-        newest.filter(|_| is_enough).cloned()
+        let epoch = reached(agree.iter().map(|answer| answer.epoch), agree.len());
+        let answer = agree.into_iter().find(|answer| answer.epoch == epoch);
+        answer.filter(|_| is_enough).cloned()
     }
 
     /// Whether they name different addresses, all that answer in time.
@@ -427,6 +438,13 @@ fn majority(answers: &[Answer], of: usize) -> Option<&Address> {
     let count = |address: &Address| answers.iter().filter(|it| it.address == *address).count();
     let mut addresses = answers.iter().map(|answer| &answer.address);
     addresses.find(|address| count(address) * 2 > of)
+}
+
+/// The largest epoch that more than half of this many have reached.
+fn reached(epochs: impl Iterator<Item = u64>, of: usize) -> u64 {
+    let mut epochs: Vec<u64> = epochs.collect();
+    epochs.sort_unstable_by(|one, other| other.cmp(one));
+    epochs.get(of / 2).copied().unwrap_or(0)
 }
 
 /// What came of the answers so far.
@@ -491,6 +509,8 @@ struct Question {
     /// The name of the primary.
     primary: String,
     with_replicas: bool,
+    /// Where the answer's is noted.
+    epochs: Arc<Epochs>,
 }
 
 fn ask(sentinel: &Arc<Server>, question: &Question, within: Duration) -> Result<Answer, Error> {
@@ -516,7 +536,7 @@ fn ask(sentinel: &Arc<Server>, question: &Question, within: Duration) -> Result<
         _ => Vec::new(),
     };
     let tls = matches!(sentinel.address(), Address::Tcp { tls: true, .. });
-    Ok(Answer {
+    let answer = Answer {
         by: sentinel.to_string(),
         address: Address::Tcp { host, port, tls },
         epoch: fields
@@ -528,7 +548,9 @@ fn ask(sentinel: &Arc<Server>, question: &Question, within: Duration) -> Result<
             .and_then(|others| others.parse().ok())
             .map_or(1, |others: usize| others.saturating_add(1)),
         replicas,
-    })
+    };
+    question.epochs.note(&answer);
+    Ok(answer)
 }
 
 pub(super) fn known_replica(value: &Value) -> KnownReplica {
@@ -629,8 +651,10 @@ mod tests {
     fn most_of_the_sentinels_that_answer_name_the_primary() {
         for (asked, said, agreed) in [
             (3, &[(1, 5), (1, 5), (1, 5)][..], Some((1, 5))),
-            (3, &[(9, 99), (1, 5), (1, 6)], Some((1, 6))),
-            (3, &[(1, 5), (1, 4)], Some((1, 5))),
+            (3, &[(9, 99), (1, 5), (1, 6)], Some((1, 5))),
+            (3, &[(1, 5), (1, 4)], Some((1, 4))),
+            (3, &[(1, u64::MAX), (1, 5), (1, 5)], Some((1, 5))),
+            (3, &[(1, 4), (1, 5), (1, 5)], Some((1, 5))),
             (3, &[(9, 99), (1, 5)], None),
             (3, &[(1, 5)], None),
             (2, &[(1, 5)], Some((1, 5))),
@@ -652,6 +676,23 @@ mod tests {
         }
         assert!(poll(3, &[(1, 5), (9, 5)]).is_disputed());
         assert!(!poll(3, &[(1, 5), (1, 6)]).is_disputed());
+    }
+
+    #[test]
+    fn an_epoch_is_known_when_most_sentinels_have_reached_it() {
+        for (of, said, known) in [
+            (1, &[7][..], 7),
+            (2, &[7], 0),
+            (2, &[7, 5], 5),
+            (3, &[u64::MAX], 0),
+            (3, &[5, u64::MAX, 5], 5),
+            (3, &[5, u64::MAX], 5),
+            (3, &[6, 5, 6], 6),
+            (4, &[6, 6, 5], 5),
+            (5, &[6, 6], 0),
+        ] {
+            assert_eq!(reached(said.iter().copied(), of), known, "{of} {said:?}");
+        }
     }
 
     #[test]

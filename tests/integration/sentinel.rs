@@ -534,6 +534,34 @@ fn with_a_password_the_holder_and_the_waiters_follow_a_failover() {
 }
 
 #[test]
+fn a_sentinel_that_boasts_of_failovers_keeps_no_holder_at_an_old_primary() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let boasting = Exchange::boasting(&all.sentinels[0]);
+    let ports = [boasting.port, all.sentinels[1].port, all.sentinels[2].port];
+    for has_password in [false, true] {
+        let url = if has_password {
+            with_password(&all, &ports)
+        } else {
+            all.url_at(ports.into_iter())
+        };
+        let old = all.primary();
+        let words = ["--url", &url, "run", "--ttl", "12s", "-k", "1s", "a"];
+        let holder = Job::start("holder", &home, all.redlock(&words)).ready();
+        all.settle(old);
+        // The holder reaches the old one as before.
+        let new = Way::ShutIn.replace(&mut all, old);
+        let left = || all.servers[new].cli(&["PTTL", "redlock:a"]);
+        let left = || left().parse::<i64>().unwrap();
+        let before = left();
+        wait_until("it is renewed at the new primary", || left() > before);
+        holder.end();
+        Way::ShutIn.recover(&mut all, old);
+    }
+    assert_in_turn(&home);
+}
+
+#[test]
 fn sentinels_that_want_a_password_get_their_own() {
     let all = Replicated::start();
     // A URL for a server, at a sentinel.

@@ -533,11 +533,25 @@ pub struct Exchange {
 impl Exchange {
     /// In what the sentinel says of the primary, the first port of each pair becomes the second.
     pub fn new(sentinel: &Sentinel, ports: Vec<(u16, u16)>) -> Self {
+        let text = |port: u16| format!("\n{port}\r");
+        let ports = ports.into_iter();
+        let texts = ports.map(|(server, proxy)| (text(server), text(proxy)));
+        Self::of(sentinel, texts.collect())
+    }
+
+    /// The sentinel boasts of more failovers than there were, if that were fewer than nine.
+    pub fn boasting(sentinel: &Sentinel) -> Self {
+        let text = |epoch: u32| format!("config-epoch\r\n$1\r\n{epoch}\r");
+        let texts = (0..9).map(|epoch| (text(epoch), text(9)));
+        Self::of(sentinel, texts.collect())
+    }
+
+    fn of(sentinel: &Sentinel, texts: Vec<(String, String)>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let [ended, is_cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (end, cut, to) = (Arc::clone(&ended), Arc::clone(&is_cut), sentinel.port);
-        let ports = Arc::new(ports);
+        let texts = Arc::new(texts);
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
                 if end.load(Ordering::Relaxed) {
@@ -549,8 +563,8 @@ impl Exchange {
                 let (up, down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
                 let (one, other) = (Arc::clone(&cut), Arc::clone(&cut));
                 std::thread::spawn(move || pass(up, far, &[], &one));
-                let ports = Arc::clone(&ports);
-                std::thread::spawn(move || pass(down, near, &ports, &other));
+                let texts = Arc::clone(&texts);
+                std::thread::spawn(move || pass(down, near, &texts, &other));
             }
         });
         Self {
@@ -573,16 +587,15 @@ impl Drop for Exchange {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, ports: &[(u16, u16)], is_cut: &AtomicBool) {
+fn pass(mut from: TcpStream, mut to: TcpStream, texts: &[(String, String)], is_cut: &AtomicBool) {
     let mut bytes = [0; 16384];
     while let Ok(read @ 1..) = from.read(&mut bytes) {
         if is_cut.load(Ordering::Relaxed) {
             continue;
         }
-        // Ports are texts of five digits; answers are short, and come in one piece on one machine.
+        // Both are as long, as ports of five digits are; answers are short, and come in one piece on one machine.
         let mut text = bytes[..read].to_vec();
-        for (server, proxy) in ports {
-            let (old, new) = (format!("\n{server}\r"), format!("\n{proxy}\r"));
+        for (old, new) in texts {
             // What follows, a list of lists, are the replicas.
             let of_primary = text
                 .windows(6)
