@@ -162,12 +162,14 @@ else
     if granted and granted ~= '' then ticket = granted end
   end
 end
--- Another run has a larger number in the outside order: the last holder, or a waiter. One
--- that has left the queue without the lock displaces no other.
+-- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a
+-- grant. One that has left the queue without the lock displaces no other.
 if number then
   local newest, by, waiter = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
   if number < (tonumber(newest) or number) then return superseded(by) end
-  for _, entry in ipairs({redis.call('HGET', waiters, waiter or ''), redis.call('HGET', meta, value or '')}) do
+  waiter = waiter or ''
+  local granted = redis.call('HMGET', meta, waiter, value or '')
+  for _, entry in ipairs({redis.call('HGET', waiters, waiter), unpack(granted)}) do
     local theirs, who = order_of(entry or '')
     if theirs and number < tonumber(theirs) then return superseded(who) end
   end
