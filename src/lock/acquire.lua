@@ -187,6 +187,8 @@ if queued and place == '' then
   grant_next(value)
   queued = redis.call('EXISTS', queue) == 1
   value = redis.call('GET', lock)
+  -- Or that it is the next one itself: its first request has come late.
+  if is_held(token, value) then return accept(value) end
 end
 
 -- The last ticket that was given. It never falls below those in the queue, whatever becomes of the state.
