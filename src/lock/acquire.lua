@@ -211,6 +211,8 @@ if not queued then
       local newest = int_text(last_ticket() + 1)
       -- Older ones that have left the queue are not to follow it either.
       set_state('ticket', newest, 'superseded', newest, 'superseded_by', who)
+      -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
+      post_notice('left', token, newest)
     end
     touch_memory()
     index_name()
