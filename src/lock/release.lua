@@ -140,6 +140,7 @@ elseif place then
   dequeue(token, place, how == '' and '1' or '0')
   -- A key of another type isn't ours to look into.
   if type(value) ~= 'table' then granted = grant_next(value) end
+  redis.pcall('HDEL', meta, token)
 else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
