@@ -34,11 +34,18 @@ if ARGV[16] and not last_fence then
   end
 end
 
+-- What it has been told: then a request of its own has been there before this one.
+local told = {}
+if notices and ARGV[8] == '' then
+  local own_id = string.sub(redis.sha1hex(ARGV[4]), 1, 12)
+  told = redis.call('HMGET', state, 'removed:' .. own_id, 'cancelled:' .. own_id, 'left:' .. own_id)
+end
+
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
 -- lock without waiters and without leftovers. The rest would do just the same.
 if #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
   and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0
-  and not (notices and redis.call('HGET', state, 'removed:' .. string.sub(redis.sha1hex(ARGV[4]), 1, 12))) then
+  and not (told[1] or told[2] or told[3]) then
   local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
   local at, memory = string.format('%.0f', now_ms), string.format('%.0f', 2 * RETENTION)
   local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], tonumber(last_fence or 0) + 1))
@@ -152,7 +159,7 @@ else
   local removed
   removed, cancelled = unpack(redis.call('HMGET', state, 'removed:' .. own_id, 'cancelled:' .. own_id))
   if removed then return {4, string.match(removed, '^%d+ (.*)$') or ''} end
-  if place ~= '' and ticket == '' then
+  if ticket == '' then
     local left, newest = unpack(redis.call('HMGET', state, 'left:' .. own_id, 'superseded'))
     local left_at, its = string.match(left or '', '^(%d+) (%d+)$')
     -- One that was asked to give up, or has asked others to, must not pass for a newer one, however late it comes.
