@@ -83,9 +83,7 @@ local repaired = 0
 
 -- The token has the lock already: by a grant to be confirmed, or by a request whose reply was lost.
 local function accept(value)
-  -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
-  local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
-  extend_lease(token, value, ttl, phase == 'granted')
+  extend_lease(token, value, ttl)
   local fence, slot = string.match(confirm(token, value, ttl), '^(%d+) %d+ %d+ (%d+) ')
   if not fence then
     fence = next_fence()

@@ -35,7 +35,8 @@
 //!
 //! - `acquire.lua` takes a lock, or a place in its queue; it confirms a grant, and is the heartbeat of
 //!   a waiter. A repetition after a lost reply is safe.
-//! - `renew.lua` extends our lease; it never shortens one and never re-creates a lost lock.
+//! - `renew.lua` extends our lease; it never shortens one that was asked for and never re-creates a lost
+//!   lock.
 //! - `keep.lua` does that with the lock's key alone, while a cluster moves the keys to another node.
 //! - `check.lua` answers whether a lock is still ours.
 //! - `release.lua` frees our lock, or leaves its queue, and hands the lock on.

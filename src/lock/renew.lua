@@ -1,4 +1,4 @@
--- renew: extend our lease. Never shortens it, never creates a lock that is gone.
+-- renew: extend our lease. Never shortens what was asked for, never creates a lock that is gone.
 -- KEYS[1] the lock
 -- KEYS[2] state
 -- KEYS[3] meta
@@ -39,20 +39,18 @@ local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
 -- The job is to have it for that long, also where a server whose clock is ahead takes over.
 if notify == '1' then ttl = math.max(ttl, math.min(YEAR, ttl + skew_of(redis.call('HGET', meta, token) or ''))) end
--- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
-local _, phase = string.match(ttl < DELIVERED_TTL and redis.call('HGET', meta, token) or '', PHASE)
-local left = extend_lease(token, value, ttl, phase == 'granted')
+local left = extend_lease(token, value, ttl)
 local entry = confirm(token, value, ttl)
 if instance ~= '' and entry ~= '' then
   entry = string.gsub(entry, '"instance":"[^"]*"', '"instance":"' .. string.sub(instance, 2) .. '"')
   redis.call('HSET', meta, token, entry)
 end
-if notify == '1' then
-  -- Its run is to know how much of it is true.
+if notify == '1' or ttl > (ttl_of(entry) or ttl) then
+  -- Its run is to know how much of it is true, and its own renewals, which ask for less, are to leave that.
   post_notice('extended', token, int_text(math.max(ttl, credible(left, ttl, token))))
-  -- The expiry of an exclusive lock has changed, which already notifies its run.
-  if value ~= token then redis.call('SET', lock, value, 'KEEPTTL') end
 end
+-- The expiry of an exclusive lock has changed, which already notifies its run.
+if notify == '1' and value ~= token then redis.call('SET', lock, value, 'KEEPTTL') end
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
 return {1, credible(left, ttl, token), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0), notice('cancelled', token)}
 

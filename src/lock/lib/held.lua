@@ -15,6 +15,11 @@ local function credible(left, ttl, token)
   return math.max(ttl, math.min(left, tonumber(notice('extended', token) or 0)))
 end
 
+-- The TTL that its run asks for, by its entry, if that says so.
+local function ttl_of(entry)
+  return tonumber(string.match(entry, '"ttl":(%d+)'))
+end
+
 -- How much sooner than here its run counts a lease as over: what the clocks of the Redis hosts may differ, ms.
 -- It is in the entry, so that a job needs no option to count as its run does.
 local function skew_of(entry)

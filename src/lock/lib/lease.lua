@@ -5,23 +5,36 @@
 
 local FIRST_BEAT = 2500 -- a waiter that has become the first in the queue asks again within this time, ms
 
--- Extends the lease of a holder, and shortens it only where it is to be `exact`. Returns how long it
--- is now.
-local function extend_lease(token, value, ttl, exact)
+-- How long a lease lasts once its holder has asked for `ttl`, where `left` is left of it: no shorter than that, unless
+-- it is longer than all that was ever asked for, as the server's clock was set back.
+local function lasting(token, left, ttl)
+  if left <= ttl then return ttl end
+  local entry = redis.call('HGET', meta, token) or ''
+  local _, phase = string.match(entry, PHASE)
+  -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
+  if phase == 'granted' then return ttl end
+  local asked = phase == 'held' and ttl_of(entry)
+  return asked and credible(left, math.max(ttl, asked), token) or left
+end
+
+-- Extends the lease of a holder. Returns how long it is now.
+local function extend_lease(token, value, ttl)
   local left
   if value == token then
     left = redis.call('PTTL', lock)
-    if left < ttl or exact then
-      redis.call('PEXPIRE', lock, ttl)
-      left = ttl
+    local lasts = lasting(token, left, ttl)
+    if left ~= lasts then
+      redis.call('PEXPIRE', lock, int_text(lasts))
+      left = lasts
     end
     redis.call('PEXPIRE', meta, int_text(left + RETENTION))
   else
     left = tonumber(redis.call('ZSCORE', holders, token)) - now_ms
     redis.call('PEXPIRE', holders, int_text(math.max(redis.call('PTTL', holders), left + RETENTION, ttl + RETENTION)))
-    if left < ttl or exact then
-      redis.call('ZADD', holders, int_text(now_ms + ttl), token)
-      left = ttl
+    local lasts = lasting(token, left, ttl)
+    if left ~= lasts then
+      redis.call('ZADD', holders, int_text(now_ms + lasts), token)
+      left = lasts
     end
     if redis.call('PTTL', lock) < ttl then
       redis.call('PEXPIRE', lock, int_text(ttl + ttl / 3))
