@@ -10,10 +10,10 @@ local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
 local left = redis.call('PTTL', lock)
 if value ~= token then left = tonumber(redis.call('ZSCORE', holders, token)) - now_ms end
-if ttl > 0 then left = credible(left, ttl, token) end
--- Only a job asks for that; a run knows it.
-local entry = ttl == 0 and redis.pcall('HGET', meta, token)
+local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = '' end
+-- Only a job asks for the rest; a run knows it.
+if ttl > 0 then return {1, credible(left, ttl, entry), notice('cancelled', token) or false, 0} end
 left = left >= 0 and math.max(0, left - skew_of(entry)) or left
 local is_grant = string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]')
 return {1, left, notice('cancelled', token) or false, is_grant and 1 or 0}

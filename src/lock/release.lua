@@ -145,7 +145,7 @@ else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
   if by_job == '0' then
-    redis.call('HDEL', state, 'forced:' .. id(token), 'released:' .. id(token), 'extended:' .. id(token))
+    redis.call('HDEL', state, 'forced:' .. id(token), 'released:' .. id(token))
   end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.

@@ -47,11 +47,13 @@ if instance ~= '' and entry ~= '' then
 end
 if notify == '1' or ttl > (ttl_of(entry) or ttl) then
   -- Its run is to know how much of it is true, and its own renewals, which ask for less, are to leave that.
-  post_notice('extended', token, int_text(math.max(ttl, credible(left, ttl, token))))
+  local extended = '{"extended":' .. int_text(math.max(ttl, credible(left, ttl, entry))) .. ','
+  entry = string.gsub(string.gsub(entry, '"extended":%d+,', '', 1), '{', extended, 1)
+  if entry ~= '' then redis.call('HSET', meta, token, entry) end
 end
 -- The expiry of an exclusive lock has changed, which already notifies its run.
 if notify == '1' and value ~= token then redis.call('SET', lock, value, 'KEEPTTL') end
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
-return {1, credible(left, ttl, token), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0), notice('cancelled', token)}
+return {1, credible(left, ttl, entry), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0), notice('cancelled', token)}
 
 end)()

@@ -9,10 +9,10 @@ local function is_held(token, value)
 end
 
 -- How much of the remaining lease, by the server's clock, a holder may count on: no more than it asks for, or
--- than its job has asked for. That clock may have been set back meanwhile.
-local function credible(left, ttl, token)
+-- than its job has asked for, as its entry says. That clock may have been set back meanwhile.
+local function credible(left, ttl, entry)
   if left <= ttl then return left end
-  return math.max(ttl, math.min(left, tonumber(notice('extended', token) or 0)))
+  return math.max(ttl, math.min(left, tonumber(string.match(entry, '"extended":(%d+)') or 0)))
 end
 
 -- The TTL that its run asks for, by its entry, if that says so.

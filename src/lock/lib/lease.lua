@@ -14,7 +14,7 @@ local function lasting(token, left, ttl)
   -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
   if phase == 'granted' then return ttl end
   local asked = phase == 'held' and ttl_of(entry)
-  return asked and credible(left, math.max(ttl, asked), token) or left
+  return asked and credible(left, math.max(ttl, asked), entry) or left
 end
 
 -- Extends the lease of a holder. Returns how long it is now.

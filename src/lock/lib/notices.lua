@@ -10,8 +10,7 @@ local function notice(kind, token)
 end
 
 -- Posts a notice for the run that holds a lock: who forced it out ('forced'), that its job has
--- released the lock ('released'), who wants it to end ('cancelled'), or for how long its job has extended
--- the lock ('extended'); or, for a waiter that has left the queue and may not know its ticket, that ticket ('left');
+-- released the lock ('released'), or who wants it to end ('cancelled'); or, for a waiter that has left the queue and may not know its ticket, that ticket ('left');
 -- or, for one that was taken out of it, or whose grant was taken away before it was confirmed, who did that
 -- ('removed'); nobody, when its own run has withdrawn it.
 -- The last ones are kept, even if their runs have ended.
