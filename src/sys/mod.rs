@@ -471,9 +471,9 @@ unsafe fn show_words(words: &str) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     // The fields 48 and 49, where the state is the third.
-    let mut places = fields.split_ascii_whitespace().skip(48 - 3);
-    let mut place = || places.next()?.parse::<usize>().ok().filter(|&at| at != 0);
-    let (Some(start), Some(end)) = (place(), place()) else {
+    let mut left = fields.split_ascii_whitespace().skip(48 - 3);
+    let mut address = || left.next()?.parse::<usize>().ok().filter(|&at| at != 0);
+    let (Some(start), Some(end)) = (address(), address()) else {
         return;
     };
     let room = end.saturating_sub(start);
