@@ -122,9 +122,14 @@ fn commands_in(text: &str) -> Vec<usize> {
     commands.map(|(at, _)| at + 1).collect()
 }
 
-/// The same for text that is JSON already, in which such characters stand within strings only.
+/// The same for text that is JSON already, in which such characters stand within strings only: to a parser it stays as
+/// it is. No line of it begins with `::`.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
-    escape_with(json, |safe, c| write!(safe, "\\u{:04x}", u32::from(c)))
+    let safe = escape_with(json, |safe, c| write!(safe, "\\u{:04x}", u32::from(c)));
+    if safe.contains("##") {
+        return safe.replace("##", "#\\u0023").into();
+    }
+    safe
 }
 
 fn escape_with(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) -> Cow<'_, str> {
@@ -250,6 +255,16 @@ mod tests {
         }
         for text in ["## [x]", "${0##*/}", "h::mod [::1]:80", "#[x]", "##é["] {
             assert!(is_safe(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_is_no_command_to_a_ci_agent_and_the_same_to_a_parser() {
+        for text in ["##vso[x]", "####[x]", "###[x]\u{202e}", r"\##[x]", "#[x]"] {
+            let json = serde_json::json!(text).to_string();
+            let safe = escaped_json(&json);
+            assert!(!safe.contains("##"), "{safe}");
+            assert_eq!(serde_json::from_str::<String>(&safe).unwrap(), text);
         }
     }
 

@@ -1007,6 +1007,13 @@ fn what_others_write_is_no_command_to_a_ci_agent() {
         for words in [
             &["status", name][..],
             &["status"],
+            &["status", "--json"],
+            &["status", "--json", name],
+            &["history", "--json"],
+            &["history", "--json", name],
+            &["history", "--json", "--skipped", name],
+            &["history", "--json", "--summary", name],
+            &["doctor", "--json", name],
             &["status", "--names-only"],
             &["history", name],
             &["history"],
@@ -1025,6 +1032,13 @@ fn what_others_write_is_no_command_to_a_ci_agent() {
         ] {
             let end = outcome(&mut redis.redlock(words));
             assert_obeyed_by_no_agent(&end);
+            if words.contains(&"--json") {
+                let values = serde_json::Deserializer::from_str(&end.stdout).into_iter();
+                let values: Vec<serde_json::Value> = values.map(Result::unwrap).collect();
+                let all = serde_json::json!(values).to_string();
+                assert!(all.contains(command), "{words:?}: {end:?}");
+                continue;
+            }
             // What follows types such a name, so that it can't be changed.
             if words.contains(&"--names-only") {
                 assert_eq!(end.stdout, "", "{end:?}");
