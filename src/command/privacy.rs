@@ -624,13 +624,18 @@ impl Scan<'_> {
     /// The secret that a name introduces, if it does.
     fn secret_after(&mut self, name: Range<usize>) -> Option<Range<usize>> {
         let (text, end) = (self.text, name.end);
+        let in_query = text[..name.start].ends_with(['?', '&']);
         let (name, rest) = (&text[name], &text[end..]);
         if let Some(rest) = rest.strip_prefix("://") {
             return self.login(name, text.len() - rest.len());
         }
         if rest.starts_with('=') {
             let start = end + 1;
-            let named = secret_named(name);
+            let named = match name {
+                // Signed URLs of Azure and AWS.
+                "sig" | "X-Amz-Signature" if in_query => Some(Sensitive::Secret),
+                _ => secret_named(name),
+            };
             // In a single word the spaces of a line are part of it.
             let value = if named == Some(Sensitive::Printing) && !self.shell {
                 start..text.len()
@@ -668,6 +673,12 @@ impl Scan<'_> {
         let url = &self.text[start..];
         let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`');
         let url = &url[..url.find(ends).unwrap_or(url.len())];
+        if let Some(hook) = url.strip_prefix("hooks.slack.com/services/") {
+            let start = start + url.len() - hook.len();
+            let is_part = |c: char| is_name(c) || c == '/';
+            let end = start + hook.find(|c| !is_part(c)).unwrap_or(hook.len());
+            return Some(start..end);
+        }
         let path = url.find(['/', '?', '#']).unwrap_or(url.len());
         // A password that isn't encoded may contain these. A number after the colon is a port.
         let at = match (url[..path].rfind('@'), url[..path].find(':')) {
@@ -787,13 +798,15 @@ fn secret_by_form(text: &str) -> Option<usize> {
     if word.starts_with("eyJ") && word.len() > RANDOM && text[word.len()..].starts_with('.') {
         return Some(run(|c| is_name(c) || c == '.'));
     }
-    let mut rests = FORMS.iter().filter_map(|form| word.strip_prefix(form));
-    let is_secret = rests.any(|rest| rest.len() >= RANDOM);
-    is_secret.then_some(word.len())
+    FORMS.iter().find_map(|form| {
+        let rest = text.strip_prefix(form)?;
+        let random = rest.len() - rest.trim_start_matches(is_name).len();
+        (random >= RANDOM).then_some(form.len() + random)
+    })
 }
 
-/// What tokens begin with: of GitHub, GitLab, Slack and AWS.
-const FORMS: [&str; 13] = [
+/// What tokens begin with: of GitHub, GitLab, Slack, AWS, Vault and Anthropic.
+const FORMS: [&str; 15] = [
     "ghp_",
     "gho_",
     "ghu_",
@@ -807,6 +820,8 @@ const FORMS: [&str; 13] = [
     "xoxr-",
     "xoxs-",
     "AKIA",
+    "hvs.",
+    "sk-ant-",
 ];
 
 /// How many characters follow at least; fewer are no token.
@@ -1393,6 +1408,7 @@ mod tests {
         for (line, expected) in [
             ("a ghp_0123456789 b", "a *** b"),
             ("a --x=github_pat_0123456789 b", "a --x=*** b"),
+            ("a hvs.CAESIJ0123 sk-ant-api03-0123 b", "a *** *** b"),
             ("curl h?x=glpat-0123456789&y", "curl h?x=***&y"),
             ("a eyJ01234567.eyJ0.x-_ b", "a *** b"),
             ("git clone https://X@h/r", "git clone https://***@h/r"),
@@ -1401,6 +1417,18 @@ mod tests {
                 "pip install git+https://***@h/r",
             ),
             ("curl https://X:@h", "curl https://***:@h"),
+            (
+                "curl https://hooks.slack.com/services/T0/B0/x -d y",
+                "curl https://hooks.slack.com/services/*** -d y",
+            ),
+            (
+                "curl 'https://h/b?sv=1&sig=a%2Bb%3D&c'",
+                "curl 'https://h/b?sv=1&sig=***&c'",
+            ),
+            (
+                "curl 'https://h/b?X-Amz-Signature=0af'",
+                "curl 'https://h/b?X-Amz-Signature=***'",
+            ),
             ("curl https://ghp_0123456789:x@h", "curl https://***@h"),
             ("redis-cli -u rediss://X@h", "redis-cli -u rediss://***@h"),
         ] {
@@ -1411,7 +1439,7 @@ mod tests {
         for line in [
             "git clone ssh://git@h/r git@h:r https://h/@x https://$TOKEN@h",
             "psql postgres://ann@h/db",
-            "ghp_x eyJ.x AKIA glpat-x a-ghp_01",
+            "ghp_x eyJ.x AKIA glpat-x a-ghp_01 sig=9 https://hooks.slack.com/docs hvs.x.y1234567890",
         ] {
             assert_eq!(masked(line), line);
         }
