@@ -520,7 +520,7 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It has the name of a [`sys::Waker`], or of a watchdog.
     is_named_helper: bool,
-    /// It has the name of the keeper of a lock, or of a [`sys::Witness`].
+    /// It has the name of the keeper of a lock, of a [`sys::Witness`], or of what [`sys::adopter`] makes.
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
@@ -606,6 +606,8 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks: u64 = field(22)?.parse().ok()?;
         let flags: u64 = field(9)?.parse().ok()?;
+        // It ends, and nothing of its program runs any more.
+        let has_no_memory = flags & KERNEL_THREAD == 0 && field(23)? == "0";
         let address = |number| field(number).and_then(|field| field.parse().ok());
         let places = [28, 48, 50].map(|number| address(number).unwrap_or(0));
         Some(Self {
@@ -615,7 +617,8 @@ impl Stat {
             session: field(6)?.parse().ok()?,
             started: Duration::from_millis(ticks.saturating_mul(10)),
             // Where the first thread has ended before the others, it looks just so.
-            has_ended: matches!(field(3)?, "Z" | "X") && field(20)?.parse::<u32>().ok()? <= 1,
+            has_ended: (matches!(field(3)?, "Z" | "X") || has_no_memory)
+                && field(20)?.parse::<u32>().ok()? <= 1,
             is_stopped: field(3)? == "T",
             waits_for_device: field(3)? == "D",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
@@ -625,7 +628,7 @@ impl Stat {
             is_named_helper: [sys::WAKER, WATCHDOG]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
-            is_named_keeper: [KEEPER, sys::WITNESS]
+            is_named_keeper: [KEEPER, sys::WITNESS, sys::ORPHAN]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
             ignores_int: {
@@ -914,7 +917,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_tells_of_a_process_is_read_whatever_its_name() {
-        let stat = "7 (a) b (c) S 3 7 5 34816 7 4194560 0 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
+        let stat = "7 (a) b (c) S 3 7 5 34816 7 4194560 0 0 0 0 0 0 0 0 20 0 1 0 1234 4096 1";
         let stat = Stat::parse(Pid::from_raw(7), stat).unwrap();
         assert_eq!((stat.parent.as_raw(), stat.session), (3, 5));
         assert_eq!(stat.started, Duration::from_millis(12_340));

@@ -288,6 +288,8 @@ pub struct Wait<'a> {
     too_late: u32,
     /// The id of a holder on this host whose process is watched.
     watched: Option<String>,
+    /// A holder on this host was neither dead nor alive when it was looked at last.
+    is_unsure: bool,
     /// How many of the first looks for a deadlock are behind us.
     searches: usize,
     /// For how long others may believe that we wait.
@@ -317,6 +319,7 @@ impl<'a> Wait<'a> {
             was_busy: false,
             too_late: 0,
             watched: None,
+            is_unsure: false,
             searches: 0,
             waiting_for: heartbeat(0) * HEARTBEATS,
             progress: ProgressSchedule::new(began, policy.single_line),
@@ -769,6 +772,7 @@ impl<'a> Wait<'a> {
             return;
         };
         let found = found.clone();
+        self.is_unsure = matches!(state, HolderState::Unknown);
         match state {
             HolderState::Dead => actions.push(Action::TakeOver(found.busy)),
             HolderState::Alive => {
@@ -895,7 +899,8 @@ impl<'a> Wait<'a> {
         };
         let (found, died, asked) = (found.clone(), *died, *asked);
         let (pause, is_known) = match outcome {
-            Some(HoldOutcome::Running) if !died => (LOOK_AT_RUN, true),
+            // One on this host that may be dead is looked at again.
+            Some(HoldOutcome::Running) if !died => (LOOK_AT_RUN, !self.is_unsure),
             // Its process has ended without a word.
             Some(HoldOutcome::Running) => return self.ask(Question::Lock, now, actions),
             Some(outcome) => {

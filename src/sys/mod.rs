@@ -714,6 +714,9 @@ pub fn namespaces<const N: usize>(which: [Namespace; N]) -> Option<[u64; N]> {
     Some(inodes)
 }
 
+/// The name of an orphan that is made to see who adopts it.
+pub const ORPHAN: &CStr = c"rl-orphan";
+
 /// Finds out to which process the kernel gives orphans that descend from us, by making one: no other way tells. Its own
 /// number comes second, as it may not have ended yet.
 ///
@@ -729,6 +732,8 @@ pub fn adopter() -> io::Result<(Pid, Pid)> {
         let fork = || libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
         match fork() {
             0 => {
+                // It is never seen with another one.
+                libc::prctl(libc::PR_SET_NAME, ORPHAN.as_ptr(), 0, 0, 0);
                 if fork() == 0 {
                     libc::close(goes.as_raw_fd());
                     // Until we have seen the end of the one between, or have ended.
