@@ -68,8 +68,8 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
         return Ok(Exit::Success);
     }
     let names = query.asked.look_up(&mut client, query.locks)?;
-    settings.warn_of_replica(&client);
     if options.follow {
+        settings.warn_of_replica(&client);
         return query.follow(client);
     }
     if options.timeline || options.svg.is_some() {
@@ -82,6 +82,8 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     } else {
         print(&query.list(&names, &mut client)?)?;
     }
+    // Of one lock nothing was asked before.
+    settings.warn_of_replica(&client);
     Ok(Exit::Success)
 }
 
