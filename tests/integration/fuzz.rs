@@ -16,7 +16,7 @@ pub mod world;
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use memory::Both;
+use memory::{Both, Memory};
 use plan::Plan;
 use server::{Server, Simulated};
 use world::{Done, Failure, World};
@@ -25,6 +25,8 @@ use world::{Done, Failure, World};
 const SEEDS: u64 = 60;
 /// How many of them are run on a real server and on one in memory.
 const ON_BOTH: u64 = 5;
+/// How many more are run in memory alone.
+const IN_MEMORY: u64 = 100;
 /// How long a failure is made shorter.
 const SHRINKING: Duration = Duration::from_secs(30);
 
@@ -87,6 +89,25 @@ fn a_server_in_memory_does_the_same_as_a_real_one_all_along() {
         }
     }
     assert!(both.calls > 500, "{}", both.calls);
+}
+
+/// `FUZZ_MEMORY=1-3000 cargo test --profile model` runs these seeds, and shows each that fails.
+#[test]
+fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
+    let asked = std::env::var("FUZZ_MEMORY").unwrap_or_default();
+    let range = asked.split_once('-').map(|(first, last)| {
+        let number = |text: &str| -> u64 { text.parse().expect("a number") };
+        number(first)..=number(last)
+    });
+    let mut memory = Memory::new(crate::lua::SCRIPTS.into());
+    let mut failed = Vec::new();
+    for seed in range.unwrap_or(SEEDS..=SEEDS + IN_MEMORY) {
+        let plan = Plan::of(seed);
+        if let Err(failure) = World::run(&mut memory, &plan, false) {
+            failed.push(report(&mut memory, plan, failure));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 /// A failure in full, after all was taken out of the plan that it doesn't need.

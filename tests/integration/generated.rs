@@ -791,6 +791,7 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
             (&["run", "-n", "held", "--", "true"], 75),
             (&["run", "-w", "100ms", "held", "--", "true"], 75),
             (&["run", &free, "--", "true"], 0),
+            (&["run", "--supersede", &free, "--", "true"], 0),
             (
                 &[
                     "run",

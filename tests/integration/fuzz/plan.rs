@@ -199,7 +199,7 @@ impl Kinds {
         } else {
             0
         };
-        let wish = Wish {
+        let mut wish = Wish {
             token: if plain {
                 format!("plain-{n}")
             } else {
@@ -229,6 +229,8 @@ impl Kinds {
                 0
             },
         };
+        let ttl = format!(r#","ttl":{}"#, wish.ttl);
+        wish.who.insert_str(wish.who.len() - 1, &ttl);
         let mut manners = Manners {
             twice: dice.pick(&[0, 0, 20]),
             polls: dice.chance(15),

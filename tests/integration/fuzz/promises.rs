@@ -85,12 +85,18 @@ struct Past {
     /// The step of its last heartbeat that was served, and when that was.
     refreshed: u64,
     heard: i64,
+    /// When it came into the queue.
+    began: i64,
+    /// The step at which it got the lock at once, and made the older ones give up.
+    told: Option<u64>,
     /// The step that made it a holder, and its fence.
     held: Option<u64>,
     fence: Option<i64>,
     /// How long its lease was at first, in milliseconds.
     granted: i64,
     ever_held: bool,
+    /// It held it for more than an unconfirmed grant.
+    confirmed: Option<u64>,
     /// It released its lock, and got the answer.
     released: bool,
     /// It left the queue.
@@ -103,6 +109,15 @@ struct Past {
 }
 
 impl Past {
+    /// It has got a ticket; whether it makes the older ones give up, if it is to. One that got the lock at once has done
+    /// so then, and has its place from then, unless the state has been lost.
+    fn gets(&mut self, ticket: i64, step: u64, state_deleted: u64) -> bool {
+        let told = self.told.take().filter(|told| *told > state_deleted);
+        self.ticket = Some(ticket);
+        self.queued = told.or(Some(step));
+        told.is_none()
+    }
+
     /// Whether its place in the queue may be any, once it has come back: others may have got tickets meanwhile from a
     /// counter that had begun anew.
     fn may_be_anywhere(&self) -> bool {
@@ -277,16 +292,19 @@ impl Promises {
         let limits = waiting.iter().map(|&n| all[n].plan.wish.limit);
         room = limits.fold(room, i64::min);
         // One that has just come doesn't know yet when to look.
-        let beats = waiting.iter().copied().filter(is_live).map(|n| all[n].beat);
-        let beats = beats.filter(|&beat| beat > 0);
         let goes_on = std::mem::take(&mut self.granted) || is_frozen || count >= room;
-        let Some(beat) = beats.min().filter(|_| !goes_on) else {
+        let live = waiting.iter().copied().filter(is_live);
+        let mut live = live.filter(|&n| all[n].beat > 0).peekable();
+        if goes_on || live.peek().is_none() {
             self.stalled = None;
             return Ok(());
-        };
+        }
         let since = *self.stalled.get_or_insert(now);
+        // One that came later has waited since then.
+        let from = |n: usize| since.max(self.pasts[n].began) + all[n].beat;
+        let from = live.map(from).min().unwrap_or(now);
         promise!(
-            now - since <= 5 * SECOND + beat + SECOND / 2,
+            now - from <= 5 * SECOND + SECOND / 2,
             "a free lock is granted to waiters",
             "for {} ms no client got it, with {waiting:?} in the queue",
             (now - since) / 1_000
@@ -459,7 +477,10 @@ impl Promises {
                 .and_then(|entry| scripts::hold(entry));
             let confirms = entry.is_none_or(|entry| entry.phase == "granted");
             let keeps = matches!(act, Act::Release { keeps: true, .. });
-            let may_shorten = is_actor && (confirms || keeps);
+            // What a clock that was set back has made longer is cut to what was asked for.
+            let asked = self.tokens.get(token).map(|&n| all[n].plan.wish.ttl);
+            let cuts = self.sets_clock && asked.is_some_and(|ttl| until - after.now >= ttl - 1);
+            let may_shorten = is_actor && (confirms || keeps || cuts);
             promise!(
                 until >= end - 1 || may_shorten,
                 "no lease is shortened",
@@ -551,6 +572,7 @@ impl Promises {
             let past = &mut self.pasts[n];
             let token = all[n].token();
             let is_new = !before.waits(token);
+            past.began = if is_new { now } else { past.began };
             let is_another = match past.ticket {
                 None => {
                     let last = tickets
@@ -583,12 +605,11 @@ impl Promises {
                 }
                 Some(_) => false,
             };
-            if is_another {
-                past.ticket = Some(ticket);
-                past.queued = Some(step);
-                if all[n].plan.wish.supersede > 0 {
-                    self.superseded = step;
-                }
+            if is_another
+                && past.gets(ticket, step, self.state_deleted)
+                && all[n].plan.wish.supersede > 0
+            {
+                self.superseded = step;
             }
             if let Act::Acquire { client, .. } = act
                 && client == n
@@ -651,7 +672,12 @@ impl Promises {
             past.ever_held = true;
             past.released = false;
             // It came when the queue was empty; it makes the older ones give up all the same.
-            tells |= all[n].plan.wish.supersede > 0 && past.queued.is_none();
+            if all[n].plan.wish.supersede > 0 && past.queued.is_none() {
+                tells = true;
+                past.told = Some(step.number);
+                // From then on it is known when it came.
+                past.asked.get_or_insert(step.number);
+            }
         }
         if tells {
             self.superseded = step.number;
@@ -663,6 +689,9 @@ impl Promises {
         };
         for token in held.keys() {
             let is_first = counts(after, token) && !counts(before, token);
+            if let Some(&n) = self.tokens.get(token).filter(|_| is_first) {
+                self.pasts[n].confirmed = Some(step.number);
+            }
             if let Some(&n) = self.tokens.get(token).filter(|_| is_first)
                 // What one said when it began to wait went with the state.
                 && self.pasts[n].asked.is_none_or(|asked| asked > self.state_deleted)
@@ -691,6 +720,8 @@ impl Promises {
         promise!(
             // A ticket from before the state was deleted says nothing about those that came after.
             is_late
+                // One that has had the lock, and whose lease has run out without its knowing, is as one that comes.
+                || past.confirmed.is_some()
                 || past
                     .queued
                     .is_none_or(|queued| queued >= self.superseded || queued < self.state_deleted),
@@ -799,7 +830,8 @@ impl Promises {
                     self.fence
                 );
                 past.fence = Some(*fence);
-                self.fence = self.fence.max(*fence);
+                // Of one that was there before, a state that is lost by now may know nothing.
+                self.fence = self.fence.max(known.map_or(*fence, |_| 0));
             }
             Answer::Busy {
                 ahead,
@@ -998,14 +1030,15 @@ impl Promises {
         let same = match (&first, answer) {
             (Answer::Held { .. }, Answer::Held { .. })
             | (Answer::Superseded, Answer::Superseded)
-            | (Answer::Removed, Answer::Removed)
+            // Or its hold has run out meanwhile.
+            | (Answer::Removed, Answer::Removed | Answer::Superseded)
             | (Answer::Enough, Answer::Enough | Answer::Busy { .. } | Answer::Held { .. })
             | (Answer::Busy { .. }, Answer::Busy { .. } | Answer::Held { .. })
             | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost)
             | (Answer::Released | Answer::Returned, Answer::Released | Answer::Returned)
             | (Answer::Kept { .. }, Answer::Kept { .. } | Answer::Released | Answer::Returned)
             | (Answer::Lost, Answer::Lost) => true,
-            (Answer::Released, Answer::Lost) => is_unknown,
+            (Answer::Released | Answer::Returned, Answer::Lost) => is_unknown,
             _ => false,
         };
         promise!(
