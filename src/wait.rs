@@ -268,6 +268,7 @@ const HEARTBEATS: u32 = 3;
 
 /// The state of one wait.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Wait<'a> {
     policy: Policy<'a>,
     began: Moment,

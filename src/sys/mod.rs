@@ -473,15 +473,15 @@ unsafe fn show_words(words: &str) {
     // The fields 48 and 49, where the state is the third.
     let mut left = fields.split_ascii_whitespace().skip(48 - 3);
     let mut address = || left.next()?.parse::<usize>().ok().filter(|&at| at != 0);
-    let (Some(start), Some(end)) = (address(), address()) else {
+    let (Some(first), Some(last)) = (address(), address()) else {
         return;
     };
-    let room = end.saturating_sub(start);
+    let room = last.saturating_sub(first);
     let length = words.len().min(room.saturating_sub(1));
     // SAFETY: the kernel says that the words are there, in memory of ours that nothing else is in.
     unsafe {
-        ptr::write_bytes(start as *mut u8, 0, room);
-        ptr::copy_nonoverlapping(words.as_ptr(), start as *mut u8, length);
+        ptr::write_bytes(first as *mut u8, 0, room);
+        ptr::copy_nonoverlapping(words.as_ptr(), first as *mut u8, length);
     }
 }
 
