@@ -12,7 +12,7 @@ pub const TARGET: Target = Target {
 };
 
 /// What follows the name.
-const FIELDS: &str = " S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 0 0 0 0 0 0 0 0 0 0 2 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 256";
+const FIELDS: &str = " S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 4096 0 0 0 0 0 0 0 0 0 2 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 256";
 
 fn examples() -> Vec<Vec<u8>> {
     let of = |name: &str| format!("7 ({name}){FIELDS}");

@@ -188,34 +188,38 @@ impl Supervision<'_> {
             {
                 return Ok(exit);
             }
-            let mut child_changed = false;
-            for _ in 0..AT_ONCE {
-                let Some(received) = self.signals.next()? else {
-                    break;
-                };
-                if received.signal == SIGCHLD {
-                    // What ended is seen by reaping.
-                    child_changed = true;
-                    continue;
-                }
-                if ends_waiting(received.signal) {
-                    self.signal.get_or_insert(received.signal);
-                }
-                if let Some(exit) = self.apply(session::Event::Signal(received))? {
-                    return Ok(exit);
-                }
+            if let Some(exit) = self.take_signals()? {
+                return Ok(exit);
             }
             // Another run may wait for what we hold; all else has time.
-            if child_changed {
-                self.look_whether_stopped();
-                if let Some(exit) = self.reap()? {
-                    return Ok(exit);
-                }
+            if let Some(exit) = self.reap()? {
+                return Ok(exit);
             }
             if let Some(exit) = self.take_reports()? {
                 return Ok(exit);
             }
         }
+    }
+
+    /// Takes in the signals that have come.
+    fn take_signals(&mut self) -> Result<Option<Exit>> {
+        for _ in 0..AT_ONCE {
+            let Some(received) = self.signals.next()? else {
+                break;
+            };
+            if received.signal == SIGCHLD {
+                // What ended is seen by reaping.
+                self.look_whether_stopped();
+                continue;
+            }
+            if ends_waiting(received.signal) {
+                self.signal.get_or_insert(received.signal);
+            }
+            if let Some(exit) = self.apply(session::Event::Signal(received))? {
+                return Ok(Some(exit));
+            }
+        }
+        Ok(None)
     }
 
     /// Takes in what became of renewals.
@@ -241,6 +245,10 @@ impl Supervision<'_> {
             let exit = match reaped {
                 Reaped::Child(status) => {
                     self.holds.tell_watchdog_reaped();
+                    // One for the whole job has come before COMMAND could end by it.
+                    if let Some(exit) = self.take_signals()? {
+                        return Ok(Some(exit));
+                    }
                     self.apply(session::Event::Ended(status))?
                 }
                 Reaped::Other => None,
