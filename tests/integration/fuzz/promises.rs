@@ -120,8 +120,9 @@ impl Past {
 
     /// Whether its place in the queue may be any, once it has come back: others may have got tickets meanwhile from a
     /// counter that had begun anew.
-    fn may_be_anywhere(&self) -> bool {
-        self.queued.is_some() && self.queued < self.missed
+    fn may_be_anywhere(&self, state_deleted: u64) -> bool {
+        let left = self.ever_held.then_some(state_deleted);
+        self.queued.is_some() && self.queued < self.missed.max(left)
     }
 }
 
@@ -240,8 +241,10 @@ impl Promises {
             );
             names.push(token);
             limit = limit.min(client.plan.wish.limit);
+            // One that lost its lock, which its own late request took again, knows of the first slot.
+            let knows_slot = client.tainted == 0 || client.plan.manners.late == 0;
             promise!(
-                belief.slot == 0 || slots.insert(belief.slot),
+                belief.slot == 0 || !knows_slot || slots.insert(belief.slot),
                 "each holder has a slot of its own",
                 "{names:?} have slot {}",
                 belief.slot
@@ -402,7 +405,9 @@ impl Promises {
             self.frozen_free = false;
         }
         // A plain client looks at the key alone; it gets in when another one has removed it.
-        let may = matches!(act, Act::PlainAcquire(_)) && !self.frozen_free;
+        // And with a clock that is set back those are holders again that no script has removed.
+        let may = matches!(act, Act::PlainAcquire(_)) && !self.frozen_free
+            || matches!(act, Act::SetClock(_));
         let frozen = before.is_frozen() && after.is_frozen() && !may;
         let held = before.held();
         let new = after
@@ -543,7 +548,7 @@ impl Promises {
                     let older = self.pasts[n].queued < self.pasts[client].queued;
                     let is_new = self.pasts[client].queued.is_none();
                     // With the state it is forgotten that a newer one had superseded it.
-                    let is_anywhere = self.pasts[client].may_be_anywhere();
+                    let is_anywhere = self.pasts[client].may_be_anywhere(self.state_deleted);
                     promise!(
                         older || is_new || is_anywhere || !is_perfect,
                         "only older ones give up for it",
@@ -672,7 +677,8 @@ impl Promises {
             past.ever_held = true;
             past.released = false;
             // It came when the queue was empty; it makes the older ones give up all the same.
-            if all[n].plan.wish.supersede > 0 && past.queued.is_none() {
+            let told = past.told.is_some_and(|told| told > self.state_deleted);
+            if all[n].plan.wish.supersede > 0 && past.queued.is_none() && !told {
                 tells = true;
                 past.told = Some(step.number);
                 // From then on it is known when it came.
@@ -752,7 +758,8 @@ impl Promises {
                 && all[o].phase == Phase::Waits
                 && theirs.refreshed > self.disturbed
                 && theirs.queued.is_some_and(|queued| queued > self.disturbed);
-            let is_anywhere = past.may_be_anywhere() || theirs.may_be_anywhere();
+            let is_anywhere = past.may_be_anywhere(self.state_deleted)
+                || theirs.may_be_anywhere(self.state_deleted);
             if o == n || !is_undisturbed || is_anywhere || !after.waits(other) {
                 continue;
             }
