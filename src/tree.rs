@@ -230,7 +230,8 @@ impl Tree {
     /// Not all processes can be looked at.
     pub fn orphans(&self, known: &[Process], group: Option<Pid>) -> io::Result<Vec<Process>> {
         let mut all = processes()?;
-        all.retain(|stat| !stat.has_ended && !stat.is_keeper() && stat.pid != Pid::this());
+        let own = Pid::this();
+        all.retain(|stat| !stat.has_ended && !stat.is_keeper() && stat.pid != own);
         all.retain(|stat| !self.was_there_before(stat.process()));
         let is_of_group = |stat: &Stat| {
             let group = group.is_some_and(|group| group.as_raw() == stat.group);

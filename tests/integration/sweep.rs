@@ -81,6 +81,9 @@ enum Scene {
     Keeper,
 }
 
+/// How long the lease of each is.
+const TTL_MS: i64 = 3000;
+
 impl Scene {
     const ALL: [Self; 7] = [
         Self::Free,
@@ -97,15 +100,9 @@ impl Scene {
         match self {
             Self::Free | Self::Queue => &["--ttl", "3s"],
             Self::Timeout => &["--ttl", "3s", "-k", "100ms", "-t", "150ms"],
-            Self::Lost => &["--ttl", "3s", "-k", "100ms"],
-            Self::Family | Self::Acquire | Self::Keeper => &["--ttl", "3s", "-k", "100ms"],
-        }
-    }
-
-    fn ttl_ms(self) -> i64 {
-        match self {
-            Self::Free | Self::Queue | Self::Timeout | Self::Lost => 3000,
-            Self::Family | Self::Acquire | Self::Keeper => 3000,
+            Self::Lost | Self::Family | Self::Acquire | Self::Keeper => {
+                &["--ttl", "3s", "-k", "100ms"]
+            }
         }
     }
 
@@ -372,7 +369,7 @@ impl Sweep {
             .cli(&["PTTL", &format!("redlock:{name}")])
             .parse()
             .unwrap();
-        if pttl == -1 || pttl > scene.ttl_ms().max(5000) {
+        if pttl == -1 || pttl > TTL_MS.max(5000) {
             broken.push(format!("the lock has no end: pttl {pttl}"));
         }
         if status.is_none() {
