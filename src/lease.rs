@@ -129,6 +129,11 @@ impl Lease {
         self.length
     }
 
+    /// How long it is by a renewal, and how much of that can be used.
+    pub fn by_renewal(&self) -> (Duration, Duration) {
+        (self.ttl, self.usable(self.ttl))
+    }
+
     /// When to ask COMMAND to stop, so that its grace ends at the deadline.
     pub fn stop_at(&self) -> Moment {
         self.deadline().before(self.grace())

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::clock::now;
+use crate::clock::{Moment, now};
 use crate::lock::{Claim, Client, Error, LeaseState};
 use crate::renewals::{self, Report, Task};
 use crate::sys;
@@ -26,6 +26,7 @@ struct Job {
     task: Task,
     client: Client,
     claims: Vec<Claim>,
+    on_renewal: Option<OnRenewal>,
 }
 
 /// What the thread is to do.
@@ -37,6 +38,9 @@ enum Order {
 
 /// Something that has to be done in the renewer's thread.
 pub type Call = Box<dyn FnOnce() + Send>;
+
+/// What is called, in the renewer's thread, once a renewal of all claims has succeeded, with the moment at which it was sent.
+pub type OnRenewal = Box<dyn Fn(Moment) + Send>;
 
 /// A task that was carried out.
 pub struct Completed {
@@ -105,7 +109,13 @@ impl Renewer {
     }
 
     /// Has a task carried out for these claims, each step within the limit of the client.
-    pub fn start_task(&mut self, task: Task, client: Client, claims: Vec<Claim>) {
+    pub fn start_task(
+        &mut self,
+        task: Task,
+        client: Client,
+        claims: Vec<Claim>,
+        on_renewal: Option<OnRenewal>,
+    ) {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
         let mut patience = client.longest(3) + Duration::from_millis(200);
@@ -116,6 +126,7 @@ impl Renewer {
             task,
             client,
             claims,
+            on_renewal,
         };
         // A thread that is gone does nothing; the deadline takes care of that.
         let sent = self.order(Order::Task(job));
@@ -177,6 +188,7 @@ pub fn carry_out(task: Task, client: Client, claims: Vec<Claim>, ttl: Duration) 
         task,
         client,
         claims,
+        on_renewal: None,
     };
     job.carry_out(ttl)
 }
@@ -217,6 +229,7 @@ impl Job {
             task,
             client,
             claims,
+            on_renewal,
         } = self;
         client.follow_locks();
         if *task == Task::Reconnect && client.reconnect().is_err() {
@@ -230,6 +243,9 @@ impl Job {
             let left = renewals::shortest(&states);
             let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
             let is_over = left.is_none() || states.iter().any(is_lost);
+            if let Some(on_renewal) = on_renewal.as_ref().filter(|_| !is_over) {
+                on_renewal(sent);
+            }
             reports.extend(renewals::of_renewal(claims, states, sent));
             if is_over || (tracked && left.is_some_and(|left| left <= ttl)) {
                 return Ok(());

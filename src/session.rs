@@ -370,11 +370,14 @@ impl Session {
         !is_kept && (self.ended.is_some() || self.refused)
     }
 
-    /// When COMMAND and all its tree have to be killed. For a large tree that is earlier by what it takes to kill it,
-    /// but never by more than leaves time for renewals.
+    /// When COMMAND and all its tree have to be killed.
     fn kill_by(&self, lease: &Lease) -> Moment {
-        let killing = self.walk * WALKS_TO_KILL;
-        lease.deadline().before(killing.min(lease.length() / 3))
+        lease.deadline().before(self.killing_time(lease.length()))
+    }
+
+    /// What it may take to kill a large tree, but never more than leaves time for renewals of a lease of this length.
+    fn killing_time(&self, length: Duration) -> Duration {
+        (self.walk * WALKS_TO_KILL).min(length / 3)
     }
 
     /// By when COMMAND must be dead, for who watches over us.
@@ -384,6 +387,17 @@ impl Session {
             (Protection::Held(lease), _) => Some(self.kill_by(&lease)),
             (Protection::Lost, Phase::Terminating { kill_at, .. }) => Some(kill_at),
             (Protection::Lost | Protection::NotNeeded, _) => None,
+        }
+    }
+
+    /// For how long COMMAND may live by a renewal that succeeds, from when that is sent; `None`: no renewal counts.
+    pub fn by_renewal(&self) -> Option<Duration> {
+        match self.protection {
+            Protection::Held(lease) => {
+                let (ttl, usable) = lease.by_renewal();
+                Some(usable.saturating_sub(self.killing_time(ttl)))
+            }
+            Protection::Lost | Protection::NotNeeded => None,
         }
     }
 

@@ -1,14 +1,16 @@
-//! The watchdog: a process beside a run that kills COMMAND's tree where redlock can't, as it was killed, or was stopped
-//! for longer than its lease.
+//! The watchdog: a process beside a run that kills COMMAND's tree where redlock can't, as it was killed, or hasn't done it
+//! when the lease ends: stopped, held by a debugger, or late.
 //!
 //! Without a terminal COMMAND leads a process group of its own, so that a SIGKILL or SIGSTOP for the group of redlock
 //! doesn't reach it. The watchdog is in a session of its own, ignores all other signals, and holds nothing but a pipe,
-//! through which redlock tells by when COMMAND has to be dead. It is forked by the thread that renews, when that begins:
-//! a short run never has it, and it is none of the main thread's children, all of which are COMMAND's.
+//! through which the main thread tells by when COMMAND has to be dead, and the thread that renews that a renewal has
+//! succeeded, as the main thread may be late to hear of it. It is forked by the thread that renews, when that begins: a
+//! short run never has it, and it is none of the main thread's children, all of which are COMMAND's.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -18,11 +20,11 @@ use nix::unistd::{Pid, pipe2};
 
 use crate::child::Child;
 use crate::clock::{Moment, Timer, now};
-use crate::renewer::Call;
+use crate::renewer::{Call, OnRenewal};
 use crate::sys;
-use crate::tree::{self, Process, WATCHDOG};
+use crate::tree::{Process, WATCHDOG};
 
-/// How often it looks whether redlock is stopped, or something is left, where it is late.
+/// How often it kills what is left.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The time between two looks for COMMAND's tree, and how long each may take.
@@ -35,20 +37,62 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// How long redlock waits for its number, where it was just begun.
 const STARTS_WITHIN: Duration = Duration::from_millis(50);
 
-/// A message to it is a time since boot in nanoseconds, or one of these. COMMAND has ended, or is no longer to be killed.
-const DISMISSED: u64 = 0;
+/// What it is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// COMMAND has ended, or is no longer to be killed.
+    Dismissed,
+    /// COMMAND was reaped: its number, and that of its group, may be another's.
+    Reaped,
+    /// By when COMMAND has to be dead, as far as the main thread knows; `None`: there is no lease that ends.
+    DeadBy(Option<Moment>),
+    /// By when COMMAND has to be dead, whatever was renewed, as a lock is lost.
+    Lost(Moment),
+    /// A renewal has succeeded, so that COMMAND needn't be dead before this, though the main thread hasn't heard of it.
+    Renewed(Moment),
+}
 
-/// COMMAND was reaped: its number, and that of its group, may be another's.
-const REAPED: u64 = 1;
+/// A word in the pipe: its kind, and nanoseconds since boot. The kernel writes and reads so little as a whole.
+type Message = [u64; 2];
 
-/// There is no lease that ends.
-const NEVER: u64 = u64::MAX;
+impl Word {
+    fn message(self) -> Message {
+        let since_boot = |at: Moment| u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX);
+        match self {
+            Self::Dismissed => [0, 0],
+            Self::Reaped => [1, 0],
+            Self::DeadBy(None) => [2, 0],
+            Self::DeadBy(Some(at)) => [3, since_boot(at)],
+            Self::Lost(dead_by) => [4, since_boot(dead_by)],
+            Self::Renewed(dead_by) => [5, since_boot(dead_by)],
+        }
+    }
+
+    fn of([kind, at]: Message) -> Option<Self> {
+        let at = Moment::at(Duration::from_nanos(at));
+        match kind {
+            0 => Some(Self::Dismissed),
+            1 => Some(Self::Reaped),
+            2 => Some(Self::DeadBy(None)),
+            3 => Some(Self::DeadBy(Some(at))),
+            4 => Some(Self::Lost(at)),
+            5 => Some(Self::Renewed(at)),
+            _ => None,
+        }
+    }
+
+    /// Whether it was written. A watchdog that doesn't read has been stopped, too.
+    fn write(self, mut pipe: &File) -> bool {
+        let [kind, at] = self.message().map(u64::to_ne_bytes);
+        pipe.write_all(&[kind, at].concat()).is_ok()
+    }
+}
 
 /// The watchdog, as redlock knows it.
 pub struct Watchdog {
-    words: File,
-    /// What it was told last.
-    told: u64,
+    pipe: Arc<File>,
+    /// What the main thread told it last.
+    told: Word,
     /// Its number comes when it was forked.
     number: Receiver<Pid>,
     process: Option<Process>,
@@ -62,50 +106,57 @@ impl Watchdog {
         dead_by: Option<Moment>,
         in_thread: impl FnOnce(Call),
     ) -> io::Result<Self> {
-        let (read, words) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         let (announce, number) = sync_channel(1);
         let watch = Watch {
             child: child.clone(),
             command: Process::read(child.pid()),
-            redlock: Pid::this(),
-            dead_by: word(dead_by),
+            dead_by,
+            renewed: None,
             looked: None,
         };
         let read = File::from(read);
         in_thread(Box::new(move || {
-            if let Ok(pid) = sys::fork_apart(WATCHDOG, read, |words| watch.run(words)) {
+            if let Ok(pid) = sys::fork_apart(WATCHDOG, read, |pipe| watch.run(&pipe)) {
                 let _ = announce.send(pid);
             }
         }));
         Ok(Self {
-            words: File::from(words),
-            told: word(dead_by),
+            pipe: Arc::new(File::from(write)),
+            told: Word::DeadBy(dead_by),
             number,
             process: None,
         })
     }
 
-    /// By when COMMAND has to be dead, as far as is known now.
-    pub fn tell(&mut self, dead_by: Option<Moment>) {
-        let word = word(dead_by);
-        // One that doesn't read has been stopped, too.
-        if word != self.told && self.write(word) {
+    /// By when COMMAND has to be dead, as far as is known now, and whether a renewal may make that later.
+    pub fn tell(&mut self, dead_by: Option<Moment>, may_be_renewed: bool) {
+        let word = match dead_by {
+            Some(at) if !may_be_renewed => Word::Lost(at),
+            _ => Word::DeadBy(dead_by),
+        };
+        if word != self.told && word.write(&self.pipe) {
             self.told = word;
         }
     }
 
     /// COMMAND was reaped.
-    pub fn tell_reaped(&mut self) {
-        self.write(REAPED);
+    pub fn tell_reaped(&self) {
+        Word::Reaped.write(&self.pipe);
     }
 
     /// It is to kill nothing any more.
-    pub fn dismiss(&mut self) {
-        self.write(DISMISSED);
+    pub fn dismiss(&self) {
+        Word::Dismissed.write(&self.pipe);
     }
 
-    fn write(&mut self, word: u64) -> bool {
-        self.words.write_all(&word.to_ne_bytes()).is_ok()
+    /// Tells it, from another thread, that a renewal that was sent at this moment has succeeded, by which COMMAND may work
+    /// for so long.
+    pub fn tells_renewal(&self, lasting: Duration) -> OnRenewal {
+        let pipe = Arc::clone(&self.pipe);
+        Box::new(move |sent| {
+            Word::Renewed(sent + lasting).write(&pipe);
+        })
     }
 
     /// Itself, as long as it lives.
@@ -127,19 +178,15 @@ impl Drop for Watchdog {
     }
 }
 
-fn word(dead_by: Option<Moment>) -> u64 {
-    dead_by.map_or(NEVER, |at| {
-        u64::try_from(at.since_boot().as_nanos()).unwrap_or(NEVER)
-    })
-}
-
 /// What it knows.
 struct Watch {
     child: Child,
     /// COMMAND itself.
     command: Option<Process>,
-    redlock: Pid,
-    dead_by: u64,
+    /// By when it has to be dead, by the main thread.
+    dead_by: Option<Moment>,
+    /// By when it has to be dead, by a later renewal.
+    renewed: Option<Moment>,
     /// When it last looked for COMMAND's tree.
     looked: Option<Moment>,
 }
@@ -155,10 +202,10 @@ enum Told {
 
 impl Watch {
     /// All its life.
-    fn run(mut self, mut words: File) {
+    fn run(mut self, pipe: &File) {
         let Ok(mut timer) = Timer::new() else { return };
         loop {
-            match self.listen(&mut words) {
+            match self.listen(pipe) {
                 Told::Nothing => {}
                 // Both are hard to find out when redlock is dead.
                 Told::Something => {
@@ -169,7 +216,7 @@ impl Watch {
                 Told::End => return self.kill_orphans(),
             }
             let is_late = self.dead_by().is_some_and(|at| now() >= at);
-            if is_late && self.is_redlock_stopped() {
+            if is_late {
                 self.note_reaped();
                 self.child.kill();
             }
@@ -182,7 +229,7 @@ impl Watch {
                 return;
             }
             let mut fds =
-                [words.as_fd(), timer.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+                [pipe.as_fd(), timer.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             let _ = poll(&mut fds, PollTimeout::NONE);
         }
     }
@@ -196,34 +243,41 @@ impl Watch {
         }
     }
 
-    fn listen(&mut self, words: &mut File) -> Told {
+    fn listen(&mut self, mut pipe: &File) -> Told {
         let mut told = Told::Nothing;
-        let mut word = [0; 8];
+        let mut message = [0; size_of::<Message>()];
         loop {
-            match words.read(&mut word) {
-                Ok(8) => match u64::from_ne_bytes(word) {
-                    DISMISSED => return Told::Dismissed,
-                    REAPED => self.child.was_reaped(),
-                    dead_by => {
-                        self.dead_by = dead_by;
-                        told = Told::Something;
+            match pipe.read(&mut message) {
+                Ok(0) => return Told::End,
+                Ok(_) => {
+                    let (kind, at) = message.split_at(size_of::<u64>());
+                    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+                    match Word::of([number(kind), number(at)]) {
+                        Some(Word::Dismissed) => return Told::Dismissed,
+                        Some(Word::Reaped) => self.child.was_reaped(),
+                        Some(Word::DeadBy(dead_by)) => {
+                            self.dead_by = dead_by;
+                            told = Told::Something;
+                        }
+                        Some(Word::Lost(dead_by)) => {
+                            self.dead_by = Some(dead_by);
+                            self.renewed = None;
+                            told = Told::Something;
+                        }
+                        Some(Word::Renewed(dead_by)) => self.renewed = Some(dead_by),
+                        None => {}
                     }
-                },
-                Ok(_) => return Told::End,
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return told,
                 Err(_) => {}
             }
         }
     }
 
+    /// By when COMMAND has to be dead. A renewal only makes that later.
     fn dead_by(&self) -> Option<Moment> {
-        let is_told = self.dead_by != NEVER;
-        is_told.then(|| Moment::at(Duration::from_nanos(self.dead_by)))
-    }
-
-    /// Whether a signal has stopped redlock. One that is only late decides for itself: it may know of a later renewal.
-    fn is_redlock_stopped(&self) -> bool {
-        tree::Stat::read(self.redlock).is_some_and(|stat| stat.is_stopped)
+        let by_main = self.dead_by?;
+        Some(self.renewed.map_or(by_main, |renewed| by_main.max(renewed)))
     }
 
     /// Whether redlock has reaped COMMAND: then its number, and that of its group, may be another's.

@@ -10,8 +10,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Gate, OtherUser, Redis, Running, await_mark, directly, is_alive, moment, now, outcome, queued,
-    send, state, wait_until, watchdog, with_default_signals,
+    Gate, OtherUser, Redis, Running, attach_strace, await_mark, directly, is_alive, moment, now,
+    outcome, queued, send, state, wait_until, watchdog, with_default_signals,
 };
 
 /// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
@@ -82,6 +82,25 @@ fn a_stopped_redlocks_command_is_dead_when_its_lease_ends() {
     next.assert_code(0);
     assert_eq!(left, 0);
     run.signal(Signal::SIGCONT);
+    run.finish()
+        .assert_code(79)
+        .assert_says("not renewed in time");
+}
+
+#[test]
+fn the_command_of_a_redlock_that_a_debugger_holds_is_dead_when_its_lease_ends() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "2s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    let held = ["-e", "inject=poll,ppoll:delay_exit=60s", "-o", "/dev/null"];
+    let mut strace = attach_strace(run.pid(), &held);
+    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    let left = family.iter().filter(|&&pid| is_alive(pid)).count();
+    next.assert_code(0);
+    assert_eq!(left, 0);
+    strace.kill().unwrap();
+    strace.wait().unwrap();
     run.finish()
         .assert_code(79)
         .assert_says("not renewed in time");

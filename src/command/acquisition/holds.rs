@@ -71,6 +71,8 @@ pub struct HeldLocks {
     renewals: Renewals,
     /// By when the work has to be dead, as far as is known.
     dead_by: Option<Moment>,
+    /// For how long the work may go on by a renewal, from when that is sent.
+    by_renewal: Option<Duration>,
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
     /// Each lock has its mark on this host.
@@ -90,6 +92,7 @@ impl HeldLocks {
             renewals: Renewals::new(ttl),
             watchdog: None,
             dead_by: None,
+            by_renewal: None,
             answered: false,
             marked: false,
         }
@@ -217,9 +220,11 @@ impl HeldLocks {
         let limit = self.renewals.start();
         let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
         let mut client = self.client.hand_over();
+        let on_renewal = self.watchdog.as_ref().zip(self.by_renewal);
+        let on_renewal = on_renewal.map(|(watchdog, lasting)| watchdog.tells_renewal(lasting));
         if let Ok(renewer) = self.renewer() {
             client.limit_to(limit);
-            renewer.start_task(task, client, claims);
+            renewer.start_task(task, client, claims, on_renewal);
         } else {
             // At a limit of processes. Nothing is decided meanwhile, so that it may take no more than a part of a lease.
             let left = self.dead_by.map_or(limit, |at| at.since(now()));
@@ -244,11 +249,13 @@ impl HeldLocks {
         self.watchdog = started.ok();
     }
 
-    /// Tells the watchdog by when the child has to be dead.
-    pub fn tell_watchdog(&mut self, dead_by: Option<Moment>) {
+    /// Tells the watchdog by when the child has to be dead, and for how long it may work by a renewal, from when that is
+    /// sent.
+    pub fn tell_watchdog(&mut self, dead_by: Option<Moment>, by_renewal: Option<Duration>) {
         self.dead_by = dead_by;
+        self.by_renewal = by_renewal;
         if let Some(watchdog) = &mut self.watchdog {
-            watchdog.tell(dead_by);
+            watchdog.tell(dead_by, by_renewal.is_some());
         }
     }
 

@@ -165,7 +165,8 @@ impl Supervision<'_> {
             if let Some(exit) = self.notice_stop()? {
                 return Ok(exit);
             }
-            self.holds.tell_watchdog(self.session.dead_by());
+            self.holds
+                .tell_watchdog(self.session.dead_by(), self.session.by_renewal());
             if self.watch_group_at.is_some_and(|at| now() >= at) {
                 self.watch_group_at = None;
                 self.signals.watch_group();
