@@ -31,6 +31,9 @@ use crate::support::{REDLOCK, Redis, script, state, without_terminal};
 /// How long a case may take before it counts as one that hangs.
 const LIMIT: Duration = Duration::from_secs(40);
 
+/// How strace reports the end of a watchdog.
+const WATCHDOG_KILLED: &str = "<rl-watchdog> +++ killed by SIGKILL";
+
 /// How many cases the short form has.
 const SOME: usize = 70;
 
@@ -279,12 +282,16 @@ impl Sweep {
     /// The arguments of a strace that lets a fault happen, or writes down what there is.
     fn tracing(&self, name: &str, fault: Option<&Fault>) -> Vec<String> {
         let words: Vec<String> = match fault {
-            Some(fault) => ["-o", "/dev/null", "-e"]
-                .map(str::to_owned)
-                .into_iter()
-                .chain([format!("trace={}", fault.call)])
-                .chain(["-e".to_owned(), fault.to_string()])
-                .collect(),
+            Some(fault) => vec![
+                // With the name of each process that is killed.
+                "-Y".into(),
+                "-o".into(),
+                self.path(name, "trace").to_str().unwrap().into(),
+                "-e".into(),
+                format!("trace={}", fault.call),
+                "-e".into(),
+                fault.to_string(),
+            ],
             None => vec![
                 "-o".into(),
                 self.path(name, "trace").to_str().unwrap().into(),
@@ -391,9 +398,12 @@ impl Sweep {
         if let Some(holder) = &mut holder {
             let _ = holder.wait();
         }
+        // The kill of the n-th call is for each process that makes so many of them. With its watchdog redlock leaves
+        // COMMAND's tree behind, as docs/reliability.md says.
+        let is_alone = fault.is_some() && self.text(&name, "trace").contains(WATCHDOG_KILLED);
         // Processes that the kernel kills are gone a moment later.
         let patience = match fault {
-            Some(Fault { error: None, .. }) if scene.leaves_work() => Duration::ZERO,
+            Some(Fault { error: None, .. }) if scene.leaves_work() || is_alone => Duration::ZERO,
             Some(_) | None => Duration::from_secs(4),
         };
         let mut left = Vec::new();
@@ -411,7 +421,8 @@ impl Sweep {
             .lines()
             .filter_map(|line| line.split_once("VIOLATION: ")?.1.split(", but").next());
         // Who finds the lock gone may have it before its run has noticed that and has stopped COMMAND.
-        let is_expected = |what: &&str| scene == Scene::Lost && *what == "beside another COMMAND";
+        let is_expected =
+            |what: &&str| (scene == Scene::Lost || is_alone) && *what == "beside another COMMAND";
         let violations: BTreeSet<&str> = violations.filter(|what| !is_expected(what)).collect();
         broken.extend(violations.into_iter().map(str::to_owned));
         if !broken.is_empty() {
@@ -517,8 +528,11 @@ impl Sweep {
         if stderr.contains("panicked") {
             broken.push("it panics".into());
         }
-        let unknowable =
-            killed || fault.is_some_and(|fault| ["wait4", "waitid"].contains(&fault.call.as_str()));
+        // It may have been killed between its last line and its end.
+        let was_killed = stderr.contains("can't watch over the command any more, so it was killed");
+        let unknowable = killed
+            || was_killed
+            || fault.is_some_and(|fault| ["wait4", "waitid"].contains(&fault.call.as_str()));
         if done && status.code() != Some(7) && !unknowable {
             broken.push("COMMAND's own status, 7, is lost".into());
         }
