@@ -168,6 +168,7 @@ bench:
 	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench whole_process
 	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench hand_off
 	$(CARGO) bench --locked --bench capacity
+	$(CARGO) bench --locked --bench bounds
 
 lint:
 	@scripts/setup lint

@@ -89,11 +89,12 @@ fn call(hash: &str, lock: u32, arguments: &[&str]) -> Cmd {
     let name = format!("lock-{lock}");
     let key = format!("redlock:{name}");
     let mut call = cmd("EVALSHA");
-    call.arg(hash).arg(9).arg(&key);
+    call.arg(hash).arg(10).arg(&key);
     for sibling in ["state", "meta", "holders", "queue", "waiters", "history"] {
         call.arg(format!("{{{key}}}:{sibling}"));
     }
     call.arg("{redlock:}:index").arg(format!("{{{key}}}:slots"));
+    call.arg(format!("{{{key}}}:notices"));
     call.arg(name).arg(format!("{{{key}}}:")).arg("200");
     call.arg(format!("{lock:032x}:ci-7:27523")).arg(arguments);
     call

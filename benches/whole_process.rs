@@ -301,9 +301,17 @@ fn status_of_a_thousand(redis: &Redis, redlock: &str) -> Result<f64> {
         let keys = siblings.map(|sibling| format!("{{{lock}}}:{sibling}"));
         let channels = format!("{{{lock}}}:");
         let slots = format!("{{{lock}}}:slots");
-        let mut words = vec!["EVAL", script, "9", &lock];
+        let notices = format!("{{{lock}}}:notices");
+        let mut words = vec!["EVAL", script, "10", &lock];
         words.extend(keys.iter().map(String::as_str));
-        words.extend(["{redlock:}:index", &slots, &name, &channels, "200"]);
+        words.extend([
+            "{redlock:}:index",
+            &slots,
+            &notices,
+            &name,
+            &channels,
+            "200",
+        ]);
         words.extend([
             "token", "600000", "1", who, "", "", "0", "fifo", "0", "", "0", "0",
         ]);

@@ -34,18 +34,18 @@ if ARGV[16] and not last_fence then
   end
 end
 
--- What it has been told: then a request of its own has been there before this one.
-local told = {}
-if notices and ARGV[8] == '' then
-  local own_id = string.sub(redis.sha1hex(ARGV[4]), 1, 12)
-  told = redis.call('HMGET', state, 'removed:' .. own_id, 'cancelled:' .. own_id, 'left:' .. own_id)
-end
-
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
 -- lock without waiters and without leftovers. The rest would do just the same.
-if #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
-  and frozen == 0 and redis.call('EXISTS', lock, meta, holders, slots, queue) == 0
-  and not (told[1] or told[2] or told[3]) then
+local is_usual = #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
+  and frozen == 0
+local there = is_usual and redis.call('EXISTS', lock, meta, holders, slots, queue, notices)
+if there == 1 then
+  -- If it has been told something, a request of its own has been there before this one.
+  local own_id = string.sub(redis.sha1hex(ARGV[4]), 1, 12)
+  local told = redis.pcall('HMGET', notices, 'removed:' .. own_id, 'cancelled:' .. own_id, 'left:' .. own_id)
+  if not (told[1] or told[2] or told[3]) then there = redis.call('EXISTS', lock, meta, holders, slots, queue) end
+end
+if there == 0 then
   local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
   local at, memory = string.format('%.0f', now_ms), string.format('%.0f', 2 * RETENTION)
   local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], tonumber(last_fence or 0) + 1))
@@ -117,9 +117,10 @@ local function busy(ahead, polls)
 end
 
 -- A newer run makes this one give up.
-local function superseded(by)
-  if redis.call('ZREM', queue, token) == 1 then
-    redis.call('HDEL', waiters, token)
+local function give_up(by)
+  local its = redis.call('ZSCORE', queue, token)
+  if its then
+    supersede_waiter(token, its)
     grant_next(lock_value())
     retire_name()
   end
@@ -132,7 +133,7 @@ if type(value) == 'table' then return value end
 if is_held(token, value) then
   -- Who reads this hasn't started its command. A request that arrives late may be that of a run that has,
   -- so that nothing is freed here.
-  local cancelled = notice('cancelled', token)
+  local cancelled = cancelled_by(token, redis.call('HGET', meta, token))
   if cancelled then return {4, cancelled} end
   return accept(value)
 end
@@ -145,7 +146,7 @@ if not value and frozen > 0 then
   value = FROZEN
 end
 
-local score, own_id, cancelled = false, false, false
+local score, cancelled = false, false
 -- The server knows the number by the token, also for a while after that has left the queue.
 if place ~= '' then score = redis.call('ZSCORE', queue, token) end
 if score then
@@ -153,15 +154,11 @@ if score then
 else
   -- A person doesn't want it to wait any more, or has stopped it when its grant wasn't confirmed yet. Or its own
   -- run has withdrawn it, and this request was held up on its way.
-  own_id = id(token)
-  local removed
-  removed, cancelled = unpack(redis.call('HMGET', state, 'removed:' .. own_id, 'cancelled:' .. own_id))
-  if removed then return {4, string.match(removed, '^%d+ (.*)$') or ''} end
+  local removed = notice('removed', token)
+  if removed then return {4, removed} end
+  cancelled = notice('cancelled', token)
   if ticket == '' then
-    local left, newest = unpack(redis.call('HMGET', state, 'left:' .. own_id, 'superseded'))
-    local left_at, its = string.match(left or '', '^(%d+) (%d+)$')
-    -- One that was asked to give up, or has asked others to, must not pass for a newer one, however late it comes.
-    if left_at and (now_ms - tonumber(left_at) <= QUEUE_TTL or tonumber(its) <= tonumber(newest or 0)) then ticket = its end
+    ticket = notice('left', token) or ''
     -- Its grant has run out, and another client has got the lock since.
     local _, _, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
     if granted and granted ~= '' then ticket = granted end
@@ -171,20 +168,19 @@ end
 -- grant. One that has left the queue without the lock displaces no other.
 if number then
   local newest, by, waiter = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
-  if number < (tonumber(newest) or number) then return superseded(by) end
+  if number < (tonumber(newest) or number) then return give_up(by) end
   waiter = waiter or ''
   local granted = redis.call('HMGET', meta, waiter, value or '')
   for _, entry in ipairs({redis.call('HGET', waiters, waiter), unpack(granted)}) do
     local theirs, who = order_of(entry or '')
-    if theirs and number < tonumber(theirs) then return superseded(who) end
+    if theirs and number < tonumber(theirs) then return give_up(who) end
   end
 end
 -- A run that came later has made the older ones give up.
-if ticket ~= '' then
-  local newest = redis.call('HMGET', state, 'superseded', 'superseded_by')
-  if tonumber(ticket) < tonumber(newest[1] or 0) then return superseded(newest[2]) end
+if ticket ~= '' and tonumber(ticket) < superseded then
+  return give_up(redis.call('HGET', state, 'superseded_by'))
 end
-if cancelled then return {4, string.match(cancelled, '^%d+ (.*)$') or ''} end
+if cancelled then return {4, cancelled} end
 
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
@@ -217,7 +213,7 @@ if not queued then
       -- Older ones that have left the queue are not to follow it either.
       set_state('ticket', newest, 'superseded', newest, 'superseded_by', who)
       -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
-      post_notice('left', token, newest)
+      post_notice('left', token, newest, DAY)
     end
     touch_memory()
     index_name()
@@ -244,41 +240,44 @@ if not score then
   if discipline == 'lifo' then turn = -turn end
   redis.call('ZADD', queue, int_text(turn - tonumber(priority) * ROUND), token)
   if is_new and supersede ~= '0' then
-    local older = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
+    -- Those that this call leaves are removed when they ask, or when it is their turn.
+    local older = redis.call('ZRANGE', queue, 0, REMOVED, 'WITHSCORES')
     for n = 1, #older, 2 do
-      if older[n] ~= token then
-        local entry = redis.call('HGET', waiters, older[n])
-        -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
-        dequeue(older[n], older[n + 1], '0')
-        send_message(id(older[n]), entry, 'superseded')
-      end
+      if older[n] ~= token then supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n])) end
     end
+    superseded = tonumber(ticket)
     set_state('superseded', ticket, 'superseded_by', who)
     -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
-    post_notice('left', token, ticket)
+    post_notice('left', token, ticket, DAY)
   end
   if is_new and supersede == '2' and value then
-    local held = {value}
-    if SHARED_VALUES[value] then held = redis.call('ZRANGE', holders, 0, -1) end
-    for _, holder in ipairs(held) do
-      local running = redis.call('HGET', meta, holder) or ''
-      if string.find(running, '"instance":"', 1, true) then
-        post_notice('cancelled', holder, who)
-        -- Written so that the runs that track the key check their lock.
-        redis.call('SET', lock, value, 'KEEPTTL')
-      end
+    local is_group = SHARED_VALUES[value]
+    local is_watched = is_group or string.find(redis.call('HGET', meta, value) or '', '"instance":"', 1, true)
+    if is_group then
+      set_state('cancelled', (last_fence or int_text(next_fence() - 1)) .. ' ' .. who)
+    elseif is_watched then
+      post_to_holder('cancelled', value, who, redis.call('PTTL', lock))
     end
+    -- Written so that the runs that track the key check their lock.
+    if is_watched then redis.call('SET', lock, value, 'KEEPTTL') end
   end
   -- A waiter that no message can reach has to poll.
-  if not polls then polls = (tonumber(redis.pcall(PUBLISH[listens], channels .. (own_id or id(token)), 'hello')) or 0) == 0 end
+  if not polls then polls = (tonumber(redis.pcall(PUBLISH[listens], channels .. id(token), 'hello')) or 0) == 0 end
 end
--- Dead waiters that don't come to the head of the queue are removed by the next one alive on either side.
+-- Dead waiters that don't come to the head of the queue are removed by the next one alive on either side, and so
+-- are those that were made to give up.
 local function remove_dead(rank)
   local neighbour, its_score = unpack(redis.call('ZRANGE', queue, rank, rank, 'WITHSCORES'))
   if not neighbour then return false end
-  local until_ms, _, knows = string.match(redis.call('HGET', waiters, neighbour) or '', WAITER)
-  if until_ms and tonumber(until_ms) > now_ms then return false end
-  dequeue(neighbour, its_score, knows)
+  local entry = redis.call('HGET', waiters, neighbour) or ''
+  local until_ms, _, knows = string.match(entry, WAITER)
+  if is_superseded(its_score) then
+    supersede_waiter(neighbour, its_score, entry)
+  elseif until_ms and tonumber(until_ms) > now_ms then
+    return false
+  else
+    dequeue(neighbour, its_score, knows)
+  end
   return true
 end
 local ahead, removed = redis.call('ZRANK', queue, token), 0
@@ -294,7 +293,7 @@ redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUE_TTL)
 redis.call('PEXPIRE', waiters, QUEUE_TTL)
 index_name()
-local _, mine = grant_next(value, token)
+local _, _, mine = grant_next(value, token)
 if mine then return accept(redis.call('GET', lock)) end
 return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)
 

@@ -13,7 +13,7 @@ if value ~= token then left = tonumber(redis.call('ZSCORE', holders, token)) - n
 local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = '' end
 -- Only a job asks for the rest; a run knows it.
-if ttl > 0 then return {1, credible(left, ttl, entry), notice('cancelled', token) or false, 0} end
+if ttl > 0 then return {1, credible(left, ttl, entry), cancelled_by(token, entry) or false, 0} end
 left = left >= 0 and math.max(0, left - skew_of(entry)) or left
 local is_grant = string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]')
-return {1, left, notice('cancelled', token) or false, is_grant and 1 or 0}
+return {1, left, cancelled_by(token, entry) or false, is_grant and 1 or 0}

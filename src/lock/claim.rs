@@ -202,6 +202,9 @@ pub enum Released {
 /// to be taken for another request to end.
 const SOON: Duration = Duration::from_millis(500);
 
+/// How often a release is repeated at most, each time to remove some dead waiters.
+const DEAD_CALLS: u32 = 1000;
+
 /// The pause before the next try to release a lock whose keys are being moved to another node.
 const MOVING: Duration = Duration::from_millis(50);
 
@@ -434,10 +437,20 @@ impl Claim {
         mode: &ReleaseMode,
         is_slow: impl FnOnce(),
     ) -> Result<Released, Error> {
-        let call = self.release_call(mode);
         client.with_connection(|connection, within| {
+            let call = self.release_call(mode);
             let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
-            released(answer)
+            if !leaves_dead_waiters(&answer) {
+                return released(answer);
+            }
+            // It is released; whether somebody removes more of the dead ones is up to the living ones then.
+            for _ in 0..DEAD_CALLS {
+                let answer = connection.call(self.release_call(mode), within);
+                if !answer.is_ok_and(|answer| leaves_dead_waiters(&answer)) {
+                    break;
+                }
+            }
+            Ok(Released::Now)
         })
     }
 
@@ -530,6 +543,11 @@ pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
         [Value::Int(4), by] => Acquired::Removed(Box::new(scripts::who(by)?.unwrap_or_default())),
         _ => return Err(unexpected_reply(&fields)),
     })
+}
+
+/// Whether the answer to a release says that it is done, and that another call removes more dead waiters.
+fn leaves_dead_waiters(answer: &Value) -> bool {
+    matches!(answer, Value::Array(fields) if fields.as_slice() == [Value::Int(4)])
 }
 
 /// Reads the answer to [`Claim::release`].

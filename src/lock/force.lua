@@ -2,49 +2,62 @@
 -- With the id of a waiter, that one leaves the queue and gives up; so does one that hasn't confirmed its grant.
 -- ARGV[4] id ('' for any)
 -- ARGV[5] by (JSON; '' when the holder's process is known to be dead)
--- Returns {1, entry of a holder or nil, how many} when freed; {0} when free; {2, id, entry or nil} when others hold it; {3, entry of a waiter or nil} when that left the queue
+-- ARGV[6] where the search for the id among the holders goes on ('0' at first, '' when none of them has it)
+-- ARGV[7] the same in the queue
+-- Returns {1, entry of a holder or nil, how many, how many still hold it} when freed; {0} when free; {2, id, entry or nil} when others hold it; {3, entry of a waiter or nil} when that left the queue; {4, where the search goes on among the holders, and in the queue} when others are to be compared
 -- @include lock
 -- @include queue
 -- @include names
+-- @include search
+local FORCED = 250 -- from how many holders one call takes it
+
 local only, by = ARGV[4], ARGV[5]
 
 local value = lock_value()
 if type(value) == 'table' then return value end
-local tokens = {value or nil}
-if value == FROZEN then
-  tokens = {}
-elseif SHARED_VALUES[value] then
-  tokens = redis.call('ZRANGE', holders, 0, -1)
+local is_group = SHARED_VALUES[value]
+-- Those that lose it, and how many others there are.
+local out, others = {}, 0
+if is_group and only == '' then
+  out = redis.call('ZRANGE', holders, 0, FORCED - 1)
+  others = redis.call('ZCARD', holders) - #out
+elseif is_group and ARGV[6] ~= '' then
+  local found, more = find_token(holders, only, ARGV[6])
+  if more then return {4, more, '0'} end
+  out = {found}
+  others = redis.call('ZCARD', holders) - #out
+elseif value and value ~= FROZEN and not is_group and (only == '' or only == id(value)) then
+  out = {value}
 end
 
-local entry = false
-local out, entries = {}, {}
-for _, token in ipairs(tokens) do
-  if only == '' or only == id(token) then
-    local lost = redis.call('HGET', meta, token)
-    out[#out + 1], entries[#out + 1] = token, lost
-    entry = lost or entry
-  end
-end
 if #out == 0 then
-  for _, token in ipairs(only ~= '' and by ~= '' and redis.pcall('ZRANGE', queue, 0, -1) or {}) do
-    if only == id(token) then
+  if only ~= '' and by ~= '' then
+    local token, more = find_token(queue, only, ARGV[7])
+    if more then return {4, '', more} end
+    if token then
       local waiting = redis.pcall('HGET', waiters, token)
       redis.call('ZREM', queue, token)
       redis.pcall('HDEL', waiters, token)
       -- It gives up when it asks again, which the message makes it do at once.
-      post_notice('removed', token, by)
+      post_notice('removed', token, by, DAY)
       send_message(only, waiting, 'removed')
       grant_next(value)
       retire_name()
       return {3, type(waiting) == 'string' and waiting}
     end
   end
-  if #tokens == 0 then return {0} end
-  return {2, id(tokens[1]), redis.call('HGET', meta, tokens[1])}
+  if not value or value == FROZEN then return {0} end
+  local holder = is_group and redis.call('ZRANGE', holders, 0, 0)[1] or value
+  return {2, id(holder), redis.call('HGET', meta, holder)}
 end
 
-if #out == #tokens then
+local left = redis.call('PTTL', lock)
+local entry, entries = false, {}
+for n, token in ipairs(out) do
+  entries[n] = redis.call('HGET', meta, token)
+  entry = entries[n] or entry
+end
+if others == 0 then
   clear_lock()
   value = frozen > 0 and FROZEN
 else
@@ -53,22 +66,23 @@ else
   -- Written so that the runs that track the key check whether they were meant.
   redis.call('SET', lock, value, 'KEEPTTL')
 end
-grant_next(value)
+-- Whoever frees it from all wants no other one to get in before the last of them is out.
+if only ~= '' or others == 0 then grant_next(value) end
 for n, token in ipairs(out) do
   local lost = entries[n]
   if lost and by ~= '' then
     -- A grant that isn't confirmed: its run comes back as a waiter, or has just started its command.
     local _, phase = string.match(lost, PHASE)
     if phase == 'granted' then
-      post_notice('removed', token, by)
+      post_notice('removed', token, by, DAY)
     else
       record_end(token, lost, now_ms, 'forced', by)
     end
     -- For another client's lock no process would read it.
-    if string.find(lost, '"instance":"', 1, true) then post_notice('forced', token, by) end
+    if string.find(lost, '"instance":"', 1, true) then post_to_holder('forced', token, by, left) end
   else
     record_vanished(token, lost, now_ms)
   end
 end
 retire_name()
-return {1, entry, #out}
+return {1, entry, #out, only == '' and others or 0}

@@ -264,7 +264,7 @@ fn name(bytes: &[u8]) {
     ] {
         assert_eq!(slot(key), slot(&keys.lock), "{prefix:?} {name:?}");
     }
-    for key in [&keys.history, &keys.skips, &keys.channels] {
+    for key in [&keys.history, &keys.skips, &keys.notices, &keys.channels] {
         assert_eq!(slot(key), slot(&keys.lock), "{prefix:?} {name:?}");
     }
 }
@@ -573,7 +573,8 @@ pub fn found(bytes: &[u8]) -> (Vec<Inspected>, Vec<LockHistory>) {
     let (values, _) = read(bytes, bytes.len(), LISTING);
     let locks = values
         .iter()
-        .filter_map(|value| inspected(any_name(), value.clone()).ok());
+        .filter_map(|value| inspected(any_name(), value.clone()).ok())
+        .map(|(lock, _)| lock);
     let histories = values.iter();
     let histories =
         histories.filter_map(|value| history::parse(1000, &any_name(), value.clone()).ok());

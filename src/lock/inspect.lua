@@ -7,9 +7,13 @@
 -- KEYS[6] waiters
 -- KEYS[7] history
 -- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…}
+-- ARGV[2] where the list of holders goes on ('0' at first, '' when all are known)
+-- ARGV[3] the score in the queue from which the list of waiters goes on ('-inf' at first, '' when all are known)
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
+local from_holder, from_score = ARGV[2], ARGV[3]
+local PAGE = 500 -- how many holders, and how many waiters, one call returns
 
 local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
 
@@ -17,18 +21,19 @@ local kind = redis.call('TYPE', lock).ok
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local held = {}
+local held, next_holder = {}, '0'
 if kind == 'string' then
   local value = redis.call('GET', lock)
   if value == 'redlock:shared' or value == 'redlock:slots' then
-    local all = redis.call('ZRANGE', holders, 0, -1, 'WITHSCORES')
+    local all = {}
+    if from_holder ~= '' then next_holder, all = unpack(redis.call('ZSCAN', holders, from_holder, 'COUNT', PAGE)) end
     for n = 1, #all, 2 do
       local left = tonumber(all[n + 1]) - now_ms
       if left > 0 then
         held[#held + 1] = {id(all[n]), left, redis.call('HGET', meta, all[n])}
       end
     end
-    if #held == 0 then kind = 'none' end
+    if #held == 0 and from_holder == '0' and next_holder == '0' then kind = 'none' end
   elseif value == 'redlock:frozen' then
     kind = 'none'
   else
@@ -37,10 +42,12 @@ if kind == 'string' then
 end
 
 local waiting = {}
-for _, token in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-  local entry = redis.call('HGET', waiters, token) or ''
+local page = from_score ~= '' and redis.call('ZRANGEBYSCORE', queue, from_score, '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE) or {}
+local next_score = #page == 2 * PAGE and '(' .. page[#page] or ''
+for n = 1, #page, 2 do
+  local entry = redis.call('HGET', waiters, page[n]) or ''
   local until_ms = tonumber(string.match(entry, '^%d+'))
-  if until_ms and until_ms > now_ms then waiting[#waiting + 1] = {id(token), entry} end
+  if until_ms and until_ms > now_ms then waiting[#waiting + 1] = {id(page[n]), entry} end
 end
 local fence, freeze, restarted = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'restarted'))
 local function lasts(entry) return tonumber(string.match(entry or '', '^%d+') or 0) > now_ms and entry end
@@ -55,4 +62,4 @@ if newest > 0 and (#held > 0 or #waiting > 0) then
     if ended then lasted[#lasted + 1] = math.min(2 ^ 53, math.max(0, ended - since)) end
   end
 end
-return {kind, fence, string.format('%.0f', now_ms), held, waiting, lasts(freeze), not fence and lasts(restarted), lasted}
+return {kind, fence, string.format('%.0f', now_ms), held, waiting, lasts(freeze), not fence and lasts(restarted), lasted, {next_holder ~= '0' and next_holder or '', next_score}}

@@ -1,5 +1,6 @@
 //! Looking at locks without changing them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redis::Value;
@@ -9,8 +10,8 @@ use super::error::quoted;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::name::index_key;
 use super::scripts::{
-    self, INSPECT, array, frozen, holder, lossy_text, milliseconds, number, restarted, some_text,
-    unexpected_reply, waiter,
+    self, INSPECT, array, cursor, frozen, holder, lossy_text, milliseconds, number, restarted,
+    some_text, unexpected_reply, waiter,
 };
 use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Restarted, Waiter};
 
@@ -174,21 +175,68 @@ impl Locks {
     ) -> Result<Vec<Inspected>, Error> {
         let calls: Vec<Call> = names
             .iter()
-            .map(|name| self.inspect_call(name, newest))
+            .map(|name| self.inspect_call(name, newest, &Page::first()))
             .collect();
         let mut names = names.iter();
         let found = connection.list(calls, |answer| {
             let name = names.next().cloned();
             name.map(|name| inspected(name, answer)).transpose()
         })?;
-        Ok(found.into_iter().flatten().collect())
+        let found = found.into_iter().flatten();
+        found
+            .map(|(lock, next)| self.with_other_pages(connection, lock, next))
+            .collect()
     }
 
-    /// The call that looks at a lock, and at how long this many of its newest holds lasted.
-    pub(super) fn inspect_call(&self, name: &Name, newest: usize) -> Call {
+    /// Adds the holders and waiters that didn't fit into the first answer.
+    fn with_other_pages(
+        &self,
+        connection: &mut Connection,
+        mut lock: Inspected,
+        mut next: Page,
+    ) -> Result<Inspected, Error> {
+        let is_in_parts = !next.is_none();
+        while !next.is_none() {
+            let call = self.inspect_call(&lock.name, 0, &next);
+            let more;
+            (more, next) =
+                match connection.list(vec![call], |answer| inspected(lock.name.clone(), answer))? {
+                    mut answers if answers.len() == 1 => answers.remove(0),
+                    _ => return Ok(lock),
+                };
+            if let (Key::Held(holds), Key::Held(others)) = (&mut lock.key, more.key) {
+                holds.extend(others);
+            }
+            lock.waiters.extend(more.waiters);
+            // Nobody has so many: it changes as fast as it is read.
+            if lock.holds().len() + lock.waiters.len() > MOST_NAMES {
+                break;
+            }
+        }
+        if is_in_parts {
+            let mut known = BTreeSet::new();
+            lock.waiters
+                .retain(|waiting| known.insert(waiting.id.clone()));
+            known.clear();
+            if let Key::Held(holds) = &mut lock.key {
+                holds.retain(|hold| known.insert(hold.id.clone()));
+            }
+        }
+        if let Key::Held(holds) = &mut lock.key {
+            holds.sort_by_key(|hold| hold.left.unwrap_or(Duration::MAX));
+        }
+        Ok(lock)
+    }
+
+    /// The call that looks at a page of a lock, and at how long this many of its newest holds lasted.
+    pub(super) fn inspect_call(&self, name: &Name, newest: usize, page: &Page) -> Call {
         let mut call = self.lock(name.clone()).call(&INSPECT, Vec::new());
         call.keys.truncate(7);
-        call.args = vec![newest.to_string().into()];
+        call.args = vec![
+            newest.to_string().into(),
+            page.holders.clone(),
+            page.waiters.clone(),
+        ];
         call
     }
 
@@ -273,11 +321,48 @@ fn flat(values: Vec<Value>) -> Vec<Value> {
     each.collect()
 }
 
-pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
-    let fields: [Value; 8] = array(answer)?
+/// From where on the holders and the waiters of a lock are listed; empty: all are known.
+pub(super) struct Page {
+    holders: Vec<u8>,
+    waiters: Vec<u8>,
+}
+
+impl Page {
+    pub(super) fn first() -> Self {
+        Self {
+            holders: b"0".to_vec(),
+            waiters: b"-inf".to_vec(),
+        }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty()
+    }
+}
+
+/// A lock as one answer shows it, and where the next one goes on.
+pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), Error> {
+    let fields: [Value; 9] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
-    let [kind, fence, now_ms, held, waiting, freeze, restart, lasted] = fields;
+    let [
+        kind,
+        fence,
+        now_ms,
+        held,
+        waiting,
+        freeze,
+        restart,
+        lasted,
+        next,
+    ] = fields;
+    let [holders, waiters_from] = array(next)?
+        .try_into()
+        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
+    let next = Page {
+        holders: cursor(&holders)?,
+        waiters: cursor(&waiters_from)?,
+    };
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
@@ -297,7 +382,7 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
         }
         _ => Err(unexpected_reply(fields)),
     })?;
-    Ok(Inspected {
+    let lock = Inspected {
         name,
         // What another client has written there doesn't count as a fence.
         fence: some_text(&fence)?.and_then(|_| number(&fence).ok()),
@@ -312,7 +397,8 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<Inspected, Error> {
                 .map(|ms| number(ms).map(Duration::from_millis))
                 .collect::<Result<_, _>>()?,
         ),
-    })
+    };
+    Ok((lock, next))
 }
 
 /// Reads a list of lists, of which nothing else is kept.

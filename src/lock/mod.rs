@@ -5,10 +5,11 @@
 //! `SET key token NX PX ttl` on the same key excludes us and is excluded by us. Held by a group
 //! (shared, slots) it contains a value that keeps such clients out, and the members are in `holders`, their
 //! slots and limits in `slots`.
-//! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze, notices for
-//! holders), `meta` (the holders' entries), `queue` and `waiters` (the waiters, in the order of their
-//! turns), `history` (the holds that are over), `skips` (the runs that ended without the lock), and a channel for each waiter; and for each prefix one
-//! `index` of the names in use, so that no client has to walk the keyspace.
+//! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze), `meta` (the holders'
+//! entries), `queue` and `waiters` (the waiters, in the order of their turns), `notices` (what runs are to learn
+//! with their next request), `history` (the holds that are over), `skips` (the runs that ended without the lock),
+//! and a channel for each waiter; and for each prefix one `index` of the names in use, so that no client has to
+//! walk the keyspace.
 //!
 //! Each operation is one Lua script, in a separate file, that checks the token before it changes
 //! anything; what they share is in `lib/`, and the build script joins each with what it includes.
@@ -29,7 +30,7 @@
 //! - The server's clock is never trusted beyond our own: no wait is negative, no lease longer than what
 //!   was asked for, no grant later than its receipt.
 //! - Each key has an expiry, whatever became of another one. Nothing grows without a bound, and one call
-//!   does a bounded amount of work.
+//!   does a bounded amount of work: what concerns more holders or waiters is done in parts, by the next calls.
 //!
 //! The scripts:
 //!
@@ -97,6 +98,7 @@ mod who;
 #[path = "../../tests/model/mod.rs"]
 mod model;
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use redis::Value;
@@ -117,7 +119,9 @@ use self::name::Keys;
 pub use self::name::Name;
 pub use self::password::{PasswordCommand, PasswordSource};
 pub use self::replication::{Quorum, Replication};
-use self::scripts::{FORCE, FREEZE, STOP, Script, THAW, count, holder, unexpected_reply, waiter};
+use self::scripts::{
+    FORCE, FREEZE, STOP, Script, THAW, count, cursor, holder, unexpected_reply, waiter,
+};
 pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
 pub use self::token::Token;
@@ -152,30 +156,74 @@ impl Lock {
         id: Option<&str>,
         by: Option<&Who>,
     ) -> Result<Forced, Error> {
-        let by = by.map(Who::to_json);
-        let args = vec![id.unwrap_or_default().into(), by.unwrap_or_default()];
-        client.call(self.call(&FORCE, args), |fields| match fields {
-            [Value::Int(1), entry, many] => Ok(Forced::Freed {
-                holder: holder(entry)?,
-                others: count(many)?.saturating_sub(1),
-            }),
-            [Value::Int(0)] => Ok(Forced::WasFree),
-            [Value::Int(2), id, entry] => Ok(Forced::HeldByOther(scripts::id(id)?, holder(entry)?)),
-            [Value::Int(3), entry] => Ok(Forced::WaiterRemoved(waiter(entry)?)),
-            other => Err(unexpected_reply(other)),
+        let by = by.map(Who::to_json).unwrap_or_default();
+        let id = id.unwrap_or_default();
+        // Where the search for the id goes on.
+        let (mut among_holders, mut in_queue) = (b"0".to_vec(), b"0".to_vec());
+        let (mut freed, mut last) = (0_u32, None);
+        loop {
+            let args = vec![id.into(), by.clone(), among_holders, in_queue];
+            let part = client.call(self.call(&FORCE, args), |fields| {
+                Ok(match fields {
+                    [Value::Int(1), entry, many, others] => {
+                        ForcedPart::Freed(holder(entry)?, count(many)?, count(others)?)
+                    }
+                    [Value::Int(0)] => ForcedPart::Done(Forced::WasFree),
+                    [Value::Int(2), id, entry] => {
+                        ForcedPart::Done(Forced::HeldByOther(scripts::id(id)?, holder(entry)?))
+                    }
+                    [Value::Int(3), entry] => {
+                        ForcedPart::Done(Forced::WaiterRemoved(waiter(entry)?))
+                    }
+                    [Value::Int(4), holders, queue] => {
+                        ForcedPart::Compared(cursor(holders)?, cursor(queue)?)
+                    }
+                    other => return Err(unexpected_reply(other)),
+                })
+            })?;
+            match part {
+                ForcedPart::Freed(holder, many, others) => {
+                    freed = freed.saturating_add(many);
+                    last = holder.or(last);
+                    if others == 0 {
+                        break;
+                    }
+                    (among_holders, in_queue) = (b"0".to_vec(), b"0".to_vec());
+                }
+                // The last of them have ended by themselves.
+                ForcedPart::Done(Forced::WasFree) if freed > 0 => break,
+                ForcedPart::Done(forced) => return Ok(forced),
+                ForcedPart::Compared(holders, queue) => {
+                    (among_holders, in_queue) = (holders, queue);
+                }
+            }
+        }
+        Ok(Forced::Freed {
+            holder: last,
+            others: freed.saturating_sub(1),
         })
     }
 
     /// Asks the holder with this id to end; `by` is reported to its run, which keeps the lock until its
     /// command has ended.
     pub fn stop(&self, client: &mut Client, id: &str, by: &Who) -> Result<StopReply, Error> {
-        let args = vec![id.into(), by.to_json()];
-        client.call(self.call(&STOP, args), |fields| match fields {
-            [Value::Int(1)] => Ok(StopReply::Asked),
-            [Value::Int(2)] => Ok(StopReply::Unwatched),
-            [Value::Int(0)] => Ok(StopReply::NotHeld),
-            other => Err(unexpected_reply(other)),
-        })
+        let mut among_holders = b"0".to_vec();
+        loop {
+            let args = vec![id.into(), by.to_json(), among_holders];
+            let part = client.call(self.call(&STOP, args), |fields| {
+                Ok(match fields {
+                    [Value::Int(1)] => ControlFlow::Break(StopReply::Asked),
+                    [Value::Int(2)] => ControlFlow::Break(StopReply::Unwatched),
+                    [Value::Int(0)] => ControlFlow::Break(StopReply::NotHeld),
+                    [Value::Int(4), holders] => ControlFlow::Continue(cursor(holders)?),
+                    other => return Err(unexpected_reply(other)),
+                })
+            })?;
+            match part {
+                ControlFlow::Break(reply) => return Ok(reply),
+                ControlFlow::Continue(more) => among_holders = more,
+            }
+        }
     }
 
     /// Admits no new holder for a time, as `who` wants it for its reason.
@@ -226,10 +274,20 @@ impl Lock {
                 keys.history.clone(),
                 keys.index.clone(),
                 keys.slots.clone(),
+                keys.notices.clone(),
             ],
             args: common.into_iter().chain(args).collect(),
         }
     }
+}
+
+/// What one call of `force` did.
+enum ForcedPart {
+    /// It took the lock from some, one of whom this is, and others hold it still.
+    Freed(Option<Holder>, u32, u32),
+    Done(Forced),
+    /// It found nobody with the id yet: where the search goes on.
+    Compared(Vec<u8>, Vec<u8>),
 }
 
 /// What `force` found.

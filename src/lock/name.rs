@@ -71,6 +71,7 @@ pub(super) struct Keys {
     pub(super) slots: Vec<u8>,
     pub(super) history: Vec<u8>,
     pub(super) skips: Vec<u8>,
+    pub(super) notices: Vec<u8>,
     /// What the channel of each waiter begins with.
     pub(super) channels: Vec<u8>,
     /// The names of the locks in use below this prefix.
@@ -96,6 +97,7 @@ impl Keys {
             slots: format!("{tag}:slots").into(),
             history: format!("{tag}:history").into(),
             skips: format!("{tag}:skips").into(),
+            notices: format!("{tag}:notices").into(),
             channels: format!("{tag}:").into(),
             index: index_key(prefix),
             lock: lock.into(),
@@ -231,11 +233,12 @@ mod tests {
                     slots,
                     history,
                     skips,
+                    notices,
                     channels,
                     ..
                 } = &keys;
                 for key in [
-                    state, meta, holders, queue, waiters, slots, history, skips, channels,
+                    state, meta, holders, queue, waiters, slots, history, skips, notices, channels,
                 ] {
                     let text = String::from_utf8_lossy(key);
                     assert_eq!(
@@ -262,13 +265,14 @@ mod tests {
                     slots,
                     history,
                     skips,
+                    notices,
                     channels,
                     index,
                 } = Keys::new(prefix, &name.parse().unwrap());
                 let blocked = blocked_key(prefix, "0123456789ab");
                 for key in [
-                    lock, state, meta, holders, queue, waiters, slots, history, skips, channels,
-                    index, blocked,
+                    lock, state, meta, holders, queue, waiters, slots, history, skips, notices,
+                    channels, index, blocked,
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(

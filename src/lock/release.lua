@@ -3,7 +3,7 @@
 -- ARGV[5] by_job (1: released by its own job, so that its run goes on without it; 0)
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
--- Returns {1} when released; {3, ms left} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours
+-- Returns {1} when released; {3, ms left} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them
 -- @include lock
 
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
@@ -30,7 +30,10 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ ([12]) (.*)$'
     local until_ms, seen, knows, queued_at, listens, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
     local notified_at = tonumber(string.match(notified or '', '^(%d+) ') or 0)
-    if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000) then
+    local round = 2 ^ 42
+    local ticket = math.abs((score + round / 2) % round - round / 2)
+    if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000)
+      and ticket >= superseded then
       local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], last_fence + 1))
       local channel = channels .. string.sub(redis.sha1hex(head), 1, 12)
       -- Before the message, as in grant_next.
@@ -46,10 +49,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
         redis.call('HSET', state, 'fence', fence)
         redis.call('SET', lock, head, 'PX', '5000')
         local waited = string.format('%.0f', math.max(0, now_ms - queued_at))
-        local granted, round = 'granted', 2 ^ 42
-        if knows == '0' then
-          granted = string.format('granted:%.0f', math.abs((score + round / 2) % round - round / 2))
-        end
+        local granted = knows == '0' and string.format('granted:%.0f', ticket) or 'granted'
         redis.call('HSET', meta, head, table.concat({fence, at, '1 1', waited, granted, who}, ' '))
         redis.call('PEXPIRE', meta, string.format('%.0f', 5000 + RETENTION))
         redis.call('HDEL', meta, token)
@@ -87,17 +87,24 @@ local ours = is_held(token, value)
 -- Records the end of a hold: in the history, where a repeated request finds that the first one was done.
 local function note_end()
   -- It is withdrawn: a request for it that was held up on its way must not take effect any more.
-  if how == '' then post_notice('removed', token, notice('removed', token) or notice('cancelled', token) or '') end
+  if how == '' then post_notice('removed', token, notice('removed', token) or cancelled_by(token, entry) or '', A_WHILE) end
   if not entry or how == '' then return end
   local by = false
   if how == 'cancelled' then
-    by = notice('cancelled', token)
-    redis.call('HDEL', state, 'cancelled:' .. id(token))
+    by = cancelled_by(token, entry)
+    redis.pcall('HDEL', notices, 'cancelled:' .. id(token))
   end
   record_end(token, entry, now_ms, ours and how or 'lost', by or '')
   -- Its confirmation may have been lost on its way.
   if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
   if how == 'status:0' and ours then set_state('succeeded', int_text(now_ms)) end
+end
+
+-- Its call was repeated: it may be that dead waiters were left. Returns whether some still are.
+local function removes_more(value)
+  if type(value) == 'table' then return false end
+  local _, more = grant_next(value)
+  return more
 end
 
 -- Kept for a while, although no process is left that could be found dead.
@@ -122,36 +129,37 @@ if ours and start and left > 0 then
   return {3, left}
 end
 
-local granted = false
+local granted, more = false, false
 local place = not ours and redis.call('ZSCORE', queue, token)
+local lease = by_job == '1' and redis.call('PTTL', lock)
 if ours then
   -- How many are notified of the grant: the longer the hold was, the more.
   local notify = math.floor((now_ms - tonumber(since or now_ms)) / 20)
   if value == token then
     -- The next holder comes first; what it doesn't overwrite is removed after that.
-    granted = grant_next(false, nil, notify)
+    granted, more = grant_next(false, nil, notify)
     if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
   else
     remove_member(token)
-    granted = grant_next(after_leaving(value), nil, notify)
+    granted, more = grant_next(after_leaving(value), nil, notify)
   end
 elseif place then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, how == '' and '1' or '0')
   -- A key of another type isn't ours to look into.
-  if type(value) ~= 'table' then granted = grant_next(value) end
+  if type(value) ~= 'table' then granted, more = grant_next(value) end
   redis.pcall('HDEL', meta, token)
 else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
   if by_job == '0' then
-    redis.call('HDEL', state, 'forced:' .. id(token), 'released:' .. id(token))
+    redis.pcall('HDEL', notices, 'forced:' .. id(token), 'released:' .. id(token))
   end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
     if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept ') then
       note_end()
-      return {1}
+      return removes_more(value) and {4} or {1}
     end
     -- How its hold ended, if that is one of the last 1,000.
     local own_id = id(token)
@@ -165,7 +173,7 @@ else
       end
     end
     if ended and ended ~= 'lost' and ended ~= 'forced' and ended ~= 'expired' then
-      return {by_job == '1' and 2 or 1}
+      return removes_more(value) and {4} or {by_job == '1' and 2 or 1}
     end
   end
   note_end()
@@ -174,9 +182,9 @@ end
 note_end()
 -- Only a process that watches over the lock would read it.
 if by_job == '1' and string.find(entry or '', '"instance":"', 1, true) then
-  post_notice('released', token, '')
+  post_to_holder('released', token, '', lease)
 end
 if not granted and type(value) ~= 'table' then retire_name(value == token) end
-return {1}
+return more and {4} or {1}
 
 end)()

@@ -2,6 +2,7 @@
 -- KEYS[1] the lock
 -- KEYS[2] state
 -- KEYS[3] meta
+-- KEYS[10] notices
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] instance: the processes whose end means that the lock is unused ('' as before, or '=' and an identity, which may be empty)
@@ -19,8 +20,8 @@ if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] t
   if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 59 * day then
     redis.call('PEXPIRE', lock, ttl)
     redis.call('PEXPIRE', meta, string.format('%.0f', ttl + 30 * day))
-    local cancelled = redis.call('HGET', state, 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))
-    return {1, ttl, tonumber(fence), tonumber(limit), tonumber(slot), cancelled and string.match(cancelled, '^%d+ (.*)$')}
+    local cancelled = redis.pcall('HGET', KEYS[10], 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))
+    return {1, ttl, tonumber(fence), tonumber(limit), tonumber(slot), type(cancelled) == 'string' and string.match(cancelled, '^%d+ (.*)$')}
   end
 end
 
@@ -54,6 +55,6 @@ end
 -- The expiry of an exclusive lock has changed, which already notifies its run.
 if notify == '1' and value ~= token then redis.call('SET', lock, value, 'KEEPTTL') end
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
-return {1, credible(left, ttl, entry), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0), notice('cancelled', token)}
+return {1, credible(left, ttl, entry), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0), cancelled_by(token, entry) or false}
 
 end)()

@@ -90,6 +90,17 @@ pub(super) fn is_id(text: &str) -> bool {
     text.len() <= 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
+/// Where a list goes on: a number in digits, with a parenthesis before a score that isn't part of it; empty: nowhere.
+pub(super) fn cursor(value: &Value) -> Result<Vec<u8>, Error> {
+    let is_part = |byte: &u8| byte.is_ascii_digit() || b"(-+.e".contains(byte);
+    match value {
+        Value::BulkString(bytes) if bytes.len() <= 40 && bytes.iter().all(is_part) => {
+            Ok(bytes.clone())
+        }
+        other => Err(unexpected_reply(std::slice::from_ref(other))),
+    }
+}
+
 /// A whole number from 0 to `most`, whether it comes as one or as digits.
 pub(super) fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
     let number = match value {

@@ -160,7 +160,7 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     let newest = queued(&redis, &newest);
     wait_until("the word is there", || {
         redis
-            .cli(&["HKEYS", "{redlock:a}:state"])
+            .cli(&["HKEYS", "{redlock:a}:notices"])
             .contains("cancelled:")
     });
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);

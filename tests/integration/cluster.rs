@@ -392,8 +392,8 @@ fn without_a_permission_for_channels_of_slots_a_waiter_polls() {
     let cluster = Cluster::start(&[]);
     let node = cluster.owner(&cluster.slot(KEY));
     let documented = "~{redlock}:* &{redlock}:* +evalsha +eval +get +set +getrange +del +exists +type \
-        +pttl +pexpire +time +hget +hmget +hset +hdel +hexists +hgetall +hvals +zadd +zrem +zrange +zrank \
-        +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +hello +client|tracking \
+        +pttl +pexpire +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange +zrank \
+        +zscan +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +hello +client|tracking \
         +client|caching +role +wait +ssubscribe +spublish +cluster|nodes +asking";
     let manual = fs::read_to_string("man/redlock-protocol.7").unwrap();
     assert!(

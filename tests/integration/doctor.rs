@@ -310,8 +310,8 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
 
 /// The rules of the manual.
 const RULES: &str = "~redlock:* ~{redlock:* &{redlock:* +evalsha +eval +get +set +getrange +del +exists \
-    +type +pttl +pexpire +time +hget +hmget +hset +hdel +hexists +hgetall +hvals +zadd +zrem +zrange \
-    +zrank +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe \
+    +type +pttl +pexpire +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange \
+    +zrank +zscan +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe \
     +client|tracking +client|caching +role +wait";
 
 /// Those that redlock can do without.

@@ -147,7 +147,13 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("keep", Some("0")),
         ],
         "keep" => &[("token", None), ("ttl", Some("10s"))],
-        "force" | "stop" => &[("id", None), ("by", Some("{op}"))],
+        "force" => &[
+            ("id", None),
+            ("by", Some("{op}")),
+            ("holders", Some("0")),
+            ("waiters", Some("0")),
+        ],
+        "stop" => &[("id", None), ("by", Some("{op}")), ("holders", Some("0"))],
         "freeze" => &[("long", None), ("who", Some("{op}"))],
         "skip" => &[
             ("why", None),
@@ -155,7 +161,11 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("who", Some("{t1}")),
             ("by", Some("")),
         ],
-        "inspect" => &[("newest", Some("10"))],
+        "inspect" => &[
+            ("newest", Some("10")),
+            ("holders", Some("0")),
+            ("waiters", Some("-inf")),
+        ],
         _ => &[],
     }
 }
@@ -410,7 +420,11 @@ impl Expected {
 
 /// How each script knows its usual cases, and the same in which there are none.
 const SHORT_PATHS: [(&str, &str, &str); 3] = [
-    ("acquire", "if #ARGV >= 15 and ", "if false and "),
+    (
+        "acquire",
+        "is_usual = #ARGV >= 15 and ",
+        "is_usual = false and ",
+    ),
     ("release", "if #ARGV == 7 and ", "if false and "),
     ("renew", "if ARGV[6] == '' and ", "if false and "),
 ];

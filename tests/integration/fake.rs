@@ -65,17 +65,17 @@ impl PartialEq for Outcome {
     }
 }
 
-/// Lua code in front of a script: the fields of a hash come in the order of their names, as Redis promises none.
+/// Lua code in front of a script: what is scanned comes in the order of its names, as Redis promises none.
 pub const IN_ORDER: &str = "
 local plain = redis
 local function in_order(command, answer)
-  if command ~= 'HGETALL' or answer.err then return answer end
+  if (command ~= 'HSCAN' and command ~= 'ZSCAN') or answer.err then return answer end
   local names, values = {}, {}
-  for n = 1, #answer, 2 do names[#names + 1], values[answer[n]] = answer[n], answer[n + 1] end
+  for n = 1, #answer[2], 2 do names[#names + 1], values[answer[2][n]] = answer[2][n], answer[2][n + 1] end
   table.sort(names)
   local all = {}
   for _, name in ipairs(names) do all[#all + 1], all[#all + 2] = name, values[name] end
-  return all
+  return {answer[1], all}
 end
 local redis = {error_reply = plain.error_reply, status_reply = plain.status_reply, sha1hex = plain.sha1hex,
   call = function(...) return in_order((...), plain.call(...)) end,
@@ -376,15 +376,13 @@ fn shown(words: &[Bytes], answer: &Value) -> String {
                 .find(|line| line.starts_with("uptime_in_seconds"));
             up.unwrap_or_default().to_owned()
         }
-        Value::Array(fields) if is_it("HVALS") => {
-            let mut fields: Vec<String> = fields.iter().map(text).collect();
-            fields.sort();
-            format!("{fields:?}")
-        }
-        Value::Array(fields) if is_it("HGETALL") => {
-            let pairs: BTreeSet<_> = fields.chunks(2).map(|pair| format!("{pair:?}")).collect();
-            format!("{pairs:?}")
-        }
+        Value::Array(page) if is_it("HSCAN") || is_it("ZSCAN") => match page.as_slice() {
+            [next, Value::Array(fields)] => {
+                let pairs: BTreeSet<_> = fields.chunks(2).map(|pair| format!("{pair:?}")).collect();
+                format!("{next:?} {pairs:?}")
+            }
+            other => format!("{other:?}"),
+        },
         other => format!("{other:?}"),
     }
 }

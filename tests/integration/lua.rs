@@ -28,7 +28,7 @@ pub fn source(name: &str) -> &'static str {
 }
 
 /// The keys of the lock "a", as the scripts take them.
-pub const KEYS: [&str; 9] = [
+pub const KEYS: [&str; 10] = [
     "redlock:a",
     "{redlock:a}:state",
     "{redlock:a}:meta",
@@ -38,6 +38,7 @@ pub const KEYS: [&str; 9] = [
     "{redlock:a}:history",
     "{redlock:}:index",
     "{redlock:a}:slots",
+    "{redlock:a}:notices",
 ];
 
 /// A run that watches over its lock.
@@ -48,7 +49,7 @@ pub const SHARED: &str = "1000000000";
 
 /// Calls a script on the lock "a"; its answer, a line for each field, in which nil is an empty one.
 pub fn call(redis: &Redis, name: &str, args: &[&str]) -> Vec<String> {
-    let command = ["EVAL", source(name), "9"];
+    let command = ["EVAL", source(name), "10"];
     let common = ["a", "{redlock:a}:", "200"];
     let answer = redis.cli(&[&command[..], &KEYS, &common, args].concat());
     assert!(!answer.contains("ERR"), "{answer}");

@@ -517,7 +517,10 @@ fn a_waiter_that_gives_up_leaves_the_queue() {
     end.assert_code(75).assert_says("gave up waiting");
     assert_eq!(end.stdout, "");
     assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
-    assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
+    assert_eq!(
+        redis.keys(),
+        ["redlock:a", "{redlock:a}:notices", "{redlock:a}:state"]
+    );
 }
 
 #[test]
@@ -531,7 +534,10 @@ fn a_waiter_that_is_interrupted_leaves_the_queue_at_once() {
         end.assert_code(128 + signal as i32);
         assert_eq!(end.stdout, "", "COMMAND was not started");
         assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
-        assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
+        assert_eq!(
+            redis.keys(),
+            ["redlock:a", "{redlock:a}:notices", "{redlock:a}:state"]
+        );
     }
 }
 

@@ -225,7 +225,7 @@ fn until(redis: &Redis, time: (&str, &str), uptime: &str, grace: &str) -> u64 {
         "token", "30000", "1", WHO, "", "", "0", "fifo", "0", "", "0", "0", grace,
     ];
     let common = ["a", "{redlock:a}:", "200"];
-    let words = [&["EVAL", &script, "9"], &KEYS[..], &common, &rest].concat();
+    let words = [&["EVAL", &script, "10"], &KEYS[..], &common, &rest].concat();
     let answer = redis.cli(&words);
     if answer.starts_with("1\n") {
         return 0;
@@ -283,5 +283,5 @@ fn a_server_that_does_not_say_its_age_grants_nothing_under_the_option() {
         .assert_code(78)
         .assert_says("doesn't say how long it has been up, which --restart-grace has to know");
     // It has noted that the request was withdrawn.
-    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+    assert_eq!(redis.keys(), ["{redlock:a}:notices"]);
 }

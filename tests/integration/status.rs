@@ -239,9 +239,17 @@ fn a_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
         let keys = siblings.map(|sibling| format!("{{{lock}}}:{sibling}"));
         let channels = format!("{{{lock}}}:");
         let slots = format!("{{{lock}}}:slots");
-        let mut words = vec!["EVAL", script, "9", &lock];
+        let notices = format!("{{{lock}}}:notices");
+        let mut words = vec!["EVAL", script, "10", &lock];
         words.extend(keys.iter().map(String::as_str));
-        words.extend(["{redlock:}:index", &slots, &name, &channels, "200"]);
+        words.extend([
+            "{redlock:}:index",
+            &slots,
+            &notices,
+            &name,
+            &channels,
+            "200",
+        ]);
         words.extend([
             "token", "600000", "1", "{}", "", "", "0", "fifo", "0", "", "0", "0",
         ]);

@@ -236,14 +236,14 @@ fn what_was_asked_and_lost_can_be_asked_again_and_only_the_one_that_was_seen_is_
     take("two", SHARED);
     let (first, second) = (id(0), id(1));
     for _ in 0..2 {
-        assert_eq!(call(&redis, "stop", &[&first, WHO]), ["1"]);
+        assert_eq!(call(&redis, "stop", &[&first, WHO, "0"]), ["1"]);
         assert_eq!((cancelled("one"), cancelled("two")), (true, false));
     }
     redis.cli(&["DEL", "{redlock:a}:state"]);
     assert!(!cancelled("one"));
-    assert_eq!(call(&redis, "stop", &[&first, WHO]), ["1"]);
+    assert_eq!(call(&redis, "stop", &[&first, WHO, "0"]), ["1"]);
     assert!(cancelled("one"));
-    assert_eq!(call(&redis, "stop", &["ffffffffffff", WHO]), ["0"]);
+    assert_eq!(call(&redis, "stop", &["ffffffffffff", WHO, "0"]), ["0"]);
     assert_ne!(first, second);
     assert_eq!(redis.cli(&["TTL", "{redlock:a}:state"]), "5184000");
 }
@@ -464,14 +464,14 @@ fn a_waiter_that_no_message_reaches_is_removed_for_good_and_those_behind_it_may_
     assert_eq!(ask("writer", "1", "")[0], "0");
     assert_eq!(ask("behind", SHARED, "")[0], "0");
     let writer = ids(&redis, "waiters").remove(0);
-    assert_eq!(call(&redis, "force", &[&writer, WHO])[0], "3");
+    assert_eq!(call(&redis, "force", &[&writer, WHO, "0", "0"])[0], "3");
     for ticket in ["", "1"] {
         assert_eq!(ask("writer", "1", ticket), ["4", WHO]);
     }
     assert_eq!(ask("behind", SHARED, "2")[0], "1");
     // Its place is found, and what another client has made of the queue does no harm.
     redis.cli(&["SET", "{redlock:a}:queue", "x"]);
-    assert_eq!(call(&redis, "force", &[&writer, WHO])[0], "2");
+    assert_eq!(call(&redis, "force", &[&writer, WHO, "0", "0"])[0], "2");
 }
 
 /// A waiter for "a" that was suspended before its predecessor ended, so that it has the lock without

@@ -263,7 +263,7 @@ fn frozen() -> Rules {
 fn forced() -> Rules {
     let lock = lock();
     let json = serde_json::to_vec(&who("desk")).expect("JSON");
-    let force = lock.call(&FORCE, vec![Vec::new(), json]);
+    let force = lock.call(&FORCE, vec![Vec::new(), json, "0".into(), "0".into()]);
     let mut rules = rules("a release by force", 2);
     rules.deeds = vec![Deed {
         name: "a person frees the lock",
@@ -544,9 +544,16 @@ fn defects() -> Vec<Defect> {
         faults: 0,
         ..once()
     };
-    let removed = "dequeue(older[n], older[n + 1], '0')";
+    let noted = [
+        "supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n]))",
+        "superseded = tonumber(ticket)",
+        "set_state('superseded', ticket, 'superseded_by', who)",
+    ];
     let forgotten_supersede = Rules {
-        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(removed, "")]))],
+        replaced: vec![(
+            ACQUIRE.hash,
+            with(ACQUIRE.source, &noted.map(|noted| (noted, ""))),
+        )],
         faults: 0,
         ..superseded()
     };

@@ -26,7 +26,7 @@ use self::probe::{Question, is_denied, is_unknown, more_questions, questions, ve
 use super::claim::{acquired, checked, released, renewed};
 use super::connection::{Call, Connection};
 use super::error::{key_starts, quoted};
-use super::inspect::inspected;
+use super::inspect::{Page, inspected};
 use super::name::{hash_slot, hash_tag};
 use super::scripts::{
     FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, count, lossy_text, number, unexpected_reply,
@@ -354,7 +354,8 @@ impl Examiner<'_> {
             .arg(&keys.waiters)
             .arg(&keys.slots)
             .arg(&keys.history)
-            .arg(&keys.skips);
+            .arg(&keys.skips)
+            .arg(&keys.notices);
         let mut forget = cmd("ZREM");
         forget.arg(&keys.index).arg(lock.name.as_str());
         let mut had_to_load = false;
@@ -438,13 +439,18 @@ impl Examiner<'_> {
             (&keys.slots, "zset"),
             (&keys.history, "list"),
             (&keys.skips, "list"),
+            (&keys.notices, "hash"),
             (&keys.index, "zset"),
         ];
         let mut asked: Vec<Cmd> = all
             .iter()
             .map(|(key, _)| cmd("TYPE").arg(key).clone())
             .collect();
-        asked.push(self.locks.inspect_call(name, 0).command(false));
+        asked.push(
+            self.locks
+                .inspect_call(name, 0, &Page::first())
+                .command(false),
+        );
         let mut answers = self.ask_known("TYPE", &asked)?;
         let inspected_as = answers.pop().unwrap_or(Value::Nil);
         let mut strangers = Vec::new();
@@ -464,7 +470,7 @@ impl Examiner<'_> {
                 return Err(Unknown::Failed(error.to_string()));
             }
             Value::ServerError(_) => None,
-            answer => inspected(name.clone(), answer).ok(),
+            answer => inspected(name.clone(), answer).ok().map(|(lock, _)| lock),
         };
         Ok(NamedLock {
             key: String::from_utf8_lossy(&keys.lock).into_owned(),

@@ -29,7 +29,7 @@ pub(super) fn questions(prefix: &str, keys: &Keys, is_node: bool) -> Vec<Questio
         [about("set"), vec![Subject::Keys(beside.clone())]].concat(),
         cmd("SET").arg(state).arg("doctor").arg("PX").arg(KEPT_MS),
     )];
-    let plain: [(&'static str, &[&str]); 24] = [
+    let plain: [(&'static str, &[&str]); 23] = [
         ("get", &[]),
         ("getrange", &["0", "0"]),
         ("exists", &[]),
@@ -38,13 +38,12 @@ pub(super) fn questions(prefix: &str, keys: &Keys, is_node: bool) -> Vec<Questio
         ("pexpire", &["5000"]),
         ("hget", &["f"]),
         ("hmget", &["f"]),
-        ("hexists", &["f"]),
-        ("hgetall", &[]),
-        ("hvals", &[]),
+        ("hscan", &["0"]),
         ("hdel", &["f"]),
         ("zrem", &["m"]),
         ("zrange", &["0", "0"]),
         ("zrank", &["m"]),
+        ("zscan", &["0"]),
         ("zscore", &["m"]),
         ("zcard", &[]),
         ("zrangebyscore", &["0", "0"]),
@@ -58,8 +57,8 @@ pub(super) fn questions(prefix: &str, keys: &Keys, is_node: bool) -> Vec<Questio
     for (at, (name, rest)) in plain.into_iter().enumerate() {
         // The last ones are about the lock itself, and the index.
         let (key, start) = match at {
-            0..21 => (state, &beside),
-            21 | 22 => (keys.lock.as_slice(), &lock),
+            0..20 => (state, &beside),
+            20 | 21 => (keys.lock.as_slice(), &lock),
             _ => (keys.index.as_slice(), &beside),
         };
         asked.push(ask(

@@ -1,14 +1,17 @@
 -- Which waiter gets the lock, and with which fence.
 -- @include holders
 
+local MOST = 1000000 -- more than there are holders
+
 -- Grows with every grant, also when the state was flushed: server time in microseconds is below
 -- 2^53 until 2255. That clock can be set back, too; then the entries of the holders
 -- have the last fence. The new one counts once it is written, with the hold.
 local function next_fence()
   local fence = time[1] * 1000000 + time[2]
   local last = tonumber(last_fence or 0)
-  for _, entry in ipairs(last_fence and {} or redis.pcall('HVALS', meta)) do
-    last = math.max(last, tonumber(string.match(entry, '^%d+') or 0))
+  local all = last_fence and {} or redis.pcall('HSCAN', meta, '0', 'COUNT', MOST)[2] or {}
+  for n = 2, #all, 2 do
+    last = math.max(last, tonumber(string.match(all[n], '^%d+') or 0))
   end
   if fence <= last then fence = last + 1 end
   return int_text(fence)
@@ -26,7 +29,7 @@ local function free_slot(limit, value)
   if count + 1 > limit then return nil end
   -- None of them has a limit, nor a slot.
   if value == 'redlock:shared' then return first end
-  if redis.call('EXISTS', slots) == 0 and not restore_slots() then return nil end
+  if not has_slots() then return nil end
   -- First come the slots in use, and then as many limits.
   local used = redis.call('ZCARD', slots) / 2
   local smallest = redis.call('ZRANGE', slots, used, used, 'WITHSCORES')[2]

@@ -20,6 +20,15 @@ local function ttl_of(entry)
   return tonumber(string.match(entry, '"ttl":(%d+)'))
 end
 
+-- Who wants a holder to end, or nil: this one, or all that had a group's lock by then.
+local function cancelled_by(token, entry)
+  local by = notice('cancelled', token)
+  if by then return by end
+  local fence = tonumber(string.match(entry or '', '^%d+') or 0)
+  local newest, who = string.match(redis.call('HGET', state, 'cancelled') or '', '^(%d+) (.*)$')
+  if newest and fence <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) then return who end
+end
+
 -- How much sooner than here its run counts a lease as over: what the clocks of the Redis hosts may differ, ms.
 -- It is in the entry, so that a job needs no option to count as its run does.
 local function skew_of(entry)

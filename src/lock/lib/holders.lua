@@ -3,6 +3,9 @@
 -- @include record
 
 local LIMITS = 2 ^ 40 -- what is added to a limit in `slots`, so that limits come after slots
+local LOST = 100 -- how many holds are recorded of a group that has lost the lock
+local DEAD_MEMBERS = 100 -- how many members whose leases have ended one call removes
+local RESTORED = 500 -- the slots of how many members one call restores
 
 -- Takes a member out of its group.
 local function remove_member(token)
@@ -12,20 +15,14 @@ local function remove_member(token)
 end
 
 -- Without the lock no holder counts: removes what is left of holders that died, or whose lock another client
--- deleted. The expiry of `meta` is that of the last exclusive lease, and RETENTION. The hold of the token
--- `mine` is recorded by its own script.
+-- deleted. The hold of the token `mine` is recorded by its own script.
 local function record_leftovers(mine)
   if redis.call('EXISTS', meta, holders, slots) == 0 then return end
+  local some = some_holds(LOST)
   -- Keys of another type are cleared away, too.
-  local all = redis.pcall('HGETALL', meta)
-  local ends = now_ms + redis.call('PTTL', meta) - RETENTION
-  local left = {}
-  for n = 1, #all, 2 do
-    left[n] = tonumber(redis.pcall('ZSCORE', holders, all[n])) or ends
-  end
   redis.call('DEL', meta, holders, slots)
-  for n = 1, #all, 2 do
-    if all[n] ~= mine then record_vanished(all[n], all[n + 1], left[n]) end
+  for _, hold in ipairs(some) do
+    if hold.token ~= mine then record_vanished(hold.token, hold.entry, hold.lease_end) end
   end
 end
 
@@ -35,21 +32,30 @@ local function clear_lock()
   if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', int_text(frozen - now_ms)) end
 end
 
--- Restores the slots from `meta`, if another client has deleted them. Returns whether each member is known.
-local function restore_slots()
-  local all = redis.call('HGETALL', meta)
-  local known = 0
-  for n = 1, #all, 2 do
-    local limit, slot = string.match(all[n + 1], '^%d+ %d+ (%d+) (%d+) ')
-    if limit and redis.call('ZSCORE', holders, all[n]) then
-      known = known + 1
-      if tonumber(limit) < SHARED then
-        redis.call('ZADD', slots, slot, 'slot ' .. all[n], int_text(LIMITS + limit), 'limit ' .. all[n])
-      end
+-- Whether `slots` has those of all members. If another client has deleted it, each call restores a part from
+-- `meta`, and `restored` says where the next one goes on. A member without an entry keeps all others out.
+local function has_slots()
+  if not restored and redis.call('EXISTS', slots) == 1 then return true end
+  local next, members = unpack(redis.call('ZSCAN', holders, restored or '0', 'COUNT', RESTORED))
+  local unknown = false
+  for n = 1, #members, 2 do
+    local entry = redis.pcall('HGET', meta, members[n])
+    local limit, slot = string.match(type(entry) == 'string' and entry or '', '^%d+ %d+ (%d+) (%d+) ')
+    if not limit then
+      unknown = true
+    elseif tonumber(limit) < SHARED then
+      redis.call('ZADD', slots, slot, 'slot ' .. members[n], int_text(LIMITS + limit), 'limit ' .. members[n])
     end
   end
   redis.call('PEXPIRE', slots, RETENTION)
-  return known == redis.call('ZCARD', holders)
+  if unknown or next ~= '0' then
+    restored = unknown and '0' or next
+    set_state('restored', restored)
+    return false
+  end
+  if restored then redis.call('HDEL', state, 'restored') end
+  restored = false
+  return true
 end
 
 -- Members have left the group. Returns the new value of the lock key.
@@ -58,11 +64,9 @@ local function after_leaving(value)
     clear_lock()
     return frozen > 0 and FROZEN
   end
-  if value == 'redlock:slots' and redis.call('EXISTS', slots) == 0 and restore_slots() then
-    if redis.call('EXISTS', slots) == 0 then
-      value = 'redlock:shared'
-      redis.call('SET', lock, value, 'KEEPTTL')
-    end
+  if value == 'redlock:slots' and has_slots() and redis.call('EXISTS', slots) == 0 then
+    value = 'redlock:shared'
+    redis.call('SET', lock, value, 'KEEPTTL')
   end
   return value
 end
@@ -75,7 +79,7 @@ local function lock_value(mine)
   if not value then
     record_leftovers(mine)
   elseif type(value) == 'string' and SHARED_VALUES[value] then
-    local dead = redis.call('ZRANGEBYSCORE', holders, '-inf', int_text(now_ms), 'LIMIT', 0, 1000)
+    local dead = redis.call('ZRANGEBYSCORE', holders, '-inf', int_text(now_ms), 'LIMIT', 0, DEAD_MEMBERS)
     for _, token in ipairs(dead) do
       local entry, lease_end = redis.call('HGET', meta, token), tonumber(redis.call('ZSCORE', holders, token))
       remove_member(token)

@@ -1,6 +1,6 @@
 -- The keys of a lock, what every script needs to know of its state, and the time.
 -- KEYS[1] the lock: a holder's token, or one of the values for several holders
--- KEYS[2] state: the last fence and ticket, a freeze, a restart of the server, notices
+-- KEYS[2] state: the last fence and ticket, a freeze, a restart of the server
 -- KEYS[3] meta: the entry of each holder
 -- KEYS[4] holders, where there are several: until when each lease lasts
 -- KEYS[5] queue: the tokens of the waiters, by turn
@@ -8,6 +8,7 @@
 -- KEYS[7] history: the holds that are over
 -- KEYS[8] index: the names in use, of all locks
 -- KEYS[9] slots: the slots in use, and the holders' limits
+-- KEYS[10] notices: what runs are to learn with their next request
 -- ARGV[1] the name of the lock
 -- ARGV[2] how the names of the waiters' channels begin
 -- ARGV[3] how many holds the history keeps
@@ -16,7 +17,7 @@
 -- that needs none (DEL, HDEL, ZREM, PEXPIRE). So what frees, extends or hands on begins with one of
 -- these; what takes a lock or a new place in the queue doesn't, and is refused.
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local queue, waiters, history, index, slots = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local queue, waiters, history, index, slots, notices = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local name, channels, history_size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local DAY = 24 * 3600 * 1000 -- ms
@@ -31,8 +32,10 @@ local FROZEN = 'redlock:frozen'
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local last_fence, freeze, succeeded, notified, notices =
-  unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified', 'notices'))
+local last_fence, freeze, succeeded, notified, superseded, restored =
+  unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified', 'superseded', 'restored'))
+-- The ticket of the last run that has made the waiters before it give up.
+superseded = tonumber(superseded or 0) or 0
 -- Until when no new holder is admitted; 0 when the lock is open.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
 if frozen <= now_ms then frozen, freeze = 0, false end

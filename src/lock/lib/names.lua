@@ -19,7 +19,7 @@ end
 local function retire_name(free)
   if frozen > 0 or redis.call('EXISTS', queue) == 1 then return end
   local value = not free and redis.call('GET', lock)
-  if not value or (not SHARED_VALUES[value] and redis.call('HEXISTS', meta, value) == 0) then
+  if not value or (not SHARED_VALUES[value] and not redis.call('HGET', meta, value)) then
     if redis.pcall('ZADD', index, int_text(now_ms), name) == 1 then
       redis.call('PEXPIRE', index, int_text(2 * RETENTION))
     end

@@ -7,8 +7,8 @@ local DELIVERED_TTL = 5000 -- the same for one that got the message: its confirm
 local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, and a ticket its waiter, ms: three of the longest
 local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
-local DEAD = 10000 -- how many dead waiters one call clears away, in 0.1 s (0.4 s if none knows its ticket)
-local REMOVED = 100 -- how many of them one request of a waiter removes from beside it
+local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
+local REMOVED = 50 -- how many of them one request of a waiter removes from beside it
 local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waiter before them
 
 -- The ticket of a waiter, from its score in the queue, without the priority.
@@ -24,7 +24,21 @@ local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) %S+ ([012]) (.*)$'
 local function dequeue(token, score, knows)
   redis.call('ZREM', queue, token)
   redis.pcall('HDEL', waiters, token)
-  if knows ~= '1' then post_notice('left', token, int_text(ticket_of(tonumber(score)))) end
+  if knows ~= '1' then post_notice('left', token, int_text(ticket_of(tonumber(score))), A_WHILE) end
+end
+
+-- Whether a run that came later has made the waiter with this score give up.
+local function is_superseded(score)
+  return ticket_of(tonumber(score)) < superseded
+end
+
+-- Removes a waiter that a later run has made give up. Its own first request, if that arrives late, must not
+-- pass for a newer one, also where it knows its ticket. With its entry it is notified.
+local function supersede_waiter(token, score, entry)
+  redis.call('ZREM', queue, token)
+  redis.pcall('HDEL', waiters, token)
+  post_notice('left', token, int_text(ticket_of(tonumber(score))), DAY)
+  if entry then send_message(id(token), entry, 'superseded') end
 end
 
 -- Notifies the next waiters, at most `most`, so that they send a request; `me` is sending one already. A waiter
@@ -43,8 +57,9 @@ end
 -- short time, in which it has to confirm the grant, and a message with all it needs to know of its lease. A
 -- waiter without a subscription is dead and is skipped, and so is one that was notified and hasn't replied.
 -- One command's end and the next one's start are little more than this apart, so it does nothing that the
--- confirmation can do. `value` is that of the lock key. Returns whether any waiter got the lock, and whether
--- `me` did, which needs no message. Of the waiters behind, `notify` are notified (nil: as many as may be).
+-- confirmation can do. `value` is that of the lock key. Returns whether any waiter got the lock, whether
+-- dead ones may be left in front of one that is alive, and whether `me` got it, which needs no message. Of the
+-- waiters behind, `notify` are notified (nil: as many as may be).
 local function grant_next(value, me, notify)
   local granted, mine, cleared = 0, false, 0
   local notified_at, notified_score = string.match(notified or '', '^(%d+) (%S+)$')
@@ -62,7 +77,8 @@ local function grant_next(value, me, notify)
     if is_alive and notified_at and now_ms >= notified_at + GRANT_TTL and tonumber(seen) < notified_at then
       is_alive = tonumber(score) > notified_score
     end
-    if until_ms and (head == me or is_alive) then
+    local gives_up = is_superseded(score)
+    if until_ms and (head == me or is_alive) and not gives_up then
       slot = granted < GRANTS and free_slot(limit, value)
       if not slot then break end
       fence = next_fence()
@@ -93,11 +109,11 @@ local function grant_next(value, me, notify)
       if head == me then mine = true end
       if limit == 1 then break end
     else
-      dequeue(head, score, knows)
+      if gives_up then supersede_waiter(head, score, entry) else dequeue(head, score, knows) end
       cleared = cleared + 1
     end
   end
   -- A whole group is admitted further by each confirmation.
   if cleared == DEAD or (granted > 0 and granted < GRANTS and not mine) then notify_next(notify or MOST_NOTIFIED, me) end
-  return granted > 0, mine
+  return granted > 0, cleared == DEAD, mine
 end

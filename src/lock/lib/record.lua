@@ -7,10 +7,26 @@
 -- know it is added to its grant: granted:<ticket>.
 local PHASE = '^(%d+ %d+ %d+ %d+ %d+) (%l+):?(%d*) '
 
+-- Up to `most` of the holds that stand in `meta`, the oldest first: the token, the entry, and until when its lease
+-- lasts, or would have. The expiry of `meta` is that of the last exclusive lease, and RETENTION.
+local function some_holds(most)
+  -- A key of another type has none.
+  local all = redis.pcall('HSCAN', meta, '0', 'COUNT', most)[2] or {}
+  local ends = now_ms + redis.call('PTTL', meta) - RETENTION
+  local some = {}
+  for n = 1, math.min(#all, 2 * most), 2 do
+    local token, entry = all[n], all[n + 1]
+    local fence = tonumber(string.match(entry, '^%d+') or 0)
+    some[#some + 1] = {token = token, entry = entry, fence = fence, lease_end = tonumber(redis.pcall('ZSCORE', holders, token)) or ends}
+  end
+  table.sort(some, function(one, other) return one.fence < other.fence or one.fence == other.fence and one.token < other.token end)
+  return some
+end
+
 -- A grant was taken away: its confirmation, with nothing but the token, may be under way.
 local function keep_ticket(token, entry)
   local _, _, ticket = string.match(entry or '', PHASE)
-  if ticket and ticket ~= '' then post_notice('left', token, ticket) end
+  if ticket and ticket ~= '' then post_notice('left', token, ticket, A_WHILE) end
 end
 
 -- Writes the end of a hold into the history. `how` is one of the ends that the manual lists, `by` (JSON

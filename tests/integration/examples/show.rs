@@ -8,7 +8,7 @@ use redis::Value;
 use crate::fake::Outcome;
 use crate::fake::deeds::KEYS;
 use crate::fuzz::scripts::id;
-use crate::fuzz::server::START;
+use crate::fuzz::server::{START, text};
 
 /// A time in milliseconds, as `30d10s`.
 pub fn duration(text: &str) -> Option<i64> {
@@ -179,8 +179,9 @@ impl Names {
 }
 
 /// What the keys are called here.
-const NAMES: [&str; 10] = [
-    "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "skips",
+const NAMES: [&str; 11] = [
+    "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "notices",
+    "skips",
 ];
 
 /// Who asks, in JSON, of what stands between the brackets: a name, and any other fields. One that is `unwatched`
@@ -358,15 +359,21 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
         ("check", 1) => ("held", &["left", "cancelled by", "to be confirmed"]),
         ("release", 1) => ("released", &[]),
         ("release", 3) => ("kept", &["left"]),
+        ("release", 4) => ("released, and dead waiters are left", &[]),
         ("keep", 1) => ("extended", &[]),
         ("keep", 0) => ("not ours alone", &[]),
-        ("force", 1) => ("freed", &["a holder", "holders"]),
+        ("force", 1) => ("freed", &["a holder", "holders", "others"]),
         ("force", 0) => ("free", &[]),
         ("force", 2) => ("others hold it", &["id", "its entry"]),
         ("force", 3) => ("removed from the queue", &["its entry"]),
+        ("force", 4) => (
+            "others are to be compared",
+            &["holders from", "waiters from"],
+        ),
         ("stop", 1) => ("asked", &[]),
         ("stop", 2) => ("no process watches over it", &[]),
         ("stop", 0) => ("no such holder", &[]),
+        ("stop", 4) => ("others are to be compared", &["holders from"]),
         ("thaw", 1) => ("thawed", &["had been frozen by"]),
         ("thaw", 0) => ("it wasn't frozen", &[]),
         ("skip", 1) => ("noted", &["host with the success"]),
@@ -420,12 +427,16 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
                 "frozen",
                 "held back",
                 "durations",
+                "goes on at",
             ],
         };
         let mut lines = Vec::new();
         for (what, value) in what.iter().zip(values) {
             match value {
                 Value::Nil => {}
+                Value::Array(cursors)
+                    if *what == "goes on at"
+                        && cursors.iter().all(|cursor| text(cursor).is_empty()) => {}
                 Value::Array(values) => {
                     lines.extend(
                         values
@@ -456,7 +467,14 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
             // The usual, which says nothing.
             Value::Nil => continue,
             Value::Int(0)
-                if ["polls", "repaired", "all ask again", "to be confirmed"].contains(&what) =>
+                if [
+                    "polls",
+                    "repaired",
+                    "all ask again",
+                    "to be confirmed",
+                    "others",
+                ]
+                .contains(&what) =>
             {
                 continue;
             }

@@ -51,9 +51,9 @@ impl Deed {
 }
 
 /// The keys of the lock "a", and the runs that ended without it.
-pub const KEYS: [&str; 10] = {
-    let [a, b, c, d, e, f, g, h, i] = lua::KEYS;
-    [a, b, c, d, e, f, g, h, i, "{redlock:a}:skips"]
+pub const KEYS: [&str; 11] = {
+    let [a, b, c, d, e, f, g, h, i, j] = lua::KEYS;
+    [a, b, c, d, e, f, g, h, i, j, "{redlock:a}:skips"]
 };
 
 const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];
@@ -283,10 +283,21 @@ fn meant(name: &str) -> BoxedStrategy<Vec<String>> {
             })
             .boxed(),
         "DEL" | "EXISTS" => repeated(vec![key()]),
-        "GET" | "HGETALL" | "HVALS" | "PTTL" | "TYPE" | "ZCARD" => several(vec![key()]),
+        "GET" | "PTTL" | "TYPE" | "ZCARD" => several(vec![key()]),
         "GETRANGE" | "LRANGE" | "LTRIM" => several(vec![key(), whole(), whole()]),
         "HDEL" | "HMGET" => with(several(vec![key()]), repeated(vec![field()])),
-        "HEXISTS" | "HGET" => several(vec![key(), field()]),
+        "HGET" => several(vec![key(), field()]),
+        "HSCAN" | "ZSCAN" => with(
+            several(vec![key()]),
+            options(&[
+                &["0"],
+                &["0", "COUNT", "1000"],
+                &["0", "COUNT", "0"],
+                &["x"],
+                &["0", "x"],
+            ])
+            .boxed(),
+        ),
         "HSET" => with(several(vec![key()]), repeated(vec![field(), value()])),
         "LPUSH" => with(several(vec![key()]), repeated(vec![value()])),
         "PEXPIRE" => several(vec![key(), whole()]),
@@ -404,8 +415,13 @@ fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
             ]),
             one_of(&["0", "0", "3000"]),
         ],
-        "force" => vec![id(), prop_oneof![who(), one_of(&[""])].boxed()],
-        "stop" => vec![id(), who()],
+        "force" => vec![
+            id(),
+            prop_oneof![who(), one_of(&[""])].boxed(),
+            one_of(&["0", "0", ""]),
+            one_of(&["0"]),
+        ],
+        "stop" => vec![id(), who(), one_of(&["0"])],
         "freeze" => vec![ttl(), who()],
         "thaw" | "history" => Vec::new(),
         "skip" => vec![
@@ -416,7 +432,13 @@ fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
         ],
         // Of these the keys of the lock are what all others have first.
         "keep" => return several(vec![token(), ttl()]),
-        "inspect" => return several(vec![one_of(&["0", "10"])]),
+        "inspect" => {
+            return several(vec![
+                one_of(&["0", "10"]),
+                one_of(&["0", "0", ""]),
+                one_of(&["-inf", "-inf", "(1", ""]),
+            ]);
+        }
         other => panic!("{other} is not called yet"),
     });
     let grace = one_of(&["5000", "60000"]);

@@ -79,6 +79,7 @@ impl Memory {
             holders: sorted(Key::Holders).into_iter().collect(),
             queue: sorted(Key::Queue),
             waiters: hash(Key::Waiters),
+            notices: hash(Key::Notices),
             history: match entry(Key::History).map(|entry| &*entry.content) {
                 Some(Content::List(entries)) => entries.iter().map(|entry| text(entry)).collect(),
                 _ => Vec::new(),

@@ -86,7 +86,7 @@ pub enum What {
 }
 
 /// The keys that may be lost one by one: all but the index, which isn't the lock's own.
-const EVICTED: [Key; 8] = [
+const EVICTED: [Key; 9] = [
     Key::Lock,
     Key::State,
     Key::Meta,
@@ -95,6 +95,7 @@ const EVICTED: [Key; 8] = [
     Key::Waiters,
     Key::History,
     Key::Slots,
+    Key::Notices,
 ];
 
 impl Plan {

@@ -144,7 +144,7 @@ pub struct Promises {
     forgotten: i64,
     /// Entries in `meta` were deleted at this step.
     meta_deleted: u64,
-    /// The state was deleted at this step.
+    /// The state, or the notices, were deleted at this step.
     state_deleted: u64,
     /// Since when a live waiter could have the lock and no client gets it.
     stalled: Option<i64>,
@@ -368,6 +368,11 @@ impl Promises {
                 if self.sets_clock && server <= self.latest {
                     self.fence = 0;
                 }
+            }
+            // What runs were told is there, and what they were given in the state.
+            Key::Notices => {
+                self.state_deleted = step;
+                self.forgotten = now;
             }
             Key::Meta => self.meta_deleted = step,
             Key::History => {
@@ -921,7 +926,10 @@ impl Promises {
             let has_come = past.queued.is_some() || past.ever_held;
             o != n && step.all[o].plan.wish.supersede == 2 && has_come
         };
-        step.before.state.contains_key(&notice) && self.tokens.values().any(asks)
+        // One that was meant for all members of a group stands in the state.
+        let is_told = step.before.notices.contains_key(&notice)
+            || step.before.state.contains_key("cancelled");
+        is_told && self.tokens.values().any(asks)
     }
 
     /// Whether nobody waits, and there is room for one more holder with the limit of this client.

@@ -17,10 +17,11 @@ pub enum Key {
     History,
     Index,
     Slots,
+    Notices,
 }
 
 impl Key {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Lock,
         Self::State,
         Self::Meta,
@@ -30,6 +31,7 @@ impl Key {
         Self::History,
         Self::Index,
         Self::Slots,
+        Self::Notices,
     ];
 
     pub fn name(self) -> &'static str {
@@ -193,7 +195,7 @@ pub fn withdraws(call: &Call) -> bool {
 }
 
 pub fn force(id: &str, by: &str) -> Call {
-    script("force", &[id, by])
+    script("force", &[id, by, "0", "0"])
 }
 
 pub fn freeze(long: i64, who: &str) -> Call {
@@ -211,7 +213,7 @@ pub fn history() -> Call {
 pub fn inspect() -> Call {
     Call {
         script: Some("inspect"),
-        args: vec!["10".into()],
+        args: vec!["10".into(), "0".into(), "-inf".into()],
     }
 }
 

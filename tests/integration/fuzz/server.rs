@@ -29,6 +29,7 @@ pub struct View {
     pub queue: Vec<(String, i64)>,
     pub waiters: BTreeMap<String, String>,
     pub history: Vec<String>,
+    pub notices: BTreeMap<String, String>,
 }
 
 impl View {
@@ -98,7 +99,7 @@ local time = redis.call('TIME')
 return {string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), expiries,
     redis.call('GET', KEYS[1]), redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[3]),
     redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES'), redis.call('ZRANGE', KEYS[5], 0, -1, 'WITHSCORES'),
-    redis.call('HGETALL', KEYS[6]), redis.call('LRANGE', KEYS[7], 0, -1)}";
+    redis.call('HGETALL', KEYS[6]), redis.call('LRANGE', KEYS[7], 0, -1), redis.call('HGETALL', KEYS[10])}";
 
 /// The server, and two connections to it: one for all that is asked, one for all that is published.
 pub struct Server {
@@ -325,6 +326,7 @@ fn read_view(value: &Value) -> View {
         queue,
         waiters,
         history,
+        notices,
     ] = fields.as_slice()
     else {
         panic!("the view is {value:?}");
@@ -346,6 +348,7 @@ fn read_view(value: &Value) -> View {
         queue: scores(queue),
         waiters: pairs(waiters).into_iter().collect(),
         history: texts(history),
+        notices: pairs(notices).into_iter().collect(),
     }
 }
 

@@ -256,6 +256,7 @@ impl<'a> World<'a> {
             scripts::Key::State,
             scripts::Key::History,
             scripts::Key::Index,
+            scripts::Key::Notices,
         ];
         let is_left = |key: &&scripts::Key| !remembered.contains(key);
         if let Some(key) = self.view.keys.keys().find(is_left) {

@@ -66,19 +66,17 @@ const fn changes(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> 
 }
 
 /// In alphabetical order.
-static COMMANDS: [Command; 31] = [
+static COMMANDS: [Command; 30] = [
     changes("DEL", -2, Run::del),
     reads("EXISTS", -2, Run::exists),
     changes("FLUSHALL", -1, Run::flushall),
     reads("GET", 2, Run::get),
     reads("GETRANGE", 4, Run::getrange),
     changes("HDEL", -3, Run::hdel),
-    reads("HEXISTS", 3, Run::hexists),
     reads("HGET", 3, Run::hget),
-    reads("HGETALL", 2, Run::hgetall),
     reads("HMGET", -3, Run::hmget),
+    reads("HSCAN", -3, Run::hscan),
     adds("HSET", -4, Run::hset),
-    reads("HVALS", 2, Run::hvals),
     reads("INFO", -1, Run::info),
     adds("LPUSH", -3, Run::lpush),
     reads("LRANGE", 4, Run::lrange),
@@ -97,6 +95,7 @@ static COMMANDS: [Command; 31] = [
     reads("ZRANK", 3, Run::zrank),
     changes("ZREM", -3, Run::zrem),
     changes("ZREMRANGEBYSCORE", 4, Run::zremrangebyscore),
+    reads("ZSCAN", -3, Run::zscan),
     reads("ZSCORE", 3, Run::zscore),
 ];
 
@@ -360,26 +359,10 @@ impl Run {
         Ok(Value::Array(words[1..].iter().map(value).collect()))
     }
 
-    fn hexists(&mut self, words: &[Bytes]) -> Answer {
-        let fields = self.fields(&words[0])?;
-        Ok(count(usize::from(
-            fields.is_some_and(|fields| fields.contains_key(&words[1])),
-        )))
-    }
-
-    fn hgetall(&mut self, words: &[Bytes]) -> Answer {
+    fn hscan(&mut self, words: &[Bytes]) -> Answer {
         let pairs = self.fields(&words[0])?.into_iter().flatten();
-        Ok(Value::Array(
-            pairs
-                .flat_map(|(name, value)| [bulk(name), bulk(value)])
-                .collect(),
-        ))
-    }
-
-    fn hvals(&mut self, words: &[Bytes]) -> Answer {
-        let fields = self.fields(&words[0])?;
-        let values = fields.into_iter().flat_map(|fields| fields.values());
-        Ok(Value::Array(values.map(|value| bulk(value)).collect()))
+        let all = pairs.map(|(name, value)| (name.clone(), value.clone()));
+        scan(all.collect(), &words[1..])
     }
 
     fn hdel(&mut self, words: &[Bytes]) -> Answer {
@@ -475,6 +458,12 @@ impl Run {
         let members = self.members(&words[0])?;
         let found = members.iter().find(|(_, member)| *member == words[1]);
         Ok(found.map_or(Value::Nil, |(score, _)| bulk(score_text(*score).as_bytes())))
+    }
+
+    fn zscan(&mut self, words: &[Bytes]) -> Answer {
+        let members = self.members(&words[0])?.iter();
+        let all = members.map(|(score, member)| (member.clone(), score_text(*score).into_bytes()));
+        scan(all.collect(), &words[1..])
     }
 
     fn zrank(&mut self, words: &[Bytes]) -> Answer {
@@ -744,6 +733,47 @@ fn listed(members: &[(Score, Bytes)], with_scores: bool) -> Value {
         }
     }
     Value::Array(fields)
+}
+
+/// A page of pairs, and the cursor of the next one: in the order of their names if it is the only one, and else in
+/// that of a hash, so that what is removed meanwhile leaves the others where they are.
+fn scan(mut all: Vec<(Bytes, Bytes)>, words: &[Bytes]) -> Answer {
+    let cursor = std::str::from_utf8(&words[0]).ok();
+    let cursor: u64 = cursor
+        .and_then(|text| text.parse().ok())
+        .ok_or("ERR invalid cursor")?;
+    if all.is_empty() {
+        return Ok(Value::Array(vec![bulk(b"0"), Value::Array(Vec::new())]));
+    }
+    let most = match &words[1..] {
+        [] => 10,
+        [option, most] if option.eq_ignore_ascii_case(b"COUNT") => integer(most)?,
+        _ => return Err(SYNTAX.into()),
+    };
+    let most = usize::try_from(most).unwrap_or(0);
+    if most == 0 {
+        return Err(SYNTAX.into());
+    }
+    let mut next = 0;
+    if cursor > 0 || all.len() > most {
+        let hash = |(name, _): &(Bytes, Bytes)| {
+            let mixed = name.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            (mixed >> 16).max(1)
+        };
+        all.retain(|pair| hash(pair) >= cursor);
+        all.sort_by_key(hash);
+        next = all.get(most).map_or(0, hash);
+        all.truncate(most);
+    } else {
+        all.sort();
+    }
+    let fields = all
+        .iter()
+        .flat_map(|(name, value)| [bulk(name), bulk(value)]);
+    let page = Value::Array(fields.collect());
+    Ok(Value::Array(vec![bulk(next.to_string().as_bytes()), page]))
 }
 
 fn score_text(score: Score) -> String {
