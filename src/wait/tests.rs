@@ -1051,6 +1051,24 @@ fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
 }
 
 #[test]
+fn a_lease_by_a_grant_is_counted_from_the_last_question_and_not_from_its_answer() {
+    let mut waiter = Waiter::asking(policy());
+    waiter.answered(0, Acquired::Busy(busy()));
+    waiter.sent(1);
+    waiter.on(101, Event::Answered(Ok(Acquired::Busy(busy()))));
+    let grant = grant(500);
+    let actions = waiter.0.on_event(Event::Granted(grant), at(601));
+    let [Action::End(End::Granted { lease, .. })] = actions.as_slice() else {
+        panic!("{actions:?}");
+    };
+    let counted = Lease::granted(at(1), MS * 500, at(601), grant.lasting, TERMS);
+    assert_eq!(*lease, counted);
+    // The server's clock was read at some time before its answer came.
+    let from_the_answer = Lease::granted(at(101), MS * 500, at(601), grant.lasting, TERMS);
+    assert!(lease.deadline() < from_the_answer.deadline());
+}
+
+#[test]
 fn a_lock_that_was_busy_has_been_waited_for_from_the_beginning() {
     let mut waiter = Waiter::queued(policy(), &busy());
     let actions = waiter.0.on_event(Event::Granted(grant(500)), at(502));

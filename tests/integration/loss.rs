@@ -1,10 +1,15 @@
 //! The lock is lost, or can't be renewed, while COMMAND runs.
 
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::proxy::{Action, Proxy, load_scripts};
-use crate::support::{Redis, Running, await_mark, outcome, wait_until};
+use crate::proxy::{Action, Proxy, Request, load_scripts};
+use crate::support::{
+    Gate, REDLOCK, Redis, Running, TIMEOUT, await_mark, outcome, path, wait_until,
+};
 
 /// A COMMAND that says ready and then does nothing.
 const IDLE: &str = "echo ready; exec sleep 60";
@@ -28,6 +33,16 @@ fn running(redis: &Redis, options: &[&str], script: &str) -> Running {
     let mut run = Running::start(&mut redis.redlock(&arguments));
     run.expect_line("ready");
     run
+}
+
+/// How late an answer of interest comes: more than the margin of a lease of 4 s or 8 s, and less than a renewal of 4 s
+/// may take.
+const LATE: Duration = Duration::from_millis(600);
+
+/// The moment of the last sign of life of a `STUBBORN` COMMAND.
+fn last_sign(life: &Path) -> Duration {
+    let last: f64 = fs::read_to_string(life).unwrap().trim().parse().unwrap();
+    Duration::from_secs_f64(last)
 }
 
 fn now() -> Duration {
@@ -198,6 +213,99 @@ fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_a
         last < expiry.as_secs_f64(),
         "alive at {last}, expiry at {expiry:?}: {proxy:?}"
     );
+}
+
+#[test]
+fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() {
+    let stubborn = ["--", "perl", "-e", STUBBORN];
+    // By a request for the lock, and by one to use what the run around it holds.
+    for (operation, outer) in [
+        ("acquire", &[][..]),
+        ("renew", &["run", "a", "--", REDLOCK]),
+    ] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let (asks, asked) = std::sync::mpsc::channel();
+        let proxy = Proxy::with(&redis, move |request: &Request| {
+            if request.operation == operation && request.before == 0 {
+                let _ = asks.send(now());
+                Action::StallReply(LATE)
+            } else if request.operation == "renew" {
+                Action::LoseRequest
+            } else {
+                Action::Pass
+            }
+        });
+        let life = redis.dir.path().join("life");
+        let url = proxy.url();
+        let inner = ["run", "--url", &url, "--ttl", "4s", "a"];
+        let words = [outer, &inner, &stubborn, &[life.to_str().unwrap()]].concat();
+        let mut run = Running::start(&mut redis.redlock(&words));
+        run.expect_line("ready");
+        let over = asked.recv_timeout(TIMEOUT).unwrap() + Duration::from_secs(4);
+        run.expect_line("TERM");
+        run.finish().assert_code(79);
+        let last = last_sign(&life);
+        assert!(
+            last < over,
+            "alive at {last:?}, over at {over:?}: {proxy:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_late_its_run_hears_of_it()
+ {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let (is_extended, is_heard) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let extended = Arc::clone(&is_extended);
+    let proxy = Proxy::with(&redis, move |request: &Request| {
+        if !extended.load(Ordering::Relaxed) {
+            Action::Pass
+        } else if is_heard.load(Ordering::Relaxed) {
+            Action::LoseRequest
+        } else if request.operation == "check" {
+            is_heard.store(true, Ordering::Relaxed);
+            Action::StallReply(LATE)
+        } else {
+            Action::Pass
+        }
+    });
+    let mut gate = Gate::new(&redis);
+    let life = redis.dir.path().join("life");
+    let (url, direct) = (proxy.url(), redis.url());
+    let script = r#"echo ready; read go <"$HOME/gate"; redlock -u "$0" extend 8s || exit; exec perl -e "$1" "$2""#;
+    let options = ["run", "-u", &url, "--ttl", "4s", "a", "--"];
+    let work = [
+        "sh",
+        "-c",
+        script,
+        &direct,
+        STUBBORN,
+        life.to_str().unwrap(),
+    ];
+    let mut command = redis.redlock(&[&options[..], &work].concat());
+    let mut run = Running::start(command.env("PATH", path()));
+    run.expect_line("ready");
+    wait_until("it is told of changes", || proxy.answered("check") > 0);
+    let looks = proxy.answered("check");
+    is_extended.store(true, Ordering::Relaxed);
+    gate.open();
+    run.expect_line("ready");
+    wait_until("it has heard", || proxy.answered("check") > looks);
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let over = asked + Duration::from_millis(left);
+    run.expect_line("TERM");
+    run.finish().assert_code(79);
+    let last = last_sign(&life);
+    assert!(
+        last < over,
+        "alive at {last:?}, over at {over:?}: {proxy:?}"
+    );
+    let usual = asked + Duration::from_secs(4);
+    assert!(last > usual, "it hasn't heard that the lease is longer");
 }
 
 #[test]

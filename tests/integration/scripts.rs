@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::proxy::Proxy;
+use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
     Gate, Gated, Outcome, Redis, Running, UnresponsiveServer, assert_nothing_left, outcome, path,
     script, wait_until, without_terminal,
@@ -667,4 +667,22 @@ fn a_busy_lock_ends_a_script_also_where_that_is_no_failure() {
     end.assert_code(0).assert_says("is held by");
     assert_eq!(end.stdout, "");
     holder.end();
+}
+
+#[test]
+fn a_check_counts_the_time_until_its_answer_as_gone() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "check" => Action::StallReply(Duration::from_secs(1)),
+        _ => Action::Pass,
+    });
+    let acquire = ["acquire", "--ttl", "10s", "--format", "token", "a"];
+    let acquired = outcome(&mut redis.redlock(&acquire));
+    let token = acquired.assert_code(0).stdout.trim().to_owned();
+    let url = proxy.url();
+    let mut check = redis.redlock(&["-u", &url, "check", "a", "--for", "9100ms"]);
+    outcome(check.env("REDLOCK_TOKEN", token))
+        .assert_code(79)
+        .assert_says("ours for only 8");
 }
