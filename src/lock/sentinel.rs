@@ -621,7 +621,13 @@ fn left(until: Instant) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::lock::server::Part;
+    use crate::lock::url::Login;
+    use crate::lock::{TlsFiles, UrlOrigin};
 
     fn poll(asked: usize, said: &[(u16, u64)]) -> Poll {
         let (_, coming) = channel();
@@ -676,6 +682,83 @@ mod tests {
         }
         assert!(poll(3, &[(1, 5), (9, 5)]).is_disputed());
         assert!(!poll(3, &[(1, 5), (1, 6)]).is_disputed());
+    }
+
+    /// One of three sentinels, which answers nothing but where the primary is: at this port, since that failover. The two
+    /// others are down, and said before that there has been a failover of the epoch 5.
+    fn left_alone(says: (u16, u64)) -> (Sentinels, std::thread::JoinHandle<()>) {
+        use std::io::{Read, Write};
+        let listeners: Vec<TcpListener> = (0..3)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let server = |listener: &TcpListener| {
+            let address = Address::Tcp {
+                host: "127.0.0.1".into(),
+                port: listener.local_addr().unwrap().port(),
+                tls: false,
+            };
+            let (login, origin) = (Login::default(), UrlOrigin::default());
+            let part = (address, Part::Sentinel);
+            let timeout = Duration::from_secs(20);
+            Arc::new(Server::new(
+                part,
+                (login, 0),
+                origin,
+                TlsFiles::default(),
+                timeout,
+                "",
+            ))
+        };
+        let sentinels = Sentinels::new(listeners.iter().map(server).collect(), "main".into());
+        for node in &sentinels.nodes {
+            sentinels.epochs.all().insert(node.to_string(), 5);
+        }
+        let answering = listeners.into_iter().next().unwrap();
+        let (port, epoch) = (says.0.to_string(), says.1.to_string());
+        let thread = std::thread::spawn(move || {
+            let fields = ["ip", "h", "port", &port, "config-epoch", &epoch];
+            let mut answer = format!("*{}\r\n", fields.len());
+            for field in fields {
+                let _ = write!(answer, "${}\r\n{field}\r\n", field.len());
+            }
+            // It is asked for itself, and once more together with the others.
+            for mut client in answering.incoming().flatten().take(2) {
+                while !matches!(client.read(&mut [0; 1024]), Ok(0) | Err(_)) {
+                    let _ = client.write_all(answer.as_bytes());
+                }
+            }
+        });
+        (sentinels, thread)
+    }
+
+    #[test]
+    fn a_sentinel_that_missed_a_failover_that_most_have_said_names_no_other_primary() {
+        for (epoch, is_believed) in [(4, false), (5, true), (6, true)] {
+            let (sentinels, thread) = left_alone((1, epoch));
+            let address = |port| Address::Tcp {
+                host: "h".into(),
+                port,
+                tls: false,
+            };
+            let connected = sentinels.nodes[0].at(address(2));
+            let within = Duration::from_secs(2);
+            let is_another = sentinels.have_another(&connected, within, None);
+            assert_eq!(is_another, is_believed, "{epoch}");
+            let told = sentinels.told().take().map(|answer| answer.address);
+            assert_eq!(told, is_believed.then(|| address(1)), "{epoch}");
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_answer_from_before_a_known_failover_is_kept_for_last() {
+        let answers = poll(3, &[(1, 4), (2, 5), (3, 6), (2, 6)]).answers;
+        let mut search = Search::default();
+        let tried = answers.into_iter().filter_map(|it| search.take(Ok(it), 5));
+        let tried: Vec<u64> = tried.map(|answer| answer.epoch).collect();
+        assert_eq!(tried, [5, 6]);
+        let last: Vec<u64> = search.outdated.iter().map(|it| it.epoch).collect();
+        assert_eq!(last, [4]);
     }
 
     #[test]
