@@ -296,6 +296,15 @@ mod tests {
     }
 
     #[test]
+    fn the_grace_is_never_more_than_half_the_ttl_also_where_the_work_has_extended_the_lease() {
+        let mut lease = lease(4, 5);
+        lease.confirmed(START + SECOND, SECOND * 600);
+        assert_eq!(lease.length(), SECOND * 600);
+        assert_eq!(lease.grace(), SECOND * 2);
+        assert_eq!(lease.stop_at(), lease.deadline().before(SECOND * 2));
+    }
+
+    #[test]
     fn renewals_keep_their_schedule_and_a_late_one_is_not_made_up_for() {
         let mut lease = lease(30, 5);
         let first = START + FIRST_RENEWAL;
@@ -405,6 +414,15 @@ mod tests {
         let latest = received + Duration::from_millis(2_000 - 62);
         assert_eq!(granted(SECOND * 3600).deadline(), latest);
         assert!(granted(SECOND * 2).deadline() < latest);
+    }
+
+    #[test]
+    fn a_grant_that_is_longer_than_the_ttl_counts_for_no_more_than_the_ttl() {
+        let received = START + SECOND;
+        let granted = |length| Lease::granted(START, SECOND, received, length, terms(3, 5));
+        let longer = granted(SECOND * 5);
+        assert_eq!(longer, granted(SECOND * 3));
+        assert!(longer.deadline() < received + SECOND * 3);
     }
 
     #[test]

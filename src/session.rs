@@ -843,6 +843,22 @@ mod tests {
     }
 
     #[test]
+    fn with_on_lost_warn_nothing_is_said_before_the_lease_is_over() {
+        let mut session = session(Policy {
+            only_warn: true,
+            ..policy()
+        });
+        assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
+        // COMMAND would be stopped from 24.498 s on.
+        assert_eq!(session.due(), Some(at(29_498)));
+        assert_eq!(session.next_stop(), Some(at(29_498)));
+        assert_eq!(session.on_event(Event::Tick, at(29_497)), []);
+        let warned = session.on_event(Event::Tick, at(29_498));
+        assert_eq!(warned, [Action::Warn]);
+        assert_eq!(session.exit(), Exit::Lost);
+    }
+
+    #[test]
     fn a_term_is_passed_on_and_followed_by_a_kill_after_the_grace() {
         let mut session = session(policy());
         assert_eq!(
@@ -1109,6 +1125,65 @@ mod tests {
         // Never by more than a third, so that renewals come before.
         session.walked(Duration::from_secs(60));
         assert_eq!(session.dead_by(), Some(at(19_498)));
+    }
+
+    #[test]
+    fn nothing_makes_the_work_outlive_the_time_that_it_takes_to_kill_a_large_tree() {
+        for event in [sent(SIGTERM), Event::Lease(LeaseEvent::Lost)] {
+            let mut session = session(policy());
+            session.walked(Duration::from_secs(60));
+            assert_eq!(session.on_event(event, at(16_000)).len(), 2, "{event:?}");
+            // The grace alone would last until 21 s.
+            assert_eq!(session.next_stop(), Some(at(19_498)), "{event:?}");
+            assert_eq!(session.dead_by(), Some(at(19_498)), "{event:?}");
+        }
+    }
+
+    #[test]
+    fn a_watchdog_has_the_moments_of_the_session_and_none_where_a_loss_is_only_warned_of() {
+        let moments = |session: &Session| (session.dead_by(), session.by_renewal());
+        let usable = Duration::from_millis(29_498);
+        let mut lost = session(policy());
+        assert_eq!(moments(&lost), (Some(at(29_498)), Some(usable)));
+        lost.walked(Duration::from_millis(100));
+        let less = Duration::from_millis(29_098);
+        assert_eq!(moments(&lost), (Some(at(29_098)), Some(less)));
+        lost.on_event(Event::Lease(LeaseEvent::Lost), at(1_000));
+        assert_eq!(moments(&lost), (Some(at(6_000)), None));
+        let mut released = session(policy());
+        released.on_event(Event::Lease(LeaseEvent::Released), at(1_000));
+        assert_eq!(moments(&released), (None, None));
+        let mut warned = session(Policy {
+            only_warn: true,
+            ..policy()
+        });
+        assert_eq!(warned.dead_by(), None);
+        warned.on_event(Event::Lease(LeaseEvent::Lost), at(1_000));
+        assert_eq!(moments(&warned), (None, None));
+    }
+
+    #[test]
+    fn whoever_wants_command_to_stop_it_has_no_longer_than_half_the_ttl_for_it() {
+        let terms = crate::lease::Terms {
+            ttl: Duration::from_secs(4),
+            kill_after: policy().kill_after,
+            clock_skew: Duration::ZERO,
+        };
+        let timeout = Policy {
+            timeout_at: Some(START),
+            ..policy()
+        };
+        for (policy, event) in [
+            (policy(), sent(SIGTERM)),
+            (policy(), Event::Lease(LeaseEvent::Cancelled)),
+            (policy(), Event::Lease(LeaseEvent::Lost)),
+            (policy(), Event::Ended(ExitStatus::from_raw(9))),
+            (timeout, Event::Tick),
+        ] {
+            let mut session = Session::new(policy, Some(Lease::new(START, terms)));
+            session.on_event(event, START);
+            assert_eq!(session.next_stop(), Some(at(2_000)), "{event:?}");
+        }
     }
 
     #[test]
