@@ -357,7 +357,11 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
-    use super::super::{Access, Locks, Which};
+    use super::super::scripts::RELEASE;
+    use super::super::{
+        Access, Claim, Limit, Locks, QueueOptions, ReleaseMode, Released, Request, Token, Which,
+        Who,
+    };
     use super::*;
 
     #[test]
@@ -389,5 +393,65 @@ mod tests {
         drop(other);
         // Nothing else was asked, and the connection is closed.
         assert_eq!(server.join().unwrap(), 0);
+    }
+
+    #[test]
+    fn a_request_that_the_server_does_not_know_is_never_repeated_behind_the_release_that_takes_it_back()
+     {
+        const UNKNOWN: &str = "-NOSCRIPT No matching script.\r\n";
+        const RELEASED: &str = "*1\r\n:1\r\n";
+        // The server knows the release, or neither of the two.
+        for (knows, sent_again) in [(true, 0), (false, 1)] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = Vec::new();
+                let mut bytes = [0; 4096];
+                let count = |asked: &[u8], word: &str| {
+                    let windows = asked.windows(word.len());
+                    windows.filter(|window| *window == word.as_bytes()).count()
+                };
+                while count(&asked, "EVALSHA") < 2 {
+                    let read = stream.read(&mut bytes).unwrap();
+                    asked.extend_from_slice(&bytes[..read]);
+                }
+                stream.write_all(UNKNOWN.as_bytes()).unwrap();
+                let answer = if knows { RELEASED } else { UNKNOWN };
+                stream.write_all(answer.as_bytes()).unwrap();
+                let mut again = Vec::new();
+                while let Ok(read @ 1..) = stream.read(&mut bytes) {
+                    again.extend_from_slice(&bytes[..read]);
+                    if count(&again, RELEASE.source) == 1 {
+                        let _ = stream.write_all(RELEASED.as_bytes());
+                    }
+                }
+                (count(&again, "EVAL\r\n"), count(&again, RELEASE.source))
+            });
+            let access = Access {
+                url: &format!("unix://{}", path.display()),
+                timeout: Duration::from_secs(20),
+                ..Access::default()
+            };
+            let locks = Locks::new(access, Some("p:"), 0).unwrap();
+            let mut client = locks.open().unwrap();
+            let lock = locks.lock("a".parse().expect("a name"));
+            let claim = Claim::resume(lock, Token::read("t:h:1".into()).expect("a token"));
+            let request = Request {
+                who: Who::default(),
+                ttl: Duration::from_secs(30),
+                limit: Limit::EXCLUSIVE,
+                queue: QueueOptions::default(),
+                once_per: Duration::ZERO,
+                repair_ttl: false,
+                restart_grace: Duration::ZERO,
+            };
+            claim.acquire(&mut client, &request, None).unwrap();
+            let released = claim.release(&mut client, &ReleaseMode::Unused, || {});
+            assert!(matches!(released, Ok(Released::Now)), "{released:?}");
+            drop(client);
+            assert_eq!(server.join().unwrap(), (sent_again, sent_again));
+        }
     }
 }

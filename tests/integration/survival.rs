@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::proxy::{Action, Proxy};
+use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{Redis, Running, outcome, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
@@ -203,6 +203,27 @@ fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
     wait_until("it is renewed all the same", || {
         redis.cli(&["SET", "redlock:a", &token, "XX", "KEEPTTL"]);
         proxy.answered("renew") >= renewals + 3
+    });
+    assert_goes_on(&redis, run, &token);
+}
+
+#[test]
+fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_connect_timeout_is()
+{
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The first one is lost, and its connection stays open.
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" if request.before == 0 => Action::LoseRequest,
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let options = ["-u", &url, "--ttl", "4s", "-k", "200ms"];
+    let patient = ["--connect-timeout", "20s"];
+    let mut run = run(&redis, &[&options[..], &patient].concat());
+    let token = redis.cli(&["GET", "redlock:a"]);
+    wait_until("it is renewed, or has ended", || {
+        proxy.answered("renew") > 0 || run.has_ended()
     });
     assert_goes_on(&redis, run, &token);
 }
