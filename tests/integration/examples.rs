@@ -215,6 +215,7 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
         ["listen", token] => Deed::Listen(channel(token), true),
         ["unlisten", token] => Deed::Listen(channel(token), false),
         ["listen-shard", token] => Deed::ListenInShard(channel(token), true),
+        ["unlisten-shard", token] => Deed::ListenInShard(channel(token), false),
         // Each write of the lock's key is told, as to a run that tracks it.
         ["track", "lock"] => Deed::Listen("__keyspace@0__:redlock:a".into(), true),
         ["full"] => Deed::Full(true),
