@@ -688,6 +688,15 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_that_was_not_for_all_locks_is_followed_by_one_that_is() {
+        let mut session = session(policy());
+        assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
+        let in_part = Event::Lease(LeaseEvent::RenewedInPart);
+        assert_eq!(session.on_event(in_part, at(10_500)), [Action::Renew]);
+        assert_eq!(session.next_stop(), Some(at(24_498)));
+    }
+
+    #[test]
     fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
         let mut session = session(policy());
         let stop = [Action::Terminate(StopReason::Cancelled)];
@@ -1092,7 +1101,8 @@ mod tests {
     fn work_that_can_not_be_killed_is_left_when_its_lease_is_over_or_lost() {
         let mut unreachable = killed_in_vain(policy());
         assert_eq!(unreachable.on_event(Event::Tick, at(6_000)), STUCK);
-        unreachable.on_event(Event::Tick, at(29_400));
+        let tried = [Action::Renew, Action::KillRest];
+        assert_eq!(unreachable.on_event(Event::Tick, at(29_400)), tried);
         let finish = [Action::Finish(Exit::Internal)];
         assert_eq!(unreachable.on_event(Event::Tick, at(29_498)), finish);
         let mut lost = killed_in_vain(policy());
@@ -1310,6 +1320,17 @@ mod tests {
             session.on_event(Event::Tick, at(1_600)),
             [Action::Finish(Exit::Command(1))]
         );
+    }
+
+    #[test]
+    fn without_a_lock_what_a_killed_command_has_started_is_left() {
+        let killed = Event::Ended(ExitStatus::from_raw(9));
+        let finish = [Action::Finish(Exit::Signal(9))];
+        let mut without = Session::new(policy(), None);
+        assert_eq!(without.on_event(killed, at(100)), finish);
+        let mut released = session(policy());
+        released.on_event(Event::Lease(LeaseEvent::Released), at(50));
+        assert_eq!(released.on_event(killed, at(100)), finish);
     }
 
     #[test]

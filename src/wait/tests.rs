@@ -1026,6 +1026,16 @@ fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
         ),
         ("as good as over", policy(), 1, expired, "ask, listening"),
         (
+            "over before the command could be asked to stop",
+            policy(),
+            1,
+            Grant {
+                lasting: MS * 115,
+                ..grant(400)
+            },
+            "ask, listening",
+        ),
+        (
             "not allowed",
             Policy {
                 starts_on_grant: false,
@@ -1039,8 +1049,18 @@ fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
         let mut waiter = waits(policy, round_trip);
         assert_eq!(waiter.on(501, Event::Granted(grant)), expected, "{what}");
     }
+}
 
-    // Others may have read of this wait, which has to be taken back first.
+#[test]
+fn the_age_of_a_grant_is_judged_by_the_last_question_however_long_the_wait_has_been() {
+    let mut waiter = Waiter::settled(policy(), &busy());
+    let granted = waiter.on(1_501, Event::Granted(grant(600)));
+    assert_eq!(granted, "ask, listening");
+}
+
+#[test]
+fn work_starts_on_no_grant_where_others_may_have_read_that_its_job_waits() {
+    // That has to be taken back first.
     let mut waiter = Waiter::queued(in_a_job(), &busy());
     waiter.tick(1_000);
     waiter.on(1_000, Event::Searched(None));
