@@ -128,6 +128,39 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
 }
 
 #[test]
+fn where_more_matters_than_the_grant_a_command_starts_when_its_lock_is_confirmed() {
+    // Others have to know of the start, its answer says whether to start, or there is a lock before it.
+    for options in [
+        &["--supersede", "--order", "5"][..],
+        &["--once-per", "1h"],
+        &["1st", "--ttl", "60s"],
+    ] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let holder = Elsewhere::holding(&redis);
+        let proxy = Proxy::new(&redis);
+        let mut waiter = waiting(&redis, &proxy, options);
+        if options.contains(&"1st") {
+            wait_until("the first is renewed", || proxy.answered("check") > 0);
+        }
+        let (confirmations, confirmed) = std::sync::mpsc::channel();
+        proxy.set_hook(move |request: &Request| {
+            if ["heartbeat", "renew"].contains(&request.operation.as_str()) {
+                let _ = confirmations.send(request.operation.clone());
+            }
+            Action::Pass
+        });
+        holder.release();
+        let first = confirmed.recv_timeout(crate::support::TIMEOUT).unwrap();
+        // A renewal would be that of a command that has started.
+        assert_eq!(first, "heartbeat", "{options:?}");
+        waiter.run.expect_line("ready");
+        waiter.open();
+        waiter.run.finish().assert_code(0);
+    }
+}
+
+#[test]
 fn a_confirmation_that_is_lost_is_sent_again_and_the_command_does_not_notice() {
     for action in [
         Action::LoseRequest,

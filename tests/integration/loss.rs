@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::proxy::{Action, Proxy, Request, load_scripts};
 use crate::support::{
-    Gate, REDLOCK, Redis, Running, TIMEOUT, await_mark, outcome, path, wait_until,
+    Gate, REDLOCK, Redis, Running, TIMEOUT, await_mark, is_alive, outcome, path, wait_until,
 };
 
 /// A COMMAND that says ready and then does nothing.
@@ -306,6 +306,38 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
     );
     let usual = asked + Duration::from_secs(4);
     assert!(last > usual, "it hasn't heard that the lease is longer");
+}
+
+#[test]
+fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_more_time() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" if request.before == 0 => Action::StallReply(LATE),
+        _ => Action::Pass,
+    });
+    let life = redis.dir.path().join("life");
+    let script = r#"echo $$; exec perl -e "$0" "$1""#;
+    let url = proxy.url();
+    let options = ["run", "-u", &url, "--ttl", "4s", "a", "--"];
+    let work = ["sh", "-c", script, STUBBORN, life.to_str().unwrap()];
+    let mut run = Running::start(&mut redis.redlock(&[&options[..], &work].concat()));
+    let command: i32 = run.line().parse().unwrap();
+    run.expect_line("ready");
+    // What follows the renewal; before that the watchdog has heard of it.
+    wait_until("it is renewed", || proxy.count("check") > 0);
+    run.suspend();
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let over = asked + Duration::from_millis(left);
+    wait_until("it is dead", || !is_alive(command));
+    let last = last_sign(&life);
+    assert!(
+        last < over,
+        "alive at {last:?}, over at {over:?}: {proxy:?}"
+    );
+    run.resume();
+    run.finish().assert_code(79);
 }
 
 #[test]

@@ -146,6 +146,31 @@ fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is
 }
 
 #[test]
+fn with_sync_all_an_extension_that_a_replica_does_not_have_moves_no_deadline() {
+    let all = Replicated::start();
+    let script = r#"trap 'date +%s%N; exit 3' TERM; echo ready
+        until [ -e "$HOME/go" ]; do sleep 0.02; done
+        redlock extend 60s; echo extended; while :; do sleep 0.05; done"#;
+    let options = ["run", "--sync", "all", "--ttl", "9s", "-k", "500ms"];
+    let words = [&options[..], &["a", "-c", script]].concat();
+    let mut holder = Running::start(&mut all.redlock(&words));
+    holder.expect_line("ready");
+    wait_until("it is renewed, and told of changes", || {
+        all.servers[0].trackers() > 0
+    });
+    all.cut_replication(0, 2);
+    // The last renewal that counts was sent before that, and the next one is due in three seconds.
+    let cut = now();
+    fs::write(all.home.path().join("go"), "").unwrap();
+    holder.expect_line("extended");
+    let end = holder.finish();
+    end.assert_code(79);
+    let ended = moment(end.stdout.lines().last().unwrap());
+    let lease_end = cut + Duration::from_secs(9);
+    assert!(ended < lease_end, "{ended:?} {lease_end:?}");
+}
+
+#[test]
 fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
     let mut all = Replicated::start();
     let home = all.home.path().to_owned();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::proxy::{Proxy, load_scripts};
 use crate::support::{
     Gate, OtherUser, Redis, Running, attach_strace, await_mark, directly, is_alive, moment, now,
     outcome, queued, send, state, wait_until, watchdog, with_default_signals,
@@ -85,6 +86,56 @@ fn a_stopped_redlocks_command_is_dead_when_its_lease_ends() {
     run.finish()
         .assert_code(79)
         .assert_says("not renewed in time");
+}
+
+#[test]
+fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() {
+    let redis = Redis::start();
+    let script = r#"trap "echo TERM" TERM; trap "echo USR1" USR1
+        echo $$; while :; do sleep 0.02; done"#;
+    // By the renewal before it might live for a minute.
+    let words = ["run", "--ttl", "60s", "-k", "3s", "a", "-c", script];
+    let mut run = run(&redis, &words);
+    let command: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    wait_until("it is renewed, and told of changes", || {
+        redis.trackers() > 0
+    });
+    redis.cli(&["DEL", "redlock:a"]);
+    run.expect_line("TERM");
+    // It takes signals in once it has told the watchdog.
+    run.signal(Signal::SIGUSR1);
+    run.expect_line("USR1");
+    run.suspend();
+    wait_until("it is dead", || !is_alive(command));
+    run.resume();
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let mut gate = Gate::new(&redis);
+    // It takes longer than a lease by a renewal.
+    let script = r#"echo ready; read go <"$HOME/gate"
+        redlock -u "$0" extend 60s && echo extended; sleep 4; echo done"#;
+    let (url, direct) = (proxy.url(), redis.url());
+    let options = ["run", "-u", &url, "--ttl", "2s", "a", "--"];
+    let words = [&options[..], &["sh", "-c", script, &direct]].concat();
+    let mut run = run(&redis, &words);
+    run.expect_line("ready");
+    wait_until("it is told of changes", || proxy.answered("check") > 0);
+    let looks = proxy.answered("check");
+    gate.open();
+    run.expect_line("extended");
+    wait_until("it has heard", || proxy.answered("check") > looks);
+    // The watchdog knows of one that a look at the clock has asked for.
+    wait_until("it is renewed again", || proxy.answered("renew") > 1);
+    proxy.vanish();
+    run.expect_line("done");
+    run.finish().assert_code(0);
 }
 
 #[test]
