@@ -454,4 +454,43 @@ mod tests {
             assert_eq!(server.join().unwrap(), (sent_again, sent_again));
         }
     }
+
+    #[test]
+    fn what_the_server_pushes_while_an_answer_is_waited_for_comes_in_after_it() {
+        const CHANGED: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n";
+        const MESSAGE: &str = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\nnext\r\n";
+        const GRANT: &str = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$18\r\ngranted 1 1 1 5000\r\n";
+        for push in [CHANGED, MESSAGE, GRANT] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut bytes = [0; 1024];
+                assert!(stream.read(&mut bytes).unwrap() > 0);
+                stream.write_all(push.as_bytes()).unwrap();
+                stream.write_all(b"*0\r\n").unwrap();
+                stream.read(&mut bytes).unwrap()
+            });
+            let access = Access {
+                url: &format!("unix://{}", path.display()),
+                timeout: Duration::from_secs(20),
+                ..Access::default()
+            };
+            let locks = Locks::new(access, Some("p:"), 0).unwrap();
+            let mut client = locks.open().unwrap();
+            assert_eq!(locks.names(&mut client, Which::All).unwrap(), []);
+            let incoming = client.receive().unwrap();
+            // What a grant said can be asked.
+            let is_it = match incoming {
+                Some(Incoming::KeyChanged) => push == CHANGED,
+                Some(Incoming::Message) => push != CHANGED,
+                _ => false,
+            };
+            assert!(is_it, "{push:?}: {incoming:?}");
+            assert!(client.receive().unwrap().is_none(), "{push:?}");
+            drop(client);
+            assert_eq!(server.join().unwrap(), 0);
+        }
+    }
 }

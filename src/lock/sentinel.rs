@@ -684,6 +684,23 @@ mod tests {
         assert!(!poll(3, &[(1, 5), (1, 6)]).is_disputed());
     }
 
+    /// The sentinel that listens there.
+    fn sentinel(listener: &TcpListener) -> Arc<Server> {
+        let address = Address::Tcp {
+            host: "127.0.0.1".into(),
+            port: listener.local_addr().unwrap().port(),
+            tls: false,
+        };
+        Arc::new(Server::new(
+            (address, Part::Sentinel),
+            (Login::default(), 0),
+            UrlOrigin::default(),
+            TlsFiles::default(),
+            Duration::from_secs(20),
+            "",
+        ))
+    }
+
     /// One of three sentinels, which answers nothing but where the primary is: at this port, since that failover. The two
     /// others are down, and said before that there has been a failover of the epoch 5.
     fn left_alone(says: (u16, u64)) -> (Sentinels, std::thread::JoinHandle<()>) {
@@ -691,25 +708,7 @@ mod tests {
         let listeners: Vec<TcpListener> = (0..3)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
-        let server = |listener: &TcpListener| {
-            let address = Address::Tcp {
-                host: "127.0.0.1".into(),
-                port: listener.local_addr().unwrap().port(),
-                tls: false,
-            };
-            let (login, origin) = (Login::default(), UrlOrigin::default());
-            let part = (address, Part::Sentinel);
-            let timeout = Duration::from_secs(20);
-            Arc::new(Server::new(
-                part,
-                (login, 0),
-                origin,
-                TlsFiles::default(),
-                timeout,
-                "",
-            ))
-        };
-        let sentinels = Sentinels::new(listeners.iter().map(server).collect(), "main".into());
+        let sentinels = Sentinels::new(listeners.iter().map(sentinel).collect(), "main".into());
         for node in &sentinels.nodes {
             sentinels.epochs.all().insert(node.to_string(), 5);
         }
@@ -748,6 +747,64 @@ mod tests {
             assert_eq!(told, is_believed.then(|| address(1)), "{epoch}");
             thread.join().unwrap();
         }
+    }
+
+    /// A server that gives this answer to whatever it is asked, over one connection.
+    fn answering(answer: &'static str) -> (Arc<Server>, std::thread::JoinHandle<()>) {
+        use std::io::{Read, Write};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = sentinel(&listener);
+        let thread = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            while !matches!(client.read(&mut [0; 1024]), Ok(0) | Err(_)) {
+                let _ = client.write_all(answer.as_bytes());
+            }
+        });
+        (server, thread)
+    }
+
+    #[test]
+    fn a_server_that_says_that_it_is_a_replica_is_not_the_primary_whatever_a_sentinel_says() {
+        for (role, is_primary) in [
+            ("*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n", true),
+            ("*3\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n", false),
+        ] {
+            let (server, thread) = answering(role);
+            let sentinels = Sentinels::new(vec![Arc::clone(&server)], "main".into());
+            let mut answer = poll(1, &[(1, 5)]).answers.remove(0);
+            answer.address = server.address().clone();
+            let (long, until) = (server.timeout, Instant::now() + server.timeout);
+            let connected = sentinels.connect(&answer, &server, long, until);
+            let kind = connected.map(drop).map_err(|error| error.kind);
+            let expected = if is_primary {
+                Ok(())
+            } else {
+                Err(ErrorKind::NoPrimary)
+            };
+            assert_eq!(kind, expected);
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_look_for_another_primary_finds_the_replicas_that_were_added() {
+        let (server, thread) = answering(concat!(
+            "*4\r\n$2\r\nip\r\n$1\r\nh\r\n$4\r\nport\r\n$1\r\n1\r\n",
+            "*1\r\n*4\r\n$2\r\nip\r\n$1\r\nr\r\n$4\r\nport\r\n$1\r\n2\r\n"
+        ));
+        let sentinels = Sentinels::new(vec![Arc::clone(&server)], "main".into());
+        let connected = server.at(Address::Tcp {
+            host: "h".into(),
+            port: 1,
+            tls: false,
+        });
+        let replication = Replication {
+            quorum: Quorum::All,
+            timeout: server.timeout,
+        };
+        assert!(!sentinels.have_another(&connected, server.timeout, Some(replication)));
+        assert_eq!(*sentinels.replicas().list(), ["r:2"]);
+        thread.join().unwrap();
     }
 
     #[test]

@@ -437,6 +437,32 @@ fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
 }
 
 #[test]
+fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_runs_without_a_lock()
+{
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let vanish = proxy.vanishing();
+    proxy.set_hook(move |request| match &*request.operation {
+        "acquire" => {
+            vanish();
+            Action::LoseRequest
+        }
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let outer = ["run", "a", "--", crate::support::REDLOCK];
+    let inner = ["run", "--url", &url, "--on-unreachable", "run"];
+    let fast = ["--connect-timeout", "300ms", "--ttl", "1s"];
+    let work = ["a", "b", "--", "echo", "ran"];
+    let words = [&outer[..], &inner, &fast, &work].concat();
+    let end = outcome(&mut redis.redlock(&words));
+    // What it reuses is lost where that takes longer than the lease.
+    assert!(matches!(end.code(), Some(69 | 79)), "{end:?}");
+    assert_eq!(end.stdout, "");
+}
+
+#[test]
 fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
     let redis = Redis::start();
     let refused = |status: i32, says: &str| {
