@@ -97,7 +97,9 @@ local function note_end()
   record_end(token, entry, now_ms, ours and how or 'lost', by or '')
   -- Its confirmation may have been lost on its way.
   if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
-  if how == 'status:0' and ours then set_state('succeeded', int_text(now_ms)) end
+  -- What is kept was released before: a repetition is no later success.
+  local is_new = ours and not string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ')
+  if how == 'status:0' and is_new then set_state('succeeded', int_text(now_ms)) end
 end
 
 -- Its call was repeated: it may be that dead waiters were left. Returns whether some still are.
