@@ -14,9 +14,12 @@ pub mod server;
 pub mod world;
 
 use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use memory::{Both, Memory};
+use memory::{Both, Memory, Sources};
 use plan::Plan;
 use server::{Server, Simulated};
 use world::{Done, Failure, World};
@@ -94,20 +97,95 @@ fn a_server_in_memory_does_the_same_as_a_real_one_all_along() {
 /// `FUZZ_MEMORY=1-3000 cargo test --profile model` runs these seeds, and shows each that fails.
 #[test]
 fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
-    let asked = std::env::var("FUZZ_MEMORY").unwrap_or_default();
-    let range = asked.split_once('-').map(|(first, last)| {
+    let asked = std::env::var("FUZZ_MEMORY").ok();
+    let range = asked.as_ref().map(|asked| {
         let number = |text: &str| -> u64 { text.parse().expect("a number") };
-        number(first)..=number(last)
+        let (first, last) = asked.split_once('-').expect("two seeds, as in 1-3000");
+        (number(first), number(last))
     });
-    let mut memory = Memory::new(crate::lua::SCRIPTS.into());
-    let mut failed = Vec::new();
-    for seed in range.unwrap_or(SEEDS..=SEEDS + IN_MEMORY) {
-        let plan = Plan::of(seed);
-        if let Err(failure) = World::run(&mut memory, &plan, false) {
-            failed.push(report(&mut memory, plan, failure));
+    let (first, last) = range.unwrap_or((SEEDS + 1, SEEDS + IN_MEMORY));
+    let next = AtomicU64::new(first);
+    let (done, failed) = (Mutex::new(Done::default()), Mutex::new(Vec::new()));
+    let work = || {
+        let mut memory = Memory::new(crate::lua::SCRIPTS.into());
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > last {
+                return;
+            }
+            let plan = Plan::of(seed);
+            match World::run(&mut memory, &plan, false) {
+                Ok(Done { steps, held }) => {
+                    let mut done = done.lock().unwrap();
+                    done.steps += steps;
+                    done.held += held;
+                }
+                Err(failure) => {
+                    let told = report(&mut memory, plan, failure);
+                    failed.lock().unwrap().push(told);
+                }
+            }
         }
-    }
+    };
+    let threads = match asked {
+        Some(_) => thread::available_parallelism().map_or(1, usize::from),
+        // Other tests run beside it.
+        None => 1,
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let (done, failed) = (done.into_inner().unwrap(), failed.into_inner().unwrap());
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+    let seeds = last + 1 - first;
+    let line = format!(
+        "{seeds} seeds from {first} on, {} steps, {} holds\n",
+        done.steps, done.held
+    );
+    if asked.is_some() {
+        let _ = std::io::stdout().write_all(line.as_bytes());
+    }
+    // A fuzz in which nothing happens finds nothing.
+    assert!(done.steps > seeds * 50 && done.held > 0, "{line}");
+}
+
+/// The promise that is found broken in the first seeds, with something else in place of parts of a script.
+fn found_with(script: &'static str, changes: &[(&str, &str)]) -> Option<&'static str> {
+    let mut source = crate::lua::source(script).to_owned();
+    for (part, other) in changes {
+        assert!(source.contains(part), "{part} isn't in {script}");
+        source = source.replace(part, other);
+    }
+    let mut sources: Sources = crate::lua::SCRIPTS.into();
+    sources.insert(script, source.leak());
+    let mut memory = Memory::new(sources);
+    let failures =
+        (1..=20).filter_map(|seed| World::run(&mut memory, &Plan::of(seed), false).err());
+    let broken = failures.map(|failure| failure.broken.promise).next();
+    broken
+}
+
+#[test]
+fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
+    let of_any_status = [("how == 'status:0'", "string.find(how, '^status:')")];
+    let earlier = [
+        ("'succeeded', at)", "'succeeded', at - 1000)"),
+        (
+            "'succeeded', int_text(now_ms)",
+            "'succeeded', int_text(now_ms - 1000)",
+        ),
+    ];
+    let forgotten = [("how == 'status:0'", "how == 'status:'")];
+    for mistake in [&of_any_status[..], &earlier, &forgotten] {
+        let found = found_with("release", mistake);
+        assert_eq!(
+            found,
+            Some("a success is when its run ended"),
+            "{mistake:?}"
+        );
+    }
 }
 
 /// A failure in full, after all was taken out of the plan that it doesn't need.

@@ -136,7 +136,7 @@ pub struct Promises {
     superseded: u64,
     /// The highest number in an outside order that has held the lock.
     number: i64,
-    /// When a run last succeeded, in the server's milliseconds.
+    /// When a run last released what it held and said that it had succeeded, in the server's milliseconds.
     success: Option<i64>,
     /// The step at which the queue was last disturbed as a whole, and when the keys of it were last
     /// deleted.
@@ -821,6 +821,7 @@ impl Promises {
         if queues {
             self.pasts[n].asked.get_or_insert(step.number);
         }
+        self.knows_success(n, step)?;
         match answer {
             Answer::Held { fence, .. } => {
                 promise!(
@@ -904,16 +905,44 @@ impl Promises {
                 "no run gives up without a reason",
                 "{token} gave up, and nobody has taken its grant away"
             ),
-            Answer::Enough => {
-                let ago = self.success.map(|success| after.now - success);
-                promise!(
-                    self.sets_clock || ago.is_some_and(|ago| ago <= all[n].plan.wish.once),
-                    "no run is skipped without a success",
-                    "{token} is, the last success was {ago:?} ms ago"
-                );
-            }
+            // Looked at already.
+            Answer::Enough { .. } => {}
             other => unreachable!("scripts::read gives no {other:?} here"),
         }
+        Ok(())
+    }
+
+    /// A run is skipped after a success that is recent enough for it, and only then, and is told when that was.
+    fn knows_success(&self, n: usize, step: &Step) -> Result<(), Broken> {
+        let token = step.all[n].token();
+        let ago = self
+            .success
+            .map(|success| (step.after.now - success).max(0));
+        let is_enough = ago.is_some_and(|ago| ago < step.all[n].plan.wish.once);
+        let told = match step.answer {
+            Answer::Held { success, .. } => {
+                promise!(
+                    !is_enough,
+                    "a success is enough for as long as it is to be",
+                    "{token} has the lock, and the last success was {ago:?} ms ago"
+                );
+                success
+            }
+            Answer::Enough { success } => {
+                promise!(
+                    is_enough,
+                    "no run is skipped without a success",
+                    "{token} is, and the last success was {ago:?} ms ago"
+                );
+                success
+            }
+            _ => return Ok(()),
+        };
+        promise!(
+            *told == ago.unwrap_or(-1),
+            "a success is when its run ended",
+            "{token} is told that it was {told} ms ago, and it was {ago:?}"
+        );
         Ok(())
     }
 
@@ -990,9 +1019,6 @@ impl Promises {
         if scripts::withdraws(step.call) {
             past.withdrawn = Some(step.number);
         }
-        if was_held && before.state.get("succeeded") != after.state.get("succeeded") {
-            self.success = Some(after.now);
-        }
         match answer {
             Answer::Released | Answer::Kept { .. } => {
                 promise!(
@@ -1001,7 +1027,14 @@ impl Promises {
                     "{token} got {answer:?}"
                 );
                 // Of a hold whose entry was deleted nothing is known when it is over.
-                past.released |= was_held && before.meta.contains_key(token);
+                let entry = before.meta.get(token).filter(|_| was_held);
+                past.released |= entry.is_some();
+                // What is kept was released before.
+                let hold = entry.and_then(|entry| scripts::hold(entry));
+                let ends = hold.is_some_and(|hold| hold.phase != "kept");
+                if ends && scripts::succeeds(step.call) {
+                    self.success = Some(after.now);
+                }
             }
             _ => {
                 promise!(
@@ -1047,7 +1080,10 @@ impl Promises {
             | (Answer::Superseded, Answer::Superseded)
             // Or its hold has run out meanwhile.
             | (Answer::Removed, Answer::Removed | Answer::Superseded)
-            | (Answer::Enough, Answer::Enough | Answer::Busy { .. } | Answer::Held { .. })
+            | (
+                Answer::Enough { .. },
+                Answer::Enough { .. } | Answer::Busy { .. } | Answer::Held { .. },
+            )
             | (Answer::Busy { .. }, Answer::Busy { .. } | Answer::Held { .. })
             | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost)
             | (Answer::Released | Answer::Returned, Answer::Released | Answer::Returned)

@@ -194,6 +194,11 @@ pub fn withdraws(call: &Call) -> bool {
     call.script == Some("release") && call.args[5].is_empty()
 }
 
+/// Whether this is the release of a run that has succeeded.
+pub fn succeeds(call: &Call) -> bool {
+    call.script == Some("release") && call.args[5] == "status:0"
+}
+
 pub fn force(id: &str, by: &str) -> Call {
     script("force", &[id, by, "0", "0"])
 }
@@ -235,6 +240,8 @@ pub enum Answer {
     Held {
         fence: i64,
         slot: i64,
+        /// How long ago a run last succeeded, in milliseconds; -1: never.
+        success: i64,
     },
     Busy {
         now: i64,
@@ -248,7 +255,10 @@ pub enum Answer {
     Superseded,
     /// Somebody doesn't want it to run any more.
     Removed,
-    Enough,
+    /// A run has succeeded this long ago, in milliseconds.
+    Enough {
+        success: i64,
+    },
     /// To a renewal or a check: held for this many more milliseconds.
     Ours {
         left: i64,
@@ -272,7 +282,11 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
     };
     let Some(script) = script else {
         // A plain client has got the lock.
-        let held = Answer::Held { fence: 0, slot: 0 };
+        let held = Answer::Held {
+            fence: 0,
+            slot: 0,
+            success: -1,
+        };
         return Ok(if *value == Value::Okay {
             held
         } else {
@@ -284,9 +298,10 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
     };
     let number = |n: usize| text(&fields[n]).parse::<i64>().ok();
     Ok(match (script, fields.as_slice()) {
-        ("acquire", [Value::Int(1), _, Value::Int(slot), Value::Int(_)]) => Answer::Held {
+        ("acquire", [Value::Int(1), _, Value::Int(slot), Value::Int(success)]) => Answer::Held {
             fence: number(1).unwrap_or(-1),
             slot: *slot,
+            success: *success,
         },
         (
             "acquire",
@@ -309,7 +324,7 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
         },
         ("acquire", [Value::Int(2), _]) => Answer::Superseded,
         ("acquire", [Value::Int(4), _]) => Answer::Removed,
-        ("acquire", [Value::Int(3), Value::Int(_)]) => Answer::Enough,
+        ("acquire", [Value::Int(3), Value::Int(success)]) => Answer::Enough { success: *success },
         ("renew", [Value::Int(1), Value::Int(left), _, _, _, _])
         | ("check", [Value::Int(1), Value::Int(left), ..]) => Answer::Ours { left: *left },
         ("renew" | "check" | "release", [Value::Int(2)]) => Answer::Returned,

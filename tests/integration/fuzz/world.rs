@@ -660,7 +660,9 @@ impl<'a> World<'a> {
                 let at = (now + pause).min(client.gives_up);
                 self.set_timer(n, at);
             }
-            (Act::Acquire { .. }, Answer::Enough | Answer::Removed) => self.leave(n, false, "", 0),
+            (Act::Acquire { .. }, Answer::Enough { .. } | Answer::Removed) => {
+                self.leave(n, false, "", 0);
+            }
             (Act::Acquire { .. } | Act::PlainRelease(_), _) => self.gone(n),
             (Act::PlainAcquire(_), _) => {
                 if now >= client.gives_up {
