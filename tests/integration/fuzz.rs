@@ -151,6 +151,15 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
     assert!(done.steps > seeds * 50 && done.held > 0, "{line}");
 }
 
+#[test]
+fn a_waiter_that_lost_its_ticket_is_a_new_one_to_a_server_whose_clock_was_set_forward() {
+    let mut memory = Memory::new(crate::lua::SCRIPTS.into());
+    let plan = Plan::of(29_123);
+    if let Err(failure) = World::run(&mut memory, &plan, false) {
+        panic!("{}", report(&mut memory, plan, failure));
+    }
+}
+
 /// The promise that is found broken in the first seeds, with something else in place of parts of a script.
 fn found_with(script: &'static str, changes: &[(&str, &str)]) -> Option<&'static str> {
     let mut source = crate::lua::source(script).to_owned();

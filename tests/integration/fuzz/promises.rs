@@ -728,9 +728,13 @@ impl Promises {
         let asks = matches!(act, Act::Acquire { client, .. } if client == n);
         let is_over = past.ever_held || matches!(all[n].phase, Phase::Leaves | Phase::Gone);
         let is_late = asks && is_over && all[n].plan.manners.late > 0;
+        // Its ticket was lost with an answer, and what the server knew of it has been deleted, or has expired when the
+        // clock was set: it is as one that comes.
+        let is_forgotten = asks && !scripts::tells_ticket(step.call) && self.forgotten >= past.seen;
         promise!(
             // A ticket from before the state was deleted says nothing about those that came after.
             is_late
+                || is_forgotten
                 // One that has had the lock, and whose lease has run out without its knowing, is as one that comes.
                 || past.confirmed.is_some()
                 || past

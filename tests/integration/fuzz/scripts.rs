@@ -174,6 +174,11 @@ pub fn acquire(wish: &Wish, place: &str, ticket: Option<i64>) -> Call {
     )
 }
 
+/// Whether this is a request of a waiter that knows its ticket.
+pub fn tells_ticket(call: &Call) -> bool {
+    call.script == Some("acquire") && !call.args[8].is_empty()
+}
+
 /// `notify`: the run that tracks the lock is notified, as by `redlock extend`.
 pub fn renew(token: &str, ttl: i64, notify: bool) -> Call {
     let notify = if notify { "1" } else { "0" };
