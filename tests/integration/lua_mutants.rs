@@ -165,6 +165,16 @@ fn is_for(entry: &str, key: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" | "))
 }
 
+/// What the fuzz finds without the examples: so many of the mutants that it was run on.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    found: usize,
+    tried: usize,
+}
+
+/// The fuzz is run on every sixth mutant that an example has told from the scripts.
+const SHARE: usize = 6;
+
 /// What told a mutant from the scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -184,6 +194,53 @@ const SEEDS: u64 = 40;
 /// How many lists of random calls tell whether anything is different at all.
 const LISTS: usize = 300;
 
+fn seeds() -> u64 {
+    let seeds = std::env::var("MUTANTS_SEEDS").ok();
+    seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+}
+
+/// What comes of each of these pieces of work, on all cores.
+fn on_all_cores<T: Clone + Send>(number: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(vec![None; number]);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= number {
+                        return;
+                    }
+                    let one = work(n);
+                    done.lock().unwrap()[n] = Some(one);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap();
+    done.into_iter().map(Option::unwrap).collect()
+}
+
+/// How many the fuzz finds of every sixth mutant that an example has told from the scripts.
+fn fuzz_alone(workshop: &Workshop, all: &[(&String, Mutant)], verdicts: &[Verdict]) -> Alone {
+    let both = all.iter().zip(verdicts);
+    let caught = both.filter(|(_, verdict)| matches!(verdict, Verdict::Example(_)));
+    let some: Vec<&(&String, Mutant)> = caught.map(|(one, _)| one).step_by(SHARE).collect();
+    let workshop = Mutex::new(workshop);
+    let found = on_all_cores(some.len(), |n| {
+        let (file, mutant) = some[n];
+        let sources = workshop.lock().unwrap().sources(file, mutant);
+        let found = found_by_fuzz(sources, seeds());
+        progress(&format!("{}, by the fuzz alone: {found:?}", mutant.name));
+        found.is_some()
+    });
+    Alone {
+        found: found.iter().filter(|found| **found).count(),
+        tried: some.len(),
+    }
+}
+
 /// What the examples say of each mutant, in memory, and if they say nothing, the fuzz.
 fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
     let mut runner = TestRunner::deterministic();
@@ -191,49 +248,32 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
     let lists: Vec<Vec<Deed>> = lists.take(LISTS).collect();
     let explained = explained();
     let expected = Expected::of_the_scripts();
-    let seeds = std::env::var("MUTANTS_SEEDS").ok();
-    let seeds = seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
-    let next = AtomicUsize::new(0);
-    let verdicts = Mutex::new(vec![None; all.len()]);
     let workshop = Mutex::new(workshop);
-    let work = || {
-        loop {
-            let n = next.fetch_add(1, Ordering::Relaxed);
-            let Some((file, mutant)) = all.get(n) else {
-                return;
-            };
-            let sources = workshop.lock().unwrap().sources(file, mutant);
-            let key = key(file, mutant);
-            let is_it = |entries: &Vec<&str>| entries.iter().any(|entry| is_for(entry, &key));
-            let reason = || explained.iter().find(|(_, entries)| is_it(entries));
-            let verdict = if let Some(title) = expected.broken_by(&sources) {
-                Verdict::Example(title.to_owned())
-            } else if let Some(promise) = found_by_fuzz(sources.clone(), seeds) {
-                Verdict::Fuzz(promise)
-            } else if let Some((reason, _)) = reason() {
-                Verdict::Explained(reason)
-            } else {
-                let difference = difference(&sources, &lists);
-                if let Some(difference) = &difference {
-                    progress(difference);
-                }
-                Verdict::Survives { difference }
-            };
-            progress(&format!(
-                "{} {verdict:?}\n  - {}\n  + {}",
-                mutant.name, mutant.before, mutant.after
-            ));
-            verdicts.lock().unwrap()[n] = Some(verdict);
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    let verdicts = verdicts.into_inner().unwrap();
-    verdicts.into_iter().map(Option::unwrap).collect()
+    on_all_cores(all.len(), |n| {
+        let (file, mutant) = &all[n];
+        let sources = workshop.lock().unwrap().sources(file, mutant);
+        let key = key(file, mutant);
+        let is_it = |entries: &Vec<&str>| entries.iter().any(|entry| is_for(entry, &key));
+        let reason = || explained.iter().find(|(_, entries)| is_it(entries));
+        let verdict = if let Some(title) = expected.broken_by(&sources) {
+            Verdict::Example(title.to_owned())
+        } else if let Some(promise) = found_by_fuzz(sources.clone(), seeds()) {
+            Verdict::Fuzz(promise)
+        } else if let Some((reason, _)) = reason() {
+            Verdict::Explained(reason)
+        } else {
+            let difference = difference(&sources, &lists);
+            if let Some(difference) = &difference {
+                progress(difference);
+            }
+            Verdict::Survives { difference }
+        };
+        progress(&format!(
+            "{} {verdict:?}\n  - {}\n  + {}",
+            mutant.name, mutant.before, mutant.after
+        ));
+        verdict
+    })
 }
 
 fn progress(line: &str) {
@@ -250,9 +290,11 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     let mut all = all(&workshop.files);
     all.retain(|(_, mutant)| mutant.name.starts_with(&only));
     let verdicts = in_memory(&workshop, &all);
+    let alone = fuzz_alone(&workshop, &all, &verdicts);
     let _ = std::panic::take_hook();
+    progress(&alone.told());
     if only.is_empty() {
-        fs::write("docs/mutants-lua.md", report(&all, &verdicts)).unwrap();
+        fs::write("docs/mutants-lua.md", report(&all, &verdicts, alone)).unwrap();
     }
     let survivors = all
         .iter()
@@ -269,8 +311,21 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     );
 }
 
+impl Alone {
+    /// As a sentence.
+    fn told(self) -> String {
+        let Self { found, tried } = self;
+        let percent = (100 * found + tried / 2) / tried.max(1);
+        format!(
+            "The fuzz alone, without the examples, finds {found} of {tried} in its {} seeds ({percent} %): it was run \
+             on every sixth mutant that the examples catch, too.",
+            seeds()
+        )
+    }
+}
+
 /// The page about them: how many each file has and what caught them, and why the others can't be caught.
-fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
+fn report(all: &[(&String, Mutant)], verdicts: &[Verdict], alone: Alone) -> String {
     let mut page = String::from(HEADING);
     let mut files: Vec<&String> = all.iter().map(|(file, _)| *file).collect();
     files.dedup();
@@ -295,6 +350,7 @@ fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
         row(&format!("`{file}.lua`"), Some(file));
     }
     row("all", None);
+    let _ = write!(page, "\n{}\n", alone.told());
     page.push_str(EXPLAINED);
     for (reason, _) in explained() {
         let is_it = |verdict: &Verdict| *verdict == Verdict::Explained(reason);
