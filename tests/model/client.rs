@@ -36,6 +36,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 pub struct Defects {
     /// Leases are counted from when the answer came.
     pub deadline_from_reply: bool,
+    /// A question counts as asked when its answer comes, if that takes the usual time.
+    pub is_asked_with_the_answer: bool,
     /// The command runs on when its lease ends, as that of other clients does.
     pub is_never_stopped: bool,
 }
@@ -50,6 +52,12 @@ pub struct Setup {
     /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
     /// `--order` and `--sync` does.
     pub starts_on_grant: bool,
+    /// The server doesn't let it subscribe, so that it looks again and again.
+    pub polls: bool,
+    /// How long what the server sends is under way to it.
+    pub answers_take: Duration,
+    /// How long it takes until a command is dead that is killed.
+    pub kills_take: Duration,
     /// `acquire --while-pid`: what works under the lock is a script that outlives its keeper.
     pub is_keeper: bool,
     pub host: &'static str,
@@ -108,6 +116,9 @@ pub struct Client {
     pub lease: Option<Lease>,
     /// Of the hold that its command has run under.
     pub fence: u64,
+    pub slot: u32,
+    /// When the command is dead that was killed.
+    dies_at: Option<Moment>,
     pending: Option<Pending>,
     renewals: Renewals,
     digest: Cached,
@@ -124,6 +135,8 @@ impl Client {
             has_command: false,
             lease: None,
             fence: 0,
+            slot: 0,
+            dies_at: None,
             pending: None,
             digest: Cached::default(),
         }
@@ -192,7 +205,12 @@ impl Client {
             Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => None,
         };
         let pending = self.pending.map(|pending| pending.until);
-        own.into_iter().chain(pending).min()
+        own.into_iter().chain(pending).chain(self.dies_at).min()
+    }
+
+    /// When its command is dead, whatever happens, unless its redlock is stopped.
+    pub fn dead_by(&self) -> Option<Moment> {
+        Some(self.lease?.deadline() + self.setup.kills_take)
     }
 
     /// `redlock run` is started.
@@ -220,6 +238,11 @@ impl Client {
             Stage::Running(_) => self.on_session(session::Event::Tick, now, network),
             Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
         }
+        if self.dies_at.is_some_and(|at| now >= at) {
+            self.dies_at = None;
+            self.has_command = false;
+            self.notice_end(ExitStatus::from_raw(9), now, network);
+        }
         self.look_at_task(now, network);
     }
 
@@ -243,6 +266,7 @@ impl Client {
     /// Its command ends.
     pub fn command_ends(&mut self, now: Moment, network: &mut Network) {
         self.has_command = false;
+        self.dies_at = None;
         if !self.is_stopped {
             self.notice_end(ExitStatus::from_raw(0), now, network);
         }
@@ -263,6 +287,7 @@ impl Client {
     pub fn die(&mut self) {
         self.stage = Stage::Dead;
         self.has_command &= self.setup.is_keeper;
+        self.dies_at = None;
         self.is_stopped = false;
         self.pending = None;
     }
@@ -367,7 +392,8 @@ impl Client {
         now: Moment,
         network: &mut Network,
     ) {
-        let sent = if self.setup.defects.deadline_from_reply {
+        let defects = self.setup.defects;
+        let sent = if defects.deadline_from_reply || defects.is_asked_with_the_answer {
             now
         } else {
             pending.sent
@@ -476,7 +502,13 @@ impl Client {
                         }
                     }
                     session::Action::Kill(_) | session::Action::KillRest => {
-                        if self.has_command && !self.setup.defects.is_never_stopped {
+                        let takes = self.setup.kills_take;
+                        if !self.has_command || self.setup.defects.is_never_stopped {
+                            continue;
+                        }
+                        if takes > Duration::ZERO {
+                            self.dies_at.get_or_insert(now + takes);
+                        } else {
                             self.has_command = false;
                             events.push_back(session::Event::Ended(ExitStatus::from_raw(9)));
                             events.push_back(session::Event::TreeEnded);
@@ -550,11 +582,16 @@ impl Client {
                             self.number,
                             Request {
                                 asked: Asked::new(call),
-                                subscribes: place.is_some_and(|place| !place.polls),
+                                subscribes: !setup.polls && place.is_some_and(|place| !place.polls),
                                 tracks: false,
                             },
                         );
-                        events.push_back(wait::Event::Sent(now, ANSWER_WITHIN));
+                        let sent = if setup.defects.is_asked_with_the_answer {
+                            now + setup.answers_take
+                        } else {
+                            now
+                        };
+                        events.push_back(wait::Event::Sent(sent, ANSWER_WITHIN));
                     }
                     wait::Action::TimeOut => {
                         events.push_back(wait::Event::Failed(failure(ErrorKind::Unreachable)));
@@ -583,11 +620,13 @@ impl Client {
             return;
         };
         match end {
-            wait::End::Acquired { lease, fence, .. } => self.run(*lease, *fence, now, network),
+            wait::End::Acquired {
+                lease, fence, slot, ..
+            } => self.run(*lease, (*fence, *slot), now, network),
             wait::End::Granted { lease, grant, .. } => {
                 let lasting = grant.lasting.saturating_sub(self.setup.terms.clock_skew);
                 self.renewals.add_grant(lasting);
-                self.run(*lease, grant.fence, now, network);
+                self.run(*lease, (grant.fence, grant.slot), now, network);
             }
             _ if wait.is_known() => self.release(ReleaseMode::Unused, now, network),
             _ => self.end(network),
@@ -595,7 +634,7 @@ impl Client {
     }
 
     /// Its command is started, unless the lease is over by now.
-    fn run(&mut self, lease: Lease, fence: u64, now: Moment, network: &mut Network) {
+    fn run(&mut self, lease: Lease, (fence, slot): (u64, u32), now: Moment, network: &mut Network) {
         let lease = if self.setup.defects.deadline_from_reply {
             Lease::new(now, self.setup.terms)
         } else {
@@ -611,6 +650,7 @@ impl Client {
         };
         self.lease = Some(lease);
         self.fence = fence;
+        self.slot = slot;
         self.has_command = true;
         self.stage = Stage::Running(Session::new(policy, Some(lease)));
         self.on_session(session::Event::Tick, now, network);

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use redis::Value;
 
@@ -50,12 +51,26 @@ pub enum Incoming {
     Closed,
 }
 
+/// The same, on its way.
+#[derive(Clone, Debug)]
+pub struct Arriving {
+    pub what: Incoming,
+    /// When it is there; none: at once.
+    pub at: Option<Duration>,
+}
+
+impl Arriving {
+    pub fn is_there(&self, now: Duration) -> bool {
+        self.at.is_none_or(|at| now >= at)
+    }
+}
+
 /// A connection to one node.
 #[derive(Clone, Debug)]
 pub struct Link {
     pub node: usize,
     pub requests: VecDeque<Request>,
-    pub incoming: VecDeque<Incoming>,
+    pub incoming: VecDeque<Arriving>,
     pub listens: bool,
     pub tracks: bool,
     /// Its client's host is gone without a word: the server doesn't know.
@@ -84,7 +99,7 @@ impl Link {
     pub fn is_closing(&self) -> bool {
         self.incoming
             .iter()
-            .any(|incoming| matches!(incoming, Incoming::Closed))
+            .any(|incoming| matches!(incoming.what, Incoming::Closed))
     }
 }
 
@@ -169,7 +184,10 @@ impl Network {
         if let Some(link) = self.link(client) {
             link.requests.clear();
             link.incoming.clear();
-            link.incoming.push_back(Incoming::Closed);
+            link.incoming.push_back(Arriving {
+                what: Incoming::Closed,
+                at: None,
+            });
             link.listens = false;
             link.tracks = false;
         }
@@ -189,12 +207,13 @@ impl Network {
     }
 
     /// Whether something is under way to or from a client that could take it now.
-    pub fn is_busy(&self, can_receive: impl Fn(usize) -> bool) -> bool {
+    pub fn is_busy(&self, now: Duration, can_receive: impl Fn(usize) -> bool) -> bool {
         self.links.iter().enumerate().any(|(client, link)| {
             link.as_ref().is_some_and(|link| {
                 let delay = self.delays[client];
+                let is_there = link.incoming.front().is_some_and(|next| next.is_there(now));
                 (!link.requests.is_empty() && delay != Delay::All)
-                    || (!link.incoming.is_empty() && delay == Delay::None && can_receive(client))
+                    || (is_there && delay == Delay::None && can_receive(client))
             })
         })
     }

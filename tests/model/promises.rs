@@ -28,6 +28,10 @@ pub enum Promise {
     FreezeHolds,
     /// Who was superseded in the queue doesn't run.
     SupersedeHolds,
+    /// No command is started after one with a larger number in the outside order.
+    OrderHolds,
+    /// Commands that run together have a slot each.
+    OwnSlot,
     /// After a success no run starts whose `--once-per` covers it.
     OnceHolds,
     /// A free lock that is waited for is granted within a time.
@@ -81,6 +85,8 @@ pub struct Facts {
     has_superseded: Vec<bool>,
     /// When a run last succeeded that held the lock, by the server's clock.
     succeeded_at: Option<i64>,
+    /// The largest number in the outside order of a command that was started.
+    newest: Option<u64>,
     frozen_until: Option<i64>,
     /// Since when no command runs and somebody waits.
     idle_since: Option<Duration>,
@@ -99,6 +105,7 @@ impl Facts {
             superseded: vec![false; clients],
             has_superseded: vec![false; clients],
             succeeded_at: None,
+            newest: None,
             frozen_until: None,
             idle_since: None,
         }
@@ -186,6 +193,8 @@ impl Facts {
                 Promise::OneLease
                 | Promise::OneCommand
                 | Promise::EndsWithLease
+                | Promise::OrderHolds
+                | Promise::OwnSlot
                 | Promise::Served(_) => {}
             }
         }
@@ -250,6 +259,7 @@ impl Facts {
         }
         let frozen_until = self.frozen_until.filter(|until| *until > now_ms);
         (self.lost_data, self.succeeded_at, frozen_until).hash(hasher);
+        self.newest.hash(hasher);
         self.idle_since.hash(hasher);
         for c in (0..clients.len()).filter(|c| !is_over(*c)) {
             self.started.contains(&c).hash(hasher);
@@ -304,10 +314,18 @@ impl Facts {
                         format!("run {c} starts after a success"),
                     ));
                 }
+                let number = client.setup.wish.queue.number;
+                if asked(Promise::OrderHolds) && number.is_some() && number < self.newest {
+                    return Err(Broken::new(
+                        Promise::OrderHolds,
+                        format!("run {c} starts with {number:?}, after {:?}", self.newest),
+                    ));
+                }
+                self.newest = self.newest.max(number);
                 self.started.push(c);
                 self.fences.push(client.fence);
             }
-            let ends = client.lease.map(|lease| lease.deadline());
+            let ends = client.dead_by();
             let is_late = ends.is_some_and(|end| BOOT + now > end.since_boot());
             if client.has_command && is_late && client.is_active() && asked(Promise::EndsWithLease)
             {
@@ -330,9 +348,9 @@ impl Facts {
     ) -> Result<(), Broken> {
         for promise in promises {
             let counts = |client: &&Rc<Client>| match promise {
-                Promise::OneLease => client
-                    .lease
-                    .is_some_and(|lease| BOOT + now < lease.deadline().since_boot()),
+                Promise::OneLease | Promise::OwnSlot => client
+                    .dead_by()
+                    .is_some_and(|end| BOOT + now < end.since_boot()),
                 Promise::OneCommand => true,
                 _ => false,
             };
@@ -341,6 +359,15 @@ impl Facts {
                 .filter(|client| client.has_command)
                 .filter(counts)
                 .collect();
+            let slots: Vec<u32> = running.iter().map(|client| client.slot).collect();
+            let twice = (1..slots.len()).find(|&n| slots[n] > 0 && slots[..n].contains(&slots[n]));
+            if let (Promise::OwnSlot, Some(n)) = (promise, twice) {
+                let what = format!("two commands in slot {}", slots[n]);
+                return Err(Broken::new(*promise, what));
+            }
+            if *promise == Promise::OwnSlot {
+                continue;
+            }
             let limits = running
                 .iter()
                 .map(|client| client.setup.wish.limit.number());

@@ -65,6 +65,9 @@ fn run(number: usize) -> Setup {
         },
         limit: WaitLimit::Forever,
         starts_on_grant: true,
+        polls: false,
+        answers_take: Duration::ZERO,
+        kills_take: Duration::ZERO,
         is_keeper: false,
         host,
         defects: Defects::default(),
@@ -79,6 +82,7 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
         clients: (0..runs).map(run).collect(),
         has_plain: false,
         plain_ttl: Duration::from_secs(2),
+        plain_from: Duration::ZERO,
         deeds: Vec::new(),
         may_interrupt: false,
         keeps_strays: true,
@@ -355,6 +359,112 @@ fn fast_clock(percent: i64) -> Rules {
     rules
 }
 
+/// Each answer is under way for as long as one may be on which a command starts at once, the server's clock is 1 %
+/// faster, and a command is dead 2 % of a lease after it was killed: what a lease is shortened by is used up.
+fn with_late_answers(name: &'static str, runs: usize, ttl: Duration) -> Rules {
+    let mut rules = rules(name, runs);
+    for run in &mut rules.clients {
+        run.wish.ttl = ttl;
+        run.terms.ttl = ttl;
+        run.answers_take = Duration::from_millis(90);
+        run.kills_take = ttl / 50;
+    }
+    rules.clock_fast = 1;
+    rules.has_plain = true;
+    rules.plain_from = ttl * 9 / 10;
+    rules.keeps_strays = false;
+    rules.kinds = vec![Kind::Late];
+    rules.faults = 1;
+    rules
+}
+
+/// A lease begins when it is asked for, and with each renewal when that is.
+fn late_answers() -> Rules {
+    with_late_answers("answers take 90 ms", 1, TTL)
+}
+
+/// A grant of 5 s begins, as far as its run can know, as long after its last question as the server says. A person who
+/// thaws the lock grants it to the run.
+fn late_answers_and_grants() -> Rules {
+    Rules {
+        deeds: freeze_and_thaw(SECOND),
+        horizon: 6 * SECOND,
+        ..with_late_answers("answers and grants take 90 ms", 1, 5 * SECOND)
+    }
+}
+
+/// Two of three runs at a time, each in a slot of its own.
+fn slots() -> Rules {
+    let mut rules = rules("two slots for three runs", 3);
+    for run in &mut rules.clients {
+        run.wish.limit = Limit::slots(2);
+    }
+    rules.kinds = vec![Kind::Kill];
+    rules.faults = 1;
+    rules.promises = vec![Promise::OneLease, Promise::OwnSlot, Promise::EndsWithLease];
+    rules
+}
+
+/// A reader and a writer, and whatever happens to them.
+fn reader_and_writer() -> Rules {
+    let mut rules = rules("a reader and a writer", 2);
+    rules.are_alike = false;
+    rules.clients[0].wish.limit = Limit::SHARED;
+    rules.kinds = USUAL.to_vec();
+    rules.faults = 1;
+    rules.promises = vec![Promise::OneLease, Promise::EndsWithLease];
+    rules
+}
+
+/// Runs with places in an order from outside (`--supersede --order`), of which a later one may come first.
+fn in_order(name: &'static str, runs: usize) -> Rules {
+    let mut rules = rules(name, runs);
+    rules.are_alike = false;
+    for (run, number) in rules.clients.iter_mut().zip(1..) {
+        run.wish.queue.supersede = Supersede::Waiters;
+        run.wish.queue.number = Some(number);
+        run.starts_on_grant = false;
+    }
+    rules.promises.push(Promise::OrderHolds);
+    rules
+}
+
+fn two_in_order() -> Rules {
+    Rules {
+        kinds: USUAL.to_vec(),
+        faults: 1,
+        ..in_order("two runs in an outside order", 2)
+    }
+}
+
+fn three_in_order() -> Rules {
+    in_order("three runs in an outside order", 3)
+}
+
+/// Waiters that no message reaches look every quarter of a second, and a bit more rarely further behind.
+fn polling() -> Rules {
+    let mut rules = rules("waiters that poll, and one that listens", 3);
+    rules.are_alike = false;
+    for run in &mut rules.clients[..2] {
+        run.polls = true;
+    }
+    rules.horizon = 2 * SECOND;
+    let look = Duration::from_millis(350);
+    rules.promises.push(Promise::Served(look));
+    rules
+}
+
+/// A grant to one of them isn't heard of, so that it is known only when it looks.
+fn two_that_poll() -> Rules {
+    let mut rules = rules("two runs that poll", 2);
+    for run in &mut rules.clients {
+        run.polls = true;
+    }
+    rules.kinds = USUAL.to_vec();
+    rules.faults = 1;
+    rules
+}
+
 /// By how much the clocks of the servers differ, at most.
 const SKEW: Duration = Duration::from_secs(1);
 
@@ -419,6 +529,9 @@ fn all() -> Vec<Rules> {
     vec![
         handed_on(),
         dead_waiters(),
+        late_answers(),
+        polling(),
+        three_in_order(),
         failover(Sync::All),
         failover_without_sync(),
         fast_clock(1),
@@ -431,6 +544,11 @@ fn all() -> Vec<Rules> {
         two_runs_that_are_interrupted(),
         superseded(),
         served(),
+        two_in_order(),
+        two_that_poll(),
+        reader_and_writer(),
+        late_answers_and_grants(),
+        slots(),
         failover_and_more(),
         failover_of_three(),
         two_runs_and_a_plain_client(),
@@ -570,6 +688,50 @@ fn defects() -> Vec<Defect> {
     for run in &mut unending.clients {
         run.defects.is_never_stopped = true;
     }
+    let asked_with_the_answer = |mut rules: Rules| {
+        for run in &mut rules.clients {
+            run.defects.is_asked_with_the_answer = true;
+        }
+        rules.promises = vec![Promise::OneLease];
+        rules
+    };
+    let both = |changes: &[(&str, &str)]| {
+        vec![
+            (ACQUIRE.hash, with(ACQUIRE.source, changes)),
+            (RELEASE.hash, with(RELEASE.source, changes)),
+        ]
+    };
+    let one_too_many = (
+        "if smallest and count + 1 > smallest - LIMITS then return nil end",
+        "",
+    );
+    let any_number = ("if count + 1 > limit then return nil end", "");
+    let third_holder = Rules {
+        replaced: both(&[one_too_many, any_number]),
+        faults: 0,
+        ..slots()
+    };
+    let first_slot = Rules {
+        replaced: both(&[("return first * (low + 1)", "return first")]),
+        faults: 0,
+        ..slots()
+    };
+    let writer_comes_in = Rules {
+        replaced: both(&[any_number]),
+        faults: 0,
+        ..reader_and_writer()
+    };
+    let noted = "if number then set_state('number', int_text(number), 'number_by', who) end";
+    let forgotten_order = Rules {
+        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(noted, "")]))],
+        ..three_in_order()
+    };
+    let unheard_hello = ("'hello')) or 0) == 0", "'hello')) or 0) < 0");
+    let not_told_to_poll = Rules {
+        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[unheard_hello]))],
+        ..polling()
+    };
+    let served_by_a_look = not_told_to_poll.promises[not_told_to_poll.promises.len() - 1];
     let defect = |name, rules, promise, is_near| Defect {
         name,
         rules,
@@ -613,6 +775,33 @@ fn defects() -> Vec<Defect> {
             false,
         ),
         defect("a clock that is 5 % faster", fast_clock(5), one, false),
+        defect(
+            "lease counted from an answer",
+            asked_with_the_answer(late_answers()),
+            one,
+            true,
+        ),
+        defect(
+            "grant counted from an answer",
+            asked_with_the_answer(late_answers_and_grants()),
+            one,
+            true,
+        ),
+        defect("one more than there are slots", third_holder, one, true),
+        defect("the same slot for all", first_slot, Promise::OwnSlot, true),
+        defect("a writer beside a reader", writer_comes_in, one, true),
+        defect(
+            "an order that isn't kept",
+            forgotten_order,
+            Promise::OrderHolds,
+            true,
+        ),
+        defect(
+            "nobody is told to poll",
+            not_told_to_poll,
+            served_by_a_look,
+            true,
+        ),
         defect("--sync 1 of two replicas", one_of_two, one, true),
         defect("no margin for other clocks", no_margin, one, false),
         defect(
@@ -712,7 +901,7 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
 
 #[test]
 fn what_is_made_wrong_on_purpose_is_found() {
-    let most = number("MODEL_STATES").unwrap_or(20_000);
+    let most = number("MODEL_STATES").unwrap_or(30_000);
     let is_whole = number("MODEL_STATES").is_some();
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = defects().into_iter();

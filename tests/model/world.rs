@@ -12,7 +12,7 @@ use redis::Value;
 
 use super::client::{Client, Setup, Stage};
 use super::digest::{Cached, digest_of};
-use super::network::{Asked, Delay, Incoming, Network, Request};
+use super::network::{Arriving, Asked, Delay, Incoming, Network, Request};
 use super::promises::{Broken, Facts, Promise};
 use super::redis::data::Content;
 use super::redis::{Bytes, Data, Interpreter};
@@ -96,6 +96,8 @@ pub struct Rules {
     pub clients: Vec<Setup>,
     pub has_plain: bool,
     pub plain_ttl: Duration,
+    /// It comes no earlier.
+    pub plain_from: Duration,
     pub deeds: Vec<Deed>,
     pub may_interrupt: bool,
     /// What was sent over a connection that its client has given up may arrive later on.
@@ -440,13 +442,18 @@ impl World {
                         }
                     }
                 }
-                if !link.incoming.is_empty() && delay == Delay::None && client.is_active() {
+                let is_there = link
+                    .incoming
+                    .front()
+                    .is_some_and(|next| next.is_there(self.now));
+                if is_there && delay == Delay::None && client.is_active() {
                     steps.push(Step::Receive(c));
                 }
             }
         }
         steps.extend((0..self.network.strays.len()).map(Step::ServeStray));
-        if self.plain != Plain::Over {
+        let comes_later = self.plain == Plain::New && self.now < self.rules.plain_from;
+        if self.plain != Plain::Over && !comes_later {
             steps.push(Step::Plain);
         }
         if self.deeds_done < self.rules.deeds.len() {
@@ -475,10 +482,11 @@ impl World {
             let c = client.number;
             let link = self.network.links[c].as_ref();
             let incoming = link.and_then(|link| link.incoming.front());
+            let incoming = incoming.filter(|next| next.is_there(self.now));
             let is_asking = link.is_some_and(|link| !link.requests.is_empty());
             let is_due = client.due().is_some_and(|due| due <= now);
             let closes = matches!(
-                link.and_then(|link| link.incoming.back()),
+                link.and_then(|link| Some(&link.incoming.back()?.what)),
                 Some(Incoming::Closed | Incoming::NotReplicated)
             );
             let releases = matches!(client.stage, Stage::Releasing { .. });
@@ -532,7 +540,7 @@ impl World {
                 let heard = links().filter(|(c, _)| !self.clients[*c].is_over());
                 let pushed = heard.filter(|(_, link)| {
                     matches!(
-                        link.incoming.front(),
+                        link.incoming.front().map(|next| &next.what),
                         Some(Incoming::Message(_) | Incoming::KeyChanged)
                     )
                 });
@@ -616,15 +624,16 @@ impl World {
     /// Whether something is under way.
     fn is_busy(&self) -> bool {
         let clients = &self.clients;
-        self.network.is_busy(|client| clients[client].is_active())
+        self.network
+            .is_busy(self.now, |client| clients[client].is_active())
     }
 
     /// The next moment at which something is due, within the horizon.
     pub fn next_moment(&self) -> Option<Duration> {
         let of_clients = self.clients.iter().flat_map(|client| {
-            let deadline = client.lease.filter(|_| client.has_command);
+            let deadline = client.dead_by().filter(|_| client.has_command);
             // One that is stopped doesn't look, and what holds without it is to be seen after that.
-            let over = deadline.map(|lease| lease.deadline() + Duration::from_millis(1));
+            let over = deadline.map(|deadline| deadline + Duration::from_millis(1));
             client.due().into_iter().chain(over)
         });
         let of_clients = of_clients.map(|moment| moment.since_boot().saturating_sub(BOOT));
@@ -643,10 +652,17 @@ impl World {
             Plain::Holds(until) => Some(Duration::from_millis(until)),
             _ => None,
         };
+        let of_answers = self.clients.iter().filter_map(|client| {
+            let link = self.network.links[client.number].as_ref()?;
+            let is_awaited =
+                client.is_active() && self.network.delays[client.number] == Delay::None;
+            link.incoming.front().filter(|_| is_awaited)?.at
+        });
         let horizon = self.rules.horizon;
         of_clients
             .chain(of_keys)
             .chain(of_plain)
+            .chain(of_answers)
             .filter(|&at| at > self.now && at <= horizon)
             .min()
     }
@@ -752,7 +768,7 @@ impl World {
         let incoming = link.incoming.pop_front().expect("something");
         self.clients[c]
             .changed()
-            .receive(incoming, now, &mut self.network);
+            .receive(incoming.what, now, &mut self.network);
     }
 
     /// The server does what is asked first over a connection.
@@ -768,12 +784,22 @@ impl World {
         let is_replicated = self.replicate(node, &request, &value, confirmed_by);
         let link = self.network.link(c).expect("a connection");
         link.tracks |= request.tracks;
-        link.incoming.push_back(if is_replicated {
+        let answer = if is_replicated {
             Incoming::Answer(value)
         } else {
             Incoming::NotReplicated
-        });
+        };
+        self.deliver(c, answer);
         Ok(())
+    }
+
+    /// Sends something to a client over its connection.
+    fn deliver(&mut self, c: usize, what: Incoming) {
+        let takes = self.clients[c].setup.answers_take;
+        let at = (!takes.is_zero()).then(|| self.now + takes);
+        if let Some(link) = self.network.link(c) {
+            link.incoming.push_back(Arriving { what, at });
+        }
     }
 
     /// Whether what a client has now counts, by how many replicas have to have it.
@@ -833,8 +859,8 @@ impl World {
                 let hears = self.network.links[c].as_ref().is_some_and(|link| {
                     link.node == node && link.listens && self.clients[c].channel() == *channel
                 });
-                if hears && let Some(link) = self.network.link(c) {
-                    link.incoming.push_back(Incoming::Message(text.clone()));
+                if hears {
+                    self.deliver(c, Incoming::Message(text.clone()));
                 }
             }
         }
@@ -855,7 +881,7 @@ impl World {
             if tracks && let Some(link) = self.network.link(c) {
                 link.tracks = false;
                 if by != Some(c) {
-                    link.incoming.push_back(Incoming::KeyChanged);
+                    self.deliver(c, Incoming::KeyChanged);
                 }
             }
         }
