@@ -170,10 +170,10 @@ fn found_with(script: &'static str, changes: &[(&str, &str)]) -> Option<&'static
     let mut sources: Sources = crate::lua::SCRIPTS.into();
     sources.insert(script, source.leak());
     let mut memory = Memory::new(sources);
-    let failures =
-        (1..=20).filter_map(|seed| World::run(&mut memory, &Plan::of(seed), false).err());
-    let broken = failures.map(|failure| failure.broken.promise).next();
-    broken
+    (1..=20).find_map(|seed| {
+        let run = World::run(&mut memory, &Plan::of(seed), false);
+        Some(run.err()?.broken.promise)
+    })
 }
 
 #[test]
