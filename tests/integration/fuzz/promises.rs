@@ -85,6 +85,8 @@ struct Past {
     /// The step of its last heartbeat that was served, and when that was.
     refreshed: u64,
     heard: i64,
+    /// The same by the server's clock.
+    heard_ms: i64,
     /// When it came into the queue.
     began: i64,
     /// The step at which it got the lock at once, and made the older ones give up.
@@ -153,6 +155,8 @@ pub struct Promises {
     frozen_free: bool,
     /// The latest that the server's clock has ever been.
     latest: i64,
+    /// The same when it was last set back.
+    set_back_from: i64,
 }
 
 impl Promises {
@@ -176,6 +180,7 @@ impl Promises {
             granted: false,
             frozen_free: false,
             latest: 0,
+            set_back_from: 0,
         }
     }
 
@@ -325,8 +330,13 @@ impl Promises {
                 absent.for_each(|(_, &n)| self.pasts[n].missed = Some(step.number));
             }
         }
-        if let Act::SetClock(_) = step.act {
+        if let Act::SetClock(by) = step.act {
             self.disturbed = step.number;
+            if by < 0 {
+                self.set_back_from = self.latest;
+            }
+            // A freeze that was over counts again then, and no key keeps plain clients out.
+            self.frozen_free = false;
             // What expires meanwhile is forgotten as well.
             self.forgotten = step.now;
             // The fence is in the state and in the clock; without both nothing is left of it.
@@ -544,8 +554,10 @@ impl Promises {
             if after.waits(token) || held.contains_key(token) {
                 continue;
             }
-            let is_perfect =
-                all[n].plan.manners.are_perfect() && self.pasts[n].refreshed > self.disturbed;
+            // By a clock that was set back it may not have asked since it was notified, and counts as suspended.
+            let is_perfect = all[n].plan.manners.are_perfect()
+                && self.pasts[n].refreshed > self.disturbed
+                && self.pasts[n].heard_ms >= self.set_back_from;
             match act {
                 Act::Acquire { client, .. }
                     if client != n && all[client].plan.wish.supersede > 0 =>
@@ -626,6 +638,7 @@ impl Promises {
             {
                 self.pasts[n].refreshed = step;
                 self.pasts[n].heard = now;
+                self.pasts[n].heard_ms = after.now;
             }
         }
         Ok(())
