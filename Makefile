@@ -7,6 +7,7 @@
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
+# make fuzz-memory  the same in memory and on all cores: SEEDS of them, 20000 by default, from SEED on
 # make model    the states of the protocol in small, up to STATES of each scenario, and what is made wrong on purpose; ONLY="a freeze"
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
@@ -44,7 +45,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 5
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -114,6 +115,14 @@ fuzz:
 	@scripts/setup test
 	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
 	    $(CARGO) test --locked --test integration fuzz:: -- --nocapture
+
+# Without a server a seed takes a fiftieth of a second. They are always the same: one that fails was broken by a change.
+FIRST_SEED = $(or $(SEED),1)
+fuzz-memory:
+	@scripts/setup test
+	FUZZ_MEMORY="$(FIRST_SEED)-$$(( $(FIRST_SEED) + $(or $(SEEDS),20000) - 1 ))" \
+	    $(CARGO) test --locked --profile model --test integration \
+	    fuzz::the_protocol_keeps_its_promises_on_a_server_in_memory -- --nocapture
 
 model:
 	@scripts/setup test
