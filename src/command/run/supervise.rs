@@ -165,8 +165,6 @@ impl Supervision<'_> {
             if let Some(exit) = self.notice_stop()? {
                 return Ok(exit);
             }
-            self.holds
-                .tell_watchdog(self.session.dead_by(), self.session.by_renewal());
             if self.watch_group_at.is_some_and(|at| now() >= at) {
                 self.watch_group_at = None;
                 self.signals.watch_group();
@@ -385,7 +383,11 @@ impl Supervision<'_> {
     fn apply(&mut self, event: session::Event) -> Result<Option<Exit>> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            for action in self.session.on_event(event, now()) {
+            let actions = self.session.on_event(event, now());
+            // Before COMMAND is told, which may stop us.
+            self.holds
+                .tell_watchdog(self.session.dead_by(), self.session.by_renewal());
+            for action in actions {
                 match action {
                     session::Action::Finish(exit) => return Ok(Some(exit)),
                     other => events.extend(self.perform(other)?),
