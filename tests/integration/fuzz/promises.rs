@@ -534,6 +534,15 @@ impl Promises {
         Ok(())
     }
 
+    /// Whether a client does all that a waiter has to do, by what the server could know.
+    fn is_heard(&self, n: usize, client: &Client) -> bool {
+        let past = &self.pasts[n];
+        client.plan.manners.are_perfect()
+            && past.refreshed > self.disturbed
+            // By a clock that was set back it may not have asked since it was notified, and counts as suspended.
+            && past.heard_ms >= self.set_back_from
+    }
+
     /// The queue: tickets grow, no waiter falls out of it, waiters that come back have their old place.
     fn queue(&mut self, step: &Step) -> Result<(), Broken> {
         let &Step {
@@ -554,10 +563,7 @@ impl Promises {
             if after.waits(token) || held.contains_key(token) {
                 continue;
             }
-            // By a clock that was set back it may not have asked since it was notified, and counts as suspended.
-            let is_perfect = all[n].plan.manners.are_perfect()
-                && self.pasts[n].refreshed > self.disturbed
-                && self.pasts[n].heard_ms >= self.set_back_from;
+            let is_perfect = self.is_heard(n, &all[n]);
             match act {
                 Act::Acquire { client, .. }
                     if client != n && all[client].plan.wish.supersede > 0 =>
