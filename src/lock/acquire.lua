@@ -287,7 +287,9 @@ end
 while removed < REMOVED and remove_dead(ahead + 1) do removed = removed + 1 end
 -- An entry lives for three heartbeats.
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
-local life = table.concat({int_text(now_ms + 3 * beat), int_text(now_ms), ARGV[9] == '' and '0' or '1'}, ':')
+-- It has asked since the last ones were notified, also where the clock was set back since then.
+local seen = math.max(now_ms, tonumber(string.match(notified or '', '^%d+') or 0))
+local life = table.concat({int_text(now_ms + 3 * beat), int_text(seen), ARGV[9] == '' and '0' or '1'}, ':')
 local entry = {life, int_text(limit), since or int_text(now_ms), priority, polls and '0' or listens, who}
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUE_TTL)

@@ -85,8 +85,6 @@ struct Past {
     /// The step of its last heartbeat that was served, and when that was.
     refreshed: u64,
     heard: i64,
-    /// The same by the server's clock.
-    heard_ms: i64,
     /// When it came into the queue.
     began: i64,
     /// The step at which it got the lock at once, and made the older ones give up.
@@ -155,8 +153,6 @@ pub struct Promises {
     frozen_free: bool,
     /// The latest that the server's clock has ever been.
     latest: i64,
-    /// The same when it was last set back.
-    set_back_from: i64,
 }
 
 impl Promises {
@@ -180,7 +176,6 @@ impl Promises {
             granted: false,
             frozen_free: false,
             latest: 0,
-            set_back_from: 0,
         }
     }
 
@@ -330,11 +325,8 @@ impl Promises {
                 absent.for_each(|(_, &n)| self.pasts[n].missed = Some(step.number));
             }
         }
-        if let Act::SetClock(by) = step.act {
+        if let Act::SetClock(_) = step.act {
             self.disturbed = step.number;
-            if by < 0 {
-                self.set_back_from = self.latest;
-            }
             // A freeze that was over counts again then, and no key keeps plain clients out.
             self.frozen_free = false;
             // What expires meanwhile is forgotten as well.
@@ -537,10 +529,7 @@ impl Promises {
     /// Whether a client does all that a waiter has to do, by what the server could know.
     fn is_heard(&self, n: usize, client: &Client) -> bool {
         let past = &self.pasts[n];
-        client.plan.manners.are_perfect()
-            && past.refreshed > self.disturbed
-            // By a clock that was set back it may not have asked since it was notified, and counts as suspended.
-            && past.heard_ms >= self.set_back_from
+        client.plan.manners.are_perfect() && past.refreshed > self.disturbed
     }
 
     /// The queue: tickets grow, no waiter falls out of it, waiters that come back have their old place.
@@ -644,7 +633,6 @@ impl Promises {
             {
                 self.pasts[n].refreshed = step;
                 self.pasts[n].heard = now;
-                self.pasts[n].heard_ms = after.now;
             }
         }
         Ok(())
