@@ -155,6 +155,23 @@ fn a_stopped_head_costs_the_next_one_a_grant_and_a_heartbeat_and_comes_back_in_i
 }
 
 #[test]
+fn a_run_that_ends_hands_its_lock_on_past_a_thousand_dead_waiters() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let live = Gated::queued(&redis, &["a"]);
+    // They seem to live, and have no connection any more.
+    let code = "for n = 1, 1050 do
+        redis.call('ZADD', '{redlock:a}:queue', n - 2000, 'token' .. n)
+        redis.call('HSET', '{redlock:a}:waiters', 'token' .. n, '99999999999999:0:1 1 1 0 1 {}')
+    end";
+    redis.cli(&["EVAL", code, "0"]);
+    holder.end();
+    // It isn't free, for the one behind them to find with its next heartbeat.
+    assert_ne!(redis.cli(&["GET", "redlock:a"]), "");
+    live.ready().end();
+}
+
+#[test]
 fn twenty_stopped_waiters_ahead_cost_a_live_one_no_more_than_five_seconds() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
