@@ -658,6 +658,34 @@ fn each_of_1200_members_that_are_forced_out_learns_by_whom_for_a_day() {
 }
 
 #[test]
+fn a_member_and_a_waiter_among_2500_each_are_found_by_their_ids() {
+    let redis = Redis::start();
+    members(&redis, 2_500, SHARED);
+    Ask::waiting("live").waits(&redis);
+    let code = "for n = 1, 2500 do
+        redis.call('ZADD', KEYS[1], n, 'waiter' .. n)
+        redis.call('HSET', KEYS[2], 'waiter' .. n, '99999999999999:1:1 1 1 0 0 {}')
+    end";
+    redis.cli(&["EVAL", code, "2", QUEUE, WAITERS]);
+    // Wherever they stand in the server's own order, some of these are beyond the first 2,000.
+    for number in (1..=2_500).step_by(250) {
+        let one = id(&format!("token{number}"));
+        outcome(&mut redis.redlock(&["stop", "-n", "--id", &one, "a"])).assert_code(0);
+        let force = ["release", "--force", "--id", &one, "a"];
+        outcome(&mut redis.redlock(&force)).assert_code(0);
+        assert_eq!(check(&redis, &format!("token{number}"))[0], "0");
+    }
+    let waiter = id("live");
+    outcome(&mut redis.redlock(&["release", "--force", "--id", &waiter, "a"])).assert_code(0);
+    assert_eq!(redis.cli(&["ZSCORE", QUEUE, "live"]), "");
+    let compared = work(&redis, || {
+        let answer = call(&redis, "stop", &["ffffffffffff", WHO, "0"]);
+        assert_eq!(answer[0], "4", "{answer:?}");
+    });
+    assert!(compared < 100, "{compared}");
+}
+
+#[test]
 fn of_600_members_whose_key_was_deleted_a_hundred_are_recorded() {
     let redis = Redis::start();
     members(&redis, 600, SHARED);
