@@ -145,6 +145,14 @@ impl Child {
             .collect()
     }
 
+    /// Continues the whole job: our process group, which what the child has started is in as a rule, with whatever else the
+    /// shell has put there, and the child.
+    pub fn continue_job(&self) -> Refused {
+        // What may not be signalled in it isn't the child's.
+        let _ = sys::kill(0, sys::SIGCONT);
+        self.forward_outside(sys::SIGCONT)
+    }
+
     /// Passes on a signal that our process group has got: to the child where it isn't in that any more, or to what is left
     /// of its tree elsewhere.
     pub fn forward_outside(&self, signal: i32) -> Refused {

@@ -63,7 +63,12 @@ impl Signals {
             match sys::next_signal(&self.fd)? {
                 // The kernel's answer to something that we have done: a write into a closed pipe, or
                 // of a file that is too large.
-                Some(received) if received.from_ourselves => {}
+                // But one that continues our group has reached the witness as well.
+                Some(received) if received.from_ourselves => {
+                    if received.signal == SIGCONT {
+                        self.with_reach(received);
+                    }
+                }
                 // Since we were started it is ignored.
                 Some(received) if received.signal == libc::SIGPIPE => {
                     if !sys::sigpipe_was_ignored() {

@@ -414,6 +414,37 @@ fn ctrl_z_keeps_the_lock_for_what_works_on_and_fg_continues_the_job() {
 }
 
 #[test]
+fn fg_continues_all_of_a_job_where_something_works_on_and_ctrl_c_ends_it() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    // COMMAND waits for a child in its own group, and its output for a program that the shell has put there.
+    terminal.type_in(concat!(
+        "redlock run --ttl 6s a -- sh -c 'setsid sleep 60 & ",
+        "perl -e \"$COUNTER\" child CONT; echo over' | cat; echo status:${PIPESTATUS[0]}\n",
+    ));
+    let child = pid_in(&terminal.line("child ready"));
+    let command = parent(child);
+    let others = children(command);
+    let other = others.into_iter().find(|&pid| pid != child).unwrap();
+    let own = nix::unistd::Pid::from_raw(other);
+    wait_until("it has a session of its own", || {
+        nix::unistd::getsid(Some(own)) == Ok(own)
+    });
+    terminal.type_in(CTRL_Z);
+    wait_until("the job is stopped, and redlock isn't", || {
+        state(child) == Some('T') && state(command) == Some('T')
+    });
+    wait_until("redlock goes on", || state(parent(command)) != Some('T'));
+    terminal.type_in("fg\n");
+    terminal.line("child CONT");
+    terminal.type_in(CTRL_C);
+    wait_until("all have ended", || is_gone(child) && is_gone(command));
+    wait_until("the lock is free", || is_free(&redis));
+    terminal.type_in("exit 0\n");
+    terminal.finish();
+}
+
+#[test]
 fn a_lease_that_ran_out_while_stopped_is_noticed_at_once_after_fg() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
@@ -462,7 +493,10 @@ fn ctrl_c_ends_the_wait_for_the_lock() {
     terminal.type_in(CTRL_C);
     assert_eq!(seen_by_a_shell(terminal.finish()), Some(130));
     assert!(!terminal.shown.contains("ran"));
-    assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
+    assert_eq!(
+        redis.keys(),
+        ["redlock:a", "{redlock:a}:notices", "{redlock:a}:state"]
+    );
 }
 
 #[test]

@@ -315,7 +315,7 @@ impl Supervision<'_> {
         let exit = if self.is_apart && self.child.is_stopped() && sys::is_in_foreground() {
             // The shell takes the job for one that runs, and has continued none of it.
             self.is_apart = false;
-            let refused = self.child.forward(SIGCONT);
+            let refused = self.child.continue_job();
             self.note_refused(refused);
             None
         } else if self.child.is_stopped() && self.child.has_tree_stopped() {
@@ -422,7 +422,7 @@ impl Supervision<'_> {
                     && self.child.is_stopped()
                     && !sys::is_pending(SIGTSTP)
                 {
-                    self.child.forward(SIGCONT)
+                    self.child.continue_job()
                 } else {
                     Refused::new()
                 }
