@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::fuzz::scripts::id;
 use crate::lua::{KEYS, SHARED, WHO, call, source};
-use crate::support::{Redis, Running, now, outcome};
+use crate::support::{Gated, Redis, Running, now, outcome};
 
 const STATE: &str = KEYS[1];
 const META: &str = KEYS[2];
@@ -348,17 +348,21 @@ fn a_reader_that_comes_does_not_write_the_key_that_the_others_watch() {
     }
 }
 
+/// The first 1,500 waiters could be reached, but no process listens.
+fn lose_subscriptions(redis: &Redis) {
+    let script = "for _, token in ipairs(redis.call('ZRANGE', KEYS[1], 0, 1499)) do
+        redis.call('HSET', KEYS[2], token, (string.gsub(redis.call('HGET', KEYS[2], token), ' 0 {', ' 1 {')))
+    end";
+    redis.cli(&["EVAL", script, "2", QUEUE, WAITERS]);
+}
+
 #[test]
 fn a_free_lock_goes_to_the_first_live_waiter_behind_1500_dead_ones() {
     let redis = Redis::start();
     Ask::by("holder").gets_it(&redis);
     crowd(&redis, 1500, "1");
     Ask::waiting("live").waits(&redis);
-    // They could be reached, but no process listens.
-    let script = "for _, token in ipairs(redis.call('ZRANGE', KEYS[1], 0, 1499)) do
-        redis.call('HSET', KEYS[2], token, (string.gsub(redis.call('HGET', KEYS[2], token), ' 0 {', ' 1 {')))
-    end";
-    redis.cli(&["EVAL", script, "2", QUEUE, WAITERS]);
+    lose_subscriptions(&redis);
     // A run calls it as long as dead ones are left, a hundred a call.
     let mut calls = 1;
     while release(&redis, "holder", "status:0") == ["4"] {
@@ -368,6 +372,18 @@ fn a_free_lock_goes_to_the_first_live_waiter_behind_1500_dead_ones() {
         (calls, redis.cli(&["GET", "redlock:a"]).as_str()),
         (16, "live")
     );
+}
+
+#[test]
+fn a_run_that_ends_hands_its_lock_to_the_first_live_waiter_behind_1500_dead_ones() {
+    let redis = Redis::start();
+    let run = Gated::start(&redis, &["a"]).ready();
+    crowd(&redis, 1500, "1");
+    Ask::waiting("live").waits(&redis);
+    lose_subscriptions(&redis);
+    run.end();
+    // The grant may be over by now, but its entry is still there.
+    assert_eq!(redis.cli(&["HEXISTS", META, "live"]), "1");
 }
 
 #[test]
@@ -717,6 +733,27 @@ fn lost_slots_of_1200_members_are_restored_before_any_is_given_away() {
     };
     assert_eq!((calls, slot.as_str()), (3, "1201"));
     assert_eq!(Ask::by("last").limit("1201").ask(&redis)[0], "0");
+}
+
+#[test]
+fn one_of_1200_members_without_an_entry_keeps_all_others_out_in_whichever_part_it_is_found() {
+    let redis = Redis::start();
+    members(&redis, 1_200, "1201");
+    redis.cli(&["DEL", KEYS[8]]);
+    // It is in the first part, and all of the others are complete.
+    let part = redis.cli(&["ZSCAN", HOLDERS, "0", "COUNT", "500"]);
+    let unknown = part.lines().find(|line| line.starts_with("token")).unwrap();
+    redis.cli(&["HDEL", META, unknown]);
+    for _ in 0..10 {
+        let answer = Ask::by("next").limit("1201").ask(&redis);
+        assert_eq!(answer[0], "0", "{answer:?}");
+    }
+    release(&redis, unknown, "status:0");
+    let mut calls = 0;
+    while Ask::by("next").limit("1201").ask(&redis)[0] == "0" {
+        calls += 1;
+        assert!(calls < 10);
+    }
 }
 
 #[test]
