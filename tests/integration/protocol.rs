@@ -757,6 +757,36 @@ fn one_of_1200_members_without_an_entry_keeps_all_others_out_in_whichever_part_i
 }
 
 #[test]
+fn slots_that_are_lost_once_more_while_they_are_restored_are_restored_from_the_start() {
+    let redis = Redis::start();
+    members(&redis, 1_200, "1201");
+    redis.cli(&["DEL", KEYS[8]]);
+    let next = Ask::by("next").limit("1201");
+    assert_eq!(next.ask(&redis)[0], "0");
+    redis.cli(&["DEL", KEYS[8]]);
+    let mut calls = 0;
+    let slot = loop {
+        let answer = next.ask(&redis);
+        calls += 1;
+        if answer[0] == "1" {
+            break answer[2].clone();
+        }
+        assert!(calls < 10, "{answer:?}");
+    };
+    assert_eq!((calls, slot.as_str()), (3, "1201"));
+    // Readers need no slots, so that none of them is restored however many are looked through.
+    let redis = Redis::start();
+    members(&redis, 1_200, SHARED);
+    redis.cli(&["SET", "redlock:a", "redlock:slots", "KEEPTTL"]);
+    let reader = Ask::by("reader").limit(SHARED);
+    let mut calls = 0;
+    while reader.ask(&redis)[0] == "0" {
+        calls += 1;
+        assert!(calls < 10);
+    }
+}
+
+#[test]
 fn a_status_in_parts_shows_all_of_1200_members_and_1200_waiters_once() {
     let redis = Redis::start();
     members(&redis, 1_200, SHARED);

@@ -33,10 +33,14 @@ local function clear_lock()
 end
 
 -- Whether `slots` has those of all members. If another client has deleted it, each call restores a part from
--- `meta`, and `restored` says where the next one goes on. A member without an entry keeps all others out.
+-- `meta`, and `restored` says where the next one goes on, and whether ('+') any are restored: where these are gone,
+-- too, it begins anew. A member without an entry keeps all others out.
 local function has_slots()
-  if not restored and redis.call('EXISTS', slots) == 1 then return true end
-  local next, members = unpack(redis.call('ZSCAN', holders, restored or '0', 'COUNT', RESTORED))
+  local there = redis.call('EXISTS', slots) == 1
+  if not restored and there then return true end
+  local cursor, some = string.match(restored or '', '^(%d+)(%+?)$')
+  if not cursor or (some == '+' and not there) then cursor = '0' end
+  local next, members = unpack(redis.call('ZSCAN', holders, cursor, 'COUNT', RESTORED))
   local unknown = false
   for n = 1, #members, 2 do
     local entry = redis.pcall('HGET', meta, members[n])
@@ -47,9 +51,9 @@ local function has_slots()
       redis.call('ZADD', slots, slot, 'slot ' .. members[n], int_text(LIMITS + limit), 'limit ' .. members[n])
     end
   end
-  redis.call('PEXPIRE', slots, RETENTION)
+  some = redis.call('PEXPIRE', slots, RETENTION) == 1 and '+' or ''
   if unknown or next ~= '0' then
-    restored = unknown and '0' or next
+    restored = (unknown and '0' or next) .. some
     set_state('restored', restored)
     return false
   end
