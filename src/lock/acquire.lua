@@ -12,7 +12,7 @@
 -- ARGV[14] once (ms that a success counts, or 0)
 -- ARGV[15] repair (1 or 0)
 -- ARGV[16] restart grace (ms; left out when there is none)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
 -- @include lock
 
 -- A name that a young server doesn't know may have a holder that it has forgotten.
@@ -92,7 +92,8 @@ local function accept(value)
   return {1, fence, tonumber(slot or 0), success}
 end
 
-local function busy(ahead, polls)
+-- `more`: dead waiters may be left in front of it, which this run is to clear away soon.
+local function busy(ahead, polls, more)
   local value = redis.call('GET', lock)
   local holder, left, count = value, 0, 1
   if not value or value == FROZEN then
@@ -112,7 +113,7 @@ local function busy(ahead, polls)
   local entry = holder and redis.call('HGET', meta, holder)
   -- A grant that isn't confirmed may have gone to a suspended waiter, and the next ones may be suspended as well.
   local _, phase = string.match(entry or '', PHASE)
-  local all = phase == 'granted' and 1 or 0
+  local all = (phase == 'granted' or more) and 1 or 0
   return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, restarted}
 end
 
@@ -295,8 +296,8 @@ redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUE_TTL)
 redis.call('PEXPIRE', waiters, QUEUE_TTL)
 index_name()
-local _, _, mine = grant_next(value, token)
+local _, more, mine = grant_next(value, token)
 if mine then return accept(redis.call('GET', lock)) end
-return busy(redis.call('ZRANK', queue, token), polls and 1 or 0)
+return busy(redis.call('ZRANK', queue, token), polls and 1 or 0, more)
 
 end)()

@@ -375,6 +375,28 @@ fn a_free_lock_goes_to_the_first_live_waiter_behind_1500_dead_ones() {
 }
 
 #[test]
+fn a_live_waiter_behind_1500_dead_ones_is_to_ask_again_at_once_until_a_free_lock_is_its_own() {
+    let redis = Redis::start();
+    Ask::by("holder").gets_it(&redis);
+    crowd(&redis, 1500, "1");
+    Ask::waiting("live").waits(&redis);
+    lose_subscriptions(&redis);
+    // Its holder has died, too, so that nobody releases it.
+    redis.cli(&["DEL", "redlock:a"]);
+    let mut calls = 1;
+    loop {
+        let answer = Ask::waiting("live").ask(&redis);
+        if answer[0] == "1" {
+            break;
+        }
+        let (left, asks_again) = (&answer[5], &answer[11]);
+        assert_eq!((left.as_str(), asks_again.as_str()), ("0", "1"));
+        calls += 1;
+        assert!(calls < 30);
+    }
+}
+
+#[test]
 fn a_run_that_ends_hands_its_lock_to_the_first_live_waiter_behind_1500_dead_ones() {
     let redis = Redis::start();
     let run = Gated::start(&redis, &["a"]).ready();
