@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, attach_strace, directly, is_alive, is_gone, outcome,
-    send, state, wait_until, with_default_signals, with_signals,
+    COUNTER, Gate, REDLOCK, Redis, Running, assert_nothing_left, attach_strace, directly, is_alive,
+    is_gone, outcome, send, state, wait_until, with_default_signals, with_signals,
 };
 
 /// The signals that [`COUNTER`] is asked for, as Perl and the kernel have them.
@@ -643,7 +643,10 @@ fn a_signal_while_waiting_ends_redlock_at_once_and_leaves_nothing_behind() {
             redis.cli(&["CLIENT", "LIST"]).lines().count() == 1
         });
     }
-    assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
+    assert_eq!(
+        redis.keys(),
+        ["redlock:a", "{redlock:a}:notices", "{redlock:a}:state"]
+    );
     assert_eq!(redis.cli(&["GET", "redlock:a"]), "somebody");
 }
 
@@ -686,7 +689,7 @@ fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
     let end = running.finish();
     end.assert_code(143).assert_silent();
     assert_eq!(end.stdout, "", "COMMAND was not started");
-    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
+    assert_nothing_left(&redis);
 }
 
 #[test]
