@@ -135,7 +135,12 @@ if is_held(token, value) then
   -- Who reads this hasn't started its command. A request that arrives late may be that of a run that has,
   -- so that nothing is freed here.
   local cancelled = cancelled_by(token, redis.call('HGET', meta, token))
-  if cancelled then return {4, cancelled} end
+  if cancelled then
+    -- Asked once more when its lease is over, it is answered the same. A write that a full server accepts comes first.
+    redis.call('PEXPIRE', state, int_text(2 * RETENTION))
+    post_notice('cancelled', token, cancelled, DAY)
+    return {4, cancelled}
+  end
   return accept(value)
 end
 if notes_restart then

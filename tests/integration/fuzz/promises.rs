@@ -315,18 +315,29 @@ impl Promises {
         Ok(())
     }
 
+    /// What the server knew of those who aren't in the queue is forgotten.
+    fn miss(&mut self, step: &Step) {
+        let absent = self.tokens.iter();
+        let absent = absent.filter(|(token, _)| !step.after.waits(token));
+        absent.for_each(|(_, &n)| self.pasts[n].missed = Some(step.number));
+    }
+
     /// After each step.
     pub fn observe(&mut self, step: &Step) -> Result<(), Broken> {
         let after = step.after;
         if let Act::Delete(key) = step.act {
             self.forget(key, step.number, step.now, after.now);
-            if let Key::State = key {
-                let absent = self.tokens.iter().filter(|(token, _)| !after.waits(token));
-                absent.for_each(|(_, &n)| self.pasts[n].missed = Some(step.number));
+            if let Key::State | Key::Notices = key {
+                self.miss(step);
             }
         }
-        if let Act::SetClock(_) = step.act {
+        if let Act::SetClock(by) = step.act {
             self.disturbed = step.number;
+            if by > 0 {
+                // The notices may be over.
+                self.state_deleted = step.number;
+                self.miss(step);
+            }
             // A freeze that was over counts again then, and no key keeps plain clients out.
             self.frozen_free = false;
             // What expires meanwhile is forgotten as well.
