@@ -437,21 +437,27 @@ impl Claim {
         mode: &ReleaseMode,
         is_slow: impl FnOnce(),
     ) -> Result<Released, Error> {
-        client.with_connection(|connection, within| {
-            let call = self.release_call(mode);
+        let call = self.release_call(mode);
+        let released = client.with_connection(|connection, within| {
             let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
-            if !leaves_dead_waiters(&answer) {
-                return released(answer);
+            if leaves_dead_waiters(&answer) {
+                return Ok(None);
             }
-            // It is released; whether somebody removes more of the dead ones is up to the living ones then.
-            for _ in 0..DEAD_CALLS {
-                let answer = connection.call(self.release_call(mode), within);
-                if !answer.is_ok_and(|answer| leaves_dead_waiters(&answer)) {
-                    break;
-                }
+            released(answer).map(Some)
+        })?;
+        if let Some(released) = released {
+            return Ok(released);
+        }
+        // It is released. Where that fails, the living ones remove more of the dead ones themselves.
+        for _ in 0..DEAD_CALLS {
+            let is_more = client.call(self.release_call(mode), |fields| {
+                Ok(fields == [Value::Int(4)])
+            });
+            if !matches!(is_more, Ok(true)) {
+                break;
             }
-            Ok(Released::Now)
-        })
+        }
+        Ok(Released::Now)
     }
 
     pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {

@@ -10,8 +10,8 @@ use super::error::quoted;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::name::index_key;
 use super::scripts::{
-    self, INSPECT, array, cursor, frozen, holder, lossy_text, milliseconds, number, restarted,
-    some_text, unexpected_reply, waiter,
+    self, INSPECT, MOST_PARTS, array, cursor, endless, frozen, holder, lossy_text, milliseconds,
+    number, restarted, some_text, unexpected_reply, waiter,
 };
 use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Restarted, Waiter};
 
@@ -196,7 +196,12 @@ impl Locks {
         mut next: Page,
     ) -> Result<Inspected, Error> {
         let is_in_parts = !next.is_none();
+        let mut parts = 0;
         while !next.is_none() {
+            parts += 1;
+            if parts > MOST_PARTS {
+                return Err(endless());
+            }
             let call = self.inspect_call(&lock.name, 0, &next);
             let more;
             (more, next) =
@@ -208,10 +213,6 @@ impl Locks {
                 holds.extend(others);
             }
             lock.waiters.extend(more.waiters);
-            // Nobody has so many: it changes as fast as it is read.
-            if lock.holds().len() + lock.waiters.len() > MOST_NAMES {
-                break;
-            }
         }
         if is_in_parts {
             let mut known = BTreeSet::new();

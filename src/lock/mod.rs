@@ -120,7 +120,8 @@ pub use self::name::Name;
 pub use self::password::{PasswordCommand, PasswordSource};
 pub use self::replication::{Quorum, Replication};
 use self::scripts::{
-    FORCE, FREEZE, STOP, Script, THAW, count, cursor, holder, unexpected_reply, waiter,
+    FORCE, FREEZE, MOST_PARTS, STOP, Script, THAW, count, cursor, endless, holder,
+    unexpected_reply, waiter,
 };
 pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
@@ -161,7 +162,7 @@ impl Lock {
         // Where the search for the id goes on.
         let (mut among_holders, mut in_queue) = (b"0".to_vec(), b"0".to_vec());
         let (mut freed, mut last) = (0_u32, None);
-        loop {
+        for _ in 0..MOST_PARTS {
             let args = vec![id.into(), by.clone(), among_holders, in_queue];
             let part = client.call(self.call(&FORCE, args), |fields| {
                 Ok(match fields {
@@ -186,29 +187,28 @@ impl Lock {
                     freed = freed.saturating_add(many);
                     last = holder.or(last);
                     if others == 0 {
-                        break;
+                        return Ok(Forced::of(last, freed));
                     }
                     (among_holders, in_queue) = (b"0".to_vec(), b"0".to_vec());
                 }
                 // The last of them have ended by themselves.
-                ForcedPart::Done(Forced::WasFree) if freed > 0 => break,
+                ForcedPart::Done(Forced::WasFree) if freed > 0 => {
+                    return Ok(Forced::of(last, freed));
+                }
                 ForcedPart::Done(forced) => return Ok(forced),
                 ForcedPart::Compared(holders, queue) => {
                     (among_holders, in_queue) = (holders, queue);
                 }
             }
         }
-        Ok(Forced::Freed {
-            holder: last,
-            others: freed.saturating_sub(1),
-        })
+        Err(endless())
     }
 
     /// Asks the holder with this id to end; `by` is reported to its run, which keeps the lock until its
     /// command has ended.
     pub fn stop(&self, client: &mut Client, id: &str, by: &Who) -> Result<StopReply, Error> {
         let mut among_holders = b"0".to_vec();
-        loop {
+        for _ in 0..MOST_PARTS {
             let args = vec![id.into(), by.to_json(), among_holders];
             let part = client.call(self.call(&STOP, args), |fields| {
                 Ok(match fields {
@@ -224,6 +224,7 @@ impl Lock {
                 ControlFlow::Continue(more) => among_holders = more,
             }
         }
+        Err(endless())
     }
 
     /// Admits no new holder for a time, as `who` wants it for its reason.
@@ -301,6 +302,16 @@ pub enum Forced {
     HeldByOther(String, Option<Holder>),
     /// The id is that of this waiter, which isn't in the queue any more.
     WaiterRemoved(Option<Waiter>),
+}
+
+impl Forced {
+    /// It is taken from these many, one of whom this is.
+    fn of(holder: Option<Holder>, many: u32) -> Self {
+        Self::Freed {
+            holder,
+            others: many.saturating_sub(1),
+        }
+    }
 }
 
 /// What `stop` found.

@@ -34,6 +34,15 @@ pub(super) struct Script {
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
+/// In how many parts a script does its work at most: a server that never comes to an end lies.
+pub(super) const MOST_PARTS: u32 = 10_000;
+
+/// The error where that is not enough.
+pub(super) fn endless() -> Error {
+    let text = format!("Redis hasn't come to an end after {MOST_PARTS} parts of an answer");
+    Error::new(ErrorKind::Unreachable, text)
+}
+
 pub(super) fn array(value: Value) -> Result<Vec<Value>, Error> {
     match value {
         Value::Array(fields) => Ok(fields),

@@ -694,6 +694,31 @@ fn the_connect_timeout_holds_while_bytes_keep_coming() {
 }
 
 #[test]
+fn no_server_can_keep_an_answer_in_parts_from_ending() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    for (operation, arguments, reply) in [
+        ("stop", &["stop", "a"][..], "*2\r\n:4\r\n$1\r\n1\r\n"),
+        (
+            "force",
+            &["release", "--force", "a"],
+            "*3\r\n:4\r\n$1\r\n1\r\n$1\r\n1\r\n",
+        ),
+    ] {
+        let liar = Liar::new(&redis, move |asked| {
+            if asked == operation {
+                Say::Lie(reply.into())
+            } else {
+                Say::Truth
+            }
+        });
+        let end = outcome(&mut liar.redlock(&redis, arguments));
+        end.assert_code(69).assert_says("hasn't come to an end");
+    }
+    holder.end();
+}
+
+#[test]
 fn the_connect_timeout_holds_during_a_handshake_that_never_ends() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!(
