@@ -162,7 +162,7 @@ fn work(connection: &mut Connection, case: &Case) -> Result<f64> {
     Ok(spent * 1e3)
 }
 
-/// How long the server's processor has worked, in seconds.
+/// How long the thread of the server that answers has worked, in seconds.
 fn processor_time(connection: &mut Connection) -> Result<f64> {
     let info: String = cmd("INFO").arg("cpu").query(connection)?;
     let seconds = |name: &str| -> Result<f64> {
@@ -173,5 +173,5 @@ fn processor_time(connection: &mut Connection) -> Result<f64> {
             .ok_or_else(|| format!("INFO says nothing of {name}"))?
             .parse()?)
     };
-    Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
+    Ok(seconds("used_cpu_user_main_thread")? + seconds("used_cpu_sys_main_thread")?)
 }

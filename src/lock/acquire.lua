@@ -203,8 +203,19 @@ local function last_ticket()
   local last = tonumber(redis.call('HGET', state, 'ticket'))
   if last or not queued then return last or 0 end
   last = 0
-  local all = redis.call('ZRANGE', queue, 0, -1, 'WITHSCORES')
-  for n = 2, #all, 2 do last = math.max(last, ticket_of(tonumber(all[n]))) end
+  local function note(rank)
+    local score = redis.call('ZRANGE', queue, rank, rank, 'WITHSCORES')[2]
+    last = math.max(last, ticket_of(tonumber(score)))
+    return score
+  end
+  -- Of those with one priority, the last one has the largest, or (lifo) the first.
+  local rank = 0
+  repeat
+    local beyond = (math.floor(note(rank) / ROUND + 0.5) + 0.5) * ROUND
+    local first = redis.call('ZRANGEBYSCORE', queue, int_text(beyond), '+inf', 'LIMIT', 0, 1)[1]
+    rank = first and redis.call('ZRANK', queue, first)
+    note((rank or 0) - 1)
+  until not rank
   return last
 end
 

@@ -65,11 +65,11 @@ impl WaitEdge<'_> {
 
     /// Takes that back.
     pub fn forget(&self, client: &mut Client) -> Result<(), Error> {
-        let mut del = redis::cmd("DEL");
+        let mut unlink = redis::cmd("UNLINK");
         for hold in &self.holds {
-            del.arg(blocked_key(&self.locks.prefix, hold));
+            unlink.arg(blocked_key(&self.locks.prefix, hold));
         }
-        client.with_connection(|connection, _| connection.query(&del).map(drop))
+        client.with_connection(|connection, _| connection.query(&unlink).map(drop))
     }
 
     /// The cycle that this job has to break, if there is one: it is the one that began to wait

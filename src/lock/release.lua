@@ -22,7 +22,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
   local at, done, handed_on = string.format('%.0f', now_ms), false, false
   if since and waiting == 0 then
-    redis.call('DEL', lock, meta)
+    redis.call('UNLINK', lock, meta)
     done = true
   elseif since and (waiting == 1 or now_ms - since < 20) then
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))

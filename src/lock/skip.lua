@@ -9,7 +9,7 @@
 -- @include text
 local skips, why, ms, who, by = KEYS[11], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if history_size == 0 then
-  redis.call('DEL', skips)
+  redis.call('UNLINK', skips)
   return {1}
 end
 

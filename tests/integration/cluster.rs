@@ -391,7 +391,7 @@ fn a_node_that_becomes_a_replica_before_it_is_asked_again_whether_its_replicas_h
 fn without_a_permission_for_channels_of_slots_a_waiter_polls() {
     let cluster = Cluster::start(&[]);
     let node = cluster.owner(&cluster.slot(KEY));
-    let documented = "~{redlock}:* &{redlock}:* +evalsha +eval +get +set +getrange +del +exists +type \
+    let documented = "~{redlock}:* &{redlock}:* +evalsha +eval +get +set +getrange +unlink +exists +type \
         +pttl +pexpire +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange +zrank \
         +zscan +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +hello +client|tracking \
         +client|caching +role +wait +ssubscribe +spublish +cluster|nodes +asking";

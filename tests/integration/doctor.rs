@@ -309,7 +309,7 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
 }
 
 /// The rules of the manual.
-const RULES: &str = "~redlock:* ~{redlock:* &{redlock:* +evalsha +eval +get +set +getrange +del +exists \
+const RULES: &str = "~redlock:* ~{redlock:* &{redlock:* +evalsha +eval +get +set +getrange +unlink +exists \
     +type +pttl +pexpire +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange \
     +zrank +zscan +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe \
     +client|tracking +client|caching +role +wait";
@@ -686,7 +686,7 @@ fn ends_in_time_after(action: Action) {
     let redis = good();
     for operation in [
         "EXISTS", "INFO", "TIME", "SET", "LPUSH", "HELLO", "acquire", "enqueue", "freeze",
-        "release", "DEL", "TYPE",
+        "release", "UNLINK", "TYPE",
     ] {
         let hook = move |request: &Request| {
             if request.operation == operation && request.before == 0 {

@@ -396,7 +396,7 @@ const FOUND_SOON: [(&str, &str, &str); 5] = [
         "if smallest and count + 1 > smallest - LIMITS then return nil end",
         "if smallest and count + 1 >= smallest - LIMITS then return nil end",
     ),
-    ("release", "redis.call('DEL', lock, meta)", ""),
+    ("release", "redis.call('UNLINK', lock, meta)", ""),
     (
         "lib/admission",
         "if fence <= last then fence = last + 1 end",

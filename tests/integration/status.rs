@@ -110,6 +110,24 @@ fn the_json_is_that_of_the_manual() {
 }
 
 #[test]
+fn in_json_no_lease_was_renewed_before_its_lock_was_held() {
+    let redis = Redis::start();
+    let now = redis.cli(&["TIME"]);
+    let since = format!("{}999", now.lines().next().unwrap());
+    // The time that is left says that the lease began more than a second before.
+    redis.cli(&["SET", "redlock:a", "token", "PX", "58000"]);
+    let who = r#"{"host":"h","ttl":60000,"instance":"i"}"#;
+    let entry = format!("1 {since} 1 1 0 held {who}");
+    redis.cli(&["HSET", "{redlock:a}:meta", "token", &entry]);
+    wait_until("the clock has passed that moment", || {
+        redis.cli(&["TIME"]).lines().next() != now.lines().next()
+    });
+    let holder = &as_json(&redis, &["a"])[0]["holders"][0];
+    assert!(holder["since"].is_string(), "{holder}");
+    assert_eq!(holder["renewed_at"], holder["since"]);
+}
+
+#[test]
 fn a_free_lock_is_shown_when_asked_for_by_name() {
     let redis = Redis::start();
     assert_eq!(status(&redis, &[]), "no lock is held\n");

@@ -719,6 +719,21 @@ fn no_server_can_keep_an_answer_in_parts_from_ending() {
 }
 
 #[test]
+fn who_frees_a_large_group_by_force_is_told_of_those_that_were_freed_before_the_last_ones_ended() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut parts = ["*4\r\n:1\r\n$-1\r\n:250\r\n:3\r\n", "*1\r\n:0\r\n"].into_iter();
+    let liar = Liar::new(&redis, move |asked| match asked {
+        "force" => Say::Lie(parts.next().unwrap().into()),
+        _ => Say::Truth,
+    });
+    let end = outcome(&mut liar.redlock(&redis, &["release", "--force", "a"]));
+    end.assert_code(0).assert_says("forced free");
+    end.assert_says("and 249 more");
+    holder.end();
+}
+
+#[test]
 fn the_connect_timeout_holds_during_a_handshake_that_never_ends() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!(

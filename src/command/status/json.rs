@@ -162,11 +162,14 @@ impl<'a> HolderEntry<'a> {
             Renewal::Ago(ago) | Renewal::Overdue(ago) => Some(milliseconds(ago)),
             Renewal::Unknown | Renewal::None => None,
         };
+        // Not before it was held, as the server rounds the times that are left.
+        let earliest = holder.map_or(0, |holder| holder.since_ms.min(now_ms));
+        let renewed_at = |ago| timestamp(now_ms.saturating_sub(ago).max(earliest));
         Self {
             id: &hold.id,
             who: WhoEntry::new(holder.map(|holder| &holder.who)),
             since: holder.and_then(|holder| timestamp(holder.since_ms)),
-            renewed_at: renewed.and_then(|ago| timestamp(now_ms.saturating_sub(ago))),
+            renewed_at: renewed.and_then(renewed_at),
             ttl_ms: hold.left.map(milliseconds),
             slot: holder
                 .filter(|holder| holder.limit.as_slots().is_some())

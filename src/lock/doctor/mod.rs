@@ -343,7 +343,7 @@ impl Examiner<'_> {
     }
 
     fn trial(&mut self, steps: &[Step], lock: &Lock) -> Known<Trial> {
-        let mut remove = cmd("DEL");
+        let mut remove = cmd("UNLINK");
         let keys = &lock.keys;
         remove
             .arg(&keys.lock)

@@ -119,7 +119,7 @@ pub(super) fn more_questions(keys: &Keys, is_there: bool) -> Vec<Question> {
         ]);
     }
     // Where that isn't permitted, it goes by itself.
-    asked.push(ask(about("del"), cmd("DEL").arg(state)));
+    asked.push(ask(about("unlink"), cmd("UNLINK").arg(state)));
     asked.push(ask(about("pexpire"), cmd("PEXPIRE").arg(state).arg(1)));
     asked
 }

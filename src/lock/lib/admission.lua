@@ -1,7 +1,7 @@
 -- Which waiter gets the lock, and with which fence.
 -- @include holders
 
-local MOST = 1000000 -- more than there are holders
+local COMPARED_FENCES = 1000 -- of how many holders the fence is looked at where the last one isn't known
 
 -- Grows with every grant, also when the state was flushed: server time in microseconds is below
 -- 2^53 until 2255. That clock can be set back, too; then the entries of the holders
@@ -9,7 +9,7 @@ local MOST = 1000000 -- more than there are holders
 local function next_fence()
   local fence = time[1] * 1000000 + time[2]
   local last = tonumber(last_fence or 0)
-  local all = last_fence and {} or redis.pcall('HSCAN', meta, '0', 'COUNT', MOST)[2] or {}
+  local all = last_fence and {} or redis.pcall('HSCAN', meta, '0', 'COUNT', COMPARED_FENCES)[2] or {}
   for n = 2, #all, 2 do
     last = math.max(last, tonumber(string.match(all[n], '^%d+') or 0))
   end

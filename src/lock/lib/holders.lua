@@ -19,8 +19,8 @@ end
 local function record_leftovers(mine)
   if redis.call('EXISTS', meta, holders, slots) == 0 then return end
   local some = some_holds(LOST)
-  -- Keys of another type are cleared away, too.
-  redis.call('DEL', meta, holders, slots)
+  -- Keys of another type are cleared away, too. UNLINK frees the memory of large ones later.
+  redis.call('UNLINK', meta, holders, slots)
   for _, hold in ipairs(some) do
     if hold.token ~= mine then record_vanished(hold.token, hold.entry, hold.lease_end) end
   end
@@ -28,18 +28,19 @@ end
 
 -- The lock has no holder any more.
 local function clear_lock()
-  redis.call('DEL', lock, meta, holders, slots)
+  redis.call('UNLINK', lock, meta, holders, slots)
   if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', int_text(frozen - now_ms)) end
 end
 
 -- Whether `slots` has those of all members. If another client has deleted it, each call restores a part from
--- `meta`, and `restored` says where the next one goes on, and whether ('+') any are restored: where these are gone,
--- too, it begins anew. A member without an entry keeps all others out.
+-- `meta`, and `restored` says where the next one goes on, whether ('+') any are restored, and with which fence: where
+-- the restored ones are gone, too, or there was a grant since then (and so another group, perhaps), it begins anew.
+-- A member without an entry keeps all others out.
 local function has_slots()
   local there = redis.call('EXISTS', slots) == 1
   if not restored and there then return true end
-  local cursor, some = string.match(restored or '', '^(%d+)(%+?)$')
-  if not cursor or (some == '+' and not there) then cursor = '0' end
+  local cursor, some, fence = string.match(restored or '', '^(%d+)(%+?) (%d+)$')
+  if fence ~= (last_fence or '0') or (some == '+' and not there) then cursor = '0' end
   local next, members = unpack(redis.call('ZSCAN', holders, cursor, 'COUNT', RESTORED))
   local unknown = false
   for n = 1, #members, 2 do
@@ -53,7 +54,7 @@ local function has_slots()
   end
   some = redis.call('PEXPIRE', slots, RETENTION) == 1 and '+' or ''
   if unknown or next ~= '0' then
-    restored = (unknown and '0' or next) .. some
+    restored = (unknown and '0' or next) .. some .. ' ' .. (last_fence or '0')
     set_state('restored', restored)
     return false
   end

@@ -14,7 +14,7 @@
 -- ARGV[3] how many holds the history keeps
 --
 -- A full server refuses a script whose first write needs memory, and lets all its writes through after one
--- that needs none (DEL, HDEL, ZREM, PEXPIRE). So what frees, extends or hands on begins with one of
+-- that needs none (UNLINK, HDEL, ZREM, PEXPIRE). So what frees, extends or hands on begins with one of
 -- these; what takes a lock or a new place in the queue doesn't, and is refused.
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, index, slots, notices = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]

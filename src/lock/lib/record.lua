@@ -35,7 +35,7 @@ local function record_end(token, entry, ended, how, by)
   if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ') then return end
   if history_size == 0 then
     -- The last end is kept for a release that is repeated.
-    redis.call('DEL', history)
+    redis.call('UNLINK', history)
     set_state('ended', id(token) .. ' ' .. how)
     return
   end

@@ -66,7 +66,7 @@ const fn changes(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> 
 }
 
 /// In alphabetical order.
-static COMMANDS: [Command; 30] = [
+static COMMANDS: [Command; 31] = [
     changes("DEL", -2, Run::del),
     reads("EXISTS", -2, Run::exists),
     changes("FLUSHALL", -1, Run::flushall),
@@ -88,6 +88,7 @@ static COMMANDS: [Command; 30] = [
     reads("SPUBLISH", 3, Run::spublish),
     reads("TIME", 1, Run::time),
     reads("TYPE", 2, Run::kind),
+    changes("UNLINK", -2, Run::del),
     adds("ZADD", -4, Run::zadd),
     reads("ZCARD", 2, Run::zcard),
     reads("ZRANGE", -4, Run::zrange),
