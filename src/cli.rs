@@ -384,7 +384,7 @@ pub struct AcquireOptions {
     after_help = "`redlock run --help` explains these and all other options, with examples.",
     after_long_help = "\
 NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces, and begins with no -.
-DURATION is 500ms, 30s, 5m, 1h 30m or 2d; a number without a unit counts seconds: 10, 0.5.
+DURATION is 500ms, 30s, 5m, 1h30m or 2d; a number without a unit counts seconds: 10, 0.5.
 
 Examples:
   redlock run deploy -- ./deploy.sh             wait for the lock, run, release
@@ -934,12 +934,12 @@ pub fn history_size(text: &str) -> Result<u32, String> {
 }
 
 /// What a duration has to be.
-const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h 30m, or a number of seconds";
+const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h30m, or a number of seconds";
 
 /// A longer duration is a mistake, and would overflow the server's arithmetic.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Reads a duration as `30s`, `500ms` or `1h 30m`; a number alone counts seconds, as for flock(1) and
+/// Reads a duration as `30s`, `500ms` or `1h30m`; a number alone counts seconds, as for flock(1) and
 /// timeout(1).
 pub fn duration(text: &str) -> Result<Duration, String> {
     let is_number = |c: char| c.is_ascii_digit() || c == '.';

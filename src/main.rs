@@ -24,6 +24,7 @@
 //! child → tree                         one child, and all that it has started
 //! watchdog → child                     a process that kills COMMAND's tree where redlock can't
 //! output                               what a command prints that works for redlock itself
+//! duration                             durations, in words that can be typed; pure
 //! reason                               why the system refused something, in words; pure
 //! stderr                               messages, written without waiting for a reader
 //! lock                                 the lock protocol; one Lua script an operation
@@ -60,6 +61,7 @@ mod cli;
 mod clock;
 mod command;
 mod config;
+mod duration;
 mod exit;
 mod file;
 #[cfg(any(test, fuzzing))]

@@ -9,6 +9,7 @@ use super::usage::{BadUsage, refuse_url};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
+use crate::duration;
 use crate::exit::Exit;
 use crate::lease::{Lease, Terms};
 use crate::lock::{Claim, LeaseState};
@@ -81,7 +82,7 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
         );
         let left = lease.deadline().since(now());
         (left < options.at_least).then(|| {
-            let asked = humantime::format_duration(options.at_least);
+            let asked = duration::exact(options.at_least);
             format!(
                 "ours for only {} more, not for {asked}",
                 report::format_duration(left)

@@ -16,6 +16,7 @@ use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::now;
 use crate::config::BadConfig;
+use crate::duration;
 use crate::exit::Exit;
 use crate::report;
 
@@ -64,7 +65,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
             report::error(format_args!(
                 "another process has had {path} locked for {}; see which with lsof {path}, and try \
                  again when it is done",
-                humantime::format_duration(LOCK_TIMEOUT)
+                duration::exact(LOCK_TIMEOUT)
             ));
             return Ok(Exit::Busy(cli::BUSY));
         }

@@ -6,6 +6,7 @@ use super::identity::{masked, own_identity};
 use super::usage::{name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
+use crate::duration;
 use crate::exit::Exit;
 use crate::lock::Who;
 use crate::report;
@@ -23,7 +24,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let found = lock.freeze(&mut client, long, &who)?;
     let name = lock.name();
     let until = match options.lasting {
-        Some(long) => format!("for {}", humantime::format_duration(long)),
+        Some(long) => format!("for {}", duration::exact(long)),
         None => format!(
             "until `{}`, at most for 30 days",
             report::typed(&["thaw"], name)

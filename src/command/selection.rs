@@ -52,7 +52,7 @@ fn matching<'a, T>(all: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> Vec
         .collect()
 }
 
-/// A holder with its id: `299fb62cd560  ci@ci-7 (pid 4121), for 1m 12s: ./deploy.sh`.
+/// A holder with its id: `299fb62cd560  ci@ci-7 (pid 4121), for 1m12s: ./deploy.sh`.
 fn line(lock: &Inspected, hold: &Hold) -> String {
     let (id, who) = (&hold.id, report::holder(hold.holder.as_ref()));
     let Some(holder) = &hold.holder else {

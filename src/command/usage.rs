@@ -727,7 +727,7 @@ mod tests {
             ),
             (
                 "--connect-timeout x run a -- b",
-                "--connect-timeout x: must be a duration such as 500ms, 30s, 1h 30m, or a number of seconds; see redlock --help",
+                "--connect-timeout x: must be a duration such as 500ms, 30s, 1h30m, or a number of seconds; see redlock --help",
             ),
             (
                 "rum",

@@ -10,6 +10,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::scripts::lossy_text;
+use crate::duration;
 
 /// The replicas that have to have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +139,7 @@ impl Goal {
                 (number, number.saturating_sub(confirmed).max(1), confirmed)
             }
         };
-        let within = humantime::format_duration(Duration::from_millis(
+        let within = duration::exact(Duration::from_millis(
             u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
         ));
         let which: Vec<String> = missing.into_iter().take(lacking).collect();

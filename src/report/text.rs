@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How many columns of a terminal the text takes: two for a wide character, none for a combining one.
@@ -151,25 +152,6 @@ fn escape_with(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) ->
     Cow::Owned(safe)
 }
 
-/// A duration for people, with one or two units: `350ms`, `24s`, `3m 20s`, `2h 5m`.
-pub fn format_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let rounded = match seconds {
-        0 if duration.subsec_millis() > 0 => Duration::from_millis(duration.subsec_millis().into()),
-        0..3600 => Duration::from_secs(seconds),
-        3600..86400 => Duration::from_secs(seconds / 60 * 60),
-        _ => Duration::from_secs(seconds / 3600 * 3600),
-    };
-    match rounded.as_secs() {
-        0..86400 => humantime::format_duration(rounded).to_string(),
-        // Months would differ in length.
-        seconds => match (seconds / 86400, seconds % 86400 / 3600) {
-            (days, 0) => format!("{days}d"),
-            (days, hours) => format!("{days}d {hours}h"),
-        },
-    }
-}
-
 /// RFC 3339 with milliseconds; `None` for a time that no calendar has.
 pub fn timestamp(ms: u64) -> Option<String> {
     let last = 253_402_300_799_000; // the end of the year 9999
@@ -189,11 +171,11 @@ pub fn size() -> Option<(usize, usize)> {
     Some((width.0.into(), height.0.into()))
 }
 
-/// How long a wait was: `350ms`, `3.8s`, `2m 5s`.
+/// How long a wait was: `350ms`, `3.8s`, `2m5s`.
 pub fn format_wait(waited: Duration) -> String {
     match waited.as_secs() {
         1..60 => format!("{:.1}s", (waited.as_secs_f64() * 10.0).floor() / 10.0),
-        _ => format_duration(waited),
+        _ => duration::brief(waited),
     }
 }
 
@@ -301,7 +283,7 @@ mod tests {
             (350, "350ms"),
             (3_890, "3.8s"),
             (59_999, "59.9s"),
-            (61_000, "1m 1s"),
+            (61_000, "1m1s"),
         ] {
             assert_eq!(format_wait(Duration::from_millis(ms)), text);
         }
@@ -310,18 +292,6 @@ mod tests {
             places.join(" "),
             "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 101st 111th"
         );
-    }
-
-    #[test]
-    fn durations_are_short() {
-        let ms = Duration::from_millis;
-        assert_eq!(format_duration(ms(350)), "350ms");
-        assert_eq!(format_duration(ms(24_400)), "24s");
-        assert_eq!(format_duration(ms(200_900)), "3m 20s");
-        assert_eq!(format_duration(ms(7_509_000)), "2h 5m");
-        assert_eq!(format_duration(ms(0)), "0s");
-        assert_eq!(format_duration(ms(86_400_000)), "1d");
-        assert_eq!(format_duration(ms(5_142_999_000)), "59d 12h");
     }
 
     #[test]

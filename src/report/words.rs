@@ -94,7 +94,7 @@ pub fn typed(words: &[&str], name: &Name) -> String {
     command_line(&words)
 }
 
-/// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m 12s: ./deploy.sh (release-1.2)`; of a
+/// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`; of a
 /// holder that no process renews for, when its lease ends.
 pub fn busy_line(name: &Name, busy: &Busy) -> String {
     if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
@@ -161,14 +161,14 @@ pub struct Outlook {
     pub queues: bool,
 }
 
-/// `usually done in 2m 40s, about 1m 20s left`.
+/// `usually done in 2m40s, about 1m20s left`.
 pub fn expectation(usual: Duration, running: Duration) -> String {
     let left = about_left(usual, running).map(|left| format!(", {left}"));
     let usual = format_duration(usual);
     format!("usually done in {usual}{}", left.unwrap_or_default())
 }
 
-/// `about 1m 20s left`; `None` when it takes longer than usual.
+/// `about 1m20s left`; `None` when it takes longer than usual.
 fn about_left(usual: Duration, running: Duration) -> Option<String> {
     let left = usual.checked_sub(running).filter(|left| !left.is_zero())?;
     // To the second, also where the usual has milliseconds.
@@ -176,7 +176,7 @@ fn about_left(usual: Duration, running: Duration) -> Option<String> {
     Some(format!("about {} left", format_duration(left)))
 }
 
-/// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m 20s: ./deploy.sh (release-1.2); usually done
+/// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
 /// in 4m, about 40s left; 2nd in line`. What is known is `old`. On a terminal what doesn't fit is taken off
 /// the command, then off the holder.
 pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: Outlook) -> String {
@@ -429,15 +429,15 @@ mod tests {
             line
         };
         let all = "waiting for \"deploy\", held by runner@fv-az1234-567.internal.cloudapp.net (pid 4121) for \
-                   1m 20s: ./deploy.sh --region eu-west-1; usually done in 2m 40s, about 1m 20s left; 2nd in line";
+                   1m20s: ./deploy.sh --region eu-west-1; usually done in 2m40s, about 1m20s left; 2nd in line";
         assert_eq!(line(usize::MAX, Some(160)), all);
         assert_eq!(
             line(119, Some(160)),
-            "waiting for \"deploy\", held by runner@fv-az123….net for 1m 20s; about 1m 20s left; 2nd in line"
+            "waiting for \"deploy\", held by runner@fv-az123….net for 1m20s; about 1m20s left; 2nd in line"
         );
         assert_eq!(
             line(79, Some(160)),
-            "waiting for \"deploy\"; about 1m 20s left; 2nd in line"
+            "waiting for \"deploy\"; about 1m20s left; 2nd in line"
         );
         assert_eq!(line(39, Some(160)), "waiting for \"deploy\"; 2nd in line");
         // It takes longer than usual.

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
+use crate::duration;
 use crate::lock::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
     WaitEdge, Who,
@@ -528,7 +529,7 @@ impl<'a> Attempt<'a> {
                 return Err(gone.unwrap_or_else(|| anyhow!("the lock isn't needed any more")));
             }
             wait::End::TooSlow => {
-                let ttl = humantime::format_duration(self.acquisition.request.ttl);
+                let ttl = duration::exact(self.acquisition.request.ttl);
                 let locks = &self.acquisition.settings.locks;
                 let line = format!("{locks} is too slow for --ttl {ttl}");
                 return Err(lock::Error::new(ErrorKind::Unreachable, line).into());

@@ -15,6 +15,7 @@ use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
 use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep};
+use crate::duration;
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent};
 use crate::lock;
@@ -595,7 +596,7 @@ impl Supervision<'_> {
                 };
                 report::error(format_args!(
                     "ran longer than --timeout {}{hint}; {what}",
-                    humantime::format_duration(timeout)
+                    duration::exact(timeout)
                 ));
             }
             StopReason::Signal => self.run.verbosity().verbose(what),

@@ -358,7 +358,7 @@ fn a_server_without_an_append_only_file_forgets_and_with_a_supervisor_its_replic
     let (level, message, _) = judge(&[], rule);
     assert_eq!(level, Level::Warn);
     assert!(
-        message.ends_with("since the last one, 16m 40s ago"),
+        message.ends_with("since the last one, 16m40s ago"),
         "{message}"
     );
     let (level, message, _) = judge(&["rdb_last_bgsave_status:err"], rule);

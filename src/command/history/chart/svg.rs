@@ -347,7 +347,7 @@ mod tests {
         }
         let picture = Chart::of(&all, (&waiters, 9), 200_000, Calendar::UTC).svg();
         for part in [
-            "waiting since 1970-01-01 00:02:00 UTC, for 1m 20s",
+            "waiting since 1970-01-01 00:02:00 UTC, for 1m20s",
             "times in UTC",
             "; 9 more wait",
             "fill=\"#fff\"",
