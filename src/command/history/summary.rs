@@ -300,9 +300,11 @@ impl Total {
         };
         let count = |count: usize, cut: bool| format!("{count}{}", if cut { "+" } else { "" });
         let success = self.last_success_ms.map(|ms| {
-            let ago = format_duration(Duration::from_millis(now_ms.saturating_sub(ms)));
+            let mut ago = format_duration(Duration::from_millis(now_ms.saturating_sub(ms)));
             // One unit is enough.
-            let ago = ago.split(' ').next().unwrap_or_default().to_owned();
+            let unit = ago.find(char::is_alphabetic).unwrap_or_default();
+            let smaller = ago[unit..].find(|c: char| c.is_ascii_digit());
+            ago.truncate(smaller.map_or(ago.len(), |at| unit + at));
             if brief { ago } else { ago + " ago" }
         });
         [

@@ -282,7 +282,7 @@ fn meant(name: &str) -> BoxedStrategy<Vec<String>> {
                 }
             })
             .boxed(),
-        "DEL" | "EXISTS" => repeated(vec![key()]),
+        "DEL" | "EXISTS" | "UNLINK" => repeated(vec![key()]),
         "GET" | "PTTL" | "TYPE" | "ZCARD" => several(vec![key()]),
         "GETRANGE" | "LRANGE" | "LTRIM" => several(vec![key(), whole(), whole()]),
         "HDEL" | "HMGET" => with(several(vec![key()]), repeated(vec![field()])),

@@ -361,9 +361,10 @@ impl Run {
     }
 
     fn hscan(&mut self, words: &[Bytes]) -> Answer {
+        let cursor = cursor(&words[1])?;
         let pairs = self.fields(&words[0])?.into_iter().flatten();
         let all = pairs.map(|(name, value)| (name.clone(), value.clone()));
-        scan(all.collect(), &words[1..])
+        scan(all.collect(), cursor, &words[2..])
     }
 
     fn hdel(&mut self, words: &[Bytes]) -> Answer {
@@ -462,9 +463,10 @@ impl Run {
     }
 
     fn zscan(&mut self, words: &[Bytes]) -> Answer {
+        let cursor = cursor(&words[1])?;
         let members = self.members(&words[0])?.iter();
         let all = members.map(|(score, member)| (member.clone(), score_text(*score).into_bytes()));
-        scan(all.collect(), &words[1..])
+        scan(all.collect(), cursor, &words[2..])
     }
 
     fn zrank(&mut self, words: &[Bytes]) -> Answer {
@@ -736,17 +738,20 @@ fn listed(members: &[(Score, Bytes)], with_scores: bool) -> Value {
     Value::Array(fields)
 }
 
+/// Where a scan goes on. A server reads it before it looks at the key.
+fn cursor(word: &[u8]) -> Result<u64, String> {
+    let text = std::str::from_utf8(word).ok();
+    let number = text.and_then(|text| text.parse().ok());
+    number.ok_or_else(|| "ERR invalid cursor".into())
+}
+
 /// A page of pairs, and the cursor of the next one: in the order of their names if it is the only one, and else in
 /// that of a hash, so that what is removed meanwhile leaves the others where they are.
-fn scan(mut all: Vec<(Bytes, Bytes)>, words: &[Bytes]) -> Answer {
-    let cursor = std::str::from_utf8(&words[0]).ok();
-    let cursor: u64 = cursor
-        .and_then(|text| text.parse().ok())
-        .ok_or("ERR invalid cursor")?;
+fn scan(mut all: Vec<(Bytes, Bytes)>, cursor: u64, options: &[Bytes]) -> Answer {
     if all.is_empty() {
         return Ok(Value::Array(vec![bulk(b"0"), Value::Array(Vec::new())]));
     }
-    let most = match &words[1..] {
+    let most = match options {
         [] => 10,
         [option, most] if option.eq_ignore_ascii_case(b"COUNT") => integer(most)?,
         _ => return Err(SYNTAX.into()),
