@@ -1,6 +1,7 @@
 //! Settings: option before environment before the user's file before the system's file.
 
 #[cfg(any(test, fuzzing))]
+#[path = "../tests/fuzz/config.rs"]
 pub mod fuzz;
 mod options;
 mod trust;

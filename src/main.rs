@@ -65,6 +65,7 @@ mod duration;
 mod exit;
 mod file;
 #[cfg(any(test, fuzzing))]
+#[path = "../tests/fuzz/mod.rs"]
 mod fuzz;
 mod lease;
 mod lock;

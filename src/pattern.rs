@@ -1,6 +1,7 @@
 //! Names as a person picks and orders them: globs, and numbers by their value. Pure.
 
 #[cfg(any(test, fuzzing))]
+#[path = "../tests/fuzz/pattern.rs"]
 pub mod fuzz;
 
 use std::cmp::Ordering;

@@ -13,6 +13,7 @@
 //! file of the holder's user is a mark, as anybody may create others there.
 
 #[cfg(any(test, fuzzing))]
+#[path = "../tests/fuzz/process.rs"]
 pub mod fuzz;
 
 use std::ffi::OsStr;

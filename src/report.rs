@@ -1,6 +1,7 @@
 //! What we say: one line on stderr, prefixed `redlock: `, safe for a terminal; and products on stdout.
 
 #[cfg(any(test, fuzzing))]
+#[path = "../tests/fuzz/report.rs"]
 pub mod fuzz;
 mod style;
 mod text;

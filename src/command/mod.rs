@@ -8,6 +8,7 @@ mod extend;
 mod fence;
 mod freeze;
 #[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/command.rs"]
 pub mod fuzz;
 mod history;
 mod identity;

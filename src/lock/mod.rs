@@ -76,6 +76,7 @@ mod deployment;
 pub mod doctor;
 mod error;
 #[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/lock.rs"]
 pub mod fuzz;
 mod history;
 mod inspect;
