@@ -24,7 +24,7 @@ pub use self::text::{
 };
 pub use self::words::{
     Outlook, busy_line, command_and_reason, describe_job, expectation, held_back, holder,
-    holder_and_others, not_held, outage_line, quoted, superseded, typed, user_at_host,
+    holder_and_others, not_held, outage_line, quoted, reason_of, superseded, typed, user_at_host,
     user_at_host_with_reason, waiting_line,
 };
 

@@ -51,11 +51,11 @@ pub fn not_held(name: &Name, loss: &Loss) -> String {
 
 /// A user and the reason: `ann@desk (pid 7): release night`.
 pub fn user_at_host_with_reason(who: &Who) -> String {
-    user_at_host(who) + &reason(who)
+    user_at_host(who) + &reason_of(who)
 }
 
 /// The reason after what was done for it: `: release night`.
-fn reason(who: &Who) -> String {
+pub fn reason_of(who: &Who) -> String {
     let reason = who.reason.as_ref();
     reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
 }

@@ -128,13 +128,13 @@ fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
         holder
             .finish()
             .assert_code(79)
-            .assert_says("cancelled by")
+            .assert_says("stopped by")
             .assert_says(&by);
         let end = newest.finish();
         assert_eq!(end.assert_code(0).stdout, "newest\n");
         let history = outcome(&mut redis.redlock(&["history", "a"])).stdout;
         assert!(
-            history.contains("cancelled by") && history.contains(&by),
+            history.contains("stopped by") && history.contains(&by),
             "{history}"
         );
         assert_nothing_left(&redis);
@@ -460,7 +460,7 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
     first.finish().assert_code(75).assert_says("superseded by");
     for holder in holders {
         let end = holder.finish();
-        end.assert_code(79).assert_says("cancelled by");
+        end.assert_code(79).assert_says("stopped by");
         let by_newest = format!("(pid {})", newest.pid());
         assert!(
             end.stderr.contains(&by) || end.stderr.contains(&by_newest),
@@ -493,14 +493,14 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     let mut several = Running::start(&mut several);
     several.expect_line("ready");
     cancel("b");
-    several.finish().assert_code(79).assert_says("cancelled by");
+    several.finish().assert_code(79).assert_says("stopped by");
     assert_nothing_left(&redis);
     // It holds a and waits for b: nothing runs yet that would need a.
     redis.cli(&["SET", "redlock:b", "theirs"]);
     let waiting = Running::start(&mut redis.redlock(&["run", "a", "b", "--", "true"]));
     wait_until("it waits", || redis.queue("b").len() == 1);
     cancel("a");
-    waiting.finish().assert_code(79).assert_says("cancelled by");
+    waiting.finish().assert_code(79).assert_says("stopped by");
     redis.cli(&["DEL", "redlock:b"]);
     assert_nothing_left(&redis);
 }

@@ -212,6 +212,24 @@ fn the_last_ones_and_those_since_may_be_asked_for() {
 }
 
 #[test]
+fn a_table_of_all_locks_names_them_also_where_its_rows_are_of_one() {
+    let redis = Redis::start();
+    for name in ["other", "a", "a"] {
+        redlock(&redis, &["run", name, "--", "true"]);
+    }
+    for asked in [&["history", "-n", "2"][..], &["history", "-n", "2", "a*"]] {
+        let table = redlock(&redis, asked).stdout;
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].starts_with("NAME "), "{asked:?}: {table}");
+        for row in &lines[1..3] {
+            assert!(row.starts_with("a "), "{asked:?}: {table}");
+        }
+    }
+    let table = redlock(&redis, &["history", "-n", "2", "a"]).stdout;
+    assert!(table.starts_with("STARTED "), "{table}");
+}
+
+#[test]
 fn following_shows_each_hold_when_it_ends() {
     let redis = Redis::start();
     redlock(&redis, &["run", "a", "--", "true"]);
@@ -671,7 +689,7 @@ fn a_name_without_a_history_is_said_so_and_isnt_drawn() {
             assert_eq!(shown.assert_code(0).stdout, format!("{said}\n"));
         }
         let both = redlock(&redis, &["history", name, "a"]).stdout;
-        assert!(both.starts_with("STARTED") && both.ends_with(&format!("\n\n{said}\n")));
+        assert!(both.starts_with("NAME ") && both.ends_with(&format!("\n\n{said}\n")));
         for options in [&["--timeline"][..], &["--svg", "-"]] {
             let drawn = redlock(&redis, &[&["history", name], options].concat());
             drawn

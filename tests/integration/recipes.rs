@@ -929,7 +929,7 @@ fn only_the_newest_deploy_at_once() {
     old.expect_line("ready");
     let mut new = Running::start(&mut sandbox.sh(&and_more(4)));
     new.expect_line("ready");
-    old.finish().assert_code(79).assert_says("cancelled by");
+    old.finish().assert_code(79).assert_says("stopped by");
     sandbox.open_the_gate();
     new.finish().assert_code(0);
     assert_nothing_left(&sandbox.redis);

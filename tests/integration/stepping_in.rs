@@ -65,6 +65,13 @@ fn stop_ends_the_command_and_passes_the_lock_on_when_it_is_dead_and_all_sides_sa
     let history: serde_json::Value = serde_json::from_str(&history).unwrap();
     assert_eq!(history[0]["end"], "cancelled");
     assert_eq!(history[0]["by"]["reason"], "hotfix first");
+    // People read who stopped it, and why.
+    let history = outcome(&mut redis.redlock(&["history", "a"])).stdout;
+    let row = history.lines().nth(1).expect("a row");
+    assert!(
+        row.contains("stopped by ") && row.contains(": hotfix first"),
+        "{history}"
+    );
     assert_nothing_left(&redis);
 }
 

@@ -491,10 +491,8 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
     if by.instance.is_none() {
         return format!("asked to stop by {}", report::user_at_host_with_reason(by));
     }
-    format!(
-        "cancelled by {}, who waits for lock \"{name}\"",
-        report::user_at_host(by)
-    )
+    let (who, reason) = (report::user_at_host(by), report::reason_of(by));
+    format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
 }
 
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.

@@ -11,6 +11,7 @@ use super::calendar::Calendar;
 use crate::lock::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
 use crate::report::{
     describe_job, escaped, escaped_json, format_duration, timestamp, truncate, user_at_host,
+    user_at_host_with_reason,
 };
 
 /// What is listed.
@@ -105,7 +106,7 @@ pub fn failed(entry: &HistoryEntry) -> bool {
 /// How it ended, in words; `brief`: without the run that ended it.
 pub fn ended(outcome: &HoldOutcome, brief: bool) -> String {
     let by = |what: &str, by: &Option<Who>| match by {
-        Some(by) if !brief => format!("{what} by {}", user_at_host(by)),
+        Some(by) if !brief => format!("{what} by {}", user_at_host_with_reason(by)),
         _ => what.into(),
     };
     match outcome {
@@ -118,7 +119,7 @@ pub fn ended(outcome: &HoldOutcome, brief: bool) -> String {
         },
         HoldOutcome::Timeout => "timed out".into(),
         HoldOutcome::Lost => "lost".into(),
-        HoldOutcome::Cancelled(who) => by("cancelled", who),
+        HoldOutcome::Cancelled(who) => by("stopped", who),
         HoldOutcome::Forced(who) => by("forced", who),
         HoldOutcome::Expired => "expired".into(),
         HoldOutcome::Released => "released".into(),
@@ -396,10 +397,15 @@ impl Layout {
     }
 }
 
-/// A table with a line for each; where all are of one lock, without its name.
-pub fn table(items: &[Item], now_ms: u64, calendar: Calendar, width: Option<usize>) -> String {
-    let one = items.windows(2).all(|two| two[0].name() == two[1].name());
-    let layout = Layout::new(items, now_ms, calendar, width, (one, false));
+/// A table with a line for each; where one lock was asked for, without its name.
+pub fn table(
+    items: &[Item],
+    now_ms: u64,
+    calendar: Calendar,
+    width: Option<usize>,
+    is_of_one: bool,
+) -> String {
+    let layout = Layout::new(items, now_ms, calendar, width, (is_of_one, false));
     let rows = items.iter().map(|item| layout.row(item, now_ms));
     layout.header() + &rows.collect::<String>()
 }
@@ -579,7 +585,8 @@ pub mod tests {
     }
 
     fn with(items: &[Item], width: Option<usize>) -> String {
-        table(items, 0, Calendar::UTC, width)
+        let is_of_one = items.windows(2).all(|two| two[0].name() == two[1].name());
+        table(items, 0, Calendar::UTC, width, is_of_one)
     }
 
     #[test]

@@ -290,7 +290,7 @@ pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
     let calendar = Calendar::UTC;
     let written = "it can be written";
     let mut all = vec![
-        listing::table(&items, now_ms, calendar, width),
+        listing::table(&items, now_ms, calendar, width, false),
         listing::json_part(&items, now_ms, true).expect(written) + listing::JSON_END,
     ];
     for by_host in [false, true] {
@@ -384,7 +384,8 @@ impl Query<'_> {
         let shown = rows.items();
         let mut text = String::new();
         if !shown.is_empty() {
-            text = listing::table(&shown, found.now_ms, self.calendar, width());
+            let is_of_one = self.asked.is_one();
+            text = listing::table(&shown, found.now_ms, self.calendar, width(), is_of_one);
         }
         let before = rows.before;
         let mut notes = Vec::new();
