@@ -152,10 +152,15 @@ impl Renewer {
     }
 
     /// Waits for a task that is being carried out: at most the limit of its client for connecting, and as
-    /// much for each of two answers, whatever the thread hangs in. Calls `is_slow` when that takes longer
-    /// than a moment.
-    pub fn finish(&mut self, is_slow: impl FnOnce()) -> Option<Completed> {
+    /// much for each of two answers, whatever the thread hangs in, and no longer than `within`. Calls `is_slow` when
+    /// that takes longer than a moment.
+    pub fn finish(
+        &mut self,
+        within: Option<Duration>,
+        is_slow: impl FnOnce(),
+    ) -> Option<Completed> {
         let patience = self.busy.take()?;
+        let patience = within.map_or(patience, |within| patience.min(within));
         let completed = self.completed.recv_timeout(SOON.min(patience));
         let completed = completed.ok().or_else(|| {
             is_slow();

@@ -29,6 +29,8 @@ pub struct Signals {
     on_terminal: bool,
     /// The next SIGCONT is the one that has continued us.
     continued: Cell<bool>,
+    /// A signal has asked us to end.
+    asked_to_end: Cell<bool>,
     /// By what a signal to our group is told from one to us alone.
     witnesses: RefCell<Option<Witnesses>>,
     /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
@@ -51,6 +53,7 @@ impl Signals {
             taken: set,
             on_terminal,
             continued: Cell::new(false),
+            asked_to_end: Cell::new(false),
             witnesses: RefCell::new(None),
             sigchld_ignored,
         })
@@ -82,9 +85,20 @@ impl Signals {
                     // The witness has it as well, and would take the next one for this.
                     self.with_reach(received);
                 }
-                other => return Ok(other.map(|received| self.with_reach(received))),
+                Some(received) => {
+                    if is_passed_up(received.signal) {
+                        self.asked_to_end.set(true);
+                    }
+                    return Ok(Some(self.with_reach(received)));
+                }
+                None => return Ok(None),
             }
         }
+    }
+
+    /// Whether a signal that asks a process to end has come.
+    pub fn asked_to_end(&self) -> bool {
+        self.asked_to_end.get()
     }
 
     /// From now on it is known of a signal whether it was sent to our whole group; where no process can be made for that,

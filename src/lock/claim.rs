@@ -476,19 +476,36 @@ impl Claim {
     }
 
     /// The same, and once more over a fresh connection where that fails over the one that there was,
-    /// which may be broken; `is_slow` is also called before that, as connecting takes its time.
+    /// which may be broken; `is_slow` is also called before that, as connecting takes its time. All of it takes no
+    /// longer than `within`, where that is given: what was sent frees the lock also when the answer isn't waited for.
     pub fn release_or_retry(
         &self,
         client: &mut Client,
         mode: &ReleaseMode,
+        within: Option<Duration>,
         is_slow: impl Fn(),
     ) -> Result<Released, Error> {
+        if let Some(within) = within {
+            client.limit_to(within / 2);
+        }
         if client.is_open()
             && let Ok(released) = self.release(client, mode, &is_slow)
         {
+            client.lift_limit();
             return Ok(released);
         }
         is_slow();
+        // For connecting, and for the answer.
+        if let Some(within) = within {
+            client.limit_to(within / 4);
+        }
+        let released = self.release_afresh(client, mode);
+        client.lift_limit();
+        released
+    }
+
+    /// The same, again while the keys are being moved to another node.
+    fn release_afresh(&self, client: &mut Client, mode: &ReleaseMode) -> Result<Released, Error> {
         let until = Instant::now() + client.longest(1);
         loop {
             match self.release(client, mode, || {}) {

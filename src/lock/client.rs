@@ -6,7 +6,6 @@
 //! the caller decides when a connection that failed is given up, as what was sent may have to be
 //! taken back over the same one.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -346,9 +345,9 @@ impl Client {
         self.with_connection(|connection, within| read(&array(connection.call(call, within)?)?))
     }
 
-    /// The error for an answer that hasn't come in time, or for a connection that is gone.
-    pub fn unreachable_error(&self, kind: io::ErrorKind) -> Error {
-        self.deployment.server().unreachable_error(&kind.into())
+    /// The error for an answer that hasn't come in time.
+    pub fn silent_error(&self) -> Error {
+        self.deployment.server().silent_error()
     }
 }
 

@@ -1174,9 +1174,7 @@ impl Connection {
                         && ready::to_read(self.as_fd(), left)
                             .map_err(|error| self.server.unreachable_error(&error))?;
                     if !readable {
-                        return Err(self
-                            .server
-                            .unreachable_error(&io::ErrorKind::TimedOut.into()));
+                        return Err(self.server.silent_error());
                     }
                 }
             }

@@ -604,6 +604,17 @@ impl Server {
         self.unreachable_because(&what)
     }
 
+    /// The error for a server that has let us in, and doesn't answer.
+    pub(super) fn silent_error(&self) -> Error {
+        // Of several sentinels it is one that can't be asked.
+        if self.part == Part::Sentinel {
+            return self.unreachable_error(&io::ErrorKind::TimedOut.into());
+        }
+        let (title, from) = (self.title(), self.from());
+        let message = format!("{title} accepts connections, but gives no answer in time{from}");
+        Error::new(ErrorKind::Unreachable, message)
+    }
+
     fn unreachable_because(&self, what: &str) -> Error {
         Error::new(
             ErrorKind::Unreachable,

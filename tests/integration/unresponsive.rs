@@ -1,13 +1,15 @@
 //! Ending while Redis doesn't respond, and starting nothing under an expired lease.
 
 use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
 use crate::by_signal::takes_signals;
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, script, send,
-    wait_until, with_default_signals,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, outcome, redlock,
+    script, send, wait_until, with_default_signals,
 };
 
 /// Longer than the time within which a signal counts as the one before.
@@ -173,4 +175,75 @@ fn a_command_whose_process_is_made_when_the_lease_is_over_never_starts() {
     let slow_clone = "inject=clone,clone3,fork,vfork:delay_enter=5000000:when=1";
     let first = slow(&redis, &["-e", traced, "-e", slow_clone]);
     assert_executes_nothing(&redis, first);
+}
+
+/// A server that lets clients in and never answers; it is named by its URL.
+fn mute() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+#[test]
+fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
+    let home = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["run", "a", "--", "true"][..],
+        &["run", "-n", "a", "--", "true"],
+        &["acquire", "a"],
+        &["wait", "a"],
+        &["status"],
+    ] {
+        let (listener, url) = mute();
+        let mut command = redlock(&[&["--connect-timeout", "1h"], arguments].concat());
+        command.env("REDLOCK_URL", url).env("HOME", home.path());
+        let asker = Running::start(&mut with_default_signals(command));
+        let mut question = listener.accept().unwrap().0;
+        assert!(question.read(&mut [0]).unwrap() > 0, "it has asked");
+        send(asker.pid(), libc::SIGINT);
+        asker.finish().assert_killed_by(libc::SIGINT);
+    }
+}
+
+#[test]
+fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
+    for arguments in waits("1h") {
+        let redis = Redis::start();
+        let waiter = waiter(&redis, &arguments);
+        redis.stall();
+        send(waiter.pid(), libc::SIGINT);
+        waiter.finish().assert_killed_by(libc::SIGINT);
+    }
+    let redis = Redis::start();
+    // The server learns the scripts: of one that it doesn't know it would ask for the text.
+    outcome(&mut redis.run("a", "true")).assert_code(0);
+    let command = ["run", "--connect-timeout", "1h", "--ttl", "1h", "a", "-c"];
+    let command = [&command[..], &["echo ready; exec sleep 60"]].concat();
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
+    run.expect_line("ready");
+    redis.stall();
+    send(run.pid(), libc::SIGINT);
+    run.finish().assert_killed_by(libc::SIGINT);
+    // What was sent is read when the server goes on.
+    redis.resume();
+    wait_until("the lock is free", || redis.holder("a").is_none());
+}
+
+#[test]
+fn a_server_that_lets_clients_in_and_does_not_answer_is_told_from_one_out_of_reach() {
+    let (_listener, url) = mute();
+    for arguments in [
+        &["run", "a", "--", "true"][..],
+        &["acquire", "a"],
+        &["wait", "a"],
+        &["status"],
+    ] {
+        let mut command = redlock(&[&["--connect-timeout", "100ms"], arguments].concat());
+        let end = outcome(command.env("REDLOCK_URL", &url));
+        let place = &url["redis://".len()..];
+        end.assert_code(69).assert_says(&format!(
+            "Redis at {place} accepts connections, but gives no answer in time"
+        ));
+        assert!(!end.stderr.contains("can't reach"), "{end:?}");
+    }
 }

@@ -303,7 +303,7 @@ pub(super) fn leave_behind(
     holds: &mut HeldLocks,
     signals: &Signals,
 ) -> Result<()> {
-    holds.reclaim_client(|| {});
+    holds.reclaim_client(None, || {});
     let own = [target.process.as_fd(), signals.as_fd()];
     let kept = holds.client.fds().chain(own);
     let kept: Vec<BorrowedFd> = kept.collect();

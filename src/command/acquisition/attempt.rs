@@ -12,8 +12,8 @@ use anyhow::{Result, anyhow};
 
 use super::deadlock;
 use super::{
-    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, Requester, cancelled, lost,
-    open, random_fraction, sleep,
+    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, Requester, cancelled, farewell,
+    lost, open, random_fraction, sleep,
 };
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
@@ -122,8 +122,12 @@ impl<'a> Attempt<'a> {
         };
         report::status_line(None);
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
+            if let Some(within) = farewell(Some(self.signals)) {
+                self.client.limit_to(within / 4);
+            }
             // Where that fails, other clients see from the queue that it doesn't wait any more.
             let _ = edge.forget(&mut self.client);
+            self.client.lift_limit();
         }
         // Whatever else ended the wait: our place must be removed, and so must a lock that was taken by a
         // request whose answer wasn't read. The same connection, where it is good, keeps the order.
@@ -288,7 +292,7 @@ impl<'a> Attempt<'a> {
             wait::Action::Ask(place) => self.ask(place, events),
             wait::Action::TimeOut => {
                 self.timed_out = true;
-                let error = self.client.unreachable_error(io::ErrorKind::TimedOut);
+                let error = self.client.silent_error();
                 events.push_back(wait::Event::Failed(error));
             }
             wait::Action::Disconnect(error) => {

@@ -336,12 +336,12 @@ impl HeldLocks {
         std::iter::once(self.renewer.as_ref().map(AsFd::as_fd)).chain(client.map(Some))
     }
 
-    /// Takes the client back from the renewer, once a renewal that is under way has ended. Calls
+    /// Takes the client back from the renewer, once a renewal that is under way has ended, or this time is over. Calls
     /// `is_slow` when that takes longer than a moment.
-    pub fn reclaim_client(&mut self, is_slow: impl FnOnce()) {
+    pub fn reclaim_client(&mut self, within: Option<Duration>, is_slow: impl FnOnce()) {
         if !self.client.is_open()
             && let Some(renewer) = &mut self.renewer
-            && let Some(completed) = renewer.finish(is_slow)
+            && let Some(completed) = renewer.finish(within, is_slow)
         {
             self.client = completed.client;
         }

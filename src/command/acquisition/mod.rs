@@ -346,7 +346,8 @@ impl<'a> Acquisition<'a> {
         mode: &ReleaseMode,
         signals: Option<&Signals>,
     ) {
-        holds.reclaim_client(|| self.let_through(signals));
+        let within = farewell(signals).map(|all| all / 4);
+        holds.reclaim_client(within, || self.let_through(signals));
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {
                 continue;
@@ -389,7 +390,8 @@ impl<'a> Acquisition<'a> {
         client: &mut Client,
         signals: Option<&Signals>,
     ) -> Result<Released, lock::Error> {
-        let released = claim.release_or_retry(client, mode, || self.let_through(signals));
+        let is_slow = || self.let_through(signals);
+        let released = claim.release_or_retry(client, mode, farewell(signals), is_slow);
         self.collect_again(signals);
         released
     }
@@ -493,6 +495,17 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
     }
     let (who, reason) = (report::user_at_host(by), report::reason_of(by));
     format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
+}
+
+/// How long a release is worth a wait for a process that was asked to end: the server reads what was sent when it
+/// answers again.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long a release may take, where one of these signals has asked us to end.
+fn farewell(signals: Option<&Signals>) -> Option<Duration> {
+    signals
+        .is_some_and(Signals::asked_to_end)
+        .then_some(FAREWELL)
 }
 
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
