@@ -765,3 +765,25 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
         "{found:?}"
     );
 }
+
+#[test]
+fn white_space_around_a_url_is_left_out_wherever_it_was_set() {
+    let redis = Redis::start();
+    let url = format!(" {}\r\n", redis.url());
+    let run = |words: &[&str]| {
+        let mut command = redlock(&[words, &["run", "a", "--", "true"]].concat());
+        command.env("HOME", redis.dir.path());
+        command
+    };
+    outcome(run(&[]).env("REDLOCK_URL", &url))
+        .assert_code(0)
+        .assert_silent();
+    outcome(&mut run(&["-u", &url]))
+        .assert_code(0)
+        .assert_silent();
+    let directory = redis.dir.path().join(".config");
+    fs::create_dir(&directory).unwrap();
+    let quoted = format!("REDLOCK_URL=' {} '\n", redis.url());
+    fs::write(directory.join("redlock.env"), quoted).unwrap();
+    outcome(&mut run(&[])).assert_code(0).assert_silent();
+}
