@@ -824,7 +824,8 @@ fn the_action_takes_each_setting_as_an_input() {
             "run",
             "redlock status --json; tr '\\0' ' ' </proc/$PPID/cmdline",
         ),
-        ("args", "--slots 3\n--reason  *"),
+        ("args", "--slots 3\n--label  *"),
+        ("reason", "the \"last\" $HOME; release"),
         ("redis-url", &*url),
         ("releases", &releases),
         ("version", VERSION),
@@ -833,7 +834,10 @@ fn the_action_takes_each_setting_as_an_input() {
     let run = outcome(&mut job.uses(&with));
     run.assert_code(0);
     let (status, command_line) = run.stdout.split_once("]\n").unwrap();
-    assert!(status.contains(r#""reason":"*""#), "{status}");
+    let status: Value = serde_json::from_str(&format!("{status}]")).unwrap();
+    let holder = &status[0]["holders"][0];
+    assert_eq!(holder["label"], "*");
+    assert_eq!(holder["reason"], "the \"last\" $HOME; release");
     assert!(
         command_line.starts_with("redlock run --slots 3 "),
         "{run:?}"
@@ -889,6 +893,23 @@ fn inputs_of_the_action_are_never_run() {
         outcome(&mut job.uses(&[("releases", evil)])).assert_code(69);
     }
     assert!(!marker.exists());
+}
+
+#[test]
+fn quotes_in_the_options_of_the_action_are_refused_as_no_shell_would_take_them_for_quotes() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
+    let job = GithubJob::new(workspace.dir(), &variables);
+    for args in ["--reason='release 1.2'", "-n --label \"x\""] {
+        let with = [("name", "deploy"), ("run", "echo ran"), ("args", args)];
+        let refused = outcome(&mut job.uses(&with));
+        refused
+            .assert_code(64)
+            .assert_says("the input args takes no quotes");
+        assert_eq!(refused.stdout, "");
+    }
+    assert_nothing_left(&workspace.redis);
 }
 
 #[test]
