@@ -590,6 +590,11 @@ fn acl_commands(file: &str) -> [String; 2] {
 
 /// Makes the ACL users that the README prints, with the password "secret".
 fn make_acl_users(redis: &Redis) {
+    make_acl_users_after(redis, "");
+}
+
+/// The same, after this line in the same shell.
+fn make_acl_users_after(redis: &Redis, line: &str) {
     let commands = acl_commands("README.md");
     assert_eq!(commands, acl_commands("man/redlock-protocol.7"));
     let cli = format!(
@@ -614,9 +619,25 @@ fn make_acl_users(redis: &Redis) {
             command
         };
         let mut shell = Command::new("sh");
-        shell.args(["-c", &command]).current_dir(redis.dir.path());
+        shell
+            .args(["-c", &format!("{line}\n{command}")])
+            .current_dir(redis.dir.path());
         assert_eq!(outcome(&mut shell).stdout, "OK\n");
     }
+}
+
+#[test]
+fn the_acl_users_of_the_readme_can_be_made_on_a_server_with_a_password() {
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let export = "export REDISCLI_AUTH=PASSWORD";
+    assert!(readme.contains(&format!("`{export}`")));
+    make_acl_users_after(&redis, &export.replace("PASSWORD", "hunter2"));
+    let url = format!("{}?user=jobs&pass=secret", redis.url());
+    outcome(&mut redis.redlock(&["-u", &url, "run", "a", "--", "true"]))
+        .assert_code(0)
+        .assert_silent();
 }
 
 #[test]

@@ -518,8 +518,8 @@ fn jenkins() {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("sh '")?.strip_suffix('\''))
         .collect();
-    let [install, locked] = steps[..] else {
-        panic!("two steps: {steps:?}");
+    let [download, install, locked] = steps[..] else {
+        panic!("three steps: {steps:?}");
     };
     assert!(text.contains(&format!("REDLOCK_RELEASES = '{RELEASES}'\n")));
     let path = text
@@ -545,6 +545,12 @@ fn jenkins() {
         step.env("PATH", &path).env("TMPDIR", sandbox.dir());
         step
     };
+    // Jenkins goes on only where a step has succeeded.
+    let mut without = start(download, "download");
+    without.env("REDLOCK_RELEASES", format!("{here}/missing"));
+    let failed = outcome(&mut without);
+    assert_ne!(failed.code(), Some(0), "{failed:?}");
+    outcome(&mut start(download, "download")).assert_code(0);
     outcome(&mut start(install, "install")).assert_code(0);
     assert!(path.starts_with(&format!("{workspace}/.redlock/bin:")));
     assert!(sandbox.dir().join(".redlock/bin/redlock").exists());

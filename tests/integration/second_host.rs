@@ -34,7 +34,8 @@ impl Host {
         let etc = dir.join(name);
         fs::create_dir_all(etc.join("redis")).unwrap();
         fs::write(etc.join("redis/redis.conf"), "").unwrap();
-        for file in ["passwd", "group", "ld.so.cache"] {
+        fs::create_dir_all(etc.join("ssl")).unwrap();
+        for file in ["passwd", "group", "ld.so.cache", "ssl/openssl.cnf"] {
             let _ = fs::copy(format!("/etc/{file}"), etc.join(file));
         }
         let text = format!(
@@ -77,11 +78,15 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let pid_file = dir.path().join("redis.pid");
     let systemctl = format!(
         "#!/bin/sh\n[ \"$*\" = 'restart redis-server' ] || exit 64\n\
-         '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {} >/dev/null\n\
-         until redis-cli ping >/dev/null 2>&1; do sleep 0.02; done\n",
+         if read -r pid <{pid_file}; then\n\
+         kill \"$pid\"\n\
+         while kill -0 \"$pid\"; do sleep 0.02; done\n\
+         fi 2>/dev/null\n\
+         '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {pid_file} >/dev/null\n\
+         until redis-cli ping || redis-cli --tls --insecure ping; do sleep 0.02; done >/dev/null 2>&1\n",
         SERVER.path.display(),
         dir.path().display(),
-        pid_file.display()
+        pid_file = pid_file.display()
     );
     script(&bin, "systemctl", &systemctl);
     let gate = script(
@@ -100,7 +105,8 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let link = "ip addr add 10.0.0.6/24 dev v1 && ip link set v1 up";
     outcome(&mut second.sh(link)).assert_code(0);
 
-    let [for_server, for_each, job] = blocks().try_into().expect("three blocks");
+    let [for_server, for_each, job, tls_for_server, tls_for_each] =
+        blocks().try_into().expect("five blocks");
     outcome(&mut server.sh(&for_server)).assert_code(0);
     let _server = Kill(&pid_file);
     for host in [&server, &second] {
@@ -118,6 +124,17 @@ fn the_same_command_takes_turns_on_two_hosts() {
     first.finish().assert_code(0);
     other.expect_line("ready");
     other.finish().assert_code(0);
+
+    outcome(&mut server.sh(&tls_for_server)).assert_code(0);
+    let etc = |host: &str, file: &str| dir.path().join(host).join(file);
+    for (name, host) in [("server", &server), ("second", &second)] {
+        let plain = outcome(&mut host.sh("redlock status"));
+        assert_ne!(plain.code(), Some(0), "{plain:?}");
+        fs::copy(etc("server", "redis/tls.crt"), etc(name, "redlock.crt")).unwrap();
+        let reached = outcome(&mut host.sh(&tls_for_each));
+        reached.assert_code(0).assert_silent();
+        assert_eq!(reached.stdout, "no lock is held\n");
+    }
 }
 
 /// Ends the server that was started in the background.
