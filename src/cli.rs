@@ -435,7 +435,7 @@ pub struct Run {
 
     /// Skip if a run succeeded within this time
     ///
-    /// COMMAND is skipped if a run of this lock succeeded; the status is then 0, or that of -E. At most 30 days.
+    /// COMMAND is skipped if a run of this lock succeeded; the status is then 0, or that of -E. At most 30d.
     #[arg(long, value_name = "DURATION", value_parser = remembered, help_heading = "Once")]
     pub once_per: Option<Duration>,
 
@@ -757,7 +757,7 @@ pub struct Freeze {
     #[arg(long, value_name = "TEXT", value_parser = not_empty)]
     pub reason: String,
 
-    /// Duration of the freeze; at most 30 days [default: 30 days]
+    /// Duration of the freeze; at most 30d [default: 30d]
     #[arg(long = "for", value_name = "DURATION", value_parser = remembered)]
     pub lasting: Option<Duration>,
 }
@@ -936,12 +936,18 @@ pub fn history_size(text: &str) -> Result<u32, String> {
 /// What a duration has to be.
 const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h30m, or a number of seconds";
 
+/// What no duration is.
+const NEGATIVE: &str = "a duration can't be negative";
+
 /// A longer duration is a mistake, and would overflow the server's arithmetic.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Reads a duration as `30s`, `500ms` or `1h30m`; a number alone counts seconds, as for flock(1) and
 /// timeout(1).
 pub fn duration(text: &str) -> Result<Duration, String> {
+    if text.starts_with('-') {
+        return Err(NEGATIVE.into());
+    }
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
     let duration = if !text.is_empty() && text.chars().all(is_number) {
         let seconds = text.parse().map_err(|_| DURATIONS)?;
@@ -1005,7 +1011,10 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 fn wait_duration(text: &str) -> Result<Duration, String> {
     match text {
         "forever" => Ok(Duration::MAX),
-        _ => duration(text).map_err(|why| why.replace(" or a number", " forever, or a number")),
+        _ => duration(text).map_err(|why| match why.as_str() {
+            NEGATIVE => format!("{why}; -n doesn't wait"),
+            _ => why.replace(" or a number", " forever, or a number"),
+        }),
     }
 }
 

@@ -125,6 +125,9 @@ fn dispatch(
     let Some(Invocation { command, common }) = cli.chosen else {
         return Ok(command::no_command());
     };
+    if let Some(exit) = command::mistyped(typed) {
+        return Ok(exit);
+    }
     // It says itself what others may do with the settings, among all else that it finds.
     let examines = matches!(command, Command::Doctor(_));
     let settings = || {
@@ -142,10 +145,7 @@ fn dispatch(
         Ok::<_, anyhow::Error>(settings)
     };
     match command {
-        Command::Run(options) => {
-            command::expect_dashes(&options, typed)?;
-            command::run(&options, &settings()?)
-        }
+        Command::Run(options) => command::run(&options, &settings()?),
         Command::Acquire(options) => command::acquire(&options, &settings()?),
         Command::Extend(options) => command::extend(&options, &settings()?),
         Command::Check(options) => command::check(&options, &settings()?),

@@ -64,9 +64,10 @@ impl Typed {
         self.command.as_ref().map(clap::Command::get_name)
     }
 
-    /// What all the words are.
+    /// What all the words are; what follows an unknown command, as arguments of redlock itself.
     pub fn kinds(&self) -> Vec<Word<'_>> {
-        let end = self.command_at.map_or(self.words.len(), |at| at + 1);
+        let known = self.command_at.filter(|_| self.command.is_some());
+        let end = known.map_or(self.words.len(), |at| at + 1);
         let mut all = kinds(&self.root, &self.words[..end]);
         all.extend(self.arguments().into_iter().map(|(_, kind)| kind));
         all

@@ -26,7 +26,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let until = match options.lasting {
         Some(long) => format!("for {}", duration::exact(long)),
         None => format!(
-            "until `{}`, at most for 30 days",
+            "until `{}`, at most for 30d",
             report::typed(&["thaw"], name)
         ),
     };

@@ -1,7 +1,8 @@
-//! The commands, one file each, and what they share: our own identity, and usage errors.
+//! The commands, one file each, and what they share: our own identity, usage errors, and lines as they were meant.
 
 mod acquire;
 mod acquisition;
+mod corrections;
 mod doctor;
 mod environment;
 mod extend;
@@ -24,6 +25,7 @@ mod version;
 mod wait;
 
 pub use self::acquire::{acquire, fail_eval};
+pub use self::corrections::mistyped;
 pub use self::doctor::doctor;
 pub use self::environment::VARIABLES;
 pub use self::extend::{check, extend};
@@ -34,6 +36,6 @@ pub use self::release::release;
 pub use self::run::run;
 pub use self::status::status;
 pub use self::stop::stop;
-pub use self::usage::{expect_dashes, fail, no_command, usage};
+pub use self::usage::{fail, no_command, usage};
 pub use self::version::version;
 pub use self::wait::wait;

@@ -5,13 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
 use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
+use super::corrections::{corrected, with_negative_values};
 use crate::cli::{self, ONLY_WITH};
 use crate::config::{BadConfig, StandIn};
 use crate::exit::Exit;
@@ -58,6 +57,31 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
 /// Where to read on, behind a message.
 const DOCTOR: &str = " (`redlock doctor` shows more)";
 
+/// Variables that redlock doesn't read, each with the words of an error that it would have prevented, and what to do.
+const UNREAD: [(&str, &str, &str); 2] = [
+    (
+        "REDIS_URL",
+        "no --url or REDLOCK_URL was given",
+        "redlock reads REDLOCK_URL",
+    ),
+    (
+        "REDLOCK_PASSWORD",
+        "requires a password",
+        "redlock reads REDLOCK_PASSWORD_FILE, the name of a file with the password",
+    ),
+];
+
+/// Which variable is set in vain, as the end of the message of an error. Its value isn't repeated.
+fn unread_variable(message: &str) -> String {
+    let mut all = UNREAD.iter();
+    let found = all.find(|(name, error, _)| {
+        message.contains(error) && std::env::var_os(name).is_some_and(|value| !value.is_empty())
+    });
+    found.map_or(String::new(), |(name, _, instead)| {
+        format!("; {name} is set, but {instead}")
+    })
+}
+
 /// Reports an error that ended a command, of these words.
 pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     let exit = exit_for(error);
@@ -67,7 +91,8 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     } else {
         let lock_error = error.downcast_ref::<lock::Error>();
         let more = lock_error.is_some_and(lock::Error::doctor_knows_more);
-        let line = format!("{error:#}");
+        let mut line = format!("{error:#}");
+        line += &unread_variable(&line);
         let hint = if more && !line.contains("`redlock doctor`") {
             DOCTOR
         } else {
@@ -82,13 +107,7 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
 pub fn usage(error: &clap::Error, words: &[OsString], stand_ins: &[StandIn]) -> Exit {
     let typed = Typed::new(words.to_vec());
     // A wrong setting keeps nobody from reading.
-    let asks_for_help = || {
-        let line = [OsString::from("redlock")]
-            .into_iter()
-            .chain(words.to_vec());
-        let read = cli::Cli::try_parse_from(line);
-        read.is_err_and(|error| error.kind() == ErrorKind::DisplayHelp)
-    };
+    let asks_for_help = || read(words).is_err_and(|error| error.kind() == ErrorKind::DisplayHelp);
     if error.kind() == ErrorKind::DisplayHelp || !stand_ins.is_empty() && asks_for_help() {
         let before_dashes = words.iter().take_while(|word| *word != "--");
         let at_length = before_dashes.clone().any(|word| word == "--help");
@@ -148,10 +167,21 @@ fn print_help(command: Option<&str>, at_length: bool) -> Exit {
     Exit::Success
 }
 
+/// What clap makes of all words after `redlock`.
+pub(super) fn read(words: &[OsString]) -> Result<cli::Cli, clap::Error> {
+    cli::Cli::try_parse_from([&["redlock".into()], words].concat())
+}
+
 /// What was typed wrong, and the status: that of a wrong configuration if a setting is wrong.
 pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> (String, Exit) {
     if let Some(line) = mistake_in_settings(error, stand_ins) {
         return (line, Exit::Config);
+    }
+    // What begins with a - is read as an option, and not as the value that it stands for.
+    if let Some(words) = with_negative_values(typed)
+        && let Err(error) = read(&words)
+    {
+        return mistake(&error, &Typed::new(words), stand_ins);
     }
     let text = |kind| context(error, kind).into_iter().next();
     let argument = text(ContextKind::InvalidArg).unwrap_or_default();
@@ -159,10 +189,9 @@ pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn])
     let what = match error.kind() {
         ErrorKind::InvalidSubcommand => return (no_such_command(typed), Exit::Usage),
         ErrorKind::UnknownArgument => {
-            if let Some(line) = dashes_missing(typed) {
-                return (line, Exit::Usage);
-            }
-            return (no_such_argument(&argument, typed), Exit::Usage);
+            let line = corrected(&typed.words);
+            let line = line.unwrap_or_else(|| no_such_argument(&argument, typed));
+            return (line, Exit::Usage);
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let (option, value) = (plain(&argument), text(ContextKind::InvalidValue));
@@ -177,7 +206,10 @@ pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn])
         ErrorKind::TooManyValues if argument.starts_with('-') => {
             format!("{} takes no value", plain(&argument))
         }
-        ErrorKind::TooManyValues => "too many arguments".into(),
+        ErrorKind::TooManyValues => match corrected(&typed.words) {
+            Some(line) => return (line, Exit::Usage),
+            None => "too many arguments".into(),
+        },
         ErrorKind::ArgumentConflict => {
             let others = context(error, ContextKind::PriorArg);
             let others: Vec<String> = others.iter().map(|other| plain(other)).collect();
@@ -190,7 +222,7 @@ pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn])
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = context(error, ContextKind::InvalidArg);
-            match missing_in_run(typed) {
+            match corrected(&typed.words).or_else(|| missing_in_run(typed)) {
                 Some(line) if missing.iter().any(|what| what.starts_with('<')) => {
                     return (line, Exit::Usage);
                 }
@@ -215,46 +247,11 @@ pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn])
     (with_help(&what, name), Exit::Usage)
 }
 
-/// The shells that `-c` is an option of, too.
-const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
-
-/// Refuses a `redlock run NAME sh -c SCRIPT`, which without a `--` would take a lock "sh" as well.
-pub fn expect_dashes(options: &cli::Run, words: &[OsString]) -> Result<()> {
-    if options.shell.is_none() || options.names.len() < 2 {
-        return Ok(());
-    }
-    let typed = Typed::new(words.to_vec());
-    let is_shell = |word: &OsStr| {
-        let program = Path::new(word).file_name().and_then(OsStr::to_str);
-        program.is_some_and(|program| SHELLS.contains(&program))
-    };
-    let arguments = typed.arguments();
-    // The first word is a name, whatever it is.
-    let first = arguments.iter().position(|(_, kind)| *kind == Word::Plain);
-    let others = &arguments[first.map_or(0, |at| at + 1)..];
-    let is_meant = others.windows(2).any(|two| match two {
-        [(word, Word::Plain), (_, Word::Option(option))] => {
-            option.get_long() == Some("shell") && is_shell(word)
-        }
-        _ => false,
-    });
-    match dashes_missing(&typed) {
-        Some(line) if is_meant => Err(BadUsage(line).into()),
-        _ => Ok(()),
-    }
-}
-
-/// What the advice begins with that ends in the line to type.
-const PUT_DASHES: &str = "put -- before the command: ";
-
 /// A mistake, with where to read on.
 fn with_help(what: &str, command: Option<&str>) -> String {
-    if what.starts_with(PUT_DASHES) {
-        return what.into();
-    }
     let command = command.map_or(String::new(), |name| format!(" {name}"));
     let end = if what.ends_with('?') { "" } else { ";" };
-    format!("{what}{end} see redlock{command} --help")
+    format!("{what}{end} see redlock{command} -h")
 }
 
 /// What clap says of an error, as texts.
@@ -346,6 +343,24 @@ const OTHER_NAMES: [(&[&str], &str); 7] = [
     (&["resume", "unfreeze"], "redlock thaw"),
 ];
 
+/// Options of flock(1) that redlock doesn't have, and what to do without them.
+const NOT_OURS: [(&[&str], &str); 5] = [
+    (
+        &["-o", "--close"],
+        "leave it out, as COMMAND inherits no lock",
+    ),
+    (
+        &["-F", "--no-fork"],
+        "leave it out, as redlock has to stay to renew the lock",
+    ),
+    (
+        &["--unlock"],
+        "a lock is given back by redlock release NAME",
+    ),
+    (&["--command"], "put -c SCRIPT"),
+    (&["--fcntl"], "leave it out, as redlock locks no file"),
+];
+
 fn no_such_command(typed: &Typed) -> String {
     let at = typed.command_at.unwrap_or_default();
     let Some(word) = typed.words.get(at) else {
@@ -375,17 +390,7 @@ fn no_such_command(typed: &Typed) -> String {
         let name = command.get_name();
         return with_help(&format!("{what}; did you mean redlock {name}?"), None);
     }
-    if typed.words[at..].iter().any(|word| word == "--") {
-        let line = [
-            words_before(typed, at),
-            vec!["run".into()],
-            vec![shown_word(word)],
-            shell_words(&typed.words[at + 1..]),
-        ];
-        let line = line.concat().join(" ");
-        return format!("{what}; put run before the lock's name: redlock {line}");
-    }
-    with_help(&what, None)
+    corrected(&typed.words).unwrap_or_else(|| with_help(&what, None))
 }
 
 fn no_such_argument(argument: &str, typed: &Typed) -> String {
@@ -407,6 +412,10 @@ fn no_such_argument(argument: &str, typed: &Typed) -> String {
             _ => with_help(&what, name),
         };
     }
+    let theirs = NOT_OURS.iter().find(|(names, _)| names.contains(&argument));
+    if let Some((_, instead)) = theirs {
+        return with_help(&format!("no option {argument}: {instead}"), name);
+    }
     let meant = match nearest(argument, options.iter().map(String::as_str)) {
         Some(near) if argument.starts_with("--") => format!("; did you mean {near}?"),
         _ => String::new(),
@@ -417,101 +426,20 @@ fn no_such_argument(argument: &str, typed: &Typed) -> String {
     )
 }
 
-/// The words of a `run` that lack the `--`, as they were probably meant.
-fn dashes_missing(typed: &Typed) -> Option<String> {
-    if typed.name() != Some("run") {
-        return None;
-    }
-    let arguments = typed.arguments();
-    if arguments.iter().any(|(_, kind)| *kind == Word::Dashes) {
-        return None;
-    }
-    let plain: Vec<usize> = (0..arguments.len())
-        .filter(|&at| arguments[at].1 == Word::Plain)
-        .collect();
-    let unknown = arguments
-        .iter()
-        .position(|(_, kind)| *kind == Word::UnknownOption);
-    // The first word is a name. So may those be that follow it, up to one that can be executed.
-    let program = plain[1.min(plain.len())..]
-        .iter()
-        .copied()
-        .find(|&at| is_program(arguments[at].0))
-        .or(plain.get(1).copied())?;
-    if unknown.is_some_and(|at| at < program) {
-        return None;
-    }
-    let begins = typed.command_at? + 1 + program;
-    let words = [
-        &words_before(typed, begins),
-        &shell_words(&typed.words[begins..])[..],
-    ]
-    .concat();
-    Some(format!(
-        "{PUT_DASHES}redlock {}",
-        [&words[..begins], &["--".into()], &words[begins..]]
-            .concat()
-            .join(" ")
-    ))
-}
-
-/// What was typed up to a word. A URL may contain a password, and isn't repeated.
-fn words_before(typed: &Typed, until: usize) -> Vec<String> {
-    let words = typed.words[..until].iter().zip(typed.kinds());
-    let shown = words.map(|(word, kind)| match kind {
-        Word::Value(option) if option.get_long() == Some("url") => "URL".into(),
-        Word::Option(option) if option.get_long() == Some("url") => {
-            let text = word.to_string_lossy();
-            let name = if text.starts_with("--") {
-                text.find('=').map(|at| &text[..=at])
-            } else {
-                text.find('u').map(|at| &text[..=at])
-            };
-            match name {
-                Some(name) if name.len() < text.len() => format!("{name}URL"),
-                _ => text.into_owned(),
-            }
-        }
-        _ => shown_word(word),
-    });
-    shown.collect()
-}
-
 /// A word as a shell takes it in, unless it is a URL, which may contain a password.
-fn shown_word(word: &OsStr) -> String {
+pub(super) fn shown_word(word: &OsStr) -> String {
     if word.to_string_lossy().contains("://") {
         return "URL".into();
     }
     shell_word(word)
 }
 
-fn shell_words(words: &[OsString]) -> Vec<String> {
-    let shown = words.iter().map(|word| match word.to_string_lossy() {
-        text if is_private_url(&text) => "URL".into(),
-        _ => shell_word(word),
-    });
-    shown.collect()
-}
-
 /// Whether a word is the URL of a Redis, or one with a user or a password.
-fn is_private_url(word: &str) -> bool {
+pub(super) fn is_private_url(word: &str) -> bool {
     word.split_once("://").is_some_and(|(scheme, rest)| {
         let scheme = scheme.to_ascii_lowercase();
         scheme.starts_with("redis") || scheme == "unix" || rest.contains('@')
     })
-}
-
-/// Whether this can be executed.
-fn is_program(word: &OsStr) -> bool {
-    let is_executable = |path: &Path| {
-        let found = path.metadata();
-        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
-    if word.as_bytes().contains(&b'/') {
-        return is_executable(Path::new(word));
-    }
-    let directories = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&directories).any(|directory| is_executable(&directory.join(word)))
 }
 
 /// What a `run` lacks: its name or its command.
@@ -519,14 +447,11 @@ fn missing_in_run(typed: &Typed) -> Option<String> {
     if typed.name() != Some("run") {
         return None;
     }
-    if let Some(line) = dashes_missing(typed) {
-        return Some(line);
-    }
     let arguments = typed.arguments();
     let has = |wanted: Word| arguments.iter().any(|(_, kind)| *kind == wanted);
     let (named, runs) = (has(Word::Plain), has(Word::AfterDashes));
     let what = match (named, runs) {
-        (false, true) => "no lock NAME given: put it before the --",
+        (false, true) => "no lock NAME given",
         (true, _) => "no COMMAND given: put it after the lock's name and --",
         (false, false) => "no lock NAME and no COMMAND given: redlock run NAME -- COMMAND",
     };
@@ -577,7 +502,7 @@ fn not_text(typed: &Typed) -> String {
 }
 
 /// A word as a shell takes it in.
-fn shell_word(word: &OsStr) -> String {
+pub(super) fn shell_word(word: &OsStr) -> String {
     match word.to_str() {
         Some(text) if text.chars().any(char::is_control) => ansi_quoted(word.as_bytes()),
         None => ansi_quoted(word.as_bytes()),
@@ -608,8 +533,7 @@ fn ansi_quoted(word: &[u8]) -> String {
     text + "'"
 }
 
-const NO_COMMAND: &str =
-    "no command given; try `redlock run NAME -- COMMAND` or see redlock --help";
+const NO_COMMAND: &str = "no command given; try `redlock run NAME -- COMMAND` or see redlock -h";
 
 /// The mistake of giving no command at all.
 pub fn no_command() -> Exit {
@@ -674,96 +598,136 @@ mod tests {
         for (line, expected) in [
             (
                 "run a",
-                "no COMMAND given: put it after the lock's name and --; see redlock run --help",
+                "no COMMAND given: put it after the lock's name and --; see redlock run -h",
             ),
             (
                 "run",
-                "no lock NAME and no COMMAND given: redlock run NAME -- COMMAND; see redlock run --help",
+                "no lock NAME and no COMMAND given: redlock run NAME -- COMMAND; see redlock run -h",
             ),
             (
                 "run -- true",
-                "no lock NAME given: put it before the --; see redlock run --help",
+                "no lock NAME given; with one named after the command: redlock run true -- true",
             ),
             (
                 "run --ttl",
-                "--ttl needs a value: --ttl DURATION; see redlock run --help",
+                "--ttl needs a value: --ttl DURATION; see redlock run -h",
             ),
             (
                 "run --ttl 1M a -- b",
-                "--ttl 1M: M would be a month: write 1m for a minute or 30d; see redlock run --help",
+                "--ttl 1M: M would be a month: write 1m for a minute or 30d; see redlock run -h",
             ),
             (
                 "run --slots 0 a -- b",
-                "--slots 0: must be a number from 1 to 9999; see redlock run --help",
+                "--slots 0: must be a number from 1 to 9999; see redlock run -h",
             ),
             (
                 "run --on-lost x a -- b",
-                "--on-lost x: must be stop or warn; see redlock run --help",
+                "--on-lost x: must be stop or warn; see redlock run -h",
             ),
             (
                 "run -w 1 -n a -- b",
-                "--wait can't be combined with --no-wait; see redlock run --help",
+                "--wait can't be combined with --no-wait; see redlock run -h",
             ),
             (
                 "run -n -n a -- b",
-                "--no-wait is given twice; see redlock run --help",
+                "--no-wait is given twice; see redlock run -h",
             ),
             (
                 "run --shared=yes a -- b",
-                "--shared takes no value; see redlock run --help",
+                "--shared takes no value; see redlock run -h",
             ),
             (
                 "run --order 1 a -- b",
-                "--order is only for use with --supersede; see redlock run --help",
+                "--order is only for use with --supersede; see redlock run -h",
             ),
             (
                 "run --no-wiat a -- b",
-                "no option --no-wiat; did you mean --no-wait? see redlock run --help",
+                "no option --no-wiat; did you mean --no-wait? see redlock run -h",
             ),
-            ("run -z a -- b", "no option -z; see redlock run --help"),
-            (
-                "--bogus run a -- b",
-                "no option --bogus; see redlock --help",
-            ),
+            ("run -z a -- b", "no option -z; see redlock run -h"),
+            ("--bogus run a -- b", "no option --bogus; see redlock -h"),
             (
                 "--connect-timeout x run a -- b",
-                "--connect-timeout x: must be a duration such as 500ms, 30s, 1h30m, or a number of seconds; see redlock --help",
+                "--connect-timeout x: must be a duration such as 500ms, 30s, 1h30m, or a number of seconds; see redlock -h",
             ),
             (
                 "rum",
-                "no command rum; did you mean redlock run? see redlock --help",
+                "no command rum; did you mean redlock run? see redlock -h",
             ),
             (
                 "list",
-                "no command list; did you mean redlock status? see redlock --help",
+                "no command list; did you mean redlock status? see redlock -h",
             ),
             (
                 "unlok a",
-                "no command unlok; did you mean redlock release? see redlock --help",
+                "no command unlok; did you mean redlock release? see redlock -h",
             ),
-            ("frobnicate", "no command frobnicate; see redlock --help"),
+            ("frobnicate", "no command frobnicate; see redlock -h"),
             (
                 "version x",
-                "redlock version takes no argument; see redlock --help",
+                "redlock version takes no argument; see redlock -h",
             ),
             (
                 "-q deploy -- ./x",
-                "no command deploy; put run before the lock's name: redlock -q run deploy -- ./x",
+                "put run before the lock's name and its options: redlock -q run deploy -- ./x",
             ),
-            ("extend", "no DURATION given; see redlock extend --help"),
-            (
-                "extend a b c",
-                "too many arguments; see redlock extend --help",
-            ),
-            ("thaw a b", "unexpected argument b; see redlock thaw --help"),
-            (
-                "freeze a",
-                "no --reason TEXT given; see redlock freeze --help",
-            ),
-            ("acquire", "no NAME given; see redlock acquire --help"),
+            ("extend", "no DURATION given; see redlock extend -h"),
+            ("extend a b c", "too many arguments; see redlock extend -h"),
+            ("thaw a b", "unexpected argument b; see redlock thaw -h"),
+            ("freeze a", "no --reason TEXT given; see redlock freeze -h"),
+            ("acquire", "no NAME given; see redlock acquire -h"),
             (
                 "acquire a -- b",
-                "acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire --help",
+                "acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire -h",
+            ),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(said(&words), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_shows_its_mistake_is_shown_as_it_was_probably_meant() {
+        for (line, expected) in [
+            (
+                "-w 10 deploy -- ./x",
+                "put run before the lock's name and its options: redlock run -w 10 deploy -- ./x",
+            ),
+            (
+                "-n deploy -- ./x",
+                "put run before the lock's name and its options: redlock run -n deploy -- ./x",
+            ),
+            (
+                "-w 1h 30m deploy -- ./x",
+                "put run before the lock's name and its options: redlock run -w 1h30m deploy -- ./x",
+            ),
+            (
+                "run echo hi",
+                "no lock NAME given; with one named after the command: redlock run echo -- echo hi",
+            ),
+            (
+                "acquire -w 1h 30m a",
+                "a duration is one word: redlock acquire -w 1h30m a",
+            ),
+            (
+                "extend a 1 h 30m",
+                "a duration is one word: redlock extend a 1h30m",
+            ),
+            (
+                "run -w -1 a -- b",
+                "--wait -1: a duration can't be negative; -n doesn't wait; see redlock run -h",
+            ),
+            (
+                "run --ttl=-1 a -- b",
+                "--ttl -1: a duration can't be negative; see redlock run -h",
+            ),
+            (
+                "run -o a -- b",
+                "no option -o: leave it out, as COMMAND inherits no lock; see redlock run -h",
+            ),
+            (
+                "run -F a -- b",
+                "no option -F: leave it out, as redlock has to stay to renew the lock; see redlock run -h",
             ),
         ] {
             let words: Vec<&str> = line.split(' ').collect();

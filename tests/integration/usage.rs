@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::generated::cli;
 use crate::pty::Terminal;
-use crate::support::{Outcome, Redis, Running, outcome, redlock};
+use crate::support::{Outcome, Redis, Running, outcome, redlock, script};
 
 /// A command line with a mistake; what is said of it is a line.
 fn mistake(words: &[&str]) -> String {
@@ -20,6 +20,122 @@ fn mistake(words: &[&str]) -> String {
     assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
     let said = end.stderr.trim_end();
     said.strip_prefix("redlock: ").expect("the prefix").into()
+}
+
+#[test]
+fn each_line_that_would_take_another_lock_than_was_meant_is_shown_as_it_was_meant() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    script(dir.path(), "deploy.sh", "#!/bin/sh\necho \"$@\"\n");
+    let long = "redlock run deploy -- sh -c 'exit 7'";
+    for (typed, meant) in [
+        (
+            "redlock run -w 1h 30m deploy -- sh -c 'exit 7'",
+            "redlock run -w 1h30m deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run --ttl=1m 30s deploy -- sh -c 'exit 7'",
+            "redlock run --ttl=1m30s deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run -t 5 min deploy -- sh -c 'exit 7'",
+            "redlock run -t 5min deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run deploy \u{2013}n -- sh -c 'exit 7'",
+            "redlock run deploy -n -- sh -c 'exit 7'",
+        ),
+        ("redlock run deploy \u{2014} sh -c 'exit 7'", long),
+        (
+            "redlock run deploy --reason \u{201c}release 1.2\u{201d} -- sh -c 'exit 7'",
+            "redlock run deploy --reason 'release 1.2' -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run deploy -- -n sh -c 'exit 7'",
+            "redlock run deploy -n -- sh -c 'exit 7'",
+        ),
+        ("redlock run deploy sh -c 'exit 7'", long),
+        (
+            "redlock -w 10 deploy -- sh -c 'exit 7'",
+            "redlock run -w 10 deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run -- sh -c 'exit 7'",
+            "redlock run job -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run ./deploy.sh; exit 7",
+            "redlock run deploy -- ./deploy.sh",
+        ),
+    ] {
+        let shell = |line: &str| {
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", line])
+                .current_dir(dir.path())
+                .env_clear()
+                .env("PATH", crate::support::path())
+                .env("REDLOCK_URL", redis.url());
+            outcome(&mut shell)
+        };
+        let end = shell(typed.trim_end_matches("; exit 7"));
+        end.assert_code(64);
+        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+        let line = end.stderr.trim_end().rsplit_once(": ").expect("a line").1;
+        assert_eq!(line, meant, "{typed}");
+        assert_eq!(redis.cli(&["KEYS", "*"]), "", "{typed}");
+        // Pasted, it does what was meant.
+        let status = if typed.contains("./deploy.sh") { 0 } else { 7 };
+        shell(line).assert_code(status);
+        redis.cli(&["FLUSHALL"]);
+    }
+    // Elsewhere such a name is one.
+    for words in [
+        &["run", "5m", "-w", "1h", "--", "true"][..],
+        &["run", "-w1h", "a", "5m", "--", "true"],
+        &["run", "-w", "5", "30", "--", "true"],
+        &["run", "m", "--", "true"],
+        &["run", "a", "--reason", "\u{2013}", "--", "echo", "\u{201c}"],
+    ] {
+        outcome(&mut redis.redlock(words))
+            .assert_code(0)
+            .assert_silent();
+    }
+}
+
+#[test]
+fn a_builtin_of_the_shell_as_command_is_named_as_such() {
+    let redis = Redis::start();
+    for builtin in ["source", "export", "[[", "ulimit"] {
+        let end = outcome(&mut redis.redlock(&["run", "x", "--", builtin, "a"]));
+        end.assert_code(127).assert_says(&format!(
+            "{builtin} is a builtin of the shell; use -c SCRIPT"
+        ));
+    }
+}
+
+#[test]
+fn a_variable_that_others_read_is_named_where_it_would_have_helped() {
+    let port = crate::support::free_port();
+    let mut command = redlock(&["status"]);
+    let listens = std::net::TcpStream::connect("127.0.0.1:6379").is_ok();
+    if !listens {
+        command.env("REDIS_URL", format!("redis://:hunter2@127.0.0.1:{port}"));
+        let end = outcome(&mut command);
+        end.assert_code(69)
+            .assert_says("REDIS_URL is set, but redlock reads REDLOCK_URL");
+        assert!(!end.stderr.contains("hunter2"), "{end:?}");
+    }
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
+    let mut command = redis.redlock(&["status"]);
+    let end = outcome(command.env("REDLOCK_PASSWORD", "hunter2"));
+    end.assert_code(77)
+        .assert_says("REDLOCK_PASSWORD is set, but redlock reads REDLOCK_PASSWORD_FILE");
+    assert!(!end.stderr.contains("hunter2"), "{end:?}");
+    let end = outcome(&mut redis.redlock(&["status"]));
+    end.assert_code(77);
+    assert!(!end.stderr.contains("is set"), "{end:?}");
 }
 
 #[test]
@@ -153,7 +269,7 @@ fn an_argument_that_isnt_utf8_is_named_in_a_sentence() {
     run.arg(OsStr::from_bytes(b"caf\xe9")).args(["--", "true"]);
     outcome(&mut run)
         .assert_code(64)
-        .assert_says("redlock: $'caf\\351' isn't UTF-8; see redlock run --help");
+        .assert_says("redlock: $'caf\\351' isn't UTF-8; see redlock run -h");
 }
 
 #[test]
@@ -161,21 +277,21 @@ fn a_mistake_names_the_help_of_its_command() {
     for (typed, says) in [
         (
             "run --no-wiat a -- b",
-            "no option --no-wiat; did you mean --no-wait? see redlock run --help",
+            "no option --no-wiat; did you mean --no-wait? see redlock run -h",
         ),
-        ("run -x5 a -- b", "no option -5; see redlock run --help"),
+        ("run -x5 a -- b", "no option -5; see redlock run -h"),
         (
             "ls --jsno",
-            "no option --jsno; did you mean --json? see redlock status --help",
+            "no option --jsno; did you mean --json? see redlock status -h",
         ),
         (
             "force-unlock a",
-            "no command force-unlock; did you mean redlock release? see redlock --help",
+            "no command force-unlock; did you mean redlock release? see redlock -h",
         ),
-        ("help nonsense", "no command nonsense; see redlock --help"),
+        ("help nonsense", "no command nonsense; see redlock -h"),
         (
             "run -s -x a -- b",
-            "--shared can't be combined with --exclusive; see redlock run --help",
+            "--shared can't be combined with --exclusive; see redlock run -h",
         ),
     ] {
         let words: Vec<&str> = typed.split(' ').collect();
@@ -184,7 +300,7 @@ fn a_mistake_names_the_help_of_its_command() {
     let said = mistake(&["run", "", "--", "true"]);
     assert_eq!(
         said,
-        "a lock's name can't be empty: \"\"; see redlock run --help"
+        "a lock's name can't be empty: \"\"; see redlock run -h"
     );
 }
 

@@ -122,6 +122,15 @@ impl Job {
     }
 }
 
+/// What shells have within themselves, and no program has to have: also the words of their syntax.
+const BUILTINS: [&str; 49] = [
+    ".", ":", "[[", "!", "{", "(", "alias", "bg", "bind", "builtin", "case", "cd", "command",
+    "declare", "dirs", "disown", "eval", "exec", "exit", "export", "fc", "fg", "for", "function",
+    "getopts", "hash", "history", "if", "jobs", "let", "local", "popd", "pushd", "read",
+    "readonly", "return", "set", "shift", "shopt", "source", "time", "trap", "type", "typeset",
+    "ulimit", "umask", "unset", "until", "while",
+];
+
 /// Reports that a command can't be started.
 fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
     let program = command.first().cloned().unwrap_or_default();
@@ -134,7 +143,12 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
         SpawnError::CannotExecute(error) => {
             let path = Path::new(command.first().map_or(OsStr::new(""), OsString::as_os_str));
             let is_line = program.to_string().contains(char::is_whitespace) && !path.exists();
-            if error.kind() == io::ErrorKind::NotFound && is_line {
+            let is_builtin = BUILTINS.contains(&program.to_string().as_str());
+            if error.kind() == io::ErrorKind::NotFound && is_builtin {
+                report::error(format_args!(
+                    "command not found: {program} is a builtin of the shell; use -c SCRIPT"
+                ));
+            } else if error.kind() == io::ErrorKind::NotFound && is_line {
                 report::error(format_args!(
                     "command not found: \"{program}\" is one word; to run a shell line use -c"
                 ));
