@@ -26,6 +26,8 @@ use crate::signal::{SIGTSTP, ends_waiting};
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy<'a> {
     pub limit: WaitLimit,
+    /// How long a primary is waited for that doesn't answer, while others know of it.
+    pub failover_limit: WaitLimit,
     /// The lease that is asked for.
     pub terms: Terms,
     /// A run that is going on is waited for and does for ours.
@@ -631,7 +633,12 @@ impl<'a> Wait<'a> {
         };
         let silent = (!kind.will_pass()).then(|| silent.unwrap_or(asked));
         let too_long = silent.is_some_and(|silent| asked.since(silent) > self.policy.terms.ttl);
-        if too_long || !kind.may_pass() || self.policy.limit.is_over(now) {
+        let limit = if kind == ErrorKind::NoPrimary {
+            self.policy.failover_limit
+        } else {
+            self.policy.limit
+        };
+        if too_long || !kind.may_pass() || limit.is_over(now) {
             return self.end(End::Failed(error), actions);
         }
         self.contact = Contact::Fails {
@@ -651,7 +658,7 @@ impl<'a> Wait<'a> {
             reconnect(times, (self.policy.jitter)())
         };
         self.phase = Phase::Reconnecting {
-            until: asked + pause,
+            until: limit.clip(asked + pause),
         };
     }
 

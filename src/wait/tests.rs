@@ -22,6 +22,7 @@ fn at(ms: u64) -> Moment {
 fn policy() -> Policy<'static> {
     Policy {
         limit: WaitLimit::Forever,
+        failover_limit: WaitLimit::Forever,
         terms: TERMS,
         joins: false,
         starts_on_grant: true,
@@ -382,7 +383,7 @@ fn a_server_that_was_reached_and_fails_is_asked_again_after_growing_pauses() {
     let mut waiter = Waiter::new(policy());
     let mut asked = 0;
     assert_eq!(waiter.on(asked, Event::Start), "ask");
-    for pause in [75, 150, 300, 375] {
+    for pause in [75, 150, 300] {
         waiter.sent(asked);
         assert_eq!(waiter.on(asked, Event::Failed(unreachable())), "disconnect");
         asked += pause;
@@ -504,7 +505,24 @@ fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a
         assert!(asked < 60_000, "it is still asked");
     }
     assert!(matches!(waiter.0.phase, Phase::Over));
-    assert!((30_001..30_400).contains(&asked), "{asked}");
+    assert!((30_001..31_600).contains(&asked), "{asked}");
+}
+
+#[test]
+fn a_failover_is_waited_for_by_a_run_that_waits_for_no_busy_lock() {
+    let mut waiter = Waiter::asking(Policy {
+        limit: WaitLimit::Until(START),
+        failover_limit: WaitLimit::Until(at(100)),
+        ..policy()
+    });
+    let no_primary = || Event::Failed(lock::Error::new(ErrorKind::NoPrimary, String::new()));
+    for (failed, again) in [(50, 75), (80, 100)] {
+        assert_eq!(waiter.on(failed, no_primary()), "disconnect");
+        assert_eq!(waiter.due(), u128::from(again));
+        assert_eq!(waiter.tick(again), "ask");
+        waiter.sent(again);
+    }
+    assert_eq!(waiter.on(101, no_primary()), "end: failed");
 }
 
 #[test]

@@ -27,6 +27,14 @@ impl WaitLimit {
         }
     }
 
+    /// The earlier of a moment and its end.
+    pub fn clip(self, moment: Moment) -> Moment {
+        match self {
+            Self::Forever => moment,
+            Self::Until(end) => moment.min(end),
+        }
+    }
+
     /// Whether it is over.
     pub fn is_over(self, now: Moment) -> bool {
         matches!(self, Self::Until(end) if now >= end)
@@ -102,9 +110,9 @@ pub fn end_of(left: Duration) -> Duration {
 /// The pause before another try to reach a server that was reached before and has failed `failures` times
 /// in a row. `jitter` in 0..1: not all come back at the same moment.
 pub fn reconnect(failures: u32, jitter: f64) -> Duration {
-    let longest = FLOOR.saturating_mul(1 << failures.clamp(1, 4));
+    let longest = FLOOR.saturating_mul(1 << failures.clamp(1, 6));
     longest
-        .min(Duration::from_millis(500))
+        .min(Duration::from_secs(2))
         .mul_f64(0.5 + jitter / 2.0)
 }
 
@@ -317,8 +325,10 @@ mod tests {
             (1, 50, 100),
             (2, 100, 200),
             (3, 200, 400),
-            (4, 250, 500),
-            (u32::MAX, 250, 500),
+            (4, 400, 800),
+            (5, 800, 1_600),
+            (6, 1_000, 2_000),
+            (u32::MAX, 1_000, 2_000),
         ] {
             assert_eq!(reconnect(failures, 0.0), MS * least, "{failures}");
             assert_eq!(reconnect(failures, 1.0), MS * most, "{failures}");

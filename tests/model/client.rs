@@ -218,6 +218,7 @@ impl Client {
         let setup = Rc::clone(&self.setup);
         let policy = wait::Policy {
             limit: setup.limit,
+            failover_limit: setup.limit,
             terms: setup.terms,
             joins: false,
             starts_on_grant: setup.starts_on_grant,

@@ -79,8 +79,14 @@ impl<'a> Attempt<'a> {
         timer: &'a mut Timer,
     ) -> Self {
         let options = acquisition.wait_options;
+        let failover = if options.no_wait {
+            Some(held.client.longest(1))
+        } else {
+            options.wait
+        };
         let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),
+            failover_limit: WaitLimit::since(started, false, failover),
             terms: acquisition.terms(),
             joins: acquisition.joins,
             starts_on_grant: acquisition.starts_on_grant,
