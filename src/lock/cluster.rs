@@ -3,11 +3,13 @@
 //! Which node that is, the nodes say themselves: one that doesn't serve the slot answers any question about a
 //! key of it with the address of the one that does (`MOVED`). So a connection counts once such a question was
 //! answered over it. The node that was used last is asked first; where that fails, all that are known are asked
-//! at once: those of the URL, and those that a node has named since.
+//! at once: those of the URL, and those that a node has named since. While that fails, too, one after the other is
+//! asked: each that answers knows as much as all of them.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
@@ -30,11 +32,18 @@ const MOST_REPLICAS: usize = 1000;
 /// How often the first answers may name yet another node, before all are asked.
 const HOPS: usize = 3;
 
+/// When all are asked at once again, after they were in vain.
+const ALL_AGAIN: Duration = Duration::from_secs(30);
+
 /// The nodes of a URL, and what to ask them.
 pub(super) struct Cluster {
     seeds: Vec<Address>,
     /// About a key of the slot.
     question: Cmd,
+    /// When all were asked in vain.
+    all_failed: Mutex<Option<Instant>>,
+    /// The one to ask next, after that.
+    turn: AtomicUsize,
 }
 
 /// A connection, and the replicas of its node that count, if that matters.
@@ -43,6 +52,7 @@ type Opened = (Connection, Arc<Replicas>);
 /// Where a node says that keys are: `<slot> <host>:<port>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirect {
+    slot: u16,
     /// Empty: the host of the node that says so.
     host: String,
     port: u16,
@@ -51,8 +61,11 @@ pub(super) struct Redirect {
 impl Redirect {
     /// `None` for anything else, as for a node that knows no address of the other.
     pub(super) fn parse(details: &str) -> Option<Self> {
-        let (host, port) = details.split(' ').nth(1)?.rsplit_once(':')?;
+        let mut words = details.split(' ');
+        let slot = words.next()?.parse().ok()?;
+        let (host, port) = words.next()?.rsplit_once(':')?;
         Some(Self {
+            slot,
             host: is_host(host).then(|| host.to_owned())?,
             port: port.parse().ok().filter(|port| *port > 0)?,
         })
@@ -100,7 +113,17 @@ impl Cluster {
     pub(super) fn new(seeds: Vec<Address>, prefix: &str) -> Self {
         let mut question = cmd("EXISTS");
         question.arg(index_key(prefix));
-        Self { seeds, question }
+        Self {
+            seeds,
+            question,
+            all_failed: Mutex::default(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    fn all_failed(&self) -> MutexGuard<'_, Option<Instant>> {
+        let all_failed = self.all_failed.lock();
+        all_failed.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects to the node that serves the slot; `last` is the one that was used last, with the credentials
@@ -114,33 +137,49 @@ impl Cluster {
     ) -> Result<Opened, Error> {
         let until = Instant::now() + within;
         let questions = self.questions(replication);
-        let mut others = self.candidates(last);
-        let mut search = Search {
+        let search = Search {
             usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
             ..Search::default()
         };
-        others.retain(|address| address != last.address());
-        // A node that is silent leaves time for the others.
-        let share = if others.is_empty() {
-            within
-        } else {
-            within / 4
-        };
-        let mut next = Some(Candidate {
-            server: Arc::clone(last),
-            by: None,
-        });
-        for _ in 0..=HOPS {
-            let Some(candidate) = next.take() else {
-                break;
-            };
-            let share = share.min(left(until));
-            match connect(&candidate, &questions, timeout, share) {
-                Ok(opened) => return Ok(opened),
-                Err(error) => next = search.after(&candidate, error),
+        let all_failed = *self.all_failed();
+        if all_failed.is_some_and(|at| at.elapsed() < ALL_AGAIN) {
+            let opened = self.ask_in_turn(last, search, &questions, timeout, within);
+            // Where time ran out, one of those that are asked at once may have more of it.
+            if opened.is_ok() || left(until).is_zero() {
+                *self.all_failed() = None;
             }
+            return opened;
         }
-        if others.is_empty() && search.named.is_empty() {
+        let opened = self.ask_last_or_all(last, search, &questions, timeout, until);
+        *self.all_failed() = opened.is_err().then(Instant::now);
+        opened
+    }
+
+    /// Asks the node that was used last, and those that it leads to, and after that all.
+    fn ask_last_or_all(
+        &self,
+        last: &Arc<Server>,
+        mut search: Search,
+        questions: &[Cmd],
+        timeout: Duration,
+        until: Instant,
+    ) -> Result<Opened, Error> {
+        let others = |search: &Search| {
+            let mut others = self.candidates(last);
+            others.retain(|address| address != last.address());
+            (others.is_empty() && search.named.is_empty(), others)
+        };
+        // A node that is silent leaves time for the others.
+        let share = match others(&search) {
+            (true, _) => left(until),
+            (false, _) => left(until) / 4,
+        };
+        if let Some(opened) = search.follow(last, questions, timeout, share, until) {
+            return Ok(opened);
+        }
+        // It may have listed some.
+        let (are_none, mut others) = others(&search);
+        if are_none {
             return Err(search.into_error());
         }
         others.push(last.address().clone());
@@ -150,7 +189,31 @@ impl Cluster {
         });
         // Those that were named first, as they may only need more time.
         let all = search.named.clone().into_iter().chain(known);
-        ask_all(all, search, &questions, timeout, until)
+        ask_all(all, search, questions, timeout, until)
+    }
+
+    /// Asks one node, another one each time, and those that it leads to; the next one where it is silent.
+    fn ask_in_turn(
+        &self,
+        last: &Arc<Server>,
+        mut search: Search,
+        questions: &[Cmd],
+        timeout: Duration,
+        within: Duration,
+    ) -> Result<Opened, Error> {
+        let until = Instant::now() + within;
+        let all = self.candidates(last);
+        for _ in 0..all.len() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % all.len();
+            let server = Arc::new(last.at(all[turn].clone()));
+            if let Some(opened) = search.follow(&server, questions, timeout, within / 2, until) {
+                return Ok(opened);
+            }
+            if search.has_answer() || left(until).is_zero() {
+                break;
+            }
+        }
+        Err(search.into_error())
     }
 
     /// What a connection begins with: whether the node serves the slot; and which replicas it has, where they all
@@ -225,8 +288,10 @@ fn connect(
     timeout: Duration,
     within: Duration,
 ) -> Result<Opened, Error> {
-    let server = &candidate.server;
-    let (mut connection, answers) = Connection::open_asking(server, timeout, within, questions)?;
+    let (server, until) = (&candidate.server, Instant::now() + within);
+    let opened = Connection::open_asking(server, timeout, within, questions);
+    let (mut connection, answers) =
+        opened.map_err(|error| with_host(error, server, timeout, until))?;
     // Several servers that know nothing of each other would each grant the lock.
     let is_node = match connection.is_node() {
         Some(is_node) => is_node,
@@ -255,6 +320,30 @@ fn connect(
     Ok((connection, replicas))
 }
 
+/// The same error. A node that names itself for keys that it doesn't have means another host that has the same port, of
+/// which it says no more (`cluster-preferred-endpoint-type unknown-endpoint`): its list of the nodes has the address.
+fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Instant) -> Error {
+    let is_itself = |it: &&Redirect| it.address(server.address()) == *server.address();
+    let Some(slot) = error.redirect().filter(is_itself).map(|it| it.slot) else {
+        return error;
+    };
+    let mut nodes = cmd("CLUSTER");
+    nodes.arg("NODES");
+    let listed = Connection::open_asking(server, timeout, left(until), &[nodes]);
+    let list = listed.map(|(_, answers)| answers.first().map(lossy_text).unwrap_or_default());
+    let list = list.unwrap_or_default();
+    server.note_nodes(Nodes::parse(&list, server.address()).others);
+    match owner(&list, slot) {
+        Some((host, port)) => error.redirected(Redirect { slot, host, port }),
+        None => Error::new(
+            ErrorKind::NotNow,
+            format!(
+                "these keys are on another node of the cluster than {server}, which names no host for it; set cluster-preferred-endpoint-type to ip or hostname there"
+            ),
+        ),
+    }
+}
+
 /// What came of the nodes so far.
 #[derive(Default)]
 struct Search {
@@ -274,6 +363,35 @@ struct Failure {
 }
 
 impl Search {
+    /// Asks a node, and then the one that it names, and so on.
+    fn follow(
+        &mut self,
+        from: &Arc<Server>,
+        questions: &[Cmd],
+        timeout: Duration,
+        share: Duration,
+        until: Instant,
+    ) -> Option<Opened> {
+        let mut next = Some(Candidate {
+            server: Arc::clone(from),
+            by: None,
+        });
+        for _ in 0..=HOPS {
+            let candidate = next.take()?;
+            match connect(&candidate, questions, timeout, share.min(left(until))) {
+                Ok(opened) => return Some(opened),
+                Err(error) => next = self.after(&candidate, error),
+            }
+        }
+        None
+    }
+
+    /// Whether a node has answered.
+    fn has_answer(&self) -> bool {
+        let is_answer = |failure: &Failure| failure.error.kind != ErrorKind::Unreachable;
+        self.failures.iter().any(is_answer)
+    }
+
     /// What to ask after a node that wasn't the one, if it has named one.
     fn after(&mut self, candidate: &Candidate, error: Error) -> Option<Candidate> {
         let server = &candidate.server;
@@ -284,7 +402,7 @@ impl Search {
                     && !self.usable.contains(server.address()) =>
             {
                 Error::new(
-                    ErrorKind::Unreachable,
+                    ErrorKind::NoPrimary,
                     format!(
                         "{error}; Redis at {by} says that the keys are there, so if that node is up, let it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
                     ),
@@ -409,6 +527,28 @@ impl Nodes {
     }
 }
 
+/// The host and port of the node that has a slot, in a list of the nodes.
+fn owner(nodes: &str, slot: u16) -> Option<(String, u16)> {
+    let has_it = |words: &Vec<&str>| {
+        words.iter().skip(8).any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let [first, last] = [first, last].map(|number| number.parse().ok());
+            first.is_some_and(|first: u16| first <= slot) && last.is_some_and(|last| slot <= last)
+        })
+    };
+    let mut lines = nodes
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let line = lines.find(has_it)?;
+    if line[2].split(',').any(|flag| flag == "myself") {
+        return None;
+    }
+    let (place, _) = line[1].split_once('@')?;
+    let (host, port) = place.rsplit_once(':')?;
+    let is_usable = !host.is_empty() && is_host(host);
+    Some((is_usable.then(|| host.to_owned())?, port.parse().ok()?))
+}
+
 /// The addresses in `<ip>:<port>@<bus>[,<host name>…]`: by its name and by its number.
 fn addresses(place: &str, at: &Address) -> Vec<Address> {
     let (place, rest) = place.split_once('@').unwrap_or((place, ""));
@@ -486,6 +626,29 @@ gg
             ]
         );
         assert_eq!(nodes.replicas(), ["10.0.0.3:7003"]);
+    }
+
+    #[test]
+    fn the_host_of_a_slot_is_known_by_the_list_of_the_nodes() {
+        let list = "\
+aa 10.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-99 [150->-bb]
+bb 10.0.0.2:7001@17001,redis-2 master - 0 0 2 connected 100 102-5461 9999
+cc 10.0.0.3:7001@17001 slave bb 0 0 2 connected
+dd :7001@17001 master - 0 0 3 connected 101
+ee
+";
+        for (slot, host) in [
+            (100, Some("10.0.0.2")),
+            (150, Some("10.0.0.2")),
+            (5461, Some("10.0.0.2")),
+            (9999, Some("10.0.0.2")),
+            (50, None),
+            (101, None),
+            (16_000, None),
+        ] {
+            let found = host.map(|host| (host.to_owned(), 7001));
+            assert_eq!(owner(list, slot), found, "{slot}");
+        }
     }
 
     #[test]

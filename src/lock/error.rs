@@ -143,6 +143,14 @@ impl Error {
         self.is_migration
     }
 
+    /// The same, of keys that are here instead.
+    pub(super) fn redirected(self, redirect: Redirect) -> Self {
+        Self {
+            redirect: Some(redirect),
+            ..self
+        }
+    }
+
     /// Where the keys are instead, by a node of a cluster.
     pub(super) fn redirect(&self) -> Option<&Redirect> {
         self.redirect.as_ref()

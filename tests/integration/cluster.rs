@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::proxy::{Action, Proxy};
 use crate::support::{
-    Cluster, Job, Redis, Running, TIMEOUT, UnresponsiveServer, assert_in_turn, outcome, redlock,
-    turns, wait_until,
+    Cluster, Job, Redis, Running, SERVER, TIMEOUT, UnresponsiveServer, assert_in_turn,
+    attach_strace, free_port, outcome, redlock, send, turns, wait_until,
 };
 
 /// The queue of the lock "a".
@@ -144,7 +144,7 @@ fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reac
     wait_until("the others know the new address", || {
         other.cli(&["EXISTS", KEY]).ends_with("127.0.0.1:1")
     });
-    let end = run(&cluster.url_of(&[(node + 1) % 3]), &[]);
+    let end = run(&cluster.url_of(&[(node + 1) % 3]), &["-w", "1s"]);
     end.assert_exited(69)
         .assert_says("can't reach Redis at 127.0.0.1:1: connection refused")
         .assert_says(&format!("Redis at 127.0.0.1:{} says", other.port))
@@ -445,4 +445,104 @@ fn while_the_node_is_down_a_run_waits_and_says_so() {
         .finish()
         .assert_code(0)
         .assert_says("Redis answers again");
+}
+
+#[test]
+fn a_run_that_begins_when_the_node_is_dead_waits_for_its_replica_though_the_url_names_another_node()
+{
+    for options in [&["-q"][..], &["-q", "-n", "--connect-timeout", "20s"]] {
+        let mut cluster = Cluster::start(&[0]);
+        assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+        cluster.nodes[0].kill();
+        run(&cluster.url_of(&[1]), options)
+            .assert_code(0)
+            .assert_silent();
+    }
+}
+
+#[test]
+fn a_run_without_a_wait_gives_up_a_dead_node_after_the_connect_timeout() {
+    let mut cluster = Cluster::start(&[]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    cluster.nodes[0].kill();
+    let began = Instant::now();
+    run(
+        &cluster.url_of(&[1]),
+        &["-n", "--connect-timeout", "1500ms"],
+    )
+    .assert_exited(69);
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(1500), "{took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+/// Three nodes with the same port of three addresses, which say only the port of another one.
+fn without_hosts() -> Cluster {
+    let port = free_port();
+    let mut number = 0;
+    Cluster::of(&[], |common| {
+        number += 1;
+        let address = format!("127.0.0.{number}");
+        let own = ["--bind", &address, "--cluster-announce-ip", &address];
+        let no_host = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
+        Redis::at(|| port, &[], &[common, &own, &no_host].concat())
+    })
+}
+
+#[test]
+fn the_node_is_found_where_another_one_says_its_port_alone_which_is_its_own() {
+    if SERVER.is_before(7, 0) {
+        return;
+    }
+    let cluster = without_hosts();
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let second = format!("redis-cluster://127.0.0.2:{}", cluster.nodes[1].port);
+    let says = cluster.nodes[1].cli(&["GET", KEY]);
+    assert!(
+        says.contains(&format!(" :{}", cluster.nodes[0].port)),
+        "{says}"
+    );
+    run(&second, &[]).assert_code(0).assert_silent();
+    // Where it doesn't list the others either, it isn't asked for ever.
+    for node in &cluster.nodes {
+        let user = ["SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all"];
+        let rules = [&["ACL"][..], &user, &["-cluster|nodes"]].concat();
+        assert_eq!(node.cli(&rules), "OK");
+    }
+    let blind = second.replace("://", "://blind:secret@");
+    run(&blind, &[])
+        .assert_exited(69)
+        .assert_says("set cluster-preferred-endpoint-type");
+}
+
+/// How many system calls a process makes in ten seconds.
+#[track_caller]
+fn system_calls(cluster: &Cluster, of: i32) -> u32 {
+    let counts = cluster.home.path().join("counts");
+    let mut strace = attach_strace(of, &["-f", "-c", "-o", counts.to_str().unwrap()]);
+    std::thread::sleep(Duration::from_secs(10));
+    send(strace.id().try_into().unwrap(), libc::SIGINT);
+    strace.wait().unwrap();
+    let counts = fs::read_to_string(&counts).unwrap();
+    let total = counts.lines().find(|line| line.ends_with(" total"));
+    let mut fields = total.expect("a sum").split_whitespace();
+    fields.nth(3).unwrap().parse().expect("a number of calls")
+}
+
+#[test]
+fn a_waiter_makes_at_most_fifty_system_calls_a_second_also_while_the_node_is_dead() {
+    let mut cluster = Cluster::start(&[1, 1, 2]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let options = ["--ttl", "90s"];
+    let _holder = job(&cluster, "holder", &options).ready();
+    let waiter = queued(&cluster, 0, &options, &["waiter".into()]);
+    let idle = system_calls(&cluster, waiter[0].run.pid());
+    assert!(idle <= 500, "{idle}");
+    cluster.nodes[0].kill();
+    wait_until("the others have noticed it", || {
+        let info = cluster.nodes[1].cli(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:fail")
+    });
+    let dead = system_calls(&cluster, waiter[0].run.pid());
+    assert!(dead <= 500, "{dead}");
 }

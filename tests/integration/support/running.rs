@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Debug};
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -145,8 +145,10 @@ pub fn attach_strace(pid: i32, options: &[&str]) -> Child {
         .spawn()
         .unwrap();
     let mut attached = String::new();
-    let said = strace.stderr.take().unwrap();
-    BufReader::new(said).read_line(&mut attached).unwrap();
+    let mut said = BufReader::new(strace.stderr.take().unwrap());
+    said.read_line(&mut attached).unwrap();
+    // Without a reader, what it says of the next thread would end it.
+    std::thread::spawn(move || io::copy(&mut said, &mut io::sink()));
     assert!(attached.contains("attached"), "{attached}");
     strace
 }
