@@ -60,7 +60,9 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
 }
 
 fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<Exit> {
-    let released = claim.release(client, &ReleaseMode::ByJob, || {})?;
+    let patience = client.longest(1);
+    let (released, _) =
+        claim.release_or_retry(client, &ReleaseMode::ByJob, patience, None, || {})?;
     client.refuse_replica()?;
     match released {
         Released::Kept(_) => Ok(Exit::Success),

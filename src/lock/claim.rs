@@ -205,8 +205,11 @@ const SOON: Duration = Duration::from_millis(500);
 /// How often a release is repeated at most, each time to remove some dead waiters.
 const DEAD_CALLS: u32 = 1000;
 
-/// The pause before the next try to release a lock whose keys are being moved to another node.
-const MOVING: Duration = Duration::from_millis(50);
+/// The pause before the next try to release a lock.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Each pause is twice as long as the one before, up to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 
 impl Claim {
     /// A claim with a fresh token for a process.
@@ -437,16 +440,30 @@ impl Claim {
         mode: &ReleaseMode,
         is_slow: impl FnOnce(),
     ) -> Result<Released, Error> {
+        self.release_over(client, mode, is_slow, |_, _| true)
+            .map(|(released, _)| released)
+    }
+
+    /// The same; also what `and_then` finds out over the connection.
+    fn release_over(
+        &self,
+        client: &mut Client,
+        mode: &ReleaseMode,
+        is_slow: impl FnOnce(),
+        and_then: impl FnOnce(&mut Connection, Duration) -> bool,
+    ) -> Result<(Released, bool), Error> {
         let call = self.release_call(mode);
-        let released = client.with_connection(|connection, within| {
-            let answer = connection.call_with_notice(call, SOON, is_slow, within)?;
-            if leaves_dead_waiters(&answer) {
-                return Ok(None);
-            }
-            released(answer).map(Some)
+        let (released, is_known) = client.with_connection(|connection, within| {
+            let answer = connection.release(call, SOON, is_slow, within)?;
+            let released = if leaves_dead_waiters(&answer) {
+                None
+            } else {
+                Some(released(answer)?)
+            };
+            Ok((released, and_then(connection, within)))
         })?;
         if let Some(released) = released {
-            return Ok(released);
+            return Ok((released, is_known));
         }
         // It is released. Where that fails, the living ones remove more of the dead ones themselves.
         for _ in 0..DEAD_CALLS {
@@ -457,7 +474,7 @@ impl Claim {
                 break;
             }
         }
-        Ok(Released::Now)
+        Ok((Released::Now, is_known))
     }
 
     pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {
@@ -476,45 +493,87 @@ impl Claim {
     }
 
     /// The same, and once more over a fresh connection where that fails over the one that there was,
-    /// which may be broken; `is_slow` is also called before that, as connecting takes its time. All of it takes no
-    /// longer than `within`, where that is given: what was sent frees the lock also when the answer isn't waited for.
+    /// which may be broken; `is_slow` is also called before that, as connecting takes its time.
+    ///
+    /// Where another server may take over, it is repeated at whichever has the locks: for the time of `patience` while
+    /// none can be reached, and for no longer than connecting may take until all replicas have it. Also says whether
+    /// they have: otherwise one of them may become the primary that doesn't know of it, or be that already.
+    ///
+    /// All of it takes no longer than `within`, where that is given: what was sent frees the lock also when the answer
+    /// isn't waited for.
     pub fn release_or_retry(
         &self,
         client: &mut Client,
         mode: &ReleaseMode,
+        patience: Duration,
         within: Option<Duration>,
         is_slow: impl Fn(),
-    ) -> Result<Released, Error> {
+    ) -> Result<(Released, bool), Error> {
         if let Some(within) = within {
             client.limit_to(within / 2);
         }
-        if client.is_open()
-            && let Ok(released) = self.release(client, mode, &is_slow)
-        {
-            client.lift_limit();
-            return Ok(released);
-        }
-        is_slow();
-        // For connecting, and for the answer.
-        if let Some(within) = within {
-            client.limit_to(within / 4);
-        }
-        let released = self.release_afresh(client, mode);
+        let patience = within.map_or(patience, |within| patience.min(within));
+        let released = self.release_repeatedly(client, mode, patience, within, is_slow);
         client.lift_limit();
         released
     }
 
-    /// The same, again while the keys are being moved to another node.
-    fn release_afresh(&self, client: &mut Client, mode: &ReleaseMode) -> Result<Released, Error> {
-        let until = Instant::now() + client.longest(1);
+    fn release_repeatedly(
+        &self,
+        client: &mut Client,
+        mode: &ReleaseMode,
+        patience: Duration,
+        within: Option<Duration>,
+        is_slow: impl Fn(),
+    ) -> Result<(Released, bool), Error> {
+        let may_fail_over = client.may_fail_over();
+        let (began, connecting) = (Instant::now(), client.longest(1));
+        let mut may_be_broken = client.is_open();
+        let mut pause = AGAIN;
+        let mut acknowledged = None;
+        let mut is_repeated = false;
         loop {
-            match self.release(client, mode, || {}) {
-                // Usually that is over in less time than a waiter would need to find the lock free.
-                Err(error) if error.kind == ErrorKind::Moving && Instant::now() < until => {
-                    thread::sleep(MOVING);
-                }
-                released => return released,
+            let mut tried = self.release_over(client, mode, &is_slow, Connection::is_followed);
+            if let (true, ReleaseMode::ByJob, Ok((released @ Released::Before, _))) =
+                (is_repeated, mode, &mut tried)
+            {
+                *released = Released::Now;
             }
+            is_repeated = true;
+            // Of what is left half is for connecting, and half for the answer.
+            if let Some(within) = within {
+                client.limit_to(within / 4);
+            }
+            let (answer, patience) = match tried {
+                Ok((released, true)) => return Ok((acknowledged.unwrap_or(released), true)),
+                Ok((Released::NotOurs(loss), false)) => {
+                    (Ok(Released::NotOurs(loss)), patience.min(connecting))
+                }
+                // The next primary may not know the hold.
+                Ok((released, false)) => {
+                    acknowledged.get_or_insert(released.clone());
+                    (Ok(released), patience.min(connecting))
+                }
+                Err(_) if std::mem::take(&mut may_be_broken) => {
+                    is_slow();
+                    continue;
+                }
+                // Usually that is over in less time than a waiter would need to find the lock free.
+                Err(error) if error.kind == ErrorKind::Moving => {
+                    (Err(error), patience.max(connecting))
+                }
+                Err(error) if may_fail_over && error.kind.may_pass() => (Err(error), patience),
+                Err(error) => (Err(error), Duration::ZERO),
+            };
+            if began.elapsed() >= patience {
+                return acknowledged
+                    .map_or(answer, Ok)
+                    .map(|released| (released, false));
+            }
+            is_slow();
+            thread::sleep(pause);
+            pause = LONGEST_PAUSE.min(pause * 2);
+            client.follow_locks();
         }
     }
 }

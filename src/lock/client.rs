@@ -173,9 +173,14 @@ impl Client {
         self.deployment.server().was_reached()
     }
 
+    /// Whether another server may take over from the one that has the locks.
+    pub(super) fn may_fail_over(&self) -> bool {
+        self.deployment.may_fail_over()
+    }
+
     /// Whether it was found among several servers, and has answered this process.
     pub fn was_found(&self) -> bool {
-        self.deployment.may_fail_over() && self.was_reached()
+        self.may_fail_over() && self.was_reached()
     }
 
     /// Asks the server whether it is a replica, together with the next request; with its answer

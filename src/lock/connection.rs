@@ -110,6 +110,8 @@ enum Expected {
     Role,
     /// How many replicas have what was written before.
     Acknowledged,
+    /// How many replicas have a release.
+    Followed,
     /// How far the primary was after the call that waits for its replicas.
     Written,
     /// How far each of them is.
@@ -233,6 +235,12 @@ pub(super) struct Connection {
     answer_until: Instant,
     /// An answer that counts when it is.
     pending: Option<Pending>,
+    /// How many replicas the server had when it was connected to, where that was asked.
+    followers: u32,
+    /// They are asked whether they have what is called.
+    asks_followers: bool,
+    /// How many replicas have the last release, as far as they may be asked.
+    followed_by: u32,
     /// Answers can't be matched to requests any more.
     broken: Option<Error>,
     server: Arc<Server>,
@@ -288,12 +296,18 @@ impl Connection {
             replicas_may_take: Duration::ZERO,
             answer_until: Instant::now(),
             pending: None,
+            followers: 0,
+            asks_followers: false,
+            followed_by: 0,
             broken: None,
             server: Arc::clone(server),
             timeout,
         };
         let answers = connection.introduce(questions, until);
         let answers = answers.map_err(|error| connection.judged(error))?;
+        for answer in &answers {
+            connection.note_followers(answer);
+        }
         if let Some(command) = &server.password_command {
             command.note_accepted();
         }
@@ -369,6 +383,8 @@ impl Connection {
             cmd("HELLO").arg(3).write_packed_command(&mut bytes);
             self.resp3 = Resp3::Asked;
             self.expected.push_back(Expected::Hello);
+            cmd("ROLE").write_packed_command(&mut bytes);
+            self.expected.push_back(Expected::Role);
         }
         for question in questions {
             question.write_packed_command(&mut bytes);
@@ -427,6 +443,7 @@ impl Connection {
                     | Expected::Nodes
                     | Expected::Written
                     | Expected::Acknowledged
+                    | Expected::Followed
                     | Expected::Positions
             )
         };
@@ -692,11 +709,8 @@ impl Connection {
                     Value::ServerError(_),
                 )
                 | (Some(Expected::Optional), _) => {}
-                (Some(Expected::Written), answer) => {
-                    if let Some(pending) = &mut self.pending {
-                        pending.offset = Role::parse(&answer).map(|role| role.offset);
-                    }
-                }
+                (Some(Expected::Followed), answer) => self.followed(&answer),
+                (Some(Expected::Written), answer) => self.written(&answer),
                 (Some(Expected::Positions), answer) => {
                     let role = Role::parse(&answer);
                     if let Some(received) = self.positions(role.as_ref())? {
@@ -950,7 +964,8 @@ impl Connection {
         self.write(&nodes.arg("NODES").get_packed_command(), until)
     }
 
-    fn role(&self, answer: &Value) {
+    fn role(&mut self, answer: &Value) {
+        self.note_followers(answer);
         if let Value::Array(fields) = answer
             && let Some(role) = fields.first()
         {
@@ -966,8 +981,9 @@ impl Connection {
         self.answer(number, until)
     }
 
-    /// The same; `is_slow` is called when the answer takes longer than `soon`.
-    pub(super) fn call_with_notice(
+    /// Calls the release; `is_slow` is called when the answer takes longer than `soon`. Whether the replicas have it is
+    /// known by [`Self::is_followed`].
+    pub(super) fn release(
         &mut self,
         call: Call,
         soon: Duration,
@@ -975,14 +991,17 @@ impl Connection {
         within: Duration,
     ) -> Result<Value, Error> {
         let start = Instant::now();
+        self.asks_followers = true;
         let number = self.request(call, start + within)?;
-        match self.answer(number, start + soon.min(within)) {
+        let answer = match self.answer(number, start + soon.min(within)) {
             Err(error) if error.kind == ErrorKind::Unreachable && soon < within => {
                 is_slow();
                 self.answer(number, start + within)
             }
             other => other,
-        }
+        };
+        self.asks_followers = false;
+        answer
     }
 
     /// Sends many calls of one script at once and reads all answers, which may take `within` together.
@@ -1167,18 +1186,21 @@ impl Connection {
                     return Ok(value);
                 }
                 Some(received) => self.pass_over(&received),
-                None => {
-                    // Also where there is always something to read.
-                    let left = until.saturating_duration_since(Instant::now());
-                    let readable = !left.is_zero()
-                        && ready::to_read(self.as_fd(), left)
-                            .map_err(|error| self.server.unreachable_error(&error))?;
-                    if !readable {
-                        return Err(self.server.silent_error());
-                    }
-                }
+                None => self.wait_for_more(until)?,
             }
         }
+    }
+
+    fn wait_for_more(&self, until: Instant) -> Result<(), Error> {
+        // Also where there is always something to read.
+        let left = until.saturating_duration_since(Instant::now());
+        let readable = !left.is_zero()
+            && ready::to_read(self.as_fd(), left)
+                .map_err(|error| self.server.unreachable_error(&error))?;
+        if readable {
+            return Ok(());
+        }
+        Err(self.server.silent_error())
     }
 
     /// What came in while an answer was waited for.
@@ -1241,6 +1263,7 @@ impl Connection {
                 | Expected::Optional
                 | Expected::Role
                 | Expected::Acknowledged
+                | Expected::Followed
                 | Expected::Written
                 | Expected::Positions
                 | Expected::Value(_)

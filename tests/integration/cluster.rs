@@ -461,6 +461,22 @@ fn a_run_that_begins_when_the_node_is_dead_waits_for_its_replica_though_the_url_
 }
 
 #[test]
+fn a_release_that_the_dead_node_never_heard_is_repeated_at_its_replica() {
+    let mut cluster = Cluster::start(&[0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let mut holder = job(&cluster, "holder", &["--ttl", "90s", "-k", "30s"]).ready();
+    let offset = |node: usize, field| cluster.nodes[node].info("replication", field);
+    wait_until("the replica has the lock", || {
+        offset(0, "master_repl_offset") == offset(3, "slave_repl_offset")
+    });
+    cluster.nodes[0].kill();
+    holder.let_go();
+    holder.finish().assert_code(0).assert_silent();
+    assert_eq!(cluster.nodes[3].info("replication", "role"), "master");
+    assert_eq!(cluster.nodes[3].cli(&["EXISTS", KEY]), "0");
+}
+
+#[test]
 fn a_run_without_a_wait_gives_up_a_dead_node_after_the_connect_timeout() {
     let mut cluster = Cluster::start(&[]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::proxy::{Action, Proxy};
 use crate::support::{
     Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, TIMEOUT,
-    UnresponsiveServer, assert_in_turn, outcome, turns, wait_until,
+    UnresponsiveServer, among_own_processes, assert_in_turn, outcome, turns, wait_until,
 };
 
 /// A way in which the primary is replaced.
@@ -720,4 +720,126 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
     let grants = workers.map(|worker| worker.join().unwrap());
     assert!(grants.iter().sum::<usize>() >= 200, "{ways:?}: {grants:?}");
     assert_in_turn(&home);
+}
+
+/// How a primary is lost at the end of a command.
+const LOSSES: [Way; 3] = [Way::Killed, Way::Stopped, Way::ShutIn];
+
+impl Way {
+    /// Loses the primary, without waiting for another one.
+    fn lose(self, all: &mut Replicated, primary: usize) {
+        match self {
+            Self::Asked => {}
+            Self::Killed => all.servers[primary].kill(),
+            Self::Stopped => all.servers[primary].stall(),
+            Self::ShutIn => all.shut_in(primary),
+        }
+    }
+}
+
+#[test]
+fn a_release_that_no_primary_hears_or_that_one_takes_with_it_is_repeated_at_the_next_one() {
+    let mut all = Replicated::start();
+    for way in LOSSES {
+        let old = all.primary();
+        let options = ["--ttl", "90s", "-k", "30s", "--connect-timeout", "10s"];
+        let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
+        let mut holder = Job::start("holder", all.home.path(), run).ready();
+        all.settle(old);
+        way.lose(&mut all, old);
+        holder.let_go();
+        holder.finish().assert_code(0).assert_silent();
+        let new = all.primary_after(old);
+        let held = all.servers[new].cli(&["EXISTS", "redlock:a"]);
+        assert_eq!(held, "0", "{way:?}");
+        let history = outcome(&mut all.redlock(&["history", "a", "--json"]));
+        assert!(
+            !history.stdout.contains("lost"),
+            "{way:?}: {}",
+            history.stdout
+        );
+        way.recover(&mut all, old);
+    }
+    assert_in_turn(all.home.path());
+}
+
+#[test]
+fn a_release_goes_to_the_primary_that_the_sentinels_name_and_not_to_the_one_that_granted_the_lock()
+{
+    let mut all = Replicated::start();
+    for way in [Way::Asked, Way::ShutIn] {
+        let old = all.primary();
+        let run = all.redlock(&["run", "--ttl", "90s", "a"]);
+        let holder = Job::start("holder", all.home.path(), run).ready();
+        all.settle(old);
+        let new = way.replace(&mut all, old);
+        assert_eq!(all.servers[new].cli(&["EXISTS", "redlock:a"]), "1");
+        holder.end();
+        let held = all.servers[new].cli(&["EXISTS", "redlock:a"]);
+        assert_eq!(held, "0", "{way:?}");
+        way.recover(&mut all, old);
+    }
+    assert_in_turn(all.home.path());
+}
+
+#[test]
+fn a_waiter_on_the_same_host_takes_over_at_once_from_a_run_that_could_not_release_its_lock() {
+    among_own_processes!();
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    for way in LOSSES {
+        let old = all.primary();
+        // It gives its release up at once.
+        let options = ["--ttl", "90s", "-k", "0s", "--connect-timeout", "500ms"];
+        let start = |label: &str| {
+            let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
+            Job::start(label, &home, run)
+        };
+        let mut holder = start("holder").ready();
+        let waiter = start("waiter");
+        wait_until("it stands in the queue", || {
+            all.servers[old].queue("a").contains(&waiter.run.pid())
+        });
+        all.settle(old);
+        // What it is granted by a primary that is cut off isn't what is in question.
+        if way == Way::ShutIn {
+            waiter.run.suspend();
+        }
+        way.lose(&mut all, old);
+        holder.let_go();
+        let end = holder.finish();
+        let says = if way == Way::ShutIn {
+            "not all replicas have confirmed the release of lock"
+        } else {
+            "could not release lock"
+        };
+        end.assert_code(0).assert_says(says);
+        let began = Instant::now();
+        all.primary_after(old);
+        if way == Way::ShutIn {
+            waiter.run.resume();
+        }
+        waiter.ready().end();
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(30), "{way:?}: {took:?}");
+        way.recover(&mut all, old);
+    }
+    assert_in_turn(&home);
+}
+
+#[test]
+fn a_replica_that_hangs_costs_a_release_a_moment() {
+    let all = Replicated::start();
+    let run = all.redlock(&["run", "--ttl", "90s", "a"]);
+    let mut holder = Job::start("holder", all.home.path(), run).ready();
+    all.servers[1].stall();
+    holder.let_go();
+    let began = Instant::now();
+    let end = holder.finish();
+    let took = began.elapsed();
+    all.servers[1].resume();
+    end.assert_code(0)
+        .assert_says("not all replicas have confirmed the release of lock \"a\"");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
 }

@@ -152,7 +152,10 @@ impl<'a> Attempt<'a> {
                 client.lift_limit();
                 released.map(drop)
             } else {
-                let released = self.acquisition.release(&self.claim, mode, client, signals);
+                let until = now();
+                let released = self
+                    .acquisition
+                    .release(&self.claim, mode, until, client, signals);
                 released.map(drop)
             };
             if let Err(error) = released {

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::unistd::Pid;
+
 use crate::child::Child;
 use crate::clock::{Moment, now};
 use crate::command::environment::{JobLock, origin_of};
@@ -13,7 +15,7 @@ use crate::lock::{Claim, Client, Error, Incoming, Loss, Name, Who};
 use crate::process;
 use crate::renewals::{Renewals, Report, Task};
 use crate::renewer::{self, Completed, Renewer};
-use crate::tree::{IsMarked, Origin, Process};
+use crate::tree::{self, IsMarked, Origin, Process};
 use crate::watchdog::Watchdog;
 
 /// Each step of a task that is carried out without a thread of its own may take this part of the time until the work
@@ -69,8 +71,8 @@ pub struct HeldLocks {
     /// What was done without the renewer.
     completed: Option<Completed>,
     renewals: Renewals,
-    /// By when the work has to be dead, as far as is known.
-    dead_by: Option<Moment>,
+    /// By when the work has to be dead, as far as is known: when the lease ends.
+    pub dead_by: Option<Moment>,
     /// For how long the work may go on by a renewal, from when that is sent.
     by_renewal: Option<Duration>,
     /// The server has answered a question of ours: it was reached.
@@ -196,6 +198,14 @@ impl HeldLocks {
     /// Leaves all locks to their leases: there may be a process at work under them that we can't stop.
     pub fn leave_to_expire(&mut self) {
         self.all.clear();
+    }
+
+    /// Keeps the mark of a hold that is over, which others may still find; one that was too short for a mark gets one.
+    pub fn keep_mark(&self, hold: &HeldLock) {
+        if !self.marked && !hold.reentrant {
+            let ancestors = tree::ancestors(Pid::this());
+            process::leave_mark(&hold.claim.id(), now(), &[], ancestors.as_deref());
+        }
     }
 
     /// Removes the mark of a hold that is over.

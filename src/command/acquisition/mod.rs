@@ -348,14 +348,31 @@ impl<'a> Acquisition<'a> {
     ) {
         let within = farewell(signals).map(|all| all / 4);
         holds.reclaim_client(within, || self.let_through(signals));
+        let until = self.release_until(holds, mode);
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {
                 continue;
             }
             let name = hold.claim.lock().name();
-            let released = self.release(&hold.claim, mode, &mut holds.client, signals);
-            holds.remove_mark(&hold);
-            match released {
+            let client = &mut holds.client;
+            let released = self.release(&hold.claim, mode, until, client, signals);
+            match (&released, mode) {
+                // It is to be held for longer than its work.
+                (_, ReleaseMode::Finished { keep_for, .. }) if !keep_for.is_zero() => {
+                    holds.remove_mark(&hold);
+                }
+                (Ok((_, true)), _) => holds.remove_mark(&hold),
+                // Where it is found held, waiters on this host know that nothing is done under it any more.
+                (Ok((_, false)) | Err(_), _) => holds.keep_mark(&hold),
+            }
+            let ttl = || report::format_duration(self.request.ttl);
+            if let Ok((_, false)) = released {
+                self.verbosity().info(format_args!(
+                    "not all replicas have confirmed the release of lock \"{name}\"; if one of them takes over, it expires within {}",
+                    ttl()
+                ));
+            }
+            match released.map(|(released, _)| released) {
                 Ok(Released::Now) => self
                     .verbosity()
                     .verbose(format_args!("lock \"{name}\" released")),
@@ -370,28 +387,41 @@ impl<'a> Acquisition<'a> {
                     "{}; noticed only on release",
                     lost(name, &loss)
                 )),
-                Err(error) => {
-                    let ttl = report::format_duration(self.request.ttl);
-                    report::error(format_args!(
-                        "could not release lock \"{name}\"; it expires within {ttl}: {error}"
-                    ));
-                }
+                Err(error) => report::error(format_args!(
+                    "could not release lock \"{name}\"; it expires within {}: {error}",
+                    ttl()
+                )),
             }
         }
         self.collect_again(signals);
     }
 
+    /// Until when the release of locks is repeated that were used, where another server may take over: for as long as
+    /// a command that is stopped may take to end, but not beyond their leases.
+    fn release_until(&self, holds: &HeldLocks, mode: &ReleaseMode) -> Moment {
+        let now = now();
+        match mode {
+            ReleaseMode::Finished { .. } => {
+                let until = now + self.kill_after;
+                holds.dead_by.map_or(until, |end| until.min(end))
+            }
+            ReleaseMode::Unused | ReleaseMode::ByJob => now,
+        }
+    }
+
     /// Releases a lock, or a place in its queue; over a fresh connection where the old one is
-    /// broken.
+    /// broken. Also says whether a failover can't undo that.
     fn release(
         &self,
         claim: &Claim,
         mode: &ReleaseMode,
+        until: Moment,
         client: &mut Client,
         signals: Option<&Signals>,
-    ) -> Result<Released, lock::Error> {
+    ) -> Result<(Released, bool), lock::Error> {
+        let (patience, within) = (until.since(now()), farewell(signals));
         let is_slow = || self.let_through(signals);
-        let released = claim.release_or_retry(client, mode, farewell(signals), is_slow);
+        let released = claim.release_or_retry(client, mode, patience, within, is_slow);
         self.collect_again(signals);
         released
     }

@@ -1,7 +1,8 @@
 //! Waiting for replicas: that a lock is ours counts when they have it.
 //!
 //! The question whether they have it goes out together with the call, and the answer to the call is held
-//! back until that one is answered.
+//! back until that one is answered. A release counts at once. Whether it outlives a failover is asked for as well: a
+//! replica that followed when the connection was opened, and hasn't confirmed it, may be the primary already.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,9 @@ use super::{Connection, Expected, Received, RequestId};
 /// The pause between two looks at how far each replica has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// How long replicas have to confirm a release, before it is looked whether the locks have moved.
+const FOLLOWED: Duration = Duration::from_millis(250);
+
 /// The answer to a call that the replicas have to have, too.
 pub(super) struct Pending {
     number: RequestId,
@@ -23,7 +27,7 @@ pub(super) struct Pending {
     value: Value,
     goal: Goal,
     /// How far the primary was after it.
-    pub(super) offset: Option<u64>,
+    offset: Option<u64>,
     /// How many replicas have it.
     acknowledged: u32,
     since: Instant,
@@ -53,6 +57,13 @@ impl Connection {
         until: Instant,
     ) {
         let Some(goal) = self.goal_of(script) else {
+            if self.asks_followers && self.followers > 0 {
+                let milliseconds = FOLLOWED.as_millis().to_string();
+                let mut wait = cmd("WAIT");
+                wait.arg(self.followers).arg(milliseconds);
+                wait.write_packed_command(bytes);
+                self.expected.push_back(Expected::Followed);
+            }
             return;
         };
         if let Some((replication, _)) = &self.replication {
@@ -115,6 +126,58 @@ impl Connection {
                 });
                 None
             }
+        }
+    }
+
+    /// Notes how many replicas follow, by the answer to `ROLE`.
+    pub(super) fn note_followers(&mut self, answer: &Value) {
+        if let Some(role) = Role::parse(answer) {
+            self.followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// So many replicas have the release.
+    pub(super) fn followed(&mut self, answer: &Value) {
+        self.followed_by = match answer {
+            // It has become a replica meanwhile.
+            Value::ServerError(error) if error.code() == "UNBLOCKED" => 0,
+            // This user may not ask, or a proxy doesn't know the command.
+            Value::ServerError(_) => u32::MAX,
+            answer => count(answer).unwrap_or(0),
+        };
+    }
+
+    /// Whether the release that was answered last outlives a failover, as far as that can be known: all replicas that
+    /// there were have it.
+    pub(in super::super) fn is_followed(&mut self, within: Duration) -> bool {
+        if self.followers == 0 {
+            return true;
+        }
+        let until = Instant::now() + within;
+        loop {
+            let received = self.next_incoming();
+            let is_due = |expected: &Expected| matches!(expected, Expected::Followed);
+            let waited = match received {
+                Ok(Some(received)) => {
+                    self.pass_over(&received);
+                    continue;
+                }
+                Ok(None) if self.expected.iter().any(is_due) => self.wait_for_more(until),
+                Ok(None) => break,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = waited {
+                self.broken = Some(error);
+                return false;
+            }
+        }
+        self.followed_by >= self.followers
+    }
+
+    /// Notes how far the primary was after the call.
+    pub(super) fn written(&mut self, answer: &Value) {
+        if let Some(pending) = &mut self.pending {
+            pending.offset = Role::parse(answer).map(|role| role.offset);
         }
     }
 
