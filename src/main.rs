@@ -26,6 +26,7 @@
 //! output                               what a command prints that works for redlock itself
 //! duration                             durations, in words that can be typed; pure
 //! reason                               why the system refused something, in words; pure
+//! shell                                words and lines as a shell takes them; pure
 //! stderr                               messages, written without waiting for a reader
 //! lock                                 the lock protocol; one Lua script an operation
 //! ```
@@ -77,6 +78,7 @@ mod renewals;
 mod renewer;
 mod report;
 mod session;
+mod shell;
 mod signal;
 mod stderr;
 mod sys;

@@ -16,11 +16,11 @@ use crate::reason::without_number;
 use crate::stderr;
 
 pub use crate::duration::brief as format_duration;
+pub use crate::shell::{command_line, quote};
 
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::text::{
-    columns, command_line, escaped, escaped_json, format_wait, padded, quote, shorten, size,
-    timestamp, truncate, width,
+    columns, escaped, escaped_json, format_wait, padded, shorten, size, timestamp, truncate, width,
 };
 pub use self::words::{
     Outlook, busy_line, command_and_reason, describe_job, expectation, held_back, holder,

@@ -17,20 +17,34 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access, geteuid};
 
 use crate::file;
-use crate::report::quote;
+use crate::shell::quote;
 
-/// What others may do with a file, and the command that ends that.
+/// What others may do with a file, and what ends that.
 #[derive(Clone, Debug)]
 pub struct Exposure {
     pub what: String,
-    pub fix: String,
+    /// A command for a shell.
+    pub command: Option<String>,
+    /// What to do instead, in words.
+    pub otherwise: Option<String>,
 }
 
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.what, self.fix)
+        f.write_str(&self.what)?;
+        if let Some(command) = &self.command {
+            write!(f, "; run: {command}")?;
+        }
+        match (&self.command, &self.otherwise) {
+            (Some(_), Some(otherwise)) => write!(f, "; or {otherwise}"),
+            (None, Some(otherwise)) => write!(f, "; {otherwise}"),
+            (_, None) => Ok(()),
+        }
     }
 }
+
+/// What ends an exposure: a command, and what to do instead of it.
+type Cure = (String, Option<&'static str>);
 
 /// A configuration file.
 pub enum Read {
@@ -57,7 +71,11 @@ pub fn read(path: &Path) -> io::Result<Read> {
     if !found.is_file() {
         let what = format!("{} is not used, as it isn't a file", path.display());
         let fix = format!("put a file there, or remove {}", path.display());
-        return Ok(Read::Refused(Exposure { what, fix }));
+        return Ok(Read::Refused(Exposure {
+            what,
+            command: None,
+            otherwise: Some(fix),
+        }));
     }
     for directory in &way.directories {
         let found = fs::metadata(directory)?;
@@ -144,38 +162,45 @@ fn is_read_only(path: &Path) -> bool {
     statvfs(path).is_ok_and(|found| found.flags().contains(FsFlags::ST_RDONLY))
 }
 
-fn exposure(path: &Path, whose: &str, found: &Metadata, fix: String) -> Exposure {
+fn exposure(path: &Path, whose: &str, found: &Metadata, cure: Cure) -> Exposure {
     let what = format!(
         "{} is not used, as others may write it: {whose} belongs to {} and has mode {:o}",
         path.display(),
         name_of(found.uid()),
         found.mode() & 0o7777
     );
-    Exposure { what, fix }
+    let (command, otherwise) = cure;
+    Exposure {
+        what,
+        command: Some(command),
+        otherwise: otherwise.map(str::to_owned),
+    }
 }
 
 /// What to do about a file or directory that others than root and this user may write; `None` where they may not.
-fn mistrust(path: &Path, owner: u32, is_writable: bool, user: u32) -> Option<String> {
+fn mistrust(path: &Path, owner: u32, is_writable: bool, user: u32) -> Option<Cure> {
     let path = path.to_string_lossy();
     let path = quote(&path);
     let is_trusted = owner == 0 || owner == user || (owner == UNKNOWN && !knows_root());
     match (is_trusted, is_writable) {
         (true, false) => None,
-        (true, true) => Some(format!("run: chmod go-w {path}")),
+        (true, true) => Some((format!("chmod go-w {path}"), None)),
         (false, _) => {
             let also = if is_writable {
                 format!(" && chmod go-w {path}")
             } else {
                 String::new()
             };
-            let hint = if owner == UNKNOWN {
-                "; in a container, mount it so that its root is the owner, or set the variables in the environment"
+            let otherwise = if owner == UNKNOWN {
+                Some(
+                    "in a container, mount it so that its root is the owner, or set the variables in the environment",
+                )
             } else if user == 0 {
-                "; or use root's own, as with sudo -H"
+                Some("use root's own, as with sudo -H")
             } else {
-                ""
+                None
             };
-            Some(format!("run: chown {user} {path}{also}{hint}"))
+            Some((format!("chown {user} {path}{also}"), otherwise))
         }
     }
 }
@@ -213,7 +238,8 @@ pub fn exposed(path: &Path, secret: &str) -> Option<Exposure> {
             "every user of this host can read {}, which has {secret}",
             path.display()
         ),
-        fix: format!("run: chmod o-r {}", quote(&path.to_string_lossy())),
+        command: Some(format!("chmod o-r {}", quote(&path.to_string_lossy()))),
+        otherwise: None,
     })
 }
 
@@ -229,15 +255,17 @@ mod tests {
             assert_eq!(fix(owner, mode, user), None, "{owner} {mode:o} {user}");
         }
         for (owner, mode, user, says) in [
-            (0, 0o664, 0, "run: chmod go-w /f"),
-            (7, 0o602, 7, "run: chmod go-w /f"),
-            (0, 0o1777, 7, "run: chmod go-w /f"),
-            (7, 0o644, 0, "run: chown 0 /f; or use root's own"),
-            (8, 0o644, 7, "run: chown 7 /f"),
-            (8, 0o666, 7, "run: chown 7 /f && chmod go-w /f"),
-            (UNKNOWN, 0o644, 0, "run: chown 0 /f; in a container"),
+            (0, 0o664, 0, "chmod go-w /f"),
+            (7, 0o602, 7, "chmod go-w /f"),
+            (0, 0o1777, 7, "chmod go-w /f"),
+            (7, 0o644, 0, "chown 0 /f or use root's own"),
+            (8, 0o644, 7, "chown 7 /f"),
+            (8, 0o666, 7, "chown 7 /f && chmod go-w /f"),
+            (UNKNOWN, 0o644, 0, "chown 0 /f or in a container"),
         ] {
-            let said = fix(owner, mode, user).expect("it is refused");
+            let (command, otherwise) = fix(owner, mode, user).expect("it is refused");
+            let otherwise = otherwise.map_or(String::new(), |words| format!(" or {words}"));
+            let said = command + &otherwise;
             assert!(said.starts_with(says), "{said}");
         }
     }

@@ -74,6 +74,8 @@ impl ErrorKind {
 pub struct Error {
     pub kind: ErrorKind,
     message: String,
+    /// Where the URL of a server is from that can't be reached.
+    origin: Option<String>,
     /// `redlock doctor` shows more of what is wrong than the message says.
     doctor_knows_more: bool,
     /// Where the keys are instead, by a node of a cluster.
@@ -106,10 +108,26 @@ impl Error {
         Self {
             kind,
             message,
+            origin: None,
             doctor_knows_more,
             redirect: None,
             is_migration: false,
         }
+    }
+
+    /// The same, of a server whose URL is from there.
+    pub(super) fn with_origin(self, origin: Option<String>) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// What happened, without where the URL is from.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Where the URL is from, as a sentence, where that may be wrong.
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
     }
 
     /// The same, of what `redlock doctor` shows more.
@@ -327,14 +345,16 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
         "CLUSTERDOWN" if details.contains("not served") => (
             ErrorKind::NotNow,
             format!(
-                "no node of the cluster of {server} serves the hash slot of these keys; assign it (redis-cli --cluster fix {server})"
+                "no node of the cluster of {server} serves the hash slot of these keys; assign it (`{}`)",
+                cluster_line(server, "fix")
             ),
         ),
         // It heals, by a failover or by hand.
         "CLUSTERDOWN" => (
             ErrorKind::NoPrimary,
             format!(
-                "the cluster of {server} is down, as a primary or the majority of them is; try again when the failover is over (redis-cli --cluster check {server})"
+                "the cluster of {server} is down, as a primary or the majority of them is; try again when the failover is over (`{}` shows how it is)",
+                cluster_line(server, "check")
             ),
         ),
         _ => return None,
@@ -369,10 +389,12 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
         ),
         "MOVED" => moved(details, server),
         "CLUSTERDOWN" if details.contains("not served") => format!(
-            "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its slots (redis-cli --cluster fix), or use a server that isn't a cluster"
+            "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its slots (`{}`), or use a server that isn't a cluster",
+            cluster_line(server, "fix")
         ),
         _ if details.contains("No such master") => format!(
-            "the sentinel at {server} knows no primary of the name in the URL; `redis-cli -u redis://{server} SENTINEL MASTERS` lists those that it knows"
+            "the sentinel at {server} knows no primary of the name in the URL; `{}` lists those that it knows",
+            server.redis_cli().line(&["SENTINEL", "MASTERS"])
         ),
         _ if server.part() == Part::Sentinel && details.contains("unknown command") => format!(
             "{server} isn't a sentinel; their port is usually 26379, and a server's own URL begins with redis://"
@@ -414,43 +436,60 @@ fn demoted(server: &Server) -> Error {
 
 /// What may pass.
 fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
-    let (kind, why) = match code {
+    let (kind, why): (_, Cow<str>) = match code {
         "LOADING" => (
             ErrorKind::Loading,
-            "it is loading its data; try again when it has",
+            "it is loading its data; try again when it has".into(),
         ),
         "BUSY" => (
             ErrorKind::Busy,
-            "it is busy with another client's script; `redis-cli SCRIPT KILL` ends that",
+            format!(
+                "it is busy with another client's script; `{}` ends that",
+                server.redis_cli().admin_line(&["SCRIPT", "KILL"])
+            )
+            .into(),
         ),
         "CLUSTERDOWN" => (
             ErrorKind::NotNow,
-            "it is a Redis Cluster, and the cluster is down; `redis-cli CLUSTER INFO` shows why",
+            format!(
+                "it is a Redis Cluster, and the cluster is down; `{}` shows why",
+                server.redis_cli().line(&["CLUSTER", "INFO"])
+            )
+            .into(),
         ),
         "TRYAGAIN" | "ASK" => (
             ErrorKind::NotNow,
-            "its cluster is moving these keys to another node; try again when it has",
+            "its cluster is moving these keys to another node; try again when it has".into(),
         ),
         _ if said.contains("OOM ") => (
             ErrorKind::NotNow,
-            "it has no memory left (maxmemory), so it admits no new lock; free some or raise its limit (locks that are held are not affected)",
+            "it has no memory left (maxmemory), so it admits no new lock; free some or raise its limit (locks that are held are not affected)".into(),
         ),
         _ if said.contains("MISCONF ") => (
             ErrorKind::NotNow,
-            "it can't save its data to disk and so refuses to change it; its log says why (stop-writes-on-bgsave-error)",
+            "it can't save its data to disk and so refuses to change it; its log says why (stop-writes-on-bgsave-error)".into(),
         ),
         _ if said.contains("NOREPLICAS ") => (
             ErrorKind::NotNow,
-            "too few of its replicas are connected (min-replicas-to-write); start them, or lower that number",
+            "too few of its replicas are connected (min-replicas-to-write); start them, or lower that number".into(),
         ),
         _ if said.contains("max number of clients") => (
             ErrorKind::NotNow,
-            "it has too many clients (maxclients); close some, or raise that number",
+            "it has too many clients (maxclients); close some, or raise that number".into(),
         ),
         _ => return None,
     };
     let message = format!("Redis at {server} is not ready: {why}");
     Some(Error::new(kind, message))
+}
+
+/// A line that has redis-cli look after the cluster of a node. A socket has no address for it.
+fn cluster_line(server: &Server, task: &str) -> String {
+    let place = match server.address() {
+        Address::Tcp { .. } => server.to_string(),
+        Address::Unix(_) => "HOST:PORT".into(),
+    };
+    server.redis_cli().cluster_line(task, &place)
 }
 
 /// What to do about a cluster.
@@ -594,7 +633,11 @@ fn without_hashes(said: &str) -> String {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.message)?;
+        match &self.origin {
+            Some(origin) => write!(f, "; {origin}"),
+            None => Ok(()),
+        }
     }
 }
 

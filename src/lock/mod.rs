@@ -84,6 +84,7 @@ mod locks;
 mod name;
 mod password;
 mod ready;
+mod redis_cli;
 mod replication;
 mod resp;
 mod scripts;
@@ -119,6 +120,7 @@ pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
 pub use self::password::{PasswordCommand, PasswordSource};
+pub use self::redis_cli::RedisCli;
 pub use self::replication::{Quorum, Replication};
 use self::scripts::{
     FORCE, FREEZE, MOST_PARTS, STOP, Script, THAW, count, cursor, endless, holder,

@@ -18,6 +18,7 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::doctor::Transport;
 use super::password::{PasswordCommand, PasswordSource};
+use super::redis_cli::RedisCli;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
 use super::url::{Address, Login};
@@ -85,6 +86,8 @@ pub(super) struct Server {
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
     closes_on_hello: AtomicBool,
+    /// It has asked for a certificate of ours.
+    asks_for_certificate: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -113,6 +116,7 @@ impl Server {
             nodes: Arc::default(),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
+            asks_for_certificate: Arc::default(),
         }
     }
 
@@ -134,6 +138,7 @@ impl Server {
             nodes: Arc::clone(&self.nodes),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
+            asks_for_certificate: Arc::default(),
         }
     }
 
@@ -340,22 +345,12 @@ impl Server {
         is_open && self.password().is_some()
     }
 
-    /// What begins a command for it in a shell, word by word; it asks for a password itself.
-    pub(super) fn redis_cli(&self) -> Vec<String> {
-        let mut words = vec!["redis-cli".to_owned()];
-        match &self.address {
-            Address::Unix(path) => words.extend(["-s".into(), path.display().to_string()]),
-            Address::Tcp { host, port, tls } => {
-                if !matches!(host.as_str(), "localhost" | "127.0.0.1") {
-                    words.extend(["-h".into(), host.clone()]);
-                }
-                if *port != 6379 {
-                    words.extend(["-p".into(), port.to_string()]);
-                }
-                words.extend(tls.then(|| "--tls".into()));
-            }
-        }
-        words
+    /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
+    pub(super) fn redis_cli(&self) -> RedisCli {
+        let has_password = self.password.is_some() || self.password_command.is_some();
+        let user = self.username.clone().filter(|_| has_password);
+        let asks = has_password || self.username.is_some();
+        RedisCli::new(&self.address, &self.tls, user, asks)
     }
 
     /// The certificate that we show it, if it can be read.
@@ -432,7 +427,7 @@ impl Server {
         host: &str,
         until: Instant,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
-        let config = self.tls.client_config()?;
+        let config = self.tls.client_config(&self.asks_for_certificate)?;
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             Error::new(
                 ErrorKind::Config,
@@ -515,11 +510,9 @@ impl Server {
     pub(super) fn is_no_redis(&self, said: &str) -> Error {
         Error::new(
             ErrorKind::Config,
-            format!(
-                "{self} does not speak the Redis protocol: it said {said:?}{}",
-                self.from()
-            ),
+            format!("{self} does not speak the Redis protocol: it said {said:?}"),
         )
+        .with_origin(self.url_origin())
     }
 
     /// Whether a server that has closed the connection at the first word expects TLS. Another connection,
@@ -552,8 +545,8 @@ impl Server {
     /// The error for a socket file that can't be connected to.
     fn no_socket(&self, path: &Path, error: &io::Error) -> Error {
         let bad = |why: &str| {
-            let why = format!("can't reach Redis at {self}: {why}{}", self.from());
-            Error::new(ErrorKind::Config, why)
+            let why = format!("can't reach Redis at {self}: {why}");
+            Error::new(ErrorKind::Config, why).with_origin(self.url_origin())
         };
         match error.kind() {
             io::ErrorKind::ConnectionRefused => match std::fs::metadata(path) {
@@ -573,10 +566,34 @@ impl Server {
         }
     }
 
+    fn handshake(&self) -> tls::Handshake<'_> {
+        let host = match &self.address {
+            Address::Tcp { host, .. } => host,
+            Address::Unix(_) => "",
+        };
+        tls::Handshake {
+            host,
+            was_asked: self.asks_for_certificate.load(Ordering::Relaxed),
+            has_own: self.tls.cert.is_some(),
+        }
+    }
+
+    /// How a connection ended; the reason that the server gave may have got lost.
+    fn was_closed(&self) -> &'static str {
+        let tls::Handshake {
+            was_asked, has_own, ..
+        } = self.handshake();
+        if was_asked && !has_own && !self.was_reached() {
+            "the connection was closed, after the server had asked for a client certificate (--tls-cert, --tls-key)"
+        } else {
+            "the connection was closed"
+        }
+    }
+
     /// The error for a connection that the other side has ended, or that TLS can't go on with.
     pub(super) fn closed_error(&self, error: &io::Error) -> Error {
         if error.kind() == io::ErrorKind::InvalidData {
-            let (why, next) = tls::why(error);
+            let (why, next) = self.handshake().why(error);
             return Error::new(
                 ErrorKind::Config,
                 format!("TLS with {self} failed: {why}; {next}"),
@@ -592,7 +609,7 @@ impl Server {
             io::ErrorKind::ConnectionRefused => "connection refused".into(),
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::ConnectionReset => "the connection was closed".into(),
+            | io::ErrorKind::ConnectionReset => self.was_closed().into(),
             io::ErrorKind::PermissionDenied => {
                 return Error::new(
                     ErrorKind::Refused,
@@ -610,27 +627,33 @@ impl Server {
         if self.part == Part::Sentinel {
             return self.unreachable_error(&io::ErrorKind::TimedOut.into());
         }
-        let (title, from) = (self.title(), self.from());
-        let message = format!("{title} accepts connections, but gives no answer in time{from}");
-        Error::new(ErrorKind::Unreachable, message)
+        let title = self.title();
+        let message = format!("{title} accepts connections, but gives no answer in time");
+        Error::new(ErrorKind::Unreachable, message).with_origin(self.url_origin())
     }
 
     fn unreachable_because(&self, what: &str) -> Error {
         Error::new(
             ErrorKind::Unreachable,
-            format!("can't reach {}: {what}{}", self.title(), self.from()),
+            format!("can't reach {}: {what}", self.title()),
         )
+        .with_origin(self.url_origin())
     }
 
-    /// Where the address is from, as the end of a sentence. Once it has answered, it is known to be right.
-    fn from(&self) -> String {
+    /// Whether the URL was typed, and not set.
+    pub(super) fn has_typed_url(&self) -> bool {
+        self.origin == UrlOrigin::Option
+    }
+
+    /// Where the address is from, as a sentence. Once it has answered, it is known to be right.
+    pub(super) fn url_origin(&self) -> Option<String> {
         match &self.origin {
-            _ if self.was_reached() || self.part == Part::Primary => String::new(),
-            UrlOrigin::Option => String::new(),
-            UrlOrigin::Default => {
-                format!("; no --url or REDLOCK_URL was given, so the default {self} was tried")
-            }
-            origin => format!("; the URL is from {origin}"),
+            _ if self.was_reached() || self.part == Part::Primary => None,
+            UrlOrigin::Option => None,
+            UrlOrigin::Default => Some(format!(
+                "no --url or REDLOCK_URL was given, so the default {self} was tried"
+            )),
+            origin => Some(format!("the URL is from {origin}")),
         }
     }
 }

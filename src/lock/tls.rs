@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct,
     RootCertStore, SignatureScheme,
@@ -38,7 +40,8 @@ impl TlsFiles {
         Some(chain.first()?.to_vec())
     }
 
-    pub(super) fn client_config(&self) -> Result<ClientConfig, Error> {
+    /// What a handshake goes by; `asked` is set when the server asks for a certificate of ours.
+    pub(super) fn client_config(&self, asked: &Arc<AtomicBool>) -> Result<ClientConfig, Error> {
         let mut roots = RootCertStore::empty();
         let mut given = Vec::new();
         if let Some(path) = &self.ca {
@@ -68,8 +71,8 @@ impl TlsFiles {
         let config = ClientConfig::builder()
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
-        match (&self.cert, &self.key) {
-            (None, None) => Ok(config.with_no_client_auth()),
+        let mut config = match (&self.cert, &self.key) {
+            (None, None) => config.with_no_client_auth(),
             (Some(cert), Some(key)) => {
                 let chain = certificates(cert)?;
                 let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
@@ -81,13 +84,42 @@ impl TlsFiles {
                             unusable(key, &format!("it is not the key of {}", cert.display()))
                         }
                         error => unusable(cert, &error),
-                    })
+                    })?
             }
-            _ => Err(Error::new(
-                ErrorKind::Config,
-                "--tls-cert and --tls-key belong together; give both or none".into(),
-            )),
-        }
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    "--tls-cert and --tls-key belong together; give both or none".into(),
+                ));
+            }
+        };
+        config.client_auth_cert_resolver = Arc::new(Noted {
+            resolver: config.client_auth_cert_resolver,
+            asked: Arc::clone(asked),
+        });
+        Ok(config)
+    }
+}
+
+/// Finds our certificate, and notes that the server asked for one.
+#[derive(Debug)]
+struct Noted {
+    resolver: Arc<dyn ResolvesClientCert>,
+    asked: Arc<AtomicBool>,
+}
+
+impl ResolvesClientCert for Noted {
+    fn resolve(
+        &self,
+        root_hint_subjects: &[&[u8]],
+        sigschemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        self.asked.store(true, Ordering::Relaxed);
+        self.resolver.resolve(root_hint_subjects, sigschemes)
+    }
+
+    fn has_certs(&self) -> bool {
+        self.resolver.has_certs()
     }
 }
 
@@ -233,66 +265,152 @@ fn is_ca(error: &rustls::OtherError) -> bool {
     error.to_string() == "CaUsedAsEndEntity"
 }
 
-/// Why TLS failed, and what to do.
-pub(super) fn why(error: &io::Error) -> (String, &'static str) {
-    const CA: &str = "name the CA that signed it, or the certificate itself, with --tls-ca";
-    const CLIENT: &str = "check --tls-cert and --tls-key";
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    let Some(error) = inner else {
-        return (
-            error.to_string(),
-            "check --tls-ca, --tls-cert and --tls-key",
+/// What is known of a handshake when it fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handshake<'a> {
+    /// The host in the URL.
+    pub(super) host: &'a str,
+    /// The server has asked for a certificate of ours.
+    pub(super) was_asked: bool,
+    /// There is one (--tls-cert).
+    pub(super) has_own: bool,
+}
+
+impl Handshake<'_> {
+    /// Why TLS failed, and what to do.
+    pub(super) fn why(self, error: &io::Error) -> (String, String) {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let (why, next): (&str, &str) = match inner {
+            Some(rustls::Error::InvalidCertificate(error)) => return self.refused(error),
+            Some(rustls::Error::AlertReceived(alert)) => return self.was_refused(*alert),
+            Some(rustls::Error::PeerIncompatible(_)) => NOTHING_IN_COMMON,
+            Some(rustls::Error::NoCertificatesPresented) => {
+                ("the server shows no certificate", "set tls-cert-file there")
+            }
+            _ => (
+                "what the server sends isn't right",
+                "see its log, and whether its port is that of Redis",
+            ),
+        };
+        (why.into(), next.into())
+    }
+
+    /// Why the server's certificate isn't accepted.
+    fn refused(self, error: &CertificateError) -> (String, String) {
+        use CertificateError as Bad;
+        const CA: &str = "name the CA that signed it, or the certificate itself, with --tls-ca";
+        let named = match self.host.parse::<IpAddr>() {
+            Ok(ip) => format!("subjectAltName=IP:{ip}"),
+            Err(_) => format!("subjectAltName=DNS:{}", self.host),
+        };
+        let anew = format!(
+            "issue it anew with {named} (openssl req -addext {named}, openssl x509 -req -copy_extensions copy)"
         );
-    };
-    match error {
-        rustls::Error::InvalidCertificate(error) => match error {
-            CertificateError::UnknownIssuer => {
-                ("its certificate isn't signed by a trusted CA".into(), CA)
-            }
-            CertificateError::Other(other) if is_ca(other) => {
-                ("its certificate is that of a CA".into(), CA)
-            }
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
-                "its certificate has expired".into(),
+        let (why, next): (&str, &str) = match error {
+            Bad::UnknownIssuer => ("its certificate isn't signed by a trusted CA", CA),
+            Bad::Other(other) if is_ca(other) => ("its certificate is that of a CA", CA),
+            Bad::Expired | Bad::ExpiredContext { .. } => (
+                "its certificate has expired",
                 "renew it, or check this machine's clock",
             ),
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
-                "its certificate is not valid yet".into(),
+            Bad::NotValidYet | Bad::NotValidYetContext { .. } => (
+                "its certificate is not valid yet",
                 "check this machine's clock",
             ),
-            CertificateError::NotValidForName => (
-                "its certificate is for another name".into(),
-                "use the name that it is for in the URL",
+            Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+                ("its certificate has no subjectAltName", &*anew)
+            }
+            Bad::Other(other) if other.to_string() == "UnsupportedCertVersion" => (
+                "its certificate is of X.509 version 1, which has no subjectAltName",
+                &anew,
             ),
-            CertificateError::NotValidForNameContext {
-                expected,
-                presented,
-            } => (
-                format!(
-                    "its certificate is not for {}, but for {}",
-                    expected.to_str(),
-                    names(presented)
-                ),
-                "use a name that it is for in the URL",
+            Bad::NotValidForNameContext { presented, .. } => {
+                let (host, names) = (self.host, names(presented));
+                let why = format!("its certificate is not for {host}, but for {names}");
+                return (
+                    why,
+                    format!("use a name that it is for in the URL, or {anew}"),
+                );
+            }
+            Bad::NotValidForName => ("its certificate is for another name", &anew),
+            Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => (
+                "its certificate isn't one for servers (extendedKeyUsage)",
+                "issue it anew with extendedKeyUsage=serverAuth",
             ),
-            other => (format!("its certificate can't be used ({other})"), CA),
-        },
-        rustls::Error::AlertReceived(
-            AlertDescription::CertificateRequired
-            | AlertDescription::HandshakeFailure
-            | AlertDescription::AccessDenied,
-        ) => (
-            "the server wants a certificate of ours".into(),
-            "use --tls-cert and --tls-key",
-        ),
-        rustls::Error::AlertReceived(alert) => {
-            (format!("the server refused it ({alert:?})"), CLIENT)
-        }
-        other => (
-            other.to_string(),
-            "check --tls-ca, --tls-cert and --tls-key",
-        ),
+            Bad::BadSignature => ("the signature of its certificate is wrong", CA),
+            Bad::Other(other) => {
+                let why = in_words(&other.to_string());
+                let why = format!("its certificate can't be used ({why})");
+                return (why, "issue it anew without that".into());
+            }
+            _ => ("its certificate can't be used", "issue it anew"),
+        };
+        (why.into(), next.into())
     }
+
+    /// Why the server refuses us, by its alert.
+    fn was_refused(self, alert: AlertDescription) -> (String, String) {
+        use AlertDescription as Alert;
+        const REQUIRED: (&str, &str) = (
+            "the server requires a client certificate",
+            "use --tls-cert and --tls-key",
+        );
+        let lacks_own = self.was_asked && !self.has_own;
+        let (why, next) = match alert {
+            Alert::CertificateRequired => REQUIRED,
+            // TLS 1.2 has no alert for that.
+            Alert::HandshakeFailure | Alert::AccessDenied | Alert::BadCertificate if lacks_own => {
+                REQUIRED
+            }
+            Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
+                NOTHING_IN_COMMON
+            }
+            Alert::UnknownCA if self.has_own => (
+                "the server doesn't trust the CA of our certificate (--tls-cert)",
+                "use one of its CA, which is its tls-ca-cert-file",
+            ),
+            Alert::CertificateExpired if self.has_own => (
+                "our certificate has expired (--tls-cert)",
+                "renew it, or check the server's clock",
+            ),
+            Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateUnknown
+            | Alert::CertificateRevoked
+            | Alert::DecryptError
+            | Alert::AccessDenied
+                if self.has_own =>
+            {
+                (
+                    "the server doesn't accept our certificate (--tls-cert)",
+                    "its log says why",
+                )
+            }
+            other => {
+                let alert = in_words(&format!("{other:?}"));
+                let why = format!("the server broke it off (alert: {alert})");
+                return (why, "its log says why".into());
+            }
+        };
+        (why.into(), next.into())
+    }
+}
+
+const NOTHING_IN_COMMON: (&str, &str) = (
+    "the server has no version or cipher of TLS in common with redlock",
+    "permit TLS 1.3 there, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers)",
+);
+
+/// The name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
+fn in_words(name: &str) -> String {
+    let mut words = String::new();
+    for c in name.chars().filter(|c| c.is_ascii_alphanumeric()).take(80) {
+        if c.is_ascii_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.push(c.to_ascii_lowercase());
+    }
+    words
 }
 
 /// The names of a certificate, as many as a message has room for.
@@ -304,8 +422,7 @@ pub(super) fn names(presented: &[String]) -> String {
     };
     let shown: Vec<String> = presented.iter().take(3).map(bare).collect();
     match presented.len() {
-        0 => "no name at all (it has no subjectAltName)".into(),
-        1..=3 => shown.join(", "),
+        0..=3 => shown.join(", "),
         many => format!("{} and {} more", shown.join(", "), many - 3),
     }
 }

@@ -1,4 +1,4 @@
-//! Text that is safe and fits: escaped, cut, in columns; times and command lines for people.
+//! Text that is safe and fits: escaped, cut, in columns; times for people.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -191,22 +191,6 @@ pub fn ordinal(number: u32) -> String {
     format!("{number}{ending}")
 }
 
-/// A command line for people: quoted where a shell would need it.
-pub fn command_line(command: &[String]) -> String {
-    let words = command.iter().map(|word| quote(word));
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// A text as one word of a shell: as it is, unless a shell would change it.
-pub fn quote(word: &str) -> Cow<'_, str> {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%^".contains(c);
-    // zsh expands =word, and with extended patterns ^word.
-    if !word.is_empty() && word.chars().all(is_plain) && !word.starts_with(['=', '^']) {
-        return word.into();
-    }
-    format!("'{}'", word.replace('\'', r"'\''")).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,13 +276,5 @@ mod tests {
             places.join(" "),
             "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 101st 111th"
         );
-    }
-
-    #[test]
-    fn a_command_line_is_quoted_where_a_shell_needs_it() {
-        let words = ["sh", "-c", "echo it's", ""].map(str::to_owned);
-        assert_eq!(command_line(&words), r"sh -c 'echo it'\''s' ''");
-        let words = ["HEAD^", "a=b", "=ls", "^a", "$(id)"].map(str::to_owned);
-        assert_eq!(command_line(&words), "HEAD^ a=b '=ls' '^a' '$(id)'");
     }
 }

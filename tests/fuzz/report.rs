@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::text::{columns, command_line, padded, shorten};
+use super::text::{columns, padded, shorten};
 use super::{escaped, escaped_json, format_duration, format_wait, quoted, timestamp, truncate};
 use crate::fuzz::{Target, assert_safe_line, texts};
+use crate::shell::command_line;
 
 pub const TARGET: Target = Target {
     name: "terminal",

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Map;
 
+use super::fix::Fix;
 use crate::lock::doctor::Unknown;
 
 /// How well it is.
@@ -50,7 +51,10 @@ pub struct Finding {
     pub level: Level,
     pub message: String,
     /// What to type, or to do.
-    pub fix: Option<String>,
+    pub fix: Option<Fix>,
+    /// What else helps to understand it, as a sentence.
+    #[serde(skip)]
+    pub note: Option<String>,
     /// Numbers for programs.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub facts: Map<String, serde_json::Value>,
@@ -74,6 +78,7 @@ impl Check {
             level,
             message: message.into(),
             fix: None,
+            note: None,
             facts: Map::new(),
             is_moot: false,
             unknown: None,
@@ -84,17 +89,21 @@ impl Check {
         self.finding(Level::Ok, message)
     }
 
-    pub fn warn(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
-        Finding {
-            fix: Some(fix.into()),
-            ..self.finding(Level::Warn, message)
-        }
+    pub fn warn(self, message: impl Into<String>, fix: impl Into<Fix>) -> Finding {
+        self.bad(Level::Warn, message, fix.into())
     }
 
-    pub fn fail(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
+    pub fn fail(self, message: impl Into<String>, fix: impl Into<Fix>) -> Finding {
+        self.bad(Level::Fail, message, fix.into())
+    }
+
+    fn bad(self, level: Level, message: impl Into<String>, fix: Fix) -> Finding {
+        if let Fix::Command(repair, _) = &fix {
+            debug_assert_eq!(repair.mark().0, self.0);
+        }
         Finding {
-            fix: Some(fix.into()),
-            ..self.finding(Level::Fail, message)
+            fix: Some(fix),
+            ..self.finding(level, message)
         }
     }
 
@@ -115,6 +124,15 @@ impl Check {
 }
 
 impl Finding {
+    /// The same, of a server whose URL is from there.
+    pub fn with_origin(mut self, origin: Option<&str>) -> Self {
+        if let Some(origin) = origin {
+            self = self.with("origin", origin);
+            self.note = Some(origin.to_owned());
+        }
+        self
+    }
+
     /// The same with a number for programs.
     pub fn with(mut self, name: &str, fact: impl Into<serde_json::Value>) -> Self {
         self.facts.insert(name.to_owned(), fact.into());

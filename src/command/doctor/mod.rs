@@ -6,6 +6,7 @@
 
 mod checks;
 mod finding;
+mod fix;
 mod host;
 mod page;
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use serde::Serialize;
 
-use self::checks::Measure;
+use self::checks::{Measure, Verdict};
 use self::finding::{Finding, Level};
 use self::host::Host;
 use self::page::Page;
@@ -61,6 +62,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
     let findings = checks::all(&evidence, &host, measure);
     let many = |level| findings.iter().filter(|it| it.level == level).count();
     let (failures, warnings) = (many(Level::Fail), many(Level::Warn));
+    let is_fit = checks::verdict(&findings) == Verdict::Fit;
     let took = began.elapsed();
     let text = if options.json {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -69,7 +71,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
             prefix: &evidence.prefix,
             name: asked.as_ref().map(Name::as_str),
             ttl_ms: millis(options.ttl),
-            fit: failures == 0,
+            fit: is_fit,
             failures,
             warnings,
             took_ms: millis(took),
@@ -90,9 +92,5 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         page.painted(has_colors())
     };
     print(&text)?;
-    Ok(if failures > 0 {
-        Exit::Unfit
-    } else {
-        Exit::Success
-    })
+    Ok(if is_fit { Exit::Success } else { Exit::Unfit })
 }

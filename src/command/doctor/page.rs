@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::checks::{counted, not_known, permit, short};
+use super::checks::{Verdict, counted, not_known, short, verdict};
 use super::finding::{Finding, Group, Level};
+use super::fix::Fix;
 use crate::lock::doctor::{Evidence, Unknown};
 use crate::report::{Line, Style, columns, escaped, format_duration, padded};
 
@@ -43,6 +44,9 @@ impl Page<'_> {
             for finding in self.findings.iter().filter(bad) {
                 self.add(finding, &mut lines);
             }
+            if let Verdict::NotKnown(_) = verdict(self.findings) {
+                lines.push(self.sum());
+            }
             return lines;
         }
         let Evidence { place, prefix, .. } = self.evidence;
@@ -73,9 +77,6 @@ impl Page<'_> {
                 _ => format!("{}: {why}", checks.join(", ")),
             };
             self.add_text(&text, GAP, false, Line::default(), &mut lines);
-            if let Some(fix) = permit(self.evidence, &why) {
-                self.add_fix(&fix, GAP + GAP, &mut lines);
-            }
         }
         lines.extend([Line::default(), self.sum()]);
         lines
@@ -115,6 +116,9 @@ impl Page<'_> {
         if let Some(fix) = &finding.fix {
             self.add_fix(fix, indent, lines);
         }
+        if let Some(note) = &finding.note {
+            self.add_text(note, indent + GAP, false, Line::default(), lines);
+        }
     }
 
     /// A text, broken where the terminal ends. With `follows`, its first part stands behind `start`.
@@ -143,17 +147,11 @@ impl Page<'_> {
     }
 
     /// What to do; a command stays in one line, so that it can be copied.
-    fn add_fix(&self, fix: &str, indent: usize, lines: &mut Vec<Line>) {
-        let fix = escaped(fix);
-        let is_command = ["redis-cli ", "redlock "]
-            .iter()
-            .any(|it| fix.starts_with(it));
+    fn add_fix(&self, fix: &Fix, indent: usize, lines: &mut Vec<Line>) {
         let arrow = Line::default().and_spaces(indent).and(Style::Dim, "→ ");
-        if is_command {
-            lines.push(arrow.and(Style::Plain, &fix));
-        } else {
-            let indent = indent + GAP;
-            self.add_text(&fix, indent, true, arrow, lines);
+        match fix {
+            Fix::Command(_, line) => lines.push(arrow.and(Style::Plain, &escaped(line))),
+            Fix::Words(text) => self.add_text(text, indent + GAP, true, arrow, lines),
         }
     }
 
@@ -166,12 +164,17 @@ impl Page<'_> {
             _ => format!(", {}", counted(warnings, "warning")),
         };
         let took = format!(" ({})", short(self.took));
-        let line = match failures {
-            0 if self.findings.iter().any(|it| it.level == Level::Unknown) => {
+        let line = match verdict(self.findings) {
+            Verdict::Fit if self.findings.iter().any(|it| it.level == Level::Unknown) => {
                 Line::of(Style::Bold, "fit to hold locks, as far as could be checked")
             }
-            0 => Line::of(Style::Bold, "fit to hold locks"),
-            _ => Line::of(Style::Red, "not fit to hold locks: ")
+            Verdict::Fit => Line::of(Style::Bold, "fit to hold locks"),
+            Verdict::NotKnown(checks) => {
+                Line::of(Style::Red, "not known to be fit to hold locks: ")
+                    .and(Style::Red, &checks.join(", "))
+                    .and(Style::Red, " not checked")
+            }
+            Verdict::Unfit => Line::of(Style::Red, "not fit to hold locks: ")
                 .and(Style::Red, &counted(failures, "failure")),
         };
         line.and(Style::Plain, &warned).and(Style::Dim, &took)
@@ -217,8 +220,11 @@ mod tests {
             };
             page.painted(false)
         };
-        let unknown = check.unknown(&Unknown::NoAnswer);
-        assert_eq!(page(&[check.ok("primary"), unknown]), "");
+        let unknown = |check: Check| check.unknown(&Unknown::NoAnswer);
+        let moment = unknown(Check("latency", Group::Network));
+        assert_eq!(page(&[check.ok("primary"), moment]), "");
+        let undecided = "not known to be fit to hold locks: role not checked (0.00 ms)\n";
+        assert_eq!(page(&[unknown(check)]), undecided);
         let warned = [check.ok("primary"), check.warn("slow", "hurry")];
         let expected = "  warn  role         slow\n                     → hurry\n";
         assert_eq!(page(&warned), expected);

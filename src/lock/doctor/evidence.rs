@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::super::{Error, Inspected};
+use super::super::{Error, Inspected, RedisCli};
 use super::certificate::Validity;
 
 /// What is known of one thing, or why it isn't.
@@ -42,8 +42,10 @@ impl fmt::Display for Unknown {
 pub struct Evidence {
     /// The server, as messages name it.
     pub place: String,
-    /// What begins a command for that server in a shell, word by word: `redis-cli -h redis.internal`.
-    pub redis_cli: Vec<String>,
+    /// How redis-cli reaches that server.
+    pub redis_cli: RedisCli,
+    /// The URL was typed, so that a command without it goes elsewhere.
+    pub is_typed: bool,
     pub prefix: String,
     pub prefix_has_tag: bool,
     /// The user of the server's access list, where one was given.
@@ -66,6 +68,8 @@ pub struct Evidence {
     pub slot: Option<u16>,
     /// It is known which replicas could follow the primary.
     pub knows_replicas: bool,
+    /// All rules of the access list that there may be need of.
+    pub rules: Vec<String>,
     pub probes: Known<Vec<Probe>>,
     pub scripts: Known<Trial>,
     pub messages: Known<Messages>,
@@ -82,8 +86,18 @@ pub struct Evidence {
 pub struct SentinelEvidence {
     /// The name under which they know the primary.
     pub primary: String,
+    /// Where their addresses are from, as a sentence.
+    pub origin: Option<String>,
     /// Of each sentinel, by its address.
-    pub answers: Vec<(String, Known<SentinelAnswer>)>,
+    pub answers: Vec<(Sentinel, Known<SentinelAnswer>)>,
+}
+
+/// A sentinel of the URL.
+#[derive(Clone, Debug)]
+pub struct Sentinel {
+    /// Its address, as messages name it.
+    pub place: String,
+    pub redis_cli: RedisCli,
 }
 
 /// What a sentinel says of a primary.

@@ -22,7 +22,10 @@ use redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
 
 pub use self::certificate::Validity;
 pub use self::evidence::*;
-use self::probe::{Question, is_denied, is_unknown, more_questions, questions, verdicts};
+use self::probe::{
+    Question, is_denied, is_unknown, listening, more_questions, not_tried, questions, rules,
+    verdicts,
+};
 use super::claim::{acquired, checked, released, renewed};
 use super::connection::{Call, Connection};
 use super::error::{key_starts, quoted};
@@ -72,7 +75,7 @@ impl Locks {
         if let (Err(_), Some(found)) = (&evidence.connected, &evidence.sentinels) {
             let mut answers = found.answers.iter();
             let told = answers.find_map(|(_, answer)| answer.as_ref().ok());
-            let places = found.answers.iter().map(|(place, _)| place.as_str());
+            let places = found.answers.iter().map(|(one, _)| one.place.as_str());
             let places: Vec<&str> = places.collect();
             evidence.place = told.map_or_else(
                 || format!("redis-sentinel://{}/{}", places.join(","), found.primary),
@@ -116,12 +119,10 @@ impl Locks {
         } else {
             Vec::new()
         };
-        evidence.round_trips = examiner.round_trips(&lock);
+        evidence.round_trips = examiner.round_trips();
         evidence.probes = examiner.probes(&lock);
-        let is_permitted =
-            |probe: &Probe| !probe.subject.is_needed() || probe.verdict == Verdict::Permitted;
         if let Ok(probes) = &mut evidence.probes
-            && probes.iter().all(is_permitted)
+            && probes.iter().all(is_no_obstacle)
         {
             let (messages, scripts, more) = examiner.try_scripts(&lock, who);
             evidence.messages = messages;
@@ -134,6 +135,7 @@ impl Locks {
             }
         }
         evidence.named = name.map(|name| examiner.look_at(name));
+        evidence.redis_cli = evidence.redis_cli.of_admin(examiner.is_admin());
         evidence.replicas = replicas.into_iter().map(Questioned::finish).collect();
         evidence.nodes = nodes.into_iter().map(Questioned::finish).collect();
         evidence
@@ -144,6 +146,7 @@ impl Locks {
         Evidence {
             place: server.to_string(),
             redis_cli: server.redis_cli(),
+            is_typed: server.has_typed_url(),
             prefix: self.prefix.clone(),
             prefix_has_tag: hash_tag(&self.prefix).is_some(),
             user: server.shown_user().map(str::to_owned),
@@ -159,6 +162,7 @@ impl Locks {
             nodes: Vec::new(),
             slot: hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes())),
             knows_replicas: self.deployment.may_fail_over(),
+            rules: rules(&self.prefix, server.part() == Part::Node),
             probes: Err(Unknown::NotAsked),
             scripts: Err(Unknown::NotAsked),
             messages: Err(Unknown::NotAsked),
@@ -249,6 +253,16 @@ impl Examiner<'_> {
         (info, config.collect())
     }
 
+    /// Whether our user is an administrator, by a question that only they are permitted; as a user that isn't named,
+    /// it counts as one.
+    fn is_admin(&mut self) -> bool {
+        if self.server().username.is_none() {
+            return true;
+        }
+        let answers = self.ask(&[cmd("ACL").arg("USERS").clone()]);
+        matches!(answers.unwrap_or_default().first(), Some(Value::Array(_)))
+    }
+
     /// Starts to ask the replicas, all at once.
     fn ask_replicas(&self, entries: Vec<ReplicaEntry>) -> Vec<Questioned> {
         let until = self.until.min(Instant::now() + REPLICA_WITHIN);
@@ -274,17 +288,15 @@ impl Examiner<'_> {
         self.ask_replicas(other_primaries(&nodes))
     }
 
-    /// Asks for the time again and again; or for something else, where that isn't permitted.
-    fn round_trips(&mut self, lock: &Lock) -> Known<Vec<RoundTrip>> {
-        let mut exists = cmd("EXISTS");
-        exists.arg(&lock.keys.lock);
-        let mut question = cmd("TIME");
+    /// Asks for the time again and again; that it isn't permitted is an answer, too.
+    fn round_trips(&mut self) -> Known<Vec<RoundTrip>> {
+        let question = [cmd("TIME")];
         let end = self.until.min(Instant::now() + ROUND_TRIPS_WITHIN);
         let mut found = Vec::new();
         while found.len() < ROUND_TRIPS && (found.is_empty() || Instant::now() < end) {
-            match round_trip(|| self.ask(std::slice::from_ref(&question))) {
+            match round_trip(|| self.ask(&question)) {
                 Ok(Ok(trip)) => found.push(trip),
-                Ok(Err(_)) => question = exists.clone(),
+                Ok(Err((took, _))) => found.push(RoundTrip { took, clock: None }),
                 Err(_) if !found.is_empty() => break,
                 Err(_) => return Err(Unknown::NoAnswer),
             }
@@ -297,15 +309,32 @@ impl Examiner<'_> {
         let is_node = self.server().part() == Part::Node;
         let mut asked = questions(&self.locks.prefix, &lock.keys, is_node);
         let mut answers = self.ask_known("", &commands(&asked))?;
-        // Where it was refused for another reason than a missing rule, so are the others.
+        // Where it was refused for another reason than a missing rule, so are the others; and where the keys aren't
+        // permitted, no other command creates one.
         let is_there = !matches!(
             answers.first(),
-            Some(Value::ServerError(error)) if is_refused(error)
+            Some(Value::ServerError(error)) if is_denied(error) || is_unknown(error)
         );
         let more = more_questions(&lock.keys, is_there);
         answers.extend(self.ask_known("", &commands(&more))?);
         asked.extend(more);
-        Ok(verdicts(&asked, &answers))
+        let mut found = verdicts(&asked, &answers);
+        if !is_there {
+            found.extend(not_tried());
+        }
+        if !found.iter().all(is_no_obstacle) {
+            // Otherwise a waiter tries it.
+            found.extend(self.subscription(lock, is_node));
+        }
+        Ok(found)
+    }
+
+    /// Whether a waiter may listen to its channel, over another connection.
+    fn subscription(&mut self, lock: &Lock, is_node: bool) -> Vec<Probe> {
+        let until = self.until;
+        let asked = [listening(&self.locks.prefix, &lock.keys, is_node)];
+        let answers = ask_over(&mut self.client.another(), &commands(&asked), until);
+        verdicts(&asked, &answers.unwrap_or_default())
     }
 
     /// Acquires, waits, hands on and all else, as holders and waiters do; what a waiter gets to know of it, and
@@ -492,10 +521,6 @@ fn is_closed(error: &Error) -> bool {
     error.to_string().contains("the connection was closed")
 }
 
-fn is_refused(error: &ServerError) -> bool {
-    error.kind() == Some(ServerErrorKind::NoPerm) || is_unknown(error)
-}
-
 fn commands(asked: &[Question]) -> Vec<Cmd> {
     asked.iter().map(|it| it.command.clone()).collect()
 }
@@ -525,16 +550,21 @@ fn said(error: &ServerError) -> String {
     quoted(&format!("{} {details}", error.code())).into_owned()
 }
 
-/// Asks once, perhaps for the time; the inner error is the server's.
+/// Whether the scripts can be tried in spite of this.
+fn is_no_obstacle(probe: &Probe) -> bool {
+    !probe.subject.is_needed() || probe.verdict == Verdict::Permitted
+}
+
+/// Asks once, perhaps for the time; the inner error is the server's, with the time that it took.
 fn round_trip(
     ask: impl FnOnce() -> Result<Vec<Value>, Error>,
-) -> Result<Result<RoundTrip, ServerError>, Error> {
+) -> Result<Result<RoundTrip, (Duration, ServerError)>, Error> {
     let (began, at) = (Instant::now(), now_us());
     let answers = ask()?;
     let took = began.elapsed();
     let half = u64::try_from(took.as_micros() / 2).unwrap_or(u64::MAX);
     match answers.into_iter().next() {
-        Some(Value::ServerError(error)) => Ok(Err(error)),
+        Some(Value::ServerError(error)) => Ok(Err((took, error))),
         Some(Value::Array(fields)) => {
             let clock = match fields.as_slice() {
                 [seconds, micros] => {
@@ -591,7 +621,7 @@ fn ask_replica(server: &Arc<Server>, until: Instant) -> (Known<ClockOffset>, Kno
     for _ in 0..CLOCK_QUESTIONS {
         match round_trip(|| ask(cmd("TIME"))) {
             Ok(Ok(trip)) => trips.push(trip),
-            Ok(Err(error)) => {
+            Ok(Err((_, error))) => {
                 let why = text("TIME", Some(Value::ServerError(error)));
                 let why = why.err().unwrap_or(Unknown::NoAnswer);
                 return (Err(why.clone()), Err(why));

@@ -79,6 +79,7 @@ pub(super) fn questions(prefix: &str, keys: &Keys, is_node: bool) -> Vec<Questio
             cmd("PUBLISH").arg(keys.channels.as_slice()).arg("hello"),
         ),
         ask(vec![Subject::Optional("role")], &mut cmd("ROLE")),
+        ask(vec![Subject::Optional("info")], cmd("INFO").arg("server")),
         // For none it doesn't wait.
         ask(vec![Subject::Optional("wait")], cmd("WAIT").arg(0).arg(1)),
         ask(
@@ -106,16 +107,58 @@ pub(super) fn questions(prefix: &str, keys: &Keys, is_node: bool) -> Vec<Questio
     asked
 }
 
+/// These create something where the key isn't there.
+const CREATING: [&str; 3] = ["hset", "zadd", "lpush"];
+
+/// What isn't known where they weren't tried.
+pub(super) fn not_tried() -> impl Iterator<Item = Probe> {
+    CREATING.into_iter().map(|name| Probe {
+        subject: Subject::Command(name),
+        verdict: Verdict::Unclear,
+    })
+}
+
+/// How a waiter listens; in RESP2 that has an answer like any other command.
+pub(super) fn listening(prefix: &str, keys: &Keys, is_node: bool) -> Question {
+    let (_, beside) = key_starts(prefix);
+    let name = if is_node { "ssubscribe" } else { "subscribe" };
+    ask(
+        vec![Subject::Optional(name), Subject::Channels(beside)],
+        cmd(name).arg(keys.channels.as_slice()),
+    )
+}
+
+/// The rules for all that may be tried, each once.
+pub(super) fn rules(prefix: &str, is_node: bool) -> Vec<String> {
+    // The keys of any name begin alike.
+    let Ok(name) = "any".parse() else {
+        return Vec::new();
+    };
+    let keys = Keys::new(prefix, &name);
+    let mut asked = questions(prefix, &keys, is_node);
+    asked.extend(more_questions(&keys, true));
+    asked.push(listening(prefix, &keys, is_node));
+    let mut rules: Vec<String> = Vec::new();
+    for subject in asked.iter().flat_map(|question| &question.subjects) {
+        let rule = subject.rule();
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    rules
+}
+
 /// The commands that would create something if the key weren't there; the last one removes it.
 pub(super) fn more_questions(keys: &Keys, is_there: bool) -> Vec<Question> {
     let state = keys.state.as_slice();
     let about = |name: &'static str| vec![Subject::Command(name)];
     let mut asked = Vec::new();
     if is_there {
+        let [hset, zadd, lpush] = CREATING.map(|name| (about(name), cmd(name)));
         asked.extend([
-            ask(about("hset"), cmd("HSET").arg(state).arg("f").arg("v")),
-            ask(about("zadd"), cmd("ZADD").arg(state).arg(0).arg("m")),
-            ask(about("lpush"), cmd("LPUSH").arg(state).arg("v")),
+            ask(hset.0, hset.1.clone().arg(state).arg("f").arg("v")),
+            ask(zadd.0, zadd.1.clone().arg(state).arg(0).arg("m")),
+            ask(lpush.0, lpush.1.clone().arg(state).arg("v")),
         ]);
     }
     // Where that isn't permitted, it goes by itself.

@@ -9,7 +9,7 @@ use redis::{Value, cmd};
 use super::super::connection::Connection;
 use super::super::sentinel::{Fields, Sentinels};
 use super::super::server::Server;
-use super::evidence::{SentinelAnswer, SentinelEvidence, Unknown};
+use super::evidence::{Sentinel, SentinelAnswer, SentinelEvidence, Unknown};
 use super::left;
 
 /// How long a sentinel is waited for.
@@ -18,10 +18,12 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// Sentinels that are being asked.
 pub(super) struct Questioned {
     primary: String,
-    sentinels: Vec<(String, Option<Answering>)>,
+    origin: Option<String>,
+    sentinels: Vec<(Arc<Server>, Option<Answering>)>,
 }
 
-type Answering = JoinHandle<Result<SentinelAnswer, Unknown>>;
+/// The answer, and whether our user is an administrator there.
+type Answering = JoinHandle<Result<(SentinelAnswer, bool), Unknown>>;
 
 /// Starts to ask all of them at once.
 pub(super) fn ask_all(sentinels: &Sentinels, until: Instant) -> Questioned {
@@ -32,9 +34,10 @@ pub(super) fn ask_all(sentinels: &Sentinels, until: Instant) -> Questioned {
         let asking = thread::Builder::new()
             .name("sentinel".into())
             .spawn(move || ask(&server, &name, until));
-        (node.to_string(), asking.ok())
+        (Arc::clone(node), asking.ok())
     };
     Questioned {
+        origin: sentinels.nodes().first().and_then(|it| it.url_origin()),
         sentinels: sentinels.nodes().iter().map(ask_one).collect(),
         primary,
     }
@@ -47,9 +50,18 @@ impl Questioned {
             answer.unwrap_or_else(|| Err(Unknown::Failed("it could not be asked".into())))
         };
         let answers = self.sentinels.into_iter();
+        let known = |(server, answering): (Arc<Server>, _)| {
+            let (answer, redis_cli) = match finish(answering) {
+                Ok((answer, is_admin)) => (Ok(answer), server.redis_cli().of_admin(is_admin)),
+                Err(why) => (Err(why), server.redis_cli()),
+            };
+            let place = server.to_string();
+            (Sentinel { place, redis_cli }, answer)
+        };
         SentinelEvidence {
             primary: self.primary,
-            answers: answers.map(|(place, it)| (place, finish(it))).collect(),
+            origin: self.origin,
+            answers: answers.map(known).collect(),
         }
     }
 }
@@ -64,18 +76,24 @@ fn is_awaited(replica: &Value) -> bool {
     !is_down && !is_zero("slave-priority") && !is_zero("port")
 }
 
-fn ask(server: &Arc<Server>, primary: &str, until: Instant) -> Result<SentinelAnswer, Unknown> {
+fn ask(
+    server: &Arc<Server>,
+    primary: &str,
+    until: Instant,
+) -> Result<(SentinelAnswer, bool), Unknown> {
     let within = left(until);
     let mut question = cmd("SENTINEL");
     question.arg("MASTER").arg(primary);
     let (mut connection, answers) = Connection::open_asking(server, within, within, &[question])
-        .map_err(|error| Unknown::Failed(error.to_string()))?;
+        .map_err(|error| Unknown::Failed(error.message().to_owned()))?;
     let fields = answers.first().map(Fields::new).unwrap_or_default();
     let number = |name| -> Option<u64> { fields.get(name)?.parse().ok() };
     let millis = |name| number(name).map(Duration::from_millis);
     let about = |what: &str| cmd("SENTINEL").arg(what).arg(primary).clone();
     // Where these aren't permitted, the rest is known.
-    let more = connection.query_each(&[about("REPLICAS"), about("CKQUORUM")], left(until));
+    let users = cmd("ACL").arg("USERS").clone();
+    let questions = [about("REPLICAS"), about("CKQUORUM"), users];
+    let more = connection.query_each(&questions, left(until));
     let more = more.unwrap_or_default();
     let replicas = match more.first() {
         Some(Value::Array(list)) => {
@@ -90,8 +108,9 @@ fn ask(server: &Arc<Server>, primary: &str, until: Instant) -> Result<SentinelAn
         }
         _ => None,
     };
+    let is_admin = server.username.is_none() || matches!(more.get(2), Some(Value::Array(_)));
     let (host, port) = (fields.get("ip"), fields.get("port"));
-    Ok(SentinelAnswer {
+    let answer = SentinelAnswer {
         primary: host
             .zip(port)
             .map(|(host, port)| format!("{host}:{port}"))
@@ -103,5 +122,6 @@ fn ask(server: &Arc<Server>, primary: &str, until: Instant) -> Result<SentinelAn
         no_quorum,
         down_after: millis("down-after-milliseconds").unwrap_or_default(),
         failover_timeout: millis("failover-timeout").unwrap_or_default(),
-    })
+    };
+    Ok((answer, is_admin))
 }

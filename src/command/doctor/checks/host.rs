@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
+use super::super::fix::{Fix, Repair};
 use super::super::host::{Host, Proc};
+use super::with_notes;
 use crate::config::Exposure;
 use crate::report::format_duration;
 
@@ -56,11 +58,15 @@ pub(super) fn this_host(host: &Host) -> [Finding; 7] {
             Proc::All => proc.ok("/proc shows what a command starts"),
             Proc::OwnUsers => proc.warn(
                 "/proc hides the processes of other users (hidepid): what runs as another user (sudo) can't be followed, and keeps its lock until it has ended",
-                "mount -o remount,hidepid=0 /proc  # or run redlock as root, or in the group of gid=",
+                Repair::ShowProc.by(
+                    "mount -o remount,hidepid=0 /proc  # as root; or run redlock as root, or in the group of gid=",
+                ),
             ),
             Proc::Foreign => proc.warn(
                 "/proc isn't that of this pid namespace: of what a command starts only its process group is stopped",
-                "mount it: mount -t proc proc /proc (unshare --mount-proc)",
+                Repair::OwnProc.by(
+                    "mount -t proc proc /proc  # in its mount namespace; unshare --mount-proc does it",
+                ),
             ),
         },
         settings(&host.refused),
@@ -72,10 +78,7 @@ fn settings(refused: &[Exposure]) -> Finding {
     let check = Check("settings", Group::Host);
     match refused {
         [] => check.moot("nobody else may write the configuration files that are used"),
-        _ => check.fail(
-            joined(refused, |it| &it.what),
-            joined(refused, |it| &it.fix),
-        ),
+        _ => check.fail(what(refused), end(refused, Repair::OwnSettings)),
     }
 }
 
@@ -83,14 +86,27 @@ fn secrets(exposed: &[Exposure]) -> Finding {
     let check = Check("secrets", Group::Host);
     match exposed {
         [] => check.moot("no password or key of the settings is there for every user to read"),
-        _ => check.warn(
-            joined(exposed, |it| &it.what),
-            joined(exposed, |it| &it.fix),
-        ),
+        _ => check.warn(what(exposed), end(exposed, Repair::HideSecrets)),
     }
 }
 
-fn joined(all: &[Exposure], part: impl Fn(&Exposure) -> &str) -> String {
-    let parts: Vec<&str> = all.iter().map(part).collect();
+fn what(all: &[Exposure]) -> String {
+    let parts: Vec<&str> = all.iter().map(|it| it.what.as_str()).collect();
     parts.join("; ")
+}
+
+/// The commands that end these; words, where none does.
+fn end(all: &[Exposure], repair: Repair) -> Fix {
+    let commands: Vec<&str> = all.iter().filter_map(|it| it.command.as_deref()).collect();
+    let words: Vec<&str> = all
+        .iter()
+        .filter_map(|it| it.otherwise.as_deref())
+        .collect();
+    if commands.is_empty() {
+        return words.join("; ").into();
+    }
+    // What can only be done by hand is left, and is found again.
+    let words: Vec<String> = words.iter().map(|words| format!("or {words}")).collect();
+    let notes: Vec<&str> = words.iter().map(String::as_str).collect();
+    repair.by(with_notes(&commands.join(" && "), &notes))
 }

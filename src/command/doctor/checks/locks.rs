@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
-use super::{Measure, counted, in_parts, micros, redis_cli, refuses_writes, short};
-use crate::lock::Key;
-use crate::lock::doctor::{Evidence, NamedLock, Probe, Unknown, Verdict};
+use super::super::fix::{Fix, Repair};
+use super::{Measure, counted, in_parts, micros, refuses_writes, short, with_notes};
+use crate::lock::doctor::{Evidence, NamedLock, Probe, Subject, Unknown, Verdict};
+use crate::lock::{Key, Name};
 use crate::report::{busy_line, format_duration, held_back, typed};
 
 /// The rules with this verdict: those that are needed, and those that only help.
@@ -48,6 +49,81 @@ pub(super) fn commands(evidence: &Evidence) -> Finding {
         .with("missing", names)
 }
 
+/// The commands that looking takes: `status`, `history` and `wait`.
+const LOOKING: [&str; 17] = [
+    "evalsha",
+    "eval",
+    "get",
+    "exists",
+    "type",
+    "pttl",
+    "time",
+    "hget",
+    "hmget",
+    "hscan",
+    "zrange",
+    "zrank",
+    "zscan",
+    "zscore",
+    "zcard",
+    "zrangebyscore",
+    "lrange",
+];
+
+/// Whether a user may look at locks, and do nothing with them.
+fn may_only_look(probes: &[Probe]) -> bool {
+    let mut writes = false;
+    for Probe { subject, verdict } in probes {
+        match subject {
+            Subject::Command(name) if LOOKING.contains(name) => {
+                if *verdict != Verdict::Permitted {
+                    return false;
+                }
+            }
+            // It changes nothing.
+            Subject::Command("getrange") => {}
+            Subject::Command(_) => writes |= *verdict == Verdict::Permitted,
+            Subject::Keys(_) if *verdict == Verdict::Denied => return false,
+            Subject::Keys(_) | Subject::Optional(_) | Subject::Channels(_) => {}
+        }
+    }
+    !writes && !probes.is_empty()
+}
+
+/// The user, as messages and rules name it.
+fn user(evidence: &Evidence) -> &str {
+    evidence.user.as_deref().unwrap_or("default")
+}
+
+/// The command that gives our user these rules.
+fn permit(evidence: &Evidence, rules: &[String]) -> Fix {
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    let user = user(evidence);
+    // It may be a password in the place of a user, which isn't shown.
+    if user == HIDDEN {
+        return format!("give the user in the URL {}", rules.join(" ")).into();
+    }
+    let cli = &evidence.redis_cli;
+    let line = cli.admin_line(&[&["ACL", "SETUSER", user][..], &rules].concat());
+    let mut notes: Vec<&str> = cli.note().into_iter().collect();
+    if evidence.knows_replicas {
+        notes.push("on each server");
+    }
+    notes.push("ACL SAVE or CONFIG REWRITE keeps it");
+    Repair::Permit.by(with_notes(&line, &notes))
+}
+
+/// What is shown in the place of a user without a password.
+const HIDDEN: &str = "***";
+
+/// The command that gives our user all rules there may be need of, where it isn't known which are missing.
+pub(super) fn permit_all(evidence: &Evidence) -> Fix {
+    permit(
+        evidence,
+        &[&evidence.rules[..], &["+select".into()]].concat(),
+    )
+}
+
 pub(super) fn permissions(evidence: &Evidence) -> Finding {
     let check = Check("permissions", Group::Locks);
     let probes = match &evidence.probes {
@@ -55,37 +131,42 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
         Err(why) => return check.unknown(why),
     };
     let (needed, helpful) = rules(probes, Verdict::Denied);
-    let user = evidence.user.as_deref().unwrap_or("default");
-    let add = |rules: &[String]| {
-        let words: Vec<&str> = rules.iter().map(String::as_str).collect();
-        redis_cli(evidence, &[&["ACL", "SETUSER", user][..], &words].concat())
-    };
+    let user = user(evidence);
+    if !needed.is_empty() && may_only_look(probes) {
+        return check.fail(
+            format!("user \"{user}\" may look at locks (status, history, wait), and not take any"),
+            "if that is meant, nothing; otherwise use the URL of a user that takes locks",
+        );
+    }
+    let missing = [&needed[..], &helpful].concat();
+    // What others hide may be missing as well, and does no harm.
+    let (unclear, unclear_helpful) = rules(probes, Verdict::Unclear);
+    let all = [&missing[..], &unclear, &unclear_helpful].concat();
     if !needed.is_empty() {
-        let all = [&needed[..], &helpful].concat();
         return check
             .fail(
                 format!("user \"{user}\" lacks {}", needed.join(" ")),
-                add(&all),
+                permit(evidence, &all),
             )
-            .with("missing", all);
+            .with("missing", missing);
     }
     if !helpful.is_empty() {
         // These are for what happens seldom.
         let in_changes = ["+asking", "+cluster|nodes"];
-        let without = if helpful
-            .iter()
-            .any(|rule| in_changes.contains(&rule.as_str()))
-        {
+        let has = |wanted: &[&str]| helpful.iter().any(|rule| wanted.contains(&rule.as_str()));
+        let without = if has(&in_changes) {
             "which it needs while nodes fail or slots move"
+        } else if has(&["+info"]) {
+            "without which --restart-grace and most checks of the server aren't possible"
         } else {
             "which redlock can do without"
         };
         return check
             .warn(
                 format!("user \"{user}\" lacks {}, {without}", helpful.join(" ")),
-                add(&helpful),
+                permit(evidence, &all),
             )
-            .with("missing", helpful);
+            .with("missing", missing);
     }
     check.ok(format!("user \"{user}\" may do all that redlock does"))
 }
@@ -114,18 +195,21 @@ pub(super) fn scripts(evidence: &Evidence) -> Finding {
     }
 }
 
-/// The rules among the probes that would help, as a command to type.
-fn rule_for(evidence: &Evidence, wanted: &[&str]) -> Option<String> {
-    let probes = evidence.probes.as_ref().ok()?;
-    let (_, helpful) = rules(probes, Verdict::Denied);
-    let rules: Vec<&str> = helpful
-        .iter()
-        .map(String::as_str)
-        .filter(|rule| wanted.iter().any(|wanted| rule.starts_with(wanted)))
-        .collect();
-    let user = evidence.user.as_deref().unwrap_or("default");
-    let words = [&["ACL", "SETUSER", user][..], &rules].concat();
-    (!rules.is_empty()).then(|| redis_cli(evidence, &words))
+/// What to do about messages that don't come: the reason may be one of these rules.
+fn hear(evidence: &Evidence, wanted: &[&str]) -> &'static str {
+    let denied = evidence
+        .probes
+        .as_ref()
+        .map(|it| rules(it, Verdict::Denied));
+    let is_denied = denied.is_ok_and(|(_, helpful)| {
+        let mut helpful = helpful.iter();
+        helpful.any(|rule| wanted.iter().any(|wanted| rule.starts_with(wanted)))
+    });
+    if is_denied {
+        "add the rules that are missing (permissions)"
+    } else {
+        RESP3
+    }
 }
 
 /// What is done where RESP3 isn't spoken.
@@ -153,7 +237,7 @@ pub(super) fn messages(evidence: &Evidence) -> Finding {
             None if !heard.is_subscribed => ": it can't subscribe".into(),
             None => ": no message arrived".into(),
         };
-        let fix = rule_for(
+        let fix = hear(
             evidence,
             &[
                 "+publish",
@@ -164,10 +248,7 @@ pub(super) fn messages(evidence: &Evidence) -> Finding {
                 "&",
             ],
         );
-        check.warn(
-            format!("waiters poll, four times a second{why}"),
-            fix.unwrap_or_else(|| RESP3.into()),
-        )
+        check.warn(format!("waiters poll, four times a second{why}"), fix)
     };
     finding
         .with("resp3", heard.resp3)
@@ -184,22 +265,32 @@ pub(super) fn tracking(evidence: &Evidence, measure: Measure) -> Finding {
         return check.ok("a run learns at once that its lock was taken away");
     }
     let every = format_duration(measure.renewal());
-    let fix = rule_for(evidence, &["+client", "+hello"]);
+    let fix = hear(evidence, &["+client", "+hello"]);
     check.warn(
         format!("a run learns of a lost lock with its next renewal only, every {every}"),
-        fix.unwrap_or_else(|| RESP3.into()),
+        fix,
     )
 }
 
 pub(super) fn name(evidence: &Evidence) -> Option<Finding> {
     let check = Check("name", Group::Locks);
     Some(match evidence.named.as_ref()? {
-        Ok(named) => named_lock(check, named),
+        Ok(named) => named_lock(check, named, evidence.is_typed),
         Err(why) => check.unknown(why),
     })
 }
 
-fn named_lock(check: Check, named: &NamedLock) -> Finding {
+/// A command of ours for the lock. A URL that was typed may have a password in it, and isn't repeated.
+fn command(words: &[&str], lock: &Name, is_typed: bool) -> (String, &'static str) {
+    let url = if is_typed {
+        ", with the same --url"
+    } else {
+        ""
+    };
+    (typed(words, lock), url)
+}
+
+fn named_lock(check: Check, named: &NamedLock, is_typed: bool) -> Finding {
     if let Some(stranger) = named.strangers.first() {
         let key = &stranger.key;
         let more = match named.strangers.len() {
@@ -229,10 +320,12 @@ fn named_lock(check: Check, named: &NamedLock) -> Finding {
         {
             check.fail(
                 format!("key {key} has no expiry, and isn't redlock's: it never becomes free"),
-                format!(
-                    "first make sure that the program that set it is dead; then {}",
-                    typed(&["release", "--force"], lock)
-                ),
+                {
+                    let (line, url) = command(&["release", "--force"], lock, is_typed);
+                    format!(
+                        "first make sure that the program that set it is dead; then {line}{url}"
+                    )
+                },
             )
         }
         (_, Some(busy)) => {
@@ -246,7 +339,7 @@ fn named_lock(check: Check, named: &NamedLock) -> Finding {
                 let left = Duration::from_millis(frozen.until_ms.saturating_sub(found.now_ms));
                 check.warn(
                     format!("\"{lock}\" is frozen for {} more", format_duration(left)),
-                    typed(&["thaw"], lock),
+                    thaw(lock, is_typed),
                 )
             }
             None => match found.restarted {
@@ -257,6 +350,13 @@ fn named_lock(check: Check, named: &NamedLock) -> Finding {
                 None => check.ok(format!("\"{lock}\" is free")),
             },
         },
+    }
+}
+
+fn thaw(lock: &Name, is_typed: bool) -> Fix {
+    match command(&["thaw"], lock, is_typed) {
+        (line, "") => Repair::Thaw.by(line),
+        (line, url) => format!("{line}{url}").into(),
     }
 }
 

@@ -15,11 +15,11 @@ use self::network::{
 use self::server::{
     clients, cluster, eviction, persistence, replicas, role, server, sync, uptime, writes,
 };
-use super::finding::{Check, Finding};
+use super::finding::{Check, Finding, Level};
+use super::fix::{Fix, Repair};
 use super::host::Host;
 use crate::lock::doctor::{Evidence, Info, Unknown};
 use crate::lock::{Error, ErrorKind};
-use crate::report::command_line;
 
 /// What the findings are judged by.
 #[derive(Clone, Copy, Debug)]
@@ -69,31 +69,75 @@ pub fn all(evidence: &Evidence, host: &Host, measure: Measure) -> Vec<Finding> {
     findings
 }
 
-/// A command for the server, as it is typed.
-fn redis_cli(evidence: &Evidence, words: &[&str]) -> String {
-    let words = words.iter().map(|&word| word.to_owned());
-    let all: Vec<String> = evidence.redis_cli.iter().cloned().chain(words).collect();
-    command_line(&all)
+/// The checks that decide: while one of them couldn't be done, it isn't known whether locks are safe there, or
+/// can be acquired at all.
+const DECIDING: [&str; 10] = [
+    "connection",
+    "server",
+    "role",
+    "cluster",
+    "eviction",
+    "writes",
+    "commands",
+    "permissions",
+    "scripts",
+    "name",
+];
+
+/// Whether a server is fit to hold locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Fit,
+    /// These checks decide, and couldn't be done.
+    NotKnown(Vec<&'static str>),
+    Unfit,
+}
+
+pub fn verdict(findings: &[Finding]) -> Verdict {
+    if findings.iter().any(|it| it.level == Level::Fail) {
+        return Verdict::Unfit;
+    }
+    let unknown = findings.iter().filter(|it| it.level == Level::Unknown);
+    let undecided: Vec<_> = unknown
+        .map(|finding| finding.check)
+        .filter(|check| DECIDING.contains(check))
+        .collect();
+    if undecided.is_empty() {
+        Verdict::Fit
+    } else {
+        Verdict::NotKnown(undecided)
+    }
+}
+
+/// A line and what a reader is to know of it, in a comment.
+fn with_notes(line: &str, notes: &[&str]) -> String {
+    match notes {
+        [] => line.to_owned(),
+        _ => format!("{line}  # {}", notes.join(", ")),
+    }
 }
 
 /// The command that changes a setting of the server, now and for its next start.
-fn config_set(evidence: &Evidence, name: &str, value: &str) -> String {
-    let set = redis_cli(evidence, &["CONFIG", "SET", name, value]);
+fn config_set(evidence: &Evidence, repair: Repair, name: &str, value: &str) -> Fix {
+    let cli = &evidence.redis_cli;
+    let set = cli.admin_line(&["CONFIG", "SET", name, value]);
+    let mut notes: Vec<&str> = cli.note().into_iter().collect();
     let has_file = matches!(&evidence.info, Ok(info) if info.text("config_file").is_some());
-    if has_file {
-        let rewrite = redis_cli(evidence, &["CONFIG", "REWRITE"]);
-        format!("{set} && {rewrite}")
+    repair.by(if has_file {
+        let rewrite = cli.admin_line(&["CONFIG", "REWRITE"]);
+        with_notes(&format!("{set} && {rewrite}"), &notes)
     } else {
         // It can't write down what it was given on its command line.
-        format!("{set}  # and in redis.conf")
-    }
+        notes.push("and in redis.conf");
+        with_notes(&set, &notes)
+    })
 }
 
 /// A message of an error in two parts: what is so, and what to do. Which server it is stands above.
 fn in_parts(evidence: &Evidence, error: &Error) -> (String, Option<String>) {
-    let message = error.to_string();
+    let message = error.message();
     let whose = format!("Redis at {} ", evidence.place);
-    let message = message.strip_prefix(&whose).unwrap_or(&message);
+    let message = message.strip_prefix(&whose).unwrap_or(message);
     let message = message.strip_prefix("is not ready: ").unwrap_or(message);
     match message.split_once("; ") {
         Some((message, fix)) => (message.to_owned(), Some(fix.to_owned())),
@@ -153,7 +197,7 @@ fn refuses_writes(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::NotNow | ErrorKind::Replica)
 }
 
-/// The reasons why checks couldn't be done, each with the checks; and the rule that would permit it.
+/// The reasons why checks couldn't be done, each with the checks.
 pub fn not_known(findings: &[Finding]) -> Vec<(Unknown, Vec<&'static str>)> {
     let mut reasons: Vec<(Unknown, Vec<&'static str>)> = Vec::new();
     for finding in findings {
@@ -166,19 +210,6 @@ pub fn not_known(findings: &[Finding]) -> Vec<(Unknown, Vec<&'static str>)> {
         }
     }
     reasons
-}
-
-/// What would make a check possible.
-pub fn permit(evidence: &Evidence, why: &Unknown) -> Option<String> {
-    let Unknown::Denied(command) = why else {
-        return None;
-    };
-    let rule = match *command {
-        "CONFIG" => "+config|get".to_owned(),
-        command => format!("+{}", command.to_lowercase()),
-    };
-    let user = evidence.user.as_deref().unwrap_or("default");
-    Some(redis_cli(evidence, &["ACL", "SETUSER", user, &rule]))
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
-use super::{Measure, config_set, in_parts, micros, redis_cli, rounded_up, short};
+use super::super::fix::{Fix, Repair};
+use super::locks::permit_all;
+use super::{Measure, config_set, in_parts, micros, rounded_up, short, with_notes};
 use crate::lock::doctor::{
-    ClockOffset, Evidence, SentinelAnswer, SentinelEvidence, Transport, Unknown, Validity,
-    best_clock,
+    ClockOffset, Evidence, Sentinel, SentinelAnswer, SentinelEvidence, Transport, Unknown,
+    Validity, best_clock,
 };
 use crate::lock::{Error, ErrorKind};
 use crate::report::format_duration;
@@ -42,19 +44,46 @@ pub(super) fn connection(evidence: &Evidence) -> Finding {
             {
                 return CONNECTION.unknown(&Unknown::NotAsked);
             }
-            let ping = redis_cli(evidence, &["PING"]);
-            let fix = fix.unwrap_or_else(|| match error.kind {
-                ErrorKind::Unreachable if message.contains("refused") => {
-                    format!("nothing listens there: start Redis, or correct the URL ({ping})")
-                }
-                ErrorKind::Unreachable if message.contains("in time") => format!(
-                    "a firewall drops what we send, or the server hangs; see whether {ping} answers"
-                ),
-                ErrorKind::Refused => "correct the user or the password".into(),
-                _ => format!("see whether {ping} answers"),
-            });
-            CONNECTION.fail(message, fix)
+            let fix = match error.kind {
+                ErrorKind::Busy => end_script(evidence),
+                // It came to no more than the first question.
+                ErrorKind::Refused if error.doctor_knows_more() => permit_all(evidence),
+                _ => match fix {
+                    Some(fix) => fix.into(),
+                    None => way_in(error.kind, &message).into(),
+                },
+            };
+            CONNECTION.fail(message, fix).with_origin(error.origin())
         }
+    }
+}
+
+/// The command that ends a script of another client.
+fn end_script(evidence: &Evidence) -> Fix {
+    let cli = &evidence.redis_cli;
+    let notes: Vec<&str> = cli.note().into_iter().collect();
+    Repair::EndScript.by(with_notes(&cli.admin_line(&["SCRIPT", "KILL"]), &notes))
+}
+
+/// What to do where there is no connection, for this reason.
+fn way_in(kind: ErrorKind, why: &str) -> &'static str {
+    let is = |part| why.contains(part);
+    match kind {
+        ErrorKind::Refused => "correct the user or the password",
+        _ if is("connection refused") => "start Redis there, or correct the address in the URL",
+        _ if is("socket") => "start Redis, or correct the path in the URL",
+        _ if is("no such host") => "correct the host in the URL, or its name in DNS",
+        _ if is("looked up") || is("no address of host") => {
+            "see whether this host's name servers answer"
+        }
+        _ if is("no answer in time") => {
+            "open the port, if a firewall drops what is sent; restart the server, if it hangs"
+        }
+        _ if is("client certificate") => "use --tls-cert and --tls-key",
+        _ if is("connection was closed") => {
+            "see the log of the server, or of the proxy in front of it"
+        }
+        _ => "correct the URL, or the network between this host and that one",
     }
 }
 
@@ -70,7 +99,8 @@ pub(super) fn tls(evidence: &Evidence, measure: Measure) -> Finding {
     match (&evidence.connected, evidence.certificate) {
         (Err(error), _) if is_about_tls(evidence, error) => {
             let (message, fix) = in_parts(evidence, error);
-            TLS.fail(message, fix.unwrap_or_else(|| "check --tls-ca".into()))
+            let fix = fix.unwrap_or_else(|| "correct the URL".into());
+            TLS.fail(message, fix).with_origin(error.origin())
         }
         (_, Some(validity)) => {
             let what = format!("the certificate for {host}");
@@ -181,7 +211,7 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
                 "the server closes connections that are idle for {}: each renewal needs a new one",
                 format_duration(idle)
             ),
-            config_set(evidence, "timeout", "0"),
+            config_set(evidence, Repair::KeepIdle, "timeout", "0"),
         );
     }
     let idle = match idle {
@@ -247,7 +277,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
         };
         message = format!("{message}; not known of {first}{others}");
     }
-    let sync = "synchronise the hosts' clocks (chronyc tracking shows the offset)";
+    let sync = "synchronise the hosts' clocks (NTP)";
     let skewed = |most: Duration| {
         let most = format_duration(rounded_up(most));
         format!("synchronise the hosts' clocks; until then --clock-skew {most}")
@@ -295,9 +325,9 @@ fn apart(one: ClockOffset, other: ClockOffset) -> Duration {
 }
 
 /// The answers of sentinels, without those that gave none.
-fn answers(found: &SentinelEvidence) -> impl Iterator<Item = (&String, &SentinelAnswer)> {
+fn answers(found: &SentinelEvidence) -> impl Iterator<Item = (&Sentinel, &SentinelAnswer)> {
     let answers = found.answers.iter();
-    answers.filter_map(|(place, answer)| answer.as_ref().ok().map(|answer| (place, answer)))
+    answers.filter_map(|(one, answer)| answer.as_ref().ok().map(|answer| (one, answer)))
 }
 
 pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Finding {
@@ -307,9 +337,9 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
     let silent: Vec<(&str, String)> = found
         .answers
         .iter()
-        .filter_map(|(place, answer)| {
+        .filter_map(|(one, answer)| {
             let why = answer.as_ref().err()?;
-            Some((place.as_str(), why.to_string()))
+            Some((one.place.as_str(), why.to_string()))
         })
         .collect();
     let Some((first, answer)) = answers(found).next() else {
@@ -326,17 +356,19 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
                 "correct sentinel_password in the URL, or the file that it names",
             ),
             Some((message, fix)) if !is_silence(why) => check.fail(message, fix),
-            _ => check.fail(
-                format!("none of {asked} answers: {why}"),
-                "start them, or correct their addresses in the URL",
-            ),
+            _ => check
+                .fail(
+                    format!("none of {asked} answers: {why}"),
+                    "start them, or correct their addresses in the URL",
+                )
+                .with_origin(found.origin.as_deref()),
         };
     };
     if let Some((other, differs)) = answers(found).find(|(_, it)| it.primary != answer.primary) {
         return check.fail(
             format!(
-                "{first} says that {name} is {}, {other} says {}",
-                answer.primary, differs.primary
+                "{} says that {name} is {}, {} says {}",
+                first.place, answer.primary, other.place, differs.primary
             ),
             "if this lasts longer than a failover, see the sentinels' logs",
         );
@@ -345,14 +377,17 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
     let (known, quorum) = (known(found), quorum(found));
     let down = if is_down { ", which is down" } else { "" };
     let message = format!("{answered} of {asked} agree on {}{down}", answer.primary);
-    let finding = if quorum > known {
+    let all = all(found);
+    let finding = if quorum > all {
+        let majority = (all / 2 + 1).to_string();
+        let line = set_where(
+            found,
+            |it| it.quorum > all,
+            &["SENTINEL", "SET", name, "quorum", &majority],
+        );
         check.fail(
-            format!("{message}, but the quorum of {quorum} is more than the {known} there are"),
-            format!(
-                "{} SENTINEL SET {name} quorum {}{EACH}",
-                sentinel_cli(first),
-                known / 2 + 1
-            ),
+            format!("{message}, but the quorum of {quorum} is more than the {all} there are"),
+            Repair::Quorum.by(line),
         )
     } else if let Some((_, why)) = silent.first() {
         let why = why.strip_prefix("can't reach ").unwrap_or(why);
@@ -378,17 +413,48 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
     finding.with("quorum", quorum).with("known", known)
 }
 
-/// Follows a command for one sentinel, as they don't tell each other of their settings.
-const EACH: &str = "  # on each sentinel";
+/// The command that changes a setting of those sentinels that need it, as they don't tell each other of their
+/// settings.
+fn set_where(
+    found: &SentinelEvidence,
+    needs_it: impl Fn(&SentinelAnswer) -> bool,
+    words: &[&str],
+) -> String {
+    let those = answers(found).filter(|(_, answer)| needs_it(answer));
+    let those: Vec<&Sentinel> = those.map(|(sentinel, _)| sentinel).collect();
+    let lines: Vec<String> = those
+        .iter()
+        .map(|one| one.redis_cli.admin_line(words))
+        .collect();
+    let mut notes: Vec<&str> = those
+        .iter()
+        .filter_map(|one| one.redis_cli.note())
+        .collect();
+    notes.truncate(1);
+    if known(found) > count(found.answers.len()) {
+        notes.push("and on the sentinels that the URL doesn't name");
+    }
+    with_notes(&lines.join(" && "), &notes)
+}
+
+fn count(many: usize) -> u64 {
+    u64::try_from(many).unwrap_or(u64::MAX)
+}
 
 fn is_silence(why: &str) -> bool {
     why.starts_with("can't reach")
 }
 
-/// How many sentinels there are.
+/// How many sentinels there are, as far as they know themselves. Those that have answered are some, also before they
+/// have found each other.
 fn known(found: &SentinelEvidence) -> u64 {
     let known = answers(found).map(|(_, it)| it.sentinels);
-    known.max().unwrap_or(0)
+    known.max().unwrap_or(0).max(count(answers(found).count()))
+}
+
+/// How many there are with those of the URL that don't answer: a quorum is no less than their majority.
+fn all(found: &SentinelEvidence) -> u64 {
+    known(found).max(count(found.answers.len()))
 }
 
 fn quorum(found: &SentinelEvidence) -> u64 {
@@ -399,10 +465,9 @@ fn quorum(found: &SentinelEvidence) -> u64 {
 fn too_few(found: &SentinelEvidence) -> Option<String> {
     let (known, quorum) = (known(found), quorum(found));
     // That is said by the other check.
-    if quorum > known {
+    if quorum > all(found) {
         return None;
     }
-    let count = |many: usize| u64::try_from(many).unwrap_or(u64::MAX);
     let answered = count(answers(found).count());
     // The others, which the URL doesn't name, weren't asked.
     let others = known.saturating_sub(count(found.answers.len()));
@@ -413,18 +478,8 @@ fn too_few(found: &SentinelEvidence) -> Option<String> {
             "{most} of {known} sentinels answer, and a failover needs {needed}"
         ));
     }
-    let said = answers(found).find_map(|(place, it)| Some((place, it.no_quorum.as_ref()?)));
-    said.map(|(place, why)| format!("{place} says that none can begin: {why}"))
-}
-
-/// What begins a command for a sentinel.
-fn sentinel_cli(place: &str) -> String {
-    let (host, port) = place.rsplit_once(':').unwrap_or((place, "26379"));
-    let host = host.trim_matches(['[', ']']);
-    match host {
-        "localhost" | "127.0.0.1" => format!("redis-cli -p {port}"),
-        host => format!("redis-cli -h {host} -p {port}"),
-    }
+    let said = answers(found).find_map(|(one, it)| Some((one, it.no_quorum.as_ref()?)));
+    said.map(|(one, why)| format!("{} says that none can begin: {why}", one.place))
 }
 
 /// What sentinels need to elect one of them and to promote a replica, beside the time after which they take
@@ -433,14 +488,14 @@ const ELECTION: Duration = Duration::from_secs(2);
 
 pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
     let check = Check("failover", Group::Network);
-    let slowest = answers(found).max_by_key(|(_, it)| it.down_after);
-    let Some((place, slowest)) = slowest else {
+    let slowest = answers(found).map(|(_, it)| it);
+    let Some(slowest) = slowest.max_by_key(|it| it.down_after) else {
         return check.unknown(&Unknown::NotAsked);
     };
     if let Some(why) = too_few(found) {
         return check.fail(
             format!("if the primary dies none follows: {why}"),
-            "start the sentinels that don't answer",
+            "start the sentinels that are down, and see that they reach each other",
         );
     }
     let down_after = slowest.down_after;
@@ -453,17 +508,18 @@ pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
     );
     // A lease was last renewed up to a third of its time before.
     let left = ttl.saturating_sub(measure.renewal());
-    let finding = if down_after + ELECTION > left {
+    let is_late = |it: &SentinelAnswer| it.down_after + ELECTION > left;
+    let finding = if is_late(slowest) {
         let shorter = (ttl / 3).min(Duration::from_secs(5)).as_millis();
+        let shorter = shorter.to_string();
+        let setting = ["down-after-milliseconds", &shorter];
+        let words = [&["SENTINEL", "SET", name][..], &setting].concat();
         check.warn(
             format!(
                 "{message}: leases of {} may end before",
                 format_duration(ttl)
             ),
-            format!(
-                "{} SENTINEL SET {name} down-after-milliseconds {shorter}{EACH}",
-                sentinel_cli(place)
-            ),
+            Repair::DownAfter.by(set_where(found, is_late, &words)),
         )
     } else {
         check.ok(message)

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
+use super::super::fix::{Fix, Repair};
 use super::{
-    Measure, by_info, config_set, counted, in_parts, redis_cli, refuses_writes, rounded_up, size,
+    Measure, by_info, config_set, counted, in_parts, refuses_writes, rounded_up, size, with_notes,
 };
 use crate::lock::doctor::{
     Evidence, Info, Replica, ReplicaEntry, SentinelEvidence, Transport, Trial, Unknown,
@@ -147,7 +148,7 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
                     "{} {what}{others}: a failover to it loses locks",
                     entry.place()
                 ),
-                redis_cli(evidence, &["INFO", "replication"]),
+                "see its log, and the network between the two (INFO replication shows how it follows)",
             );
         }
         let priority = |replica: &Replica| {
@@ -163,7 +164,7 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
                     "{} in sync, but none may be promoted (replica-priority 0)",
                     counted(entries.len(), "replica")
                 ),
-                "CONFIG SET replica-priority 100 and CONFIG REWRITE, on one that may",
+                promote(evidence, &entries[0]),
             );
         }
         let behind = entries.iter().filter_map(|entry| entry.behind).max();
@@ -187,6 +188,15 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
     )
 }
 
+/// The command after which this replica may be promoted.
+fn promote(evidence: &Evidence, entry: &ReplicaEntry) -> Fix {
+    let cli = evidence.redis_cli.at(&entry.host, entry.port);
+    let line = cli.admin_line(&["CONFIG", "SET", "replica-priority", "100"]);
+    let notes: Vec<&str> = cli.note().into_iter().collect();
+    let notes = [&notes[..], &["and in its redis.conf"]].concat();
+    Repair::Promotable.by(with_notes(&line, &notes))
+}
+
 fn listed_replicas(found: &SentinelEvidence) -> Option<u64> {
     let answers = found.answers.iter();
     answers
@@ -194,6 +204,10 @@ fn listed_replicas(found: &SentinelEvidence) -> Option<u64> {
         .map(|answer| answer.replicas)
         .max()
 }
+
+/// What to do about replicas that don't confirm.
+const FOLLOW: &str =
+    "start the replicas that are down, and see why the others lag (INFO replication)";
 
 /// Whether grants and renewals can be replicated before they count.
 pub(super) fn sync(evidence: &Evidence) -> Finding {
@@ -211,7 +225,7 @@ pub(super) fn sync(evidence: &Evidence) -> Finding {
                 format!(
                     "{confirmed} of {replicas} that the sentinels list confirm in time what is written: --sync all waits for them"
                 ),
-                redis_cli(evidence, &["INFO", "replication"]),
+                FOLLOW,
             );
         }
         match (&evidence.acknowledged, evidence.knows_replicas) {
@@ -219,12 +233,9 @@ pub(super) fn sync(evidence: &Evidence) -> Finding {
             (_, true) if many == 0 => check.warn(
                 "no replica: --sync can't be used, and nothing takes over from this server",
                 if info.is_on("cluster_enabled") {
-                    format!(
-                        "redis-cli --cluster add-node NEW_HOST:PORT {} --cluster-slave",
-                        evidence.place
-                    )
+                    "start another node, and add it as a replica (redis-cli --cluster help: add-node)"
                 } else {
-                    "start a replica (replicaof)".into()
+                    "start a replica (replicaof)"
                 },
             ),
             (Err(why), _) => check.unknown(why),
@@ -232,7 +243,7 @@ pub(super) fn sync(evidence: &Evidence) -> Finding {
                 format!(
                     "{confirmed} of {replicas} confirm in time what is written: --sync waits for them"
                 ),
-                redis_cli(evidence, &["INFO", "replication"]),
+                FOLLOW,
             ),
             (Ok(_), true) => check.ok(format!("--sync all is possible: {replicas} can confirm")),
             (Ok(_), false) => check.ok(format!(
@@ -282,7 +293,12 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
             0 => "no maxmemory".to_owned(),
             most => format!("{} of {} used", size(used), size(most)),
         };
-        let fix = config_set(evidence, "maxmemory-policy", "noeviction");
+        let fix = config_set(
+            evidence,
+            Repair::NoEviction,
+            "maxmemory-policy",
+            "noeviction",
+        );
         let finding = if policy == "noeviction" {
             if most > 0 && used.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
                 check.warn(
@@ -323,7 +339,7 @@ pub(super) fn clients(evidence: &Evidence) -> Finding {
         if now.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
             check.warn(
                 format!("{message}: when it is full, redlock can't connect"),
-                "close some, or raise maxclients: CONFIG SET, and in redis.conf",
+                "close some, or raise maxclients",
             )
         } else {
             check.moot(message)
@@ -379,7 +395,7 @@ fn kept(evidence: &Evidence, info: &Info) -> Kept {
 pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
     let check = Check("persistence", Group::Server);
     by_info(evidence, check, |info| {
-        let append = config_set(evidence, "appendonly", "yes");
+        let append = config_set(evidence, Repair::AppendOnly, "appendonly", "yes");
         let has_replicas = info.number("connected_slaves").is_some_and(|many| many > 0);
         let supervisor = info.text("process_supervised");
         let supervisor = supervisor.filter(|it| matches!(*it, "systemd" | "upstart"));

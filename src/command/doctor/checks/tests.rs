@@ -7,10 +7,11 @@ use super::super::host::Proc;
 use super::*;
 use crate::config::Exposure;
 use crate::lock::doctor::{
-    ClockOffset, Known, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip,
-    SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity, Verdict,
+    ClockOffset, Known, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip, Sentinel,
+    SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity,
+    Verdict as Permission,
 };
-use crate::lock::{Hold, Inspected, Key};
+use crate::lock::{Hold, Inspected, Key, RedisCli};
 
 const INFO: &str = "redis_version:7.0.15\r\nredis_mode:standalone\r\nos:Linux\r\n\
     process_supervised:no\r\nuptime_in_seconds:100000\r\nconnected_clients:3\r\nmaxclients:10000\r\n\
@@ -37,12 +38,17 @@ fn trip(us: u64, ahead_us: i64) -> RoundTrip {
     }
 }
 
+fn redis_cli(host: &str, port: u16, user: Option<&str>) -> RedisCli {
+    RedisCli::for_tests(host, port, user)
+}
+
 /// A server at which nothing is wrong.
 pub fn healthy() -> Evidence {
     let config = [("save", ""), ("appendfsync", "everysec"), ("timeout", "0")];
     Evidence {
         place: "redis.internal:6379".into(),
-        redis_cli: vec!["redis-cli".into(), "-h".into(), "redis.internal".into()],
+        redis_cli: redis_cli("redis.internal", 6379, Some("jobs")),
+        is_typed: false,
         prefix: "redlock:".into(),
         prefix_has_tag: false,
         user: Some("jobs".into()),
@@ -58,6 +64,7 @@ pub fn healthy() -> Evidence {
         nodes: Vec::new(),
         slot: None,
         knows_replicas: false,
+        rules: vec!["+get".into(), "~redlock:*".into()],
         probes: Ok(Vec::new()),
         scripts: Ok(Trial {
             done: 12,
@@ -115,8 +122,12 @@ fn only(evidence: &Evidence, check: &str) -> (Level, String, String) {
         found.level == Level::Ok || found.fix.is_some() || found.unknown.is_some(),
         "{found:?}"
     );
-    let fix = found.fix.clone().unwrap_or_default();
-    (found.level, found.message.clone(), fix)
+    (found.level, found.message.clone(), fix_of(found))
+}
+
+fn fix_of(finding: &Finding) -> String {
+    let fix = finding.fix.as_ref();
+    fix.map_or(String::new(), |fix| fix.text().to_owned())
 }
 
 #[track_caller]
@@ -142,9 +153,8 @@ fn where_nothing_is_wrong_all_is_ok_and_each_check_has_a_name_of_its_own() {
 #[allow(clippy::too_many_lines)] // A table.
 fn what_info_says_is_judged() {
     use Level::{Fail, Ok, Warn};
-    let noeviction =
-        "redis-cli -h redis.internal CONFIG SET maxmemory-policy noeviction  # and in redis.conf";
-    let append = "redis-cli -h redis.internal CONFIG SET appendonly yes";
+    let noeviction = "redis-cli -h redis.internal --askpass CONFIG SET maxmemory-policy noeviction  # as an administrator, and in redis.conf";
+    let append = "redis-cli -h redis.internal --askpass CONFIG SET appendonly yes";
     for (lines, check, level, message, fix) in [
         // Eviction.
         (
@@ -307,7 +317,7 @@ fn what_info_says_is_judged() {
             "replicas",
             Warn,
             "b:1 was last heard of 1m ago",
-            "INFO replication",
+            "see its log",
         ),
         (
             &[
@@ -317,14 +327,14 @@ fn what_info_says_is_judged() {
             "replicas",
             Warn,
             "b:1 is 5.0 MB behind",
-            "INFO replication",
+            "see its log",
         ),
         (
             &["slave0:ip=b,port=1,state=wait_bgsave,offset=0,lag=0"],
             "replicas",
             Warn,
             "b:1 is not in sync yet",
-            "INFO replication",
+            "see its log",
         ),
         // Others.
         (
@@ -388,12 +398,12 @@ fn what_is_set_is_written_down_for_the_next_start() {
         "eviction",
         Level::Warn,
         "once there is",
-        "noeviction && redis-cli -h redis.internal CONFIG REWRITE",
+        "noeviction && redis-cli -h redis.internal --askpass CONFIG REWRITE  # as an administrator",
     );
 }
 
 #[test]
-fn what_a_managed_service_does_not_show_is_not_known_and_nothing_fails() {
+fn what_a_managed_service_does_not_show_is_not_known_and_what_decides_keeps_it_from_being_fit() {
     let denied = |command| Unknown::Denied(command);
     let mut evidence = with_info(&["aof_enabled:0"]);
     for value in evidence.config.values_mut() {
@@ -402,11 +412,7 @@ fn what_a_managed_service_does_not_show_is_not_known_and_nothing_fails() {
     let (level, message, _) = only(&evidence, "persistence");
     assert_eq!(level, Level::Unknown);
     assert_eq!(message, "not checked: CONFIG is not permitted");
-    let fix = permit(&evidence, &denied("CONFIG")).unwrap();
-    assert_eq!(
-        fix,
-        "redis-cli -h redis.internal ACL SETUSER jobs '+config|get'"
-    );
+    assert_eq!(verdict(&all(&evidence, &host(), MEASURE)), Verdict::Fit);
 
     evidence.info = Err(denied("INFO"));
     let found = all(&evidence, &host(), MEASURE);
@@ -414,6 +420,8 @@ fn what_a_managed_service_does_not_show_is_not_known_and_nothing_fails() {
     let reasons = not_known(&found);
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert!(reasons[0].1.contains(&"eviction") && reasons[0].1.contains(&"role"));
+    let undecided = vec!["server", "role", "cluster", "eviction"];
+    assert_eq!(verdict(&found), Verdict::NotKnown(undecided));
 }
 
 #[test]
@@ -543,10 +551,14 @@ fn sentinel(primary: &str) -> SentinelAnswer {
 }
 
 fn by_sentinels(answers: Vec<Known<SentinelAnswer>>) -> Evidence {
-    let places = ["s1:26379", "s2:26379", "s3:26379"].map(str::to_owned);
+    let places = ["s1", "s2", "s3"].map(|host| Sentinel {
+        place: format!("{host}:26379"),
+        redis_cli: redis_cli(host, 26379, None),
+    });
     Evidence {
         sentinels: Some(SentinelEvidence {
             primary: "mymaster".into(),
+            origin: None,
             answers: places.into_iter().zip(answers).collect(),
         }),
         acknowledged: Ok(1),
@@ -609,7 +621,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
             vec![with(|it| it.quorum = 4), one(), one()],
             Level::Fail,
             "the quorum of 4 is more than the 3",
-            "quorum 2  # on each sentinel",
+            "redis-cli -h s1 -p 26379 SENTINEL SET mymaster quorum 2",
         ),
         (
             vec![with(|it| it.sentinels = 2)],
@@ -622,7 +634,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
         let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
         assert_eq!(found.level, level, "{found:?}");
         assert!(found.message.contains(message), "{message:?}: {found:?}");
-        assert!(found.fix.unwrap_or_default().contains(fix), "{fix:?}");
+        assert!(fix_of(&found).contains(fix), "{fix:?}: {found:?}");
     }
 }
 
@@ -639,7 +651,7 @@ fn a_failover_should_be_over_before_a_lease_ends() {
         let found = failover(evidence.sentinels.as_ref().unwrap(), MEASURE);
         assert_eq!(found.level, level, "{found:?}");
         assert!(found.message.contains("is retried after 2m"), "{found:?}");
-        let fix = found.fix.unwrap_or_default();
+        let fix = fix_of(&found);
         assert_eq!(
             fix.contains("down-after-milliseconds 5000"),
             level == Level::Warn
@@ -697,7 +709,7 @@ fn a_dead_primary_and_dead_sentinels_are_one_failure_each() {
     let evidence = unconnected(ErrorKind::NoPrimary, vec![down(), down(), down()]);
     let found = failed(&evidence);
     assert_eq!(found.check, "connection");
-    assert!(found.fix.unwrap().starts_with("start the primary"));
+    assert!(fix_of(&found).starts_with("start the primary"));
     let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
     assert_eq!(found.level, Level::Warn);
     assert_eq!(found.message, "3 of 3 agree on a:1, which is down");
@@ -705,14 +717,14 @@ fn a_dead_primary_and_dead_sentinels_are_one_failure_each() {
     let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
     let found = failed(&unconnected(ErrorKind::Unreachable, vec![gone(), gone()]));
     assert_eq!(found.check, "sentinels");
-    assert!(found.fix.unwrap().starts_with("start them"));
+    assert!(fix_of(&found).starts_with("start them"));
 }
 
 #[test]
 fn a_sentinel_is_one_failure_though_it_lacks_commands() {
     let missing = Probe {
         subject: Subject::Command("set"),
-        verdict: Verdict::Missing,
+        verdict: Permission::Missing,
     };
     let by_valkey = with_info(&["redis_mode:", "server_mode:sentinel"]);
     assert_eq!(by_valkey.info.unwrap().mode(), "sentinel");
@@ -723,7 +735,7 @@ fn a_sentinel_is_one_failure_though_it_lacks_commands() {
     let found = all(&evidence, &host(), MEASURE);
     let failed: Vec<&Finding> = found.iter().filter(|it| it.level == Level::Fail).collect();
     assert_eq!(failed.len(), 1, "{failed:?}");
-    let fix = failed[0].fix.as_ref().unwrap();
+    let fix = fix_of(failed[0]);
     assert!(fix.starts_with("--url redis-sentinel://redis.internal:6379/NAME"));
 }
 
@@ -805,20 +817,23 @@ fn the_missing_rules_are_named_as_they_are_typed() {
         ..healthy()
     };
     let lacking = evidence(vec![
-        probe(Subject::Command("get"), Verdict::Permitted),
-        probe(Subject::Command("set"), Verdict::Denied),
-        probe(Subject::Keys("{redlock:".into()), Verdict::Denied),
-        probe(Subject::Optional("publish"), Verdict::Denied),
-        probe(Subject::Keys("redlock:".into()), Verdict::Unclear),
+        probe(Subject::Command("get"), Permission::Permitted),
+        probe(Subject::Command("set"), Permission::Denied),
+        probe(Subject::Keys("{redlock:".into()), Permission::Denied),
+        probe(Subject::Optional("publish"), Permission::Denied),
+        probe(Subject::Keys("redlock:".into()), Permission::Unclear),
     ]);
     assert_only(
         &lacking,
         "permissions",
         Level::Fail,
         "user \"jobs\" lacks +set ~{redlock:*",
-        "redis-cli -h redis.internal ACL SETUSER jobs +set '~{redlock:*' +publish",
+        "redis-cli -h redis.internal --askpass ACL SETUSER jobs +set '~{redlock:*' +publish '~redlock:*'  # as an administrator",
     );
-    let mut polling = evidence(vec![probe(Subject::Optional("publish"), Verdict::Denied)]);
+    let mut polling = evidence(vec![probe(
+        Subject::Optional("publish"),
+        Permission::Denied,
+    )]);
     assert_only(
         &polling,
         "permissions",
@@ -830,10 +845,10 @@ fn the_missing_rules_are_named_as_they_are_typed() {
     let found = messages(&polling);
     assert_eq!(found.level, Level::Warn);
     assert_eq!(
-        found.fix.unwrap(),
-        "redis-cli -h redis.internal ACL SETUSER jobs +publish"
+        fix_of(&found),
+        "add the rules that are missing (permissions)"
     );
-    let on_cluster = evidence(vec![probe(Subject::Optional("asking"), Verdict::Denied)]);
+    let on_cluster = evidence(vec![probe(Subject::Optional("asking"), Permission::Denied)]);
     assert_only(
         &on_cluster,
         "permissions",
@@ -842,9 +857,9 @@ fn the_missing_rules_are_named_as_they_are_typed() {
         "+asking",
     );
     let renamed = evidence(vec![
-        probe(Subject::Command("eval"), Verdict::Missing),
-        probe(Subject::Command("evalsha"), Verdict::Missing),
-        probe(Subject::Optional("client|tracking"), Verdict::Missing),
+        probe(Subject::Command("eval"), Permission::Missing),
+        probe(Subject::Command("evalsha"), Permission::Missing),
+        probe(Subject::Optional("client|tracking"), Permission::Missing),
     ]);
     assert_only(
         &renamed,
@@ -867,7 +882,7 @@ fn on_a_cluster_a_replica_is_added_by_its_own_command() {
         "sync",
         Level::Warn,
         "no replica",
-        "redis-cli --cluster add-node NEW_HOST:PORT redis.internal:6379 --cluster-slave",
+        "add it as a replica",
     );
 }
 
@@ -993,7 +1008,7 @@ fn a_connection_that_failed_says_why_and_all_else_is_not_known() {
         assert_eq!(bad.len(), 1, "{bad:?}");
         assert_eq!(bad[0].check, check);
         assert!(bad[0].message.contains(message), "{bad:?}");
-        assert!(bad[0].fix.as_ref().unwrap().contains(fix), "{bad:?}");
+        assert!(fix_of(bad[0]).contains(fix), "{bad:?}");
         assert!(found.iter().all(|it| it.level != Level::Warn), "{found:#?}");
     }
 }
@@ -1159,25 +1174,31 @@ fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
 
 #[test]
 fn settings_that_others_may_write_fail_and_secrets_that_all_can_read_warn() {
-    let exposure = |what: &str, fix: &str| Exposure {
+    let exposure = |what: &str, command: &str| Exposure {
         what: what.into(),
-        fix: fix.into(),
+        command: Some(command.into()),
+        otherwise: None,
     };
     let open = Host {
         refused: vec![exposure("a", "chmod a"), exposure("b", "chmod b")],
-        exposed: vec![exposure("c", "chmod c")],
+        exposed: vec![exposure("c", "chmod o-r c")],
         ..host()
     };
     let found = all(&healthy(), &open, MEASURE);
     let bad = found.iter().filter(|it| it.level != Level::Ok);
     let bad: Vec<_> = bad
-        .map(|it| (it.check, it.level, &*it.message, it.fix.as_deref()))
+        .map(|it| (it.check, it.level, &*it.message, fix_of(it)))
         .collect();
     assert_eq!(
         bad,
         [
-            ("settings", Level::Fail, "a; b", Some("chmod a; chmod b")),
-            ("secrets", Level::Warn, "c", Some("chmod c")),
+            (
+                "settings",
+                Level::Fail,
+                "a; b",
+                "chmod a && chmod b".to_owned()
+            ),
+            ("secrets", Level::Warn, "c", "chmod o-r c".to_owned()),
         ]
     );
 }

@@ -1,0 +1,202 @@
+//! Lines for a shell by which redis-cli asks a server, reached as the settings say. Pure; no line has a password
+//! in it: redis-cli asks for that.
+
+use super::tls::TlsFiles;
+use super::url::Address;
+use crate::shell::command_line;
+
+/// How redis-cli reaches a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisCli {
+    /// `-h HOST -p PORT`, or `-s SOCKET`.
+    place: Vec<String>,
+    /// `--tls`, and the files of certificates.
+    tls: Vec<String>,
+    /// The user of the settings; `None` for the default user.
+    user: Option<String>,
+    has_password: bool,
+    /// Whether the user of the settings may do what an administrator may.
+    is_admin: bool,
+}
+
+impl RedisCli {
+    /// Until more is known, the default user counts as an administrator, and any other doesn't.
+    pub(super) fn new(
+        address: &Address,
+        files: &TlsFiles,
+        user: Option<String>,
+        has_password: bool,
+    ) -> Self {
+        let (place, tls) = match address {
+            Address::Unix(path) => (vec!["-s".into(), path.display().to_string()], Vec::new()),
+            Address::Tcp { host, port, tls } => {
+                let options = if *tls { tls_options(files) } else { Vec::new() };
+                (host_and_port(host, *port), options)
+            }
+        };
+        Self {
+            place,
+            tls,
+            is_admin: user.is_none(),
+            user,
+            has_password,
+        }
+    }
+
+    /// One for tests of what is made of it.
+    #[cfg(test)]
+    pub fn for_tests(host: &str, port: u16, user: Option<&str>) -> Self {
+        let host = host.to_owned();
+        let tls = false;
+        let user = user.map(str::to_owned);
+        let has_password = user.is_some();
+        let address = Address::Tcp { host, port, tls };
+        Self::new(&address, &TlsFiles::default(), user, has_password)
+    }
+
+    /// The same, where it is known whether the user is an administrator.
+    pub(super) fn of_admin(self, is_admin: bool) -> Self {
+        Self { is_admin, ..self }
+    }
+
+    /// Another server, reached in the same way.
+    pub fn at(&self, host: &str, port: u16) -> Self {
+        Self {
+            place: host_and_port(host, port),
+            ..self.clone()
+        }
+    }
+
+    /// A line that asks as the user of the settings does.
+    pub fn line(&self, words: &[&str]) -> String {
+        let login = self.login();
+        self.joined(&[&self.place, &self.tls, &login], words)
+    }
+
+    /// A line that only an administrator may use: of the settings, if their user is one, and else the default user.
+    /// [`Self::note`] stands behind it.
+    pub fn admin_line(&self, words: &[&str]) -> String {
+        let login = self.admin_login();
+        self.joined(&[&self.place, &self.tls, &login], words)
+    }
+
+    /// A line that has redis-cli do something with a whole cluster, of which the node at this place is one.
+    pub(super) fn cluster_line(&self, task: &str, place: &str) -> String {
+        let login = self.admin_login();
+        self.joined(&[&self.tls, &login], &["--cluster", task, place])
+    }
+
+    /// What is to be said behind a line for an administrator.
+    pub fn note(&self) -> Option<&'static str> {
+        (!self.is_admin).then_some("as an administrator")
+    }
+
+    fn login(&self) -> Vec<String> {
+        let user = self.user.iter().flat_map(|user| ["--user", user]);
+        let asks = (self.has_password || self.user.is_some()).then_some("--askpass");
+        user.chain(asks).map(str::to_owned).collect()
+    }
+
+    fn admin_login(&self) -> Vec<String> {
+        match &self.user {
+            Some(_) if !self.is_admin => vec!["--askpass".into()],
+            _ => self.login(),
+        }
+    }
+
+    fn joined(&self, options: &[&[String]], words: &[&str]) -> String {
+        let words = words.iter().map(|&word| word.to_owned());
+        let all = std::iter::once("redis-cli".to_owned());
+        let all: Vec<String> = all.chain(options.concat()).chain(words).collect();
+        command_line(&all)
+    }
+}
+
+fn host_and_port(host: &str, port: u16) -> Vec<String> {
+    let is_own = matches!(host, "localhost" | "127.0.0.1");
+    let host = (!is_own).then(|| ["-h".to_owned(), host.to_owned()]);
+    let port = (port != 6379).then(|| ["-p".to_owned(), port.to_string()]);
+    host.into_iter().chain(port).flatten().collect()
+}
+
+fn tls_options(files: &TlsFiles) -> Vec<String> {
+    let files = [
+        ("--cacert", &files.ca),
+        ("--cert", &files.cert),
+        ("--key", &files.key),
+    ];
+    let given = files.into_iter().filter_map(|(option, path)| {
+        let path = path.as_ref()?;
+        Some([option.to_owned(), path.display().to_string()])
+    });
+    std::iter::once("--tls".to_owned())
+        .chain(given.flatten())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16, tls: bool) -> Address {
+        let host = host.into();
+        Address::Tcp { host, port, tls }
+    }
+
+    #[test]
+    fn a_line_reaches_the_server_as_the_settings_do_and_asks_for_the_password() {
+        let files = TlsFiles {
+            ca: Some("/etc/ssl/our ca.pem".into()),
+            cert: Some("c.pem".into()),
+            key: Some("k.pem".into()),
+        };
+        let of = |address: &Address, user: Option<&str>, has_password| {
+            RedisCli::new(address, &files, user.map(str::to_owned), has_password)
+        };
+        for (cli, line) in [
+            (
+                of(&tcp("localhost", 6379, false), None, false),
+                "redis-cli PING",
+            ),
+            (
+                of(&tcp("::1", 7, false), None, true),
+                "redis-cli -h ::1 -p 7 --askpass PING",
+            ),
+            (
+                of(&Address::Unix("/run/a b.sock".into()), Some("me"), true),
+                "redis-cli -s '/run/a b.sock' --user me --askpass PING",
+            ),
+            (
+                of(&tcp("h", 6379, true), Some("jobs"), true),
+                "redis-cli -h h --tls --cacert '/etc/ssl/our ca.pem' --cert c.pem --key k.pem --user jobs --askpass PING",
+            ),
+        ] {
+            assert_eq!(cli.line(&["PING"]), line);
+        }
+        let cli = of(&tcp("h", 6379, false), Some("jobs"), true);
+        assert_eq!(
+            cli.at("b", 7).line(&["PING"]),
+            "redis-cli -h b -p 7 --user jobs --askpass PING"
+        );
+    }
+
+    #[test]
+    fn a_line_for_an_administrator_is_no_one_elses() {
+        let of = |user: Option<&str>, has_password| {
+            let files = TlsFiles::default();
+            let user = user.map(str::to_owned);
+            RedisCli::new(&tcp("h", 6379, false), &files, user, has_password)
+        };
+        let line = |cli: &RedisCli| (cli.admin_line(&["ACL", "LIST"]), cli.note());
+        let plain = of(None, false);
+        assert_eq!(line(&plain), ("redis-cli -h h ACL LIST".into(), None));
+        let jobs = of(Some("jobs"), true);
+        let note = Some("as an administrator");
+        let by_default = "redis-cli -h h --askpass ACL LIST".to_owned();
+        assert_eq!(line(&jobs), (by_default, note));
+        let by_user = "redis-cli -h h --user jobs --askpass ACL LIST".to_owned();
+        assert_eq!(line(&jobs.clone().of_admin(true)), (by_user, None));
+        let fix = "redis-cli --askpass --cluster fix h:7";
+        assert_eq!(jobs.cluster_line("fix", "h:7"), fix);
+    }
+}
