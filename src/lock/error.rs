@@ -141,6 +141,11 @@ impl Error {
         self.doctor_knows_more
     }
 
+    /// Whether a rule of the access list is missing.
+    pub fn is_about_rules(&self) -> bool {
+        self.kind == ErrorKind::Refused && self.doctor_knows_more
+    }
+
     /// Whether nothing was done because the keys are on another node of a cluster, which the next connection
     /// goes to; so there is no reason to wait.
     pub fn goes_elsewhere(&self) -> bool {

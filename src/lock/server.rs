@@ -320,6 +320,15 @@ impl Server {
         self.at(Address::Tcp { host, port, tls })
     }
 
+    /// The same by itself, and without a database.
+    pub(super) fn plain(&self) -> Self {
+        Self {
+            part: Part::Only,
+            database: 0,
+            ..self.at(self.address.clone())
+        }
+    }
+
     /// How it is reached.
     pub(super) fn transport(&self) -> Transport {
         match &self.address {

@@ -589,7 +589,7 @@ fn acl_commands(file: &str) -> [String; 2] {
 }
 
 /// Makes the ACL users that the README prints, with the password "secret".
-fn make_acl_users(redis: &Redis) {
+pub fn make_acl_users(redis: &Redis) {
     make_acl_users_after(redis, "");
 }
 

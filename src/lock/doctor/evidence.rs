@@ -68,8 +68,6 @@ pub struct Evidence {
     pub slot: Option<u16>,
     /// It is known which replicas could follow the primary.
     pub knows_replicas: bool,
-    /// All rules of the access list that there may be need of.
-    pub rules: Vec<String>,
     pub probes: Known<Vec<Probe>>,
     pub scripts: Known<Trial>,
     pub messages: Known<Messages>,

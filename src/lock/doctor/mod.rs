@@ -23,7 +23,7 @@ use redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
 pub use self::certificate::Validity;
 pub use self::evidence::*;
 use self::probe::{
-    Question, is_denied, is_unknown, listening, more_questions, not_tried, questions, rules,
+    Question, is_denied, is_unknown, listening, more_questions, not_tried, questions, selecting,
     verdicts,
 };
 use super::claim::{acquired, checked, released, renewed};
@@ -105,6 +105,9 @@ impl Locks {
                 evidence.connected = Ok(began.elapsed());
             }
             Err(error) => {
+                if error.is_about_rules() {
+                    evidence.probes = examiner.probes_beside(&lock);
+                }
                 evidence.connected = Err(error);
                 return evidence;
             }
@@ -162,7 +165,6 @@ impl Locks {
             nodes: Vec::new(),
             slot: hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes())),
             knows_replicas: self.deployment.may_fail_over(),
-            rules: rules(&self.prefix, server.part() == Part::Node),
             probes: Err(Unknown::NotAsked),
             scripts: Err(Unknown::NotAsked),
             messages: Err(Unknown::NotAsked),
@@ -306,35 +308,36 @@ impl Examiner<'_> {
 
     /// What this user may do.
     fn probes(&mut self, lock: &Lock) -> Known<Vec<Probe>> {
-        let is_node = self.server().part() == Part::Node;
-        let mut asked = questions(&self.locks.prefix, &lock.keys, is_node);
-        let mut answers = self.ask_known("", &commands(&asked))?;
-        // Where it was refused for another reason than a missing rule, so are the others; and where the keys aren't
-        // permitted, no other command creates one.
-        let is_there = !matches!(
-            answers.first(),
-            Some(Value::ServerError(error)) if is_denied(error) || is_unknown(error)
-        );
-        let more = more_questions(&lock.keys, is_there);
-        answers.extend(self.ask_known("", &commands(&more))?);
-        asked.extend(more);
-        let mut found = verdicts(&asked, &answers);
-        if !is_there {
-            found.extend(not_tried());
-        }
-        if !found.iter().all(is_no_obstacle) {
-            // Otherwise a waiter tries it.
-            found.extend(self.subscription(lock, is_node));
-        }
-        Ok(found)
+        let server = self.server();
+        probes(lock, &self.locks.prefix, &server, |commands, is_last| {
+            if is_last {
+                self.ask_plainly(&server, commands)
+            } else {
+                self.ask_known("", commands)
+            }
+        })
     }
 
-    /// Whether a waiter may listen to its channel, over another connection.
-    fn subscription(&mut self, lock: &Lock, is_node: bool) -> Vec<Probe> {
-        let until = self.until;
-        let asked = [listening(&self.locks.prefix, &lock.keys, is_node)];
-        let answers = ask_over(&mut self.client.another(), &commands(&asked), until);
-        verdicts(&asked, &answers.unwrap_or_default())
+    /// The same where a connection doesn't come to the first question, as a rule for that is missing. By sentinels
+    /// no server is known then.
+    fn probes_beside(&self, lock: &Lock) -> Known<Vec<Probe>> {
+        let server = self.server();
+        if server.part() == Part::Primary {
+            return Err(Unknown::NotAsked);
+        }
+        probes(lock, &self.locks.prefix, &server, |commands, _| {
+            self.ask_plainly(&server, commands)
+        })
+    }
+
+    /// Asks over a connection of its own, which is in RESP2 and has no database.
+    fn ask_plainly(&self, server: &Server, commands: &[Cmd]) -> Known<Vec<Value>> {
+        let plain = Arc::new(server.plain());
+        let within = left(self.until);
+        let opened = Connection::open(&plain, server.timeout.min(within), within);
+        opened
+            .and_then(|mut connection| connection.query_each(commands, left(self.until)))
+            .map_err(|error| Unknown::Failed(error.to_string()))
     }
 
     /// Acquires, waits, hands on and all else, as holders and waiters do; what a waiter gets to know of it, and
@@ -548,6 +551,44 @@ fn text(command: &'static str, answer: Option<Value>) -> Known<String> {
 fn said(error: &ServerError) -> String {
     let details = error.details().unwrap_or_default();
     quoted(&format!("{} {details}", error.code())).into_owned()
+}
+
+/// Asks what a user may do; `ask` is told which question is the last one, after which a connection is good for no
+/// other.
+fn probes(
+    lock: &Lock,
+    prefix: &str,
+    server: &Server,
+    mut ask: impl FnMut(&[Cmd], bool) -> Known<Vec<Value>>,
+) -> Known<Vec<Probe>> {
+    let is_node = server.part() == Part::Node;
+    let mut asked = questions(prefix, &lock.keys, is_node);
+    if server.database != 0 {
+        asked.push(selecting(server.database));
+    }
+    let mut answers = ask(&commands(&asked), false)?;
+    // Where it was refused for another reason than a missing rule, so are the others; and where the keys aren't
+    // permitted, no other command creates one.
+    let is_there = !matches!(
+        answers.first(),
+        Some(Value::ServerError(error)) if is_denied(error) || is_unknown(error)
+    );
+    let more = more_questions(&lock.keys, is_there);
+    answers.extend(ask(&commands(&more), false)?);
+    asked.extend(more);
+    if !verdicts(&asked, &answers).iter().all(is_no_obstacle) {
+        // No waiter will try it.
+        let listening = listening(prefix, &lock.keys, is_node);
+        if let Ok(answer) = ask(std::slice::from_ref(&listening.command), true) {
+            answers.extend(answer);
+            asked.push(listening);
+        }
+    }
+    let mut found = verdicts(&asked, &answers);
+    if !is_there {
+        found.extend(not_tried());
+    }
+    Ok(found)
 }
 
 /// Whether the scripts can be tried in spite of this.

@@ -118,6 +118,14 @@ pub(super) fn not_tried() -> impl Iterator<Item = Probe> {
     })
 }
 
+/// How a database is chosen, where the URL has one.
+pub(super) fn selecting(database: i64) -> Question {
+    ask(
+        vec![Subject::Command("select")],
+        cmd("SELECT").arg(database),
+    )
+}
+
 /// How a waiter listens; in RESP2 that has an answer like any other command.
 pub(super) fn listening(prefix: &str, keys: &Keys, is_node: bool) -> Question {
     let (_, beside) = key_starts(prefix);
@@ -126,26 +134,6 @@ pub(super) fn listening(prefix: &str, keys: &Keys, is_node: bool) -> Question {
         vec![Subject::Optional(name), Subject::Channels(beside)],
         cmd(name).arg(keys.channels.as_slice()),
     )
-}
-
-/// The rules for all that may be tried, each once.
-pub(super) fn rules(prefix: &str, is_node: bool) -> Vec<String> {
-    // The keys of any name begin alike.
-    let Ok(name) = "any".parse() else {
-        return Vec::new();
-    };
-    let keys = Keys::new(prefix, &name);
-    let mut asked = questions(prefix, &keys, is_node);
-    asked.extend(more_questions(&keys, true));
-    asked.push(listening(prefix, &keys, is_node));
-    let mut rules: Vec<String> = Vec::new();
-    for subject in asked.iter().flat_map(|question| &question.subjects) {
-        let rule = subject.rule();
-        if !rules.contains(&rule) {
-            rules.push(rule);
-        }
-    }
-    rules
 }
 
 /// The commands that would create something if the key weren't there; the last one removes it.

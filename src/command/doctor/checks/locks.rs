@@ -116,14 +116,6 @@ fn permit(evidence: &Evidence, rules: &[String]) -> Fix {
 /// What is shown in the place of a user without a password.
 const HIDDEN: &str = "***";
 
-/// The command that gives our user all rules there may be need of, where it isn't known which are missing.
-pub(super) fn permit_all(evidence: &Evidence) -> Fix {
-    permit(
-        evidence,
-        &[&evidence.rules[..], &["+select".into()]].concat(),
-    )
-}
-
 pub(super) fn permissions(evidence: &Evidence) -> Finding {
     let check = Check("permissions", Group::Locks);
     let probes = match &evidence.probes {
@@ -139,9 +131,17 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
         );
     }
     let missing = [&needed[..], &helpful].concat();
-    // What others hide may be missing as well, and does no harm.
+    // What others hide may be missing as well.
     let (unclear, unclear_helpful) = rules(probes, Verdict::Unclear);
-    let all = [&missing[..], &unclear, &unclear_helpful].concat();
+    let mut all = [&missing[..], &unclear].concat();
+    for rule in unclear_helpful {
+        // A user that has all channels can't be given one; of this one, which publishes and hears nothing, they are
+        // no loss.
+        if rule.starts_with('&') && !all.contains(&"resetchannels".to_owned()) {
+            all.push("resetchannels".into());
+        }
+        all.push(rule);
+    }
     if !needed.is_empty() {
         return check
             .fail(
@@ -195,6 +195,9 @@ pub(super) fn scripts(evidence: &Evidence) -> Finding {
     }
 }
 
+/// The line that does so stands at one check.
+pub(super) const ADD_RULES: &str = "add the rules that are missing (permissions)";
+
 /// What to do about messages that don't come: the reason may be one of these rules.
 fn hear(evidence: &Evidence, wanted: &[&str]) -> &'static str {
     let denied = evidence
@@ -205,11 +208,7 @@ fn hear(evidence: &Evidence, wanted: &[&str]) -> &'static str {
         let mut helpful = helpful.iter();
         helpful.any(|rule| wanted.iter().any(|wanted| rule.starts_with(wanted)))
     });
-    if is_denied {
-        "add the rules that are missing (permissions)"
-    } else {
-        RESP3
-    }
+    if is_denied { ADD_RULES } else { RESP3 }
 }
 
 /// What is done where RESP3 isn't spoken.

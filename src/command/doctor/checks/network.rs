@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
-use super::locks::permit_all;
+use super::locks::ADD_RULES;
 use super::{Measure, config_set, in_parts, micros, rounded_up, short, with_notes};
 use crate::lock::doctor::{
     ClockOffset, Evidence, Sentinel, SentinelAnswer, SentinelEvidence, Transport, Unknown,
@@ -46,8 +46,7 @@ pub(super) fn connection(evidence: &Evidence) -> Finding {
             }
             let fix = match error.kind {
                 ErrorKind::Busy => end_script(evidence),
-                // It came to no more than the first question.
-                ErrorKind::Refused if error.doctor_knows_more() => permit_all(evidence),
+                _ if error.is_about_rules() && evidence.probes.is_ok() => ADD_RULES.into(),
                 _ => match fix {
                     Some(fix) => fix.into(),
                     None => way_in(error.kind, &message).into(),

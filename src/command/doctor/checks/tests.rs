@@ -64,7 +64,6 @@ pub fn healthy() -> Evidence {
         nodes: Vec::new(),
         slot: None,
         knows_replicas: false,
-        rules: vec!["+get".into(), "~redlock:*".into()],
         probes: Ok(Vec::new()),
         scripts: Ok(Trial {
             done: 12,
