@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::config::openssl;
+use crate::generated::make_acl_users;
 use crate::proxy::{Action, Proxy, Request};
 use crate::support::{
     Cluster, Outcome, Redis, SERVER, UnresponsiveServer, assert_within, free_port, outcome,
@@ -421,6 +422,108 @@ fn each_rule_of_the_access_list_that_is_missing_is_named() {
         let found = Examined::new(&mut by_url(&url, &[]));
         found.assert(slower, "warn", "", "(permissions)");
         found.assert("permissions", "warn", missing, missing);
+    }
+}
+
+#[test]
+fn a_user_without_permissions_is_not_fit_and_asked_a_bounded_number_of_questions() {
+    let redis = good();
+    redis.cli(&["ACL", "SETUSER", "nobody", "reset", "on", ">secret"]);
+    let url = format!("redis://nobody:secret@127.0.0.1:{}", redis.port);
+    let refused = || -> u64 {
+        let stats = redis.cli(&["INFO", "commandstats"]);
+        let counts = stats.split("rejected_calls=").skip(1);
+        let number = |rest: &str| rest.split(',').next()?.parse::<u64>().ok();
+        counts.filter_map(number).sum()
+    };
+    let found = Examined::new(&mut by_url(&url, &[]));
+    assert_eq!(found.document["fit"], false);
+    found.assert(
+        "permissions",
+        "fail",
+        "lacks +set",
+        "ACL SETUSER nobody +set",
+    );
+    assert!(refused() < 150, "{} questions", refused());
+    // Nor is one that is let in and told nothing.
+    let redis = Redis::with(&["--rename-command", "INFO", "other"]);
+    let found = examine(&redis, &[]);
+    assert_eq!(found.document["fit"], false);
+    assert_eq!(found.document["failures"], 0);
+}
+
+#[test]
+fn a_user_that_may_only_look_is_told_so_and_not_how_to_become_another() {
+    let redis = good();
+    make_acl_users(&redis);
+    let url = format!("redis://viewer:secret@127.0.0.1:{}", redis.port);
+    let found = Examined::new(&mut by_url(&url, &[]));
+    let says = "user \"viewer\" may look at locks (status, history, wait), and not take any";
+    found.assert("permissions", "fail", says, "if that is meant, nothing");
+    assert_eq!(found.of("fail"), ["permissions"]);
+    assert!(!found.end.stdout.contains("SETUSER"), "{:?}", found.end);
+    let url = format!("redis://jobs:secret@127.0.0.1:{}", redis.port);
+    let found = Examined::new(&mut by_url(&url, &[]));
+    assert_eq!(found.document["fit"], true, "{:?}", found.end);
+}
+
+#[test]
+fn the_fix_for_a_server_that_can_not_be_reached_stands_before_the_origin_of_the_url() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("redlock.env");
+    let sentinels = format!("redis-sentinel://127.0.0.1:{}/main", free_port());
+    for (url, check, fix) in [
+        (
+            format!("redis://127.0.0.1:{}", free_port()),
+            "connection",
+            "start Redis there, or correct the address in the URL",
+        ),
+        (
+            "redis://nowhere.invalid".into(),
+            "connection",
+            "correct the host in the URL",
+        ),
+        (
+            format!("unix://{}/none", directory.path().display()),
+            "connection",
+            "start Redis, or correct the path in the URL",
+        ),
+        (
+            sentinels,
+            "sentinels",
+            "start them, or correct their addresses",
+        ),
+    ] {
+        fs::write(&file, format!("REDLOCK_URL={url}\n")).unwrap();
+        let doctor = || {
+            let mut command = redlock(&["doctor"]);
+            command.env("XDG_CONFIG_HOME", directory.path());
+            command
+        };
+        let found = Examined::new(&mut doctor());
+        if found.checks[check]["message"]
+            .as_str()
+            .unwrap()
+            .contains("looked up")
+        {
+            // The machine has no name server that answers.
+            continue;
+        }
+        found.assert(check, "fail", "", fix);
+        let origin = format!("the URL is from {}:1", file.display());
+        assert_eq!(found.checks[check]["facts"]["origin"], origin);
+        let both = ["message", "fix"].map(|part| found.checks[check][part].to_string());
+        assert!(!both.concat().contains("the URL is from"), "{both:?}");
+        let end = outcome(&mut doctor());
+        let lines: Vec<&str> = end.stdout.lines().collect();
+        let at = |text: &str| {
+            lines
+                .iter()
+                .position(|line| line.contains(text))
+                .expect(text)
+        };
+        assert_eq!(at(&format!("→ {fix}")) + 1, at(&origin), "{end:?}");
+        assert_eq!(lines[at(&origin)].trim(), origin);
     }
 }
 

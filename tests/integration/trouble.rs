@@ -451,6 +451,124 @@ fn a_self_signed_certificate_is_trusted_by_itself_and_its_name_and_time_are_chec
     );
 }
 
+/// Has a CA sign a certificate for localhost, with these extensions; without any it is one of X.509 version 1.
+fn signed(dir: &Path, name: &str, extensions: &str, options: &str) {
+    let request = format!("req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout {name}.key");
+    openssl(dir, &format!("{request} -out {name}.csr{options}"));
+    let mut sign = format!("x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial");
+    if options.contains("-addext") {
+        sign += " -copy_extensions copy";
+    } else if !extensions.is_empty() {
+        fs::write(dir.join("extensions"), extensions).unwrap();
+        sign += " -extfile extensions";
+    }
+    openssl(dir, &format!("{sign} -days 2 -out {name}.crt"));
+}
+
+#[test]
+fn a_certificate_that_no_client_takes_is_said_in_plain_words_with_the_options_that_make_a_good_one()
+{
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    openssl(
+        dir,
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
+    );
+    let ca = dir.join("ca.crt");
+    let end = |port: u16, words: &[&str]| {
+        let url = format!("rediss://localhost:{port}");
+        let options = ["-u", &url, "--tls-ca", ca.to_str().unwrap()];
+        let mut command = redlock(&[&options, words].concat());
+        outcome(command.env("HOME", "/nonexistent"))
+    };
+    let anew = "issue it anew with subjectAltName=DNS:localhost";
+    for (name, extensions, why, next) in [
+        (
+            "old",
+            "",
+            "is of X.509 version 1, which has no subjectAltName",
+            anew,
+        ),
+        (
+            "nameless",
+            "basicConstraints=CA:FALSE\n",
+            "has no subjectAltName",
+            anew,
+        ),
+        (
+            "other",
+            "subjectAltName=DNS:elsewhere\n",
+            "is not for localhost, but for elsewhere",
+            "use a name that it is for in the URL, or issue it anew with subjectAltName=DNS:localhost",
+        ),
+        (
+            "clients",
+            "subjectAltName=DNS:localhost\nextendedKeyUsage=clientAuth\n",
+            "isn't one for servers",
+            "extendedKeyUsage=serverAuth",
+        ),
+        (
+            "critical",
+            "subjectAltName=DNS:localhost\n1.2.3.4=critical,ASN1:UTF8String:x\n",
+            "can't be used (unsupported critical extension)",
+            "issue it anew without that",
+        ),
+    ] {
+        signed(dir, name, extensions, "");
+        let (_redis, port) = encrypted(dir, name);
+        let run = end(port, &["run", "a", "--", "echo", "ran"]);
+        assert_line(&run, 78, &[why, next]);
+        let doctor = end(port, &["-q", "doctor"]);
+        doctor.assert_code(1);
+        for text in ["Context", "Other(", "Error("] {
+            let said = run.stderr.clone() + &doctor.stdout;
+            assert!(!said.contains(text), "{said}");
+        }
+        assert!(
+            doctor.stdout.contains(why) && doctor.stdout.contains(next),
+            "{doctor:?}"
+        );
+    }
+    // As it says.
+    signed(dir, "good", "", " -addext subjectAltName=DNS:localhost");
+    let (_redis, port) = encrypted(dir, "good");
+    end(port, &["run", "a", "--", "true"]).assert_code(0);
+}
+
+#[test]
+fn a_client_certificate_is_required_only_where_the_server_asks_for_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    for name in ["leaf", "stranger"] {
+        self_signed(dir, name, "2", "FALSE");
+    }
+    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (ca, cert, key) = (file("leaf.crt"), file("stranger.crt"), file("stranger.key"));
+    let (redis, port) = encrypted(dir, "leaf");
+    let set = |name: &str, value: &str| {
+        assert_eq!(redis.cli(&["CONFIG", "SET", name, value]), "OK");
+    };
+    let url = format!("rediss://localhost:{port}");
+    let required = "the server requires a client certificate; use --tls-cert and --tls-key";
+    let in_common = "has no version or cipher of TLS in common with redlock";
+    for (protocols, ciphers, asks, ours, says) in [
+        ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", false, required),
+        ("TLSv1.2", "DEFAULT", "yes", false, required),
+        ("TLSv1.2", "AES256-SHA", "no", false, in_common),
+        ("TLSv1.2", "AES256-SHA", "yes", false, in_common),
+        ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", true, "doesn't"),
+    ] {
+        set("tls-protocols", protocols);
+        set("tls-ciphers", ciphers);
+        set("tls-auth-clients", asks);
+        let mut options = vec!["--tls-ca", &*ca];
+        if ours {
+            options.extend(["--tls-cert", &cert, "--tls-key", &key]);
+        }
+        assert_line(&outcome(&mut run(&url, &options)), 78, &[says]);
+    }
+}
+
 #[test]
 fn tls_on_a_plain_port_and_no_tls_on_one_of_tls_are_78_with_the_url_to_use() {
     let directory = tempfile::tempdir().unwrap();

@@ -334,9 +334,9 @@ impl Examiner<'_> {
     fn ask_plainly(&self, server: &Server, commands: &[Cmd]) -> Known<Vec<Value>> {
         let plain = Arc::new(server.plain());
         let within = left(self.until);
-        let opened = Connection::open(&plain, server.timeout.min(within), within);
+        let opened = Connection::open_asking(&plain, within, within, &[]);
         opened
-            .and_then(|mut connection| connection.query_each(commands, left(self.until)))
+            .and_then(|(mut connection, _)| connection.query_each(commands, left(self.until)))
             .map_err(|error| Unknown::Failed(error.to_string()))
     }
 

@@ -870,6 +870,99 @@ fn the_missing_rules_are_named_as_they_are_typed() {
 }
 
 #[test]
+fn a_user_with_the_rules_for_looking_may_only_look() {
+    let manual = include_str!("../../../../man/redlock-protocol.7");
+    let (_, rules) = manual.split_once("viewer reset on").unwrap();
+    let (rules, _) = rules.split_once(".fi").unwrap();
+    let permits = |name: &str| {
+        rules
+            .split_whitespace()
+            .any(|word| word == format!("+{name}"))
+    };
+    let judge = |of: &[&'static str], permits: &dyn Fn(&str) -> bool| {
+        let probe = |name: &&'static str| Probe {
+            subject: Subject::Command(name),
+            verdict: if permits(name) {
+                Permission::Permitted
+            } else {
+                Permission::Denied
+            },
+        };
+        let evidence = Evidence {
+            probes: Ok(of.iter().map(probe).collect()),
+            ..healthy()
+        };
+        let found = permissions(&evidence);
+        (
+            found.level,
+            found.message.contains("may look at locks"),
+            fix_of(&found),
+        )
+    };
+    let all = [
+        "get", "hget", "lrange", "getrange", "set", "hset", "unlink", "evalsha",
+    ];
+    let (level, looks, fix) = judge(&all, &permits);
+    assert!(
+        level == Level::Fail && looks && !fix.contains("SETUSER"),
+        "{fix}"
+    );
+    // One of both kinds is neither.
+    for odd in ["get", "set"] {
+        let (_, looks, fix) = judge(&all, &|name| permits(name) != (name == odd));
+        assert!(!looks && fix.contains("ACL SETUSER jobs "), "{odd}: {fix}");
+    }
+}
+
+#[test]
+fn a_user_in_the_place_of_a_password_is_not_repeated() {
+    let probe = Probe {
+        subject: Subject::Command("set"),
+        verdict: Permission::Denied,
+    };
+    let hidden = Evidence {
+        user: Some("***".into()),
+        probes: Ok(vec![probe]),
+        ..healthy()
+    };
+    let fix = fix_of(&permissions(&hidden));
+    assert_eq!(fix, "give the user in the URL +set");
+}
+
+#[test]
+fn what_could_not_be_checked_keeps_a_server_from_being_fit_where_it_decides() {
+    let check = |name| super::super::finding::Check(name, super::super::finding::Group::Server);
+    let unknown = |name| check(name).unknown(&Unknown::NoAnswer);
+    for name in DECIDING {
+        let found = [check("other").ok(""), unknown(name)];
+        assert_eq!(verdict(&found), Verdict::NotKnown(vec![name]));
+    }
+    assert_eq!(verdict(&[unknown("persistence")]), Verdict::Fit);
+    let failed = [unknown("role"), check("tls").fail("", "")];
+    assert_eq!(verdict(&failed), Verdict::Unfit);
+}
+
+#[test]
+fn sentinels_that_have_not_found_each_other_keep_their_quorum() {
+    let alone = || {
+        let mut answer = sentinel("a:1");
+        (answer.sentinels, answer.quorum) = (1, 2);
+        Ok(answer)
+    };
+    let evidence = by_sentinels(vec![alone(), alone(), alone()]);
+    let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
+    assert_eq!(found.level, Level::Ok, "{found:?}");
+    let mut many = sentinel("a:1");
+    (many.sentinels, many.quorum) = (5, 9);
+    let evidence = by_sentinels(vec![Ok(many)]);
+    let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
+    assert_eq!(
+        fix_of(&found),
+        "redis-cli -h s1 -p 26379 SENTINEL SET mymaster quorum 3  # and on the sentinels that the URL doesn't name"
+    );
+}
+
+#[test]
 fn on_a_cluster_a_replica_is_added_by_its_own_command() {
     let evidence = Evidence {
         knows_replicas: true,
