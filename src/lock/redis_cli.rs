@@ -70,20 +70,20 @@ impl RedisCli {
     /// A line that asks as the user of the settings does.
     pub fn line(&self, words: &[&str]) -> String {
         let login = self.login();
-        self.joined(&[&self.place, &self.tls, &login], words)
+        joined(&[&self.place, &self.tls, &login], words)
     }
 
     /// A line that only an administrator may use: of the settings, if their user is one, and else the default user.
     /// [`Self::note`] stands behind it.
     pub fn admin_line(&self, words: &[&str]) -> String {
         let login = self.admin_login();
-        self.joined(&[&self.place, &self.tls, &login], words)
+        joined(&[&self.place, &self.tls, &login], words)
     }
 
     /// A line that has redis-cli do something with a whole cluster, of which the node at this place is one.
     pub(super) fn cluster_line(&self, task: &str, place: &str) -> String {
         let login = self.admin_login();
-        self.joined(&[&self.tls, &login], &["--cluster", task, place])
+        joined(&[&self.tls, &login], &["--cluster", task, place])
     }
 
     /// What is to be said behind a line for an administrator.
@@ -103,13 +103,13 @@ impl RedisCli {
             _ => self.login(),
         }
     }
+}
 
-    fn joined(&self, options: &[&[String]], words: &[&str]) -> String {
-        let words = words.iter().map(|&word| word.to_owned());
-        let all = std::iter::once("redis-cli".to_owned());
-        let all: Vec<String> = all.chain(options.concat()).chain(words).collect();
-        command_line(&all)
-    }
+fn joined(options: &[&[String]], words: &[&str]) -> String {
+    let words = words.iter().map(|&word| word.to_owned());
+    let all = std::iter::once("redis-cli".to_owned());
+    let all: Vec<String> = all.chain(options.concat()).chain(words).collect();
+    command_line(&all)
 }
 
 fn host_and_port(host: &str, port: u16) -> Vec<String> {

@@ -299,12 +299,12 @@ impl Handshake<'_> {
     fn refused(self, error: &CertificateError) -> (String, String) {
         use CertificateError as Bad;
         const CA: &str = "name the CA that signed it, or the certificate itself, with --tls-ca";
-        let named = match self.host.parse::<IpAddr>() {
+        let subject = match self.host.parse::<IpAddr>() {
             Ok(ip) => format!("subjectAltName=IP:{ip}"),
             Err(_) => format!("subjectAltName=DNS:{}", self.host),
         };
         let anew = format!(
-            "issue it anew with {named} (openssl req -addext {named}, openssl x509 -req -copy_extensions copy)"
+            "issue it anew with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)"
         );
         let (why, next): (&str, &str) = match error {
             Bad::UnknownIssuer => ("its certificate isn't signed by a trusted CA", CA),
@@ -404,7 +404,7 @@ const NOTHING_IN_COMMON: (&str, &str) = (
 /// The name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
 fn in_words(name: &str) -> String {
     let mut words = String::new();
-    for c in name.chars().filter(|c| c.is_ascii_alphanumeric()).take(80) {
+    for c in name.chars().filter(char::is_ascii_alphanumeric).take(80) {
         if c.is_ascii_uppercase() && !words.is_empty() {
             words.push(' ');
         }

@@ -58,7 +58,7 @@ impl Examined {
             let level = checks.get(*name).map(|check| &check["level"]);
             level.is_some_and(|level| level == "unknown")
         };
-        let is_fit = !failed && !DECIDING.iter().any(|name| is_undecided(&name));
+        let is_fit = !failed && !DECIDING.iter().any(is_undecided);
         end.assert_code(i32::from(!is_fit));
         assert_eq!(document["fit"], is_fit);
         for check in checks.values() {
@@ -456,7 +456,7 @@ fn a_user_without_permissions_is_not_fit_and_asked_a_bounded_number_of_questions
 fn a_user_that_may_only_look_is_told_so_and_not_how_to_become_another() {
     let redis = good();
     make_acl_users(&redis);
-    let url = format!("redis://viewer:secret@127.0.0.1:{}", redis.port);
+    let url = format!("redis://viewer:secret@127.0.0.1:{}/1", redis.port);
     let found = Examined::new(&mut by_url(&url, &[]));
     let says = "user \"viewer\" may look at locks (status, history, wait), and not take any";
     found.assert("permissions", "fail", says, "if that is meant, nothing");

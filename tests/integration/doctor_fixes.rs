@@ -21,6 +21,9 @@ use crate::support::{
 /// The names of the commands that have been pasted.
 type Pasted = Mutex<BTreeSet<String>>;
 
+/// The name of a state, and what brings a server into it and pastes.
+type State = (&'static str, fn(&Pasted));
+
 /// One command that doctor prints.
 struct Repair {
     name: String,
@@ -701,7 +704,7 @@ fn of_a_secret(pasted: &Pasted) {
 #[test]
 fn each_command_that_doctor_prints_mends_what_it_is_for_when_it_is_pasted() {
     let pasted = Pasted::default();
-    let states: [(&str, fn(&Pasted)); 13] = [
+    let states: [State; 13] = [
         ("without a password", without_a_password),
         ("with a password", with_a_password),
         ("with a configuration file", with_a_configuration_file),

@@ -72,22 +72,24 @@ const LOOKING: [&str; 17] = [
 
 /// Whether a user may look at locks, and do nothing with them.
 fn may_only_look(probes: &[Probe]) -> bool {
-    let mut writes = false;
+    let (mut looks, mut writes) = (false, false);
     for Probe { subject, verdict } in probes {
+        let is_permitted = *verdict == Verdict::Permitted;
         match subject {
             Subject::Command(name) if LOOKING.contains(name) => {
-                if *verdict != Verdict::Permitted {
+                if !is_permitted {
                     return false;
                 }
+                looks = true;
             }
-            // It changes nothing.
-            Subject::Command("getrange") => {}
-            Subject::Command(_) => writes |= *verdict == Verdict::Permitted,
+            // These change nothing.
+            Subject::Command("getrange" | "select") => {}
+            Subject::Command(_) => writes |= is_permitted,
             Subject::Keys(_) if *verdict == Verdict::Denied => return false,
             Subject::Keys(_) | Subject::Optional(_) | Subject::Channels(_) => {}
         }
     }
-    !writes && !probes.is_empty()
+    looks && !writes
 }
 
 /// The user, as messages and rules name it.
