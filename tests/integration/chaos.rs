@@ -2,11 +2,12 @@
 //! while processes are killed and stopped and servers fail. What runs under a lock gives a sign of life each millisecond, and
 //! a checker decides afterwards which promises were kept.
 //!
-//! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel|cluster`. A seed chooses jobs and faults, but how processes and
+//! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel|cluster`, or `partition`, which is directed. A seed chooses jobs and faults, but how processes and
 //! servers get along is up to the machine: the same seed isn't the same run. With `CHAOS_HISTORY`, a directory that a run has left,
 //! nothing runs: what was written down there is judged again.
 //!
 //! `site` is the servers and their faults, `workers` the jobs, `plain` the other clients, `faults` what befalls processes, `corners` what befalls their lines,
+//! `partition` is a network that is cut on purpose, with scenarios that state their outcome.
 //! `driver` lets it happen, `history` is what it wrote down, `checker` decides, and `timeline` shows it.
 
 mod checker;
@@ -14,6 +15,7 @@ mod corners;
 mod driver;
 mod faults;
 mod history;
+mod partition;
 mod plain;
 mod site;
 mod timeline;
@@ -53,11 +55,20 @@ fn what_runs_under_a_lock_keeps_its_promises_while_processes_and_servers_fail() 
     };
     let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let topology = asked("CHAOS_TOPOLOGY").unwrap_or_else(|| "single".to_owned());
+    if topology == "partition" {
+        return partition::run(
+            Duration::from_secs(seconds),
+            seed,
+            asked("CHAOS_SCENARIO").as_deref(),
+        );
+    }
     let kind = match topology.as_str() {
         "single" => Kind::Single,
         "sentinel" => Kind::Sentinel,
         "cluster" => Kind::Cluster,
-        other => panic!("no such topology: {other}; there are single, sentinel and cluster"),
+        other => {
+            panic!("no such topology: {other}; there are single, sentinel, cluster and partition")
+        }
     };
     let lasts = Duration::from_secs(seconds);
     // In memory where there is such a place: signs of life don't wait for a disk.

@@ -558,7 +558,7 @@ fn is_key_of(key: &str, name: &str) -> bool {
 }
 
 /// Puts the binary under test and the beater where jobs find them.
-fn install(dir: &Path) {
+pub fn install(dir: &Path) {
     let binary =
         std::env::var_os("REDLOCK_BIN").map_or_else(|| PathBuf::from(REDLOCK), PathBuf::from);
     std::os::unix::fs::symlink(binary, dir.join("bin/redlock")).unwrap();

@@ -1,36 +1,94 @@
-//! Hosts in a network that can be cut: each is a network namespace, and all are plugged into one switch.
+//! Hosts in a network that can be cut, slowed down and made to lose frames: each is a network namespace with a TAP
+//! device, and one thread is the switch that all are plugged into. It needs nothing of the kernel but `/dev/net/tun`.
 
+#![allow(unsafe_code)]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use super::{Running, is_permitted, outcome, path, without_terminal};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{Dice, Running, is_permitted, outcome, path, without_terminal};
+
+/// What becomes of the frames from one host to another.
+#[derive(Clone, Copy, Default)]
+pub struct Link {
+    /// None arrives. Nobody is told, as by a router that drops them.
+    pub is_cut: bool,
+    /// How much later they arrive.
+    pub delay: Duration,
+    /// How many of a hundred are lost.
+    pub loss: i64,
+    /// Those with more bytes are lost without a word, where this isn't 0: a black hole for large packets.
+    pub cap: usize,
+}
+
+/// By the numbers of the host that sends and the one that receives; those that aren't there are as they should be.
+type Links = Arc<Mutex<HashMap<(usize, usize), Link>>>;
 
 /// A network of hosts, gone when dropped.
 pub struct Network {
-    switch: Running,
     hosts: Vec<Running>,
+    links: Links,
+    is_over: Arc<AtomicBool>,
+    switch: Option<JoinHandle<()>>,
+    /// What is `/etc/hosts` on each.
+    _names: tempfile::NamedTempFile,
 }
 
 impl Network {
-    /// `None` where namespaces aren't permitted.
+    /// `None` where namespaces or TAP devices aren't permitted.
     pub fn of(hosts: usize) -> Option<Self> {
-        let probe = "ip link add switch type bridge && ip link add v0 type veth peer name v1";
-        if !is_permitted(&["unshare", "-n", "sh", "-c", probe]) {
+        let probe = "mount --bind /etc/hosts /etc/hosts && ip tuntap add probe mode tap";
+        if !is_permitted(&["unshare", "-mnu", "sh", "-c", probe]) {
             return None;
         }
-        let switch = namespace("ip link add switch type bridge && ip link set switch up");
-        let hosts = (0..hosts).map(|_| namespace("true")).collect();
-        let network = Self { switch, hosts };
-        for (number, host) in network.hosts.iter().enumerate() {
-            let pid = host.pid();
-            let plug = format!(
-                "ip link add v{number} type veth peer name eth0 netns {pid} && ip link set v{number} master switch up"
-            );
-            outcome(&mut inside(&network.switch, &["sh", "-c", &plug])).assert_code(0);
+        let mut names = tempfile::NamedTempFile::new().unwrap();
+        for host in 0..hosts {
+            writeln!(names, "{} {}", Self::address(host), Self::name(host)).unwrap();
+        }
+        let names_at = names.path().display().to_string();
+        let hosts: Vec<Running> = (0..hosts).map(|host| namespaces(host, &names_at)).collect();
+        let mut taps = Vec::new();
+        for (number, host) in hosts.iter().enumerate() {
+            taps.push(tap(host.pid()));
             let address = Self::address(number);
-            let link = format!("ip addr add {address}/24 dev eth0 && ip link set eth0 up");
+            let link = format!(
+                "ip link set eth0 address 02:00:00:00:00:{number:02x} up && ip addr add {address}/24 dev eth0"
+            );
             outcome(&mut inside(host, &["sh", "-c", &link])).assert_code(0);
         }
-        Some(network)
+        let links = Links::default();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut switch = Switch {
+            taps,
+            links: Arc::clone(&links),
+            dice: Dice::new(1, 28),
+            delayed: BinaryHeap::new(),
+            count: 0,
+        };
+        let over = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                switch.forward();
+            }
+        });
+        Some(Self {
+            hosts,
+            links,
+            is_over,
+            switch: Some(thread),
+            _names: names,
+        })
     }
 
     /// The address of a host.
@@ -38,37 +96,166 @@ impl Network {
         format!("10.0.0.{}", host + 1)
     }
 
+    /// The name of a host, which each of them knows.
+    pub fn name(host: usize) -> String {
+        format!("host{host}")
+    }
+
     /// What starts a command on a host ([`super::Redis::under`]).
     pub fn on(&self, host: usize) -> Vec<String> {
         let pid = self.hosts[host].pid().to_string();
-        ["nsenter", "-t", &pid, "-n"].map(str::to_owned).to_vec()
+        ["nsenter", "-t", &pid, "-m", "-n", "-u"]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    /// Changes the links from each of some hosts to each of others; those of the other direction stay as they are.
+    pub fn change(&self, from: &[usize], to: &[usize], change: impl Fn(&mut Link)) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        for &one in from {
+            for &other in to.iter().filter(|&&other| other != one) {
+                change(links.entry((one, other)).or_default());
+            }
+        }
+    }
+
+    /// Cuts some hosts off from others, in both directions.
+    pub fn part(&self, some: &[usize], others: &[usize]) {
+        self.change(some, others, |link| link.is_cut = true);
+        self.change(others, some, |link| link.is_cut = true);
+    }
+
+    /// All links are as they should be again.
+    pub fn heal(&self) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.clear();
     }
 
     /// Pulls the plug of a host; what is sent is lost from then on.
     pub fn cut(&self, host: usize) {
-        self.set(host, "down");
+        self.part(&[host], &self.all());
     }
 
     /// Puts it back.
     pub fn mend(&self, host: usize) {
-        self.set(host, "up");
+        self.change(&[host], &self.all(), |link| link.is_cut = false);
+        self.change(&self.all(), &[host], |link| link.is_cut = false);
     }
 
-    fn set(&self, host: usize, state: &str) {
-        let plug = format!("v{host}");
-        let words = ["ip", "link", "set", &plug, state];
-        outcome(&mut inside(&self.switch, &words)).assert_code(0);
+    /// The numbers of all hosts.
+    pub fn all(&self) -> Vec<usize> {
+        (0..self.hosts.len()).collect()
     }
 }
 
-/// A process in a network namespace of its own.
-fn namespace(set_up: &str) -> Running {
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(switch) = self.switch.take() {
+            let _ = switch.join();
+        }
+    }
+}
+
+/// A frame that waits: when it is due, its turn among those of the same moment, for whom, and its bytes.
+type Delayed = Reverse<(Instant, u64, usize, Vec<u8>)>;
+
+/// What passes frames from host to host. A host's hardware address ends with its number.
+struct Switch {
+    taps: Vec<File>,
+    links: Links,
+    dice: Dice,
+    delayed: BinaryHeap<Delayed>,
+    count: u64,
+}
+
+impl Switch {
+    /// Waits for frames, for a while, and passes on those that are there or due.
+    fn forward(&mut self) {
+        const LONGEST: Duration = Duration::from_millis(50);
+        let first = self.delayed.peek().map(|Reverse((due, ..))| *due);
+        let wait = first.map_or(LONGEST, |due| due.saturating_duration_since(Instant::now()));
+        let wait = wait.min(LONGEST).as_micros().div_ceil(1000);
+        let mut fds: Vec<PollFd> = self
+            .taps
+            .iter()
+            .map(|tap| PollFd::new(tap.as_fd(), PollFlags::POLLIN))
+            .collect();
+        let _ = poll(&mut fds, PollTimeout::try_from(wait).unwrap());
+        let readable: Vec<usize> = (0..fds.len())
+            .filter(|&host| fds[host].any() == Some(true))
+            .collect();
+        for host in readable {
+            let mut bytes = [0; 65_536];
+            // No host keeps the others waiting.
+            for _ in 0..64 {
+                let Ok(length) = (&self.taps[host]).read(&mut bytes) else {
+                    break;
+                };
+                self.pass(host, &bytes[..length]);
+            }
+        }
+        let now = Instant::now();
+        while self
+            .delayed
+            .peek()
+            .is_some_and(|Reverse((due, ..))| *due <= now)
+        {
+            let Some(Reverse((_, _, to, frame))) = self.delayed.pop() else {
+                break;
+            };
+            self.deliver(to, &frame);
+        }
+    }
+
+    fn pass(&mut self, from: usize, frame: &[u8]) {
+        let (is_ipv4, is_arp) = match frame.get(12..14) {
+            Some([0x08, 0x00]) => (true, false),
+            Some([0x08, 0x06]) => (false, true),
+            _ => return,
+        };
+        let is_for_all = frame[0] & 1 == 1;
+        let all = 0..self.taps.len();
+        let to = all.filter(|&to| to != from && (is_for_all || usize::from(frame[5]) == to));
+        for to in to.collect::<Vec<usize>>() {
+            let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+            let link = links.get(&(from, to)).copied().unwrap_or_default();
+            drop(links);
+            // Who is where is always known: what is cut off finds no host "unreachable", it hears nothing.
+            if is_arp || link.delay.is_zero() && is_ipv4 && self.is_passed(link, frame) {
+                self.deliver(to, frame);
+            } else if is_ipv4 && !link.delay.is_zero() && self.is_passed(link, frame) {
+                self.count += 1;
+                let due = Instant::now() + link.delay;
+                self.delayed
+                    .push(Reverse((due, self.count, to, frame.to_vec())));
+            }
+        }
+    }
+
+    fn is_passed(&mut self, link: Link, frame: &[u8]) -> bool {
+        !link.is_cut
+            && (link.cap == 0 || frame.len() <= link.cap)
+            && (link.loss == 0 || !self.dice.chance(link.loss))
+    }
+
+    fn deliver(&self, to: usize, frame: &[u8]) {
+        // A host whose queue is full loses it.
+        let _ = (&self.taps[to]).write(frame);
+    }
+}
+
+/// A process in namespaces of its own, with these names for hosts.
+fn namespaces(host: usize, names: &str) -> Running {
     // It ends with the tests, however these end.
     let stay = "exec setpriv --pdeathsig KILL sleep infinity";
-    let script = format!("ip link set lo up && {set_up} && echo ready && {stay}");
+    let name = Network::name(host);
+    let script = format!(
+        "mount --bind {names} /etc/hosts && hostname {name} && ip link set lo up && echo ready && {stay}"
+    );
     let mut command = Command::new("unshare");
     command
-        .args(["-n", "sh", "-c", &script])
+        .args(["-mnu", "sh", "-c", &script])
         .env("PATH", path());
     without_terminal(&mut command);
     let mut process = Running::start(&mut command);
@@ -81,4 +268,33 @@ fn inside(host: &Running, words: &[&str]) -> Command {
     let pid = host.pid().to_string();
     command.args(["-t", &pid, "-n"]).args(words);
     command
+}
+
+/// The device `eth0` of a host, by which its frames are read and written.
+fn tap(host: i32) -> File {
+    // A device belongs to the namespace of the thread that opens it: one that ends with that.
+    let open = move || {
+        let namespace = File::open(format!("/proc/{host}/ns/net")).unwrap();
+        // SAFETY: a system call on a descriptor that is ours.
+        let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+        let tap = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")
+            .unwrap();
+        // SAFETY: all zero is an ifreq without a name.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(*b"eth0") {
+            *to = from.cast_signed();
+        }
+        request.ifr_ifru.ifru_flags =
+            libc::c_short::try_from(libc::IFF_TAP | libc::IFF_NO_PI).unwrap();
+        // SAFETY: the request lives until the call returns.
+        let made = unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
+        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+        tap
+    };
+    std::thread::spawn(open).join().unwrap()
 }

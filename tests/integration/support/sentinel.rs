@@ -240,7 +240,7 @@ impl Replicated {
             }
         }
         let mut sentinels = self.sentinels.iter();
-        let blind = sentinels.find(|sentinel| !sentinel.sees_all())?;
+        let blind = sentinels.find(|sentinel| !sentinel.sees(2))?;
         let [replicas, sentinels] = ["REPLICAS", "SENTINELS"].map(|of| blind.fields(of, "flags"));
         Some(format!("a sentinel sees {replicas:?} {sentinels:?}"))
     }
@@ -373,7 +373,14 @@ impl Sentinel {
         all
     }
 
-    fn start(host: String, port: u16, text: &str, before: Vec<String>, login: Vec<String>) -> Self {
+    /// One with this configuration, started by the words of `before`; `login` is for its redis-cli.
+    pub fn start(
+        host: String,
+        port: u16,
+        text: &str,
+        before: Vec<String>,
+        login: Vec<String>,
+    ) -> Self {
         // A sentinel writes to the disk and waits for that before it votes: in memory, an election doesn't
         // depend on how busy the disk is.
         let memory = ["/dev/shm", "/tmp"]
@@ -456,9 +463,9 @@ impl Sentinel {
         ask(&self.dir.path().join("redis.sock"), command)
     }
 
-    /// It sees that the primary, both replicas and both other sentinels are well.
-    fn sees_all(&self) -> bool {
-        self.fields("REPLICAS", "flags") == ["slave"; 2]
+    /// It sees that the primary, so many replicas and both other sentinels are well.
+    pub fn sees(&self, replicas: usize) -> bool {
+        self.fields("REPLICAS", "flags") == vec!["slave"; replicas]
             && self.fields("SENTINELS", "flags") == ["sentinel"; 2]
     }
 

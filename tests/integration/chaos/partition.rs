@@ -1,0 +1,62 @@
+//! Failovers in a network that is cut, slow or lossy: servers, sentinels and clients have a host each, and a switch of the
+//! tests' own joins these. Each scenario states what has to come out, and is repeated by
+//! `make chaos TOPOLOGY=partition SCENARIO=name`; without a name all are played that `SECONDS` have room for, and in the
+//! time that is left cuts are drawn at random.
+//!
+//! `lab` is the hosts and the jobs, `report` is what was seen of each lock, `directed` the scenarios, and `random` the rest.
+
+mod directed;
+mod lab;
+mod random;
+mod report;
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::support::Network;
+use report::HEADER;
+
+/// Plays scenarios and fails if one of them comes out otherwise than it has to.
+pub fn run(lasts: Duration, seed: u64, only: Option<&str>) {
+    if Network::of(1).is_none() {
+        return say("namespaces or TAP devices aren't permitted here: nothing was tried\n");
+    }
+    let end = Instant::now() + lasts;
+    let left = || end.saturating_duration_since(Instant::now());
+    let names = directed::ALL.iter().map(|scenario| scenario.name);
+    let known = names
+        .chain(["random"])
+        .any(|name| only.is_none_or(|only| only == name));
+    assert!(known, "no such scenario: {only:?}");
+    let mut broken = Vec::new();
+    say(&format!("{HEADER}\n"));
+    for scenario in directed::ALL {
+        let takes = Duration::from_secs(scenario.seconds);
+        if only.map_or(takes > left(), |only| only != scenario.name) {
+            if only.is_none() {
+                say(&format!(
+                    "{:<22} not played: it takes {takes:?}\n",
+                    scenario.name
+                ));
+            }
+            continue;
+        }
+        let finding = (scenario.play)();
+        say(&finding.in_words(scenario.name));
+        if finding.broken > 0 {
+            broken.push(scenario.name);
+        }
+    }
+    if only.is_none_or(|only| only == "random") && left() > random::EPISODE {
+        let finding = random::play(end, seed);
+        say(&finding.in_words("random"));
+        if finding.broken > 0 {
+            broken.push("random");
+        }
+    }
+    assert!(broken.is_empty(), "not as they have to be: {broken:?}");
+}
+
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
