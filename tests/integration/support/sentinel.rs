@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Network, Redis, SERVER, TIMEOUT, ask, free_port, redlock, wait_until};
+use super::{Network, Redis, SERVER, TIMEOUT, ask, free_port, info, redlock, wait_until};
 
 /// The name under which the sentinels know the primary.
 pub const MASTER: &str = "main";
@@ -476,6 +476,11 @@ impl Sentinel {
         let each: Vec<HashMap<String, String>> = each.unwrap_or_default();
         let field = |one: &HashMap<String, String>| one.get(name).cloned();
         each.iter().filter_map(field).collect()
+    }
+
+    /// A field of a section of `INFO`; empty while it doesn't answer.
+    pub fn info(&self, section: &str, field: &str) -> String {
+        info(&self.dir.path().join("redis.sock"), section, field)
     }
 
     pub fn is_running(&self) -> bool {

@@ -251,13 +251,7 @@ impl Redis {
 
     /// A field of a section of `INFO`; empty while the server doesn't answer, or has no such field.
     pub fn info(&self, section: &str, field: &str) -> String {
-        let Some(redis::Value::BulkString(text)) = self.ask(&["INFO", section]) else {
-            return String::new();
-        };
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-        let found = fields.find(|(name, _)| *name == field);
-        found.map_or_else(String::new, |(_, value)| value.to_owned())
+        info(&self.socket(), section, field)
     }
 
     /// Stops its process, as a stalled server; `resume` lets it go on.
@@ -414,6 +408,17 @@ pub fn ask_within(limit: Duration, socket: &Path, command: &[&str]) -> Option<re
     stream.write_all(&packed(command)).ok()?;
     let answer = redis::Parser::new().parse_value(&mut stream).ok()?;
     (!matches!(answer, redis::Value::ServerError(_))).then_some(answer)
+}
+
+/// A field of a section of `INFO` of the server at a socket; empty while it doesn't answer, or has no such field.
+pub fn info(socket: &Path, section: &str, field: &str) -> String {
+    let Some(redis::Value::BulkString(text)) = ask(socket, &["INFO", section]) else {
+        return String::new();
+    };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let found = fields.find(|(name, _)| *name == field);
+    found.map_or_else(String::new, |(_, value)| value.to_owned())
 }
 
 /// A command as it is sent.

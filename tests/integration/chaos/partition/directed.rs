@@ -1,9 +1,11 @@
 //! Scenarios, each with what has to come out.
 
 use super::lab::{CLIENTS, Lab, SENTINELS};
+use std::time::Duration;
+
 use super::report::Finding;
-use crate::chaos::history::{Nanos, boottime};
-use crate::support::{MASTER, Network};
+use crate::chaos::history::{MS, Nanos, SECOND, boottime};
+use crate::support::{MASTER, Network, Redis, Sentinel};
 
 pub struct Scenario {
     pub name: &'static str,
@@ -26,6 +28,9 @@ const SHORT: &str = "--sync all --ttl 6s -k 1s";
 
 /// How long a start may take beyond the failover itself, in seconds.
 const BEYOND: f64 = 3.0;
+
+/// How long it takes until the sentinels say that a replica is down, in seconds.
+const NOTICED: f64 = 3.0;
 
 pub const ALL: &[Scenario] = &[
     Scenario {
@@ -63,7 +68,90 @@ pub const ALL: &[Scenario] = &[
         seconds: 110,
         play: killed_primary,
     },
+    Scenario {
+        name: "stopped-primary",
+        seconds: 110,
+        play: || ex_primary(Trouble::Stopped),
+    },
+    Scenario {
+        name: "cut-primary",
+        seconds: 110,
+        play: || ex_primary(Trouble::Cut),
+    },
+    Scenario {
+        name: "replica-back",
+        seconds: 90,
+        play: replica_back,
+    },
+    Scenario {
+        name: "release-to-old",
+        seconds: 80,
+        play: || release(Trouble::Cut),
+    },
+    Scenario {
+        name: "release-fails",
+        seconds: 80,
+        play: || release(Trouble::Killed),
+    },
+    Scenario {
+        name: "sentinels-anew",
+        seconds: 90,
+        play: sentinels_anew,
+    },
+    Scenario {
+        name: "far-125ms",
+        seconds: 80,
+        play: || far_away(125),
+    },
+    Scenario {
+        name: "far-250ms",
+        seconds: 80,
+        play: || far_away(250),
+    },
+    Scenario {
+        name: "replica-copies",
+        seconds: 60,
+        play: replica_copies,
+    },
+    Scenario {
+        name: "crowd",
+        seconds: 50,
+        play: crowd,
+    },
+    Scenario {
+        name: "without-sync",
+        seconds: 50,
+        play: without_sync,
+    },
+    Scenario {
+        name: "cluster-killed",
+        seconds: 110,
+        play: cluster_killed,
+    },
+    Scenario {
+        name: "cluster-begins",
+        seconds: 60,
+        play: cluster_begins,
+    },
+    Scenario {
+        name: "cluster-endpoint",
+        seconds: 50,
+        play: cluster_endpoint,
+    },
+    Scenario {
+        name: "cluster-calls",
+        seconds: 50,
+        play: cluster_calls,
+    },
 ];
+
+/// What befalls the primary.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    Killed,
+    Stopped,
+    Cut,
+}
 
 /// How a sentinel comes to know only the replicas that the old primary lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -148,22 +236,25 @@ fn v2(is_named_twice: bool) -> Finding {
 }
 
 /// An operator has the primary replaced every 10 s. With `--sync all` there are as many holds as without, and no
-/// job is stopped, short or long.
+/// job is stopped, short or long. Without it a job may lose a lock that was granted in the moment of a failover, and only
+/// then.
 fn sentinel_failover() -> Finding {
     let mut lab = Lab::sentinel(3, 2, &[]);
     both_locks(&mut lab);
-    lab.repeat(A, "long", ALL_SYNCED, 18_000..18_001);
-    lab.repeat(B, "long", ALL_SYNCED, 18_000..18_001);
+    lab.once(A, "steady", PLAIN, 115_000);
+    lab.once(B, "long", ALL_SYNCED, 115_000);
+    lab.until_started("steady", 1);
+    lab.until_started("long", 1);
+    lab.pass(1);
     let began = boottime();
     for turn in 0..12 {
         lab.sentinels[turn % 3].ask(&["SENTINEL", "FAILOVER", MASTER]);
         lab.pass(10);
     }
-    let (mut finding, [all, plain, long]) = lab.end(began, ["all", "plain", "long"]);
-    for report in [&all, &long] {
+    let locks = ["all", "plain", "long", "steady"];
+    let (mut finding, [all, plain, long, steady]) = lab.end(began, locks);
+    for report in [&all, &long, &steady] {
         finding.expect_exclusion(report);
-    }
-    for report in [&all, &plain, &long] {
         finding.expect_unharmed(report);
     }
     let (with, without) = (all.starts.len(), plain.starts.len());
@@ -194,5 +285,318 @@ fn after_failover(mut lab: Lab, began: Nanos, took: f64) -> Finding {
         finding.expect_unharmed(report);
         finding.expect_starts(report, took + BEYOND);
     }
+    finding
+}
+
+/// A primary is silent until another has taken over, and then comes back as one that doesn't know of that.
+fn ex_primary(trouble: Trouble) -> Finding {
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    both_locks(&mut lab);
+    lab.once(A, "long", ALL_SYNCED, 45_000);
+    lab.until_started("long", 1);
+    let began = boottime();
+    match trouble {
+        Trouble::Cut => lab.network.cut(0),
+        Trouble::Killed | Trouble::Stopped => lab.servers[0].stall(),
+    }
+    let took = lab.until_failover(0).as_secs_f64();
+    lab.pass(3);
+    lab.network.heal();
+    lab.servers[0].resume();
+    lab.pass(25);
+    let (mut finding, [all, plain, long]) = lab.end(began, ["all", "plain", "long"]);
+    for report in [&all, &long] {
+        finding.expect_exclusion(report);
+    }
+    for report in [&all, &plain, &long] {
+        finding.expect_unharmed(report);
+    }
+    for report in [&all, &plain] {
+        finding.expect_starts(report, took + BEYOND);
+    }
+    finding
+}
+
+/// A replica that was cut off comes back and connects anew, while the primary still has its old connection, too.
+fn replica_back() -> Finding {
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    lab.servers[2].cli(&["CONFIG", "SET", "repl-timeout", "4"]);
+    both_locks(&mut lab);
+    let slow = "--sync all --ttl 30s -k 1s";
+    lab.once(A, "long", slow, 50_000);
+    lab.until_started("long", 1);
+    let began = boottime();
+    lab.network.cut(2);
+    lab.pass(12);
+    lab.network.heal();
+    let back = boottime();
+    lab.until(40, "the replica is connected again", || lab.is_whole());
+    lab.pass(25);
+    let (mut finding, [all, long]) = lab.end(began, ["all", "long"]);
+    for report in [&all, &long] {
+        finding.expect_exclusion(report);
+        finding.expect_unharmed(report);
+    }
+    finding.expect_starts(&all, NOTICED + BEYOND);
+    let since = all.longest_since(back);
+    finding.expect(
+        since <= BEYOND,
+        format!(
+            "it is in step at once: {since:.1} s without a start since then, of at most {BEYOND:.1}"
+        ),
+    );
+    finding
+}
+
+/// A hold ends while only its run reaches the primary, or with it: its lock is free at the next primary all the same.
+fn release(trouble: Trouble) -> Finding {
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    let locks = [
+        ("all", "--sync all --ttl 30s -k 1s"),
+        ("plain", "--ttl 30s -k 1s"),
+    ];
+    for (lock, options) in locks {
+        lab.once(A, lock, options, 3000);
+        lab.until_started(lock, 1);
+        lab.repeat(B, lock, options, 300..301);
+    }
+    let ends = lab.starts("all")[0].0 + 3 * SECOND;
+    let until_then = |before: Nanos| {
+        let left = u64::try_from(ends - before - boottime()).unwrap_or(0);
+        std::thread::sleep(Duration::from_nanos(left));
+    };
+    if trouble == Trouble::Killed {
+        until_then(50 * MS);
+        lab.servers[0].kill();
+    } else {
+        until_then(SECOND);
+        lab.network.part(&[0], &[1, 2, S1, S2, S3, B]);
+    }
+    let began = boottime();
+    let took = lab.until_failover(0).as_secs_f64();
+    after_failover(lab, began, took)
+}
+
+/// Two sentinels lose their files, and with these the number of the failover before; the third is silent.
+fn sentinels_anew() -> Finding {
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    lab.sentinels[0].ask(&["SENTINEL", "FAILOVER", MASTER]);
+    lab.until_failover(0);
+    lab.until(40, "all is well again", || lab.is_whole());
+    let primary = lab.primary().unwrap();
+    lab.once(A, "all", ALL_SYNCED, 12_000);
+    lab.until_started("all", 1);
+    lab.repeat(B, "all", ALL_SYNCED, 300..301);
+    lab.network.cut(S3);
+    for number in [0, 1] {
+        lab.make_anew(number, primary);
+    }
+    lab.until(20, "both name the primary", || {
+        [0, 1]
+            .iter()
+            .all(|&number| lab.named(number) == Some(primary))
+    });
+    lab.servers[primary].cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let began = boottime();
+    lab.pass(30);
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect_exclusion(&all);
+    finding.expect_unharmed(&all);
+    finding.expect_starts(&all, 12.0 + BEYOND);
+    finding
+}
+
+/// A replica is cut off, and the clients are far from all servers and sentinels.
+fn far_away(round_trip: u32) -> Finding {
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    let servers: Vec<usize> = (0..CLIENTS).collect();
+    let delay = Duration::from_millis(round_trip.into()) / 2;
+    lab.network
+        .change(&[A, B], &servers, |link| link.delay = delay);
+    lab.network
+        .change(&servers, &[A, B], |link| link.delay = delay);
+    both_locks(&mut lab);
+    let began = boottime();
+    lab.network.cut(2);
+    lab.pass(40);
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect_exclusion(&all);
+    finding.expect_unharmed(&all);
+    // A run needs a few round trips to begin.
+    finding.expect_starts(&all, NOTICED + BEYOND + 0.02 * f64::from(round_trip));
+    finding
+}
+
+/// A replica comes back empty and copies the data of its primary for 10 s.
+fn replica_copies() -> Finding {
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    lab.servers[0].cli(&["DEBUG", "POPULATE", "20000", "key", "1000"]);
+    lab.servers[0].cli(&["CONFIG", "SET", "rdb-key-save-delay", "500"]);
+    both_locks(&mut lab);
+    let began = boottime();
+    lab.servers[2].kill();
+    lab.servers[2].start_again();
+    lab.pass(2);
+    lab.until(40, "the replica is in sync", || {
+        lab.servers[2].info("replication", "master_link_status") == "up"
+    });
+    lab.pass(8);
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect_exclusion(&all);
+    finding.expect_unharmed(&all);
+    let address = format!("{}:6379", Network::address(2));
+    finding.expect(
+        all.says(&format!("{address} copies its data")),
+        "a run says that the replica copies its data",
+    );
+    finding
+}
+
+/// A hundred runs wait while no server lives.
+fn crowd() -> Finding {
+    const WAITERS: u64 = 100;
+    const SECONDS: u64 = 10;
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    lab.once(A, "plain", PLAIN, 60_000);
+    lab.until_started("plain", 1);
+    for _ in 0..WAITERS / 2 {
+        lab.once(A, "plain", PLAIN, 10);
+        lab.once(B, "plain", PLAIN, 10);
+    }
+    lab.until(30, "all wait", || {
+        lab.servers[0].queue("plain").len() as u64 == WAITERS
+    });
+    for server in &mut lab.servers {
+        server.kill();
+    }
+    lab.pass(4);
+    let connections = || -> u64 {
+        let of = |sentinel: &Sentinel| {
+            sentinel
+                .info("stats", "total_connections_received")
+                .parse()
+                .unwrap_or(0)
+        };
+        lab.sentinels.iter().map(of).sum()
+    };
+    let before = connections();
+    lab.pass(SECONDS);
+    let all = connections() - before;
+    let (mut finding, [_]) = lab.end(boottime(), ["plain"]);
+    finding.expect(
+        all <= WAITERS * SECONDS,
+        format!(
+            "{WAITERS} waiters open {} connections a second to the sentinels, of at most {WAITERS}",
+            all / SECONDS
+        ),
+    );
+    finding
+}
+
+/// Without `--sync`, a client that is cut off with the old primary runs beside others: as the README says.
+fn without_sync() -> Finding {
+    let mut lab = Lab::sentinel(3, 2, &[]);
+    for client in [A, B] {
+        lab.repeat(client, "plain", "--ttl 6s -k 1s", 300..301);
+    }
+    lab.until_started("plain", 4);
+    let began = boottime();
+    lab.network.part(&[0, A], &[1, 2, S1, S2, S3, B]);
+    lab.pass(20);
+    let (mut finding, [plain]) = lab.end(began, ["plain"]);
+    finding.expect(
+        true,
+        format!("{} overlaps, which are documented", plain.overlaps),
+    );
+    finding
+}
+
+/// The owner of a slot is killed.
+fn cluster_killed() -> Finding {
+    let mut lab = Lab::cluster(2, &[]);
+    let lock = lab.lock_of_node_0();
+    for client in [A, B] {
+        lab.repeat(client, &lock, PLAIN, 300..301);
+    }
+    lab.until_started(&lock, 4);
+    let began = boottime();
+    lab.servers[0].kill();
+    let took = lab.until_node_0_is_replaced().as_secs_f64();
+    lab.started_after(&[&lock], boottime(), 70);
+    lab.pass(5);
+    let (mut finding, [report]) = lab.end(began, [&lock]);
+    finding.expect_unharmed(&report);
+    finding.expect_starts(&report, took + BEYOND);
+    finding
+}
+
+/// A run begins while the owner of the slot is dead, with a URL that doesn't name it.
+fn cluster_begins() -> Finding {
+    let mut lab = Lab::cluster(1, &[]);
+    let lock = lab.lock_of_node_0();
+    lab.url = format!(
+        "redis-cluster://{}:6379,{}:6379",
+        Network::address(1),
+        Network::address(2)
+    );
+    let began = boottime();
+    lab.servers[0].kill();
+    lab.once(A, &lock, PLAIN, 300);
+    let took = lab.until_node_0_is_replaced().as_secs_f64();
+    lab.started_after(&[&lock], began, 20);
+    let (mut finding, [report]) = lab.end(began, [&lock]);
+    finding.expect_unharmed(&report);
+    finding.expect_starts(&report, took + BEYOND);
+    finding
+}
+
+/// The nodes don't say where others are ("ask where you have just asked"), and each has a host of its own.
+fn cluster_endpoint() -> Finding {
+    let mut lab = Lab::cluster(
+        1,
+        &["--cluster-preferred-endpoint-type", "unknown-endpoint"],
+    );
+    let lock = lab.lock_of_node_0();
+    lab.url = format!("redis-cluster://{}:6379", Network::address(1));
+    let commands = |node: &Redis| -> u64 {
+        let count = node.info("stats", "total_commands_processed");
+        count.parse().unwrap()
+    };
+    let before = commands(&lab.servers[1]);
+    let began = boottime();
+    lab.once(A, &lock, PLAIN, 300);
+    lab.pass(15);
+    let asked = commands(&lab.servers[1]) - before;
+    let ended = lab.statuses(&lock);
+    let (mut finding, [_]) = lab.end(began, [&lock]);
+    finding.expect(
+        ended.len() == 1 && asked < 500,
+        format!("a run ends, without asking itself again and again: {ended:?}, {asked} commands"),
+    );
+    finding
+}
+
+/// A run waits while the slot of its lock has no node.
+fn cluster_calls() -> Finding {
+    const SECONDS: u64 = 5;
+    let mut lab = Lab::cluster(2, &[]);
+    let lock = lab.lock_of_node_0();
+    lab.once(A, &lock, PLAIN, 60_000);
+    lab.until_started(&lock, 1);
+    lab.once(B, &lock, PLAIN, 300);
+    lab.until(20, "it waits", || lab.servers[0].queue(&lock).len() == 1);
+    let replica = lab.replica_of_node_0();
+    lab.servers[0].kill();
+    lab.servers[replica].kill();
+    lab.pass(4);
+    let calls = lab.calls_of_the_last_run(SECONDS);
+    let (mut finding, [_]) = lab.end(boottime(), [&lock]);
+    finding.expect(
+        calls <= 50 * SECONDS,
+        format!(
+            "a waiter makes {} system calls a second, of at most 50",
+            calls / SECONDS
+        ),
+    );
     finding
 }

@@ -13,8 +13,8 @@ use super::report::{Finding, Report};
 use crate::chaos::driver::install;
 use crate::chaos::history::{Nanos, beats_of, boottime};
 use crate::support::{
-    Dice, MASTER, Network, Redis, Sentinel, WallClock, outcome, seen_by_a_shell, send,
-    without_terminal,
+    Dice, MASTER, Network, Redis, Sentinel, WallClock, attach_strace, outcome, seen_by_a_shell,
+    send, without_terminal,
 };
 
 const SERVER_PORT: u16 = 6379;
@@ -36,6 +36,7 @@ pub struct Run {
     pub number: u32,
     pub client: usize,
     pub lock: String,
+    pid: i32,
     /// The status as a shell sees it; `None` while it runs, and where the lab has ended it.
     pub status: Option<i32>,
 }
@@ -349,11 +350,53 @@ impl Lab {
         std::thread::sleep(Duration::from_secs(seconds));
     }
 
-    /// A command on a client's host, with the same environment as the jobs have.
-    pub fn command(&self, client: usize, words: &[&str]) -> Command {
-        let mut command = on(&self.network, client, words);
-        surround(&mut command, self.dir.path(), &self.url);
-        command
+    /// The statuses of the runs for a lock that have ended.
+    pub fn statuses(&self, lock: &str) -> Vec<i32> {
+        let runs = self.runs.lock().unwrap();
+        let runs = runs.iter().filter(|run| run.lock == lock);
+        runs.filter_map(|run| run.status).collect()
+    }
+
+    /// How many system calls the run that was started last makes in so many seconds.
+    pub fn calls_of_the_last_run(&self, seconds: u64) -> u64 {
+        let pid = self.runs.lock().unwrap().last().unwrap().pid;
+        let counts = self.dir.path().join("calls");
+        let mut strace = attach_strace(pid, &["-f", "-c", "-o", counts.to_str().unwrap()]);
+        self.pass(seconds);
+        send(strace.id().cast_signed(), libc::SIGINT);
+        strace.wait().unwrap();
+        let counts = fs::read_to_string(counts).unwrap();
+        let total = counts.lines().find(|line| line.ends_with(" total"));
+        let words = total.unwrap_or_default().split_whitespace();
+        words.rev().find_map(|word| word.parse().ok()).unwrap_or(0)
+    }
+
+    /// The name of a lock whose slot belongs to node 0.
+    pub fn lock_of_node_0(&self) -> String {
+        let is_there = |name: &String| {
+            let slot = self.servers[0].cli(&["CLUSTER", "KEYSLOT", &format!("redlock:{name}")]);
+            slot.parse::<u16>().unwrap() < 5461
+        };
+        (0..)
+            .map(|number| format!("lock{number}"))
+            .find(is_there)
+            .unwrap()
+    }
+
+    pub fn replica_of_node_0(&self) -> usize {
+        let first = Network::address(0);
+        let follows =
+            |node: &usize| self.servers[*node].info("replication", "master_host") == first;
+        (3..6).find(follows).unwrap()
+    }
+
+    /// Waits until a replica has the place of node 0; how long that has taken.
+    pub fn until_node_0_is_replaced(&self) -> Duration {
+        self.until(60, "a replica takes over", || {
+            self.servers[3..]
+                .iter()
+                .any(|node| node.info("replication", "role") == "master")
+        })
     }
 
     /// Ends all jobs; what was seen of these locks since `from`.
@@ -448,6 +491,7 @@ impl Post {
                 number,
                 client: self.client,
                 lock: self.lock.clone(),
+                pid: process.id().cast_signed(),
                 status: None,
             });
             runs.len() - 1

@@ -22,6 +22,7 @@ pub struct Report {
     pub statuses: BTreeMap<i32, usize>,
     /// What runs without success have said, and how many of them.
     said: BTreeMap<String, usize>,
+    all_said: String,
     from: Nanos,
     until: Nanos,
 }
@@ -36,6 +37,7 @@ impl Report {
             starts: Vec::new(),
             statuses: BTreeMap::new(),
             said: BTreeMap::new(),
+            all_said: String::new(),
             from,
             until,
         };
@@ -45,13 +47,18 @@ impl Report {
                 report.starts.push((process.periods[0].from, run.client));
                 all.push(process);
             }
+            let said = fs::read_to_string(dir.join("said").join(run.number.to_string()));
+            let said = said.unwrap_or_default();
+            report.all_said += &said;
+            let ended = run
+                .status
+                .map_or("ended by the lab".to_owned(), |status| status.to_string());
+            if run.status != Some(0) && !said.is_empty() {
+                let said = without_numbers(&format!("{ended}: {}", said.trim_end()));
+                *report.said.entry(said).or_default() += 1;
+            }
             if let Some(status) = run.status {
                 *report.statuses.entry(status).or_default() += 1;
-                let said = fs::read_to_string(dir.join("said").join(run.number.to_string()));
-                let said = format!("{status}: {}", said.unwrap_or_default().trim_end());
-                if status != 0 {
-                    *report.said.entry(without_numbers(&said)).or_default() += 1;
-                }
             }
         }
         report.starts.sort_unstable();
@@ -70,6 +77,11 @@ impl Report {
 
     pub fn count(&self, status: i32) -> usize {
         self.statuses.get(&status).copied().unwrap_or(0)
+    }
+
+    /// Whether a run has said this, however it ended.
+    pub fn says(&self, text: &str) -> bool {
+        self.all_said.contains(text)
     }
 
     /// The longest time without a start since this moment, in seconds.
@@ -163,7 +175,13 @@ impl Finding {
             finding.rows.push(report.row());
             for (text, count) in &report.said {
                 let text = text.replace('\n', "\n        ");
-                finding.said.push(format!("{} x {text}", count));
+                finding.said.push(format!("{count} x {text}"));
+            }
+            if report.says("was suspended") {
+                finding.expect(
+                    false,
+                    "nobody says that something was suspended: nothing was",
+                );
             }
         }
         finding
