@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
@@ -60,7 +61,7 @@ impl Network {
         let hosts: Vec<Running> = (0..hosts).map(|host| namespaces(host, &names_at)).collect();
         let mut taps = Vec::new();
         for (number, host) in hosts.iter().enumerate() {
-            taps.push(tap(host.pid()));
+            taps.push(within(host.pid(), tap));
             let address = Self::address(number);
             let link = format!(
                 "ip link set eth0 address 02:00:00:00:00:{number:02x} up && ip addr add {address}/24 dev eth0"
@@ -270,31 +271,74 @@ fn inside(host: &Running, words: &[&str]) -> Command {
     command
 }
 
-/// The device `eth0` of a host, by which its frames are read and written.
-fn tap(host: i32) -> File {
-    // A device belongs to the namespace of the thread that opens it: one that ends with that.
-    let open = move || {
+/// Does something in the network of a host: a device or socket belongs to that of the thread that opens it.
+fn within<T: Send + 'static>(host: i32, open: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
         let namespace = File::open(format!("/proc/{host}/ns/net")).unwrap();
         // SAFETY: a system call on a descriptor that is ours.
         let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
-        let tap = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open("/dev/net/tun")
-            .unwrap();
-        // SAFETY: all zero is an ifreq without a name.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(*b"eth0") {
-            *to = from.cast_signed();
-        }
-        request.ifr_ifru.ifru_flags =
-            libc::c_short::try_from(libc::IFF_TAP | libc::IFF_NO_PI).unwrap();
-        // SAFETY: the request lives until the call returns.
-        let made = unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
-        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
-        tap
+        open()
+    });
+    thread.join().unwrap()
+}
+
+/// Makes the device `eth0`, by which the frames of a host are read and written.
+fn tap() -> File {
+    let tap = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .unwrap();
+    // SAFETY: all zero is an ifreq without a name.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(*b"eth0") {
+        *to = from.cast_signed();
+    }
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI;
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).unwrap();
+    // SAFETY: the request lives until the call returns.
+    let made = unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    tap
+}
+
+#[test]
+fn a_link_delays_loses_and_cuts_off_what_is_sent_in_its_direction_alone() {
+    let Some(network) = Network::of(2) else {
+        return;
     };
-    std::thread::spawn(open).join().unwrap()
+    let sockets = [0, 1].map(|host| {
+        let bind = || UdpSocket::bind("0.0.0.0:5000").unwrap();
+        let socket = within(network.hosts[host].pid(), bind);
+        socket
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        socket
+    });
+    // How long so many bytes take, if they arrive.
+    let takes = |from: usize, to: usize, bytes: usize| {
+        let began = Instant::now();
+        let address = (Network::address(to), 5000);
+        sockets[from].send_to(&vec![0; bytes], address).unwrap();
+        let read = sockets[to].recv(&mut [0; 2000]);
+        read.is_ok().then(|| began.elapsed())
+    };
+    let arrives = |from, to, bytes| takes(from, to, bytes).is_some();
+    assert!(arrives(0, 1, 1400) && arrives(1, 0, 1400));
+    let late = Duration::from_millis(200);
+    network.change(&[0], &[1], |link| link.delay = late);
+    assert!(takes(0, 1, 10).unwrap() >= late && takes(1, 0, 10).unwrap() < late);
+    network.change(&[0], &[1], |link| *link = Link::default());
+    network.change(&[0], &[1], |link| link.cap = 600);
+    assert!(arrives(0, 1, 500) && !arrives(0, 1, 700) && arrives(1, 0, 700));
+    network.change(&[0], &[1], |link| link.loss = 100);
+    assert!(!arrives(0, 1, 10) && arrives(1, 0, 10));
+    network.heal();
+    assert!(arrives(0, 1, 1400));
+    network.part(&[0], &[1]);
+    assert!(!arrives(0, 1, 10) && !arrives(1, 0, 10));
+    network.mend(0);
+    assert!(arrives(0, 1, 10) && arrives(1, 0, 10));
 }

@@ -371,31 +371,20 @@ impl Lab {
         words.rev().find_map(|word| word.parse().ok()).unwrap_or(0)
     }
 
-    /// The name of a lock whose slot belongs to node 0.
-    pub fn lock_of_node_0(&self) -> String {
-        let is_there = |name: &String| {
-            let slot = self.servers[0].cli(&["CLUSTER", "KEYSLOT", &format!("redlock:{name}")]);
-            slot.parse::<u16>().unwrap() < 5461
-        };
-        (0..)
-            .map(|number| format!("lock{number}"))
-            .find(is_there)
-            .unwrap()
-    }
-
-    pub fn replica_of_node_0(&self) -> usize {
-        let first = Network::address(0);
+    /// The node of a cluster that has the locks, all of which are in one slot, and its replica.
+    pub fn owner_and_replica(&self) -> (usize, usize) {
+        let slot = self.servers[0].cli(&["CLUSTER", "KEYSLOT", "redlock"]);
+        let owner = slot.parse::<usize>().unwrap() / 5461;
+        let address = Network::address(owner);
         let follows =
-            |node: &usize| self.servers[*node].info("replication", "master_host") == first;
-        (3..6).find(follows).unwrap()
+            |node: &usize| self.servers[*node].info("replication", "master_host") == address;
+        (owner, (3..6).find(follows).unwrap())
     }
 
-    /// Waits until a replica has the place of node 0; how long that has taken.
-    pub fn until_node_0_is_replaced(&self) -> Duration {
-        self.until(60, "a replica takes over", || {
-            self.servers[3..]
-                .iter()
-                .any(|node| node.info("replication", "role") == "master")
+    /// Waits until a replica is a primary; how long that has taken.
+    pub fn until_promoted(&self, replica: usize) -> Duration {
+        self.until(60, "the replica is the primary", || {
+            self.servers[replica].info("replication", "role") == "master"
         })
     }
 

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use super::lab::Run;
-use crate::chaos::history::{MS, Nanos, Process, SECOND, beats_of};
+use crate::chaos::history::{MS, Nanos, Process, SECOND, Span, beats_of};
 
 /// What was seen of one lock.
+#[derive(Default)]
 pub struct Report {
     lock: String,
     /// How many pairs of commands ran at once, and for how long the longest of them did.
@@ -31,15 +32,9 @@ impl Report {
     pub fn of(dir: &Path, runs: &[Run], lock: &str, from: Nanos, until: Nanos) -> Self {
         let mut report = Self {
             lock: lock.to_owned(),
-            overlaps: 0,
-            overlapped: 0,
-            backwards: 0,
-            starts: Vec::new(),
-            statuses: BTreeMap::new(),
-            said: BTreeMap::new(),
-            all_said: String::new(),
             from,
             until,
+            ..Self::default()
         };
         let mut all: Vec<Process> = Vec::new();
         for run in runs.iter().filter(|run| run.lock == lock) {
@@ -62,17 +57,21 @@ impl Report {
             }
         }
         report.starts.sort_unstable();
+        report.judge(all);
+        report
+    }
+
+    fn judge(&mut self, mut all: Vec<Process>) {
         all.sort_by_key(|process| process.periods[0].from);
         for (at, one) in all.iter().enumerate() {
             for other in &all[..at] {
                 let together = together(other, one);
-                report.overlaps += usize::from(together > 0);
-                report.overlapped = report.overlapped.max(together);
+                self.overlaps += usize::from(together > 0);
+                self.overlapped = self.overlapped.max(together);
             }
             let before = all[..at].iter().flat_map(|other| &other.fences).max();
-            report.backwards += usize::from(before >= one.fences.first());
+            self.backwards += usize::from(before >= one.fences.first());
         }
-        report
     }
 
     pub fn count(&self, status: i32) -> usize {
@@ -147,14 +146,22 @@ fn together(one: &Process, other: &Process) -> Nanos {
     longest
 }
 
-/// A message with `#` in place of numbers of several digits, so that those that say the same are one.
+/// A message with `#` in place of large numbers, so that those that say the same are one; addresses stay.
 fn without_numbers(text: &str) -> String {
     let mut short = String::new();
-    for part in text.split_inclusive(|letter: char| !letter.is_ascii_digit()) {
-        let digits = part.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-        let is_long = digits.len() > 2;
-        short += if is_long { "#" } else { digits };
-        short += &part[digits.len()..];
+    for word in text.split_inclusive([' ', '\n']) {
+        let digits = word.chars().filter(char::is_ascii_digit).count();
+        if digits < 3 || word.contains('.') {
+            short += word;
+            continue;
+        }
+        for letter in word.chars() {
+            match letter {
+                '0'..='9' if short.ends_with('#') => {}
+                '0'..='9' => short.push('#'),
+                _ => short.push(letter),
+            }
+        }
     }
     short
 }
@@ -250,3 +257,27 @@ impl Finding {
 
 pub const HEADER: &str =
     "scenario               lock     overlaps  of ms   holds     79     69  no start  others";
+
+#[test]
+fn commands_that_run_at_once_and_fences_out_of_order_are_found() {
+    let process = |from: Nanos, until: Nanos, fence: u64| Process {
+        pid: 1,
+        is_descendant: false,
+        names: vec!["a".into()],
+        fences: vec![fence],
+        limit: 1,
+        ends: until,
+        periods: vec![Span::new(from, from), Span::new(from + MS, until)],
+    };
+    let judged = |all: [Process; 3]| {
+        let mut report = Report::default();
+        report.judge(all.to_vec());
+        (report.overlaps, report.overlapped, report.backwards)
+    };
+    let first = process(0, 10 * MS, 1);
+    let last = process(30 * MS, 40 * MS, 3);
+    let whole = judged([first.clone(), process(11 * MS, 29 * MS, 2), last.clone()]);
+    assert_eq!(whole, (0, 0, 0));
+    let broken = judged([last, process(7 * MS, 35 * MS, 4), first]);
+    assert_eq!(broken, (2, 4 * MS, 1));
+}
