@@ -13,8 +13,8 @@ use super::report::{Finding, Report};
 use crate::chaos::driver::install;
 use crate::chaos::history::{Nanos, beats_of, boottime};
 use crate::support::{
-    Dice, MASTER, Network, Redis, Sentinel, WallClock, attach_strace, outcome, seen_by_a_shell,
-    send, without_terminal,
+    Dice, MASTER, Network, Redis, Sentinel, WallClock, outcome, seen_by_a_shell, send,
+    without_terminal,
 };
 
 const SERVER_PORT: u16 = 6379;
@@ -361,14 +361,13 @@ impl Lab {
     pub fn calls_of_the_last_run(&self, seconds: u64) -> u64 {
         let pid = self.runs.lock().unwrap().last().unwrap().pid;
         let counts = self.dir.path().join("calls");
-        let mut strace = attach_strace(pid, &["-f", "-c", "-o", counts.to_str().unwrap()]);
-        self.pass(seconds);
-        send(strace.id().cast_signed(), libc::SIGINT);
-        strace.wait().unwrap();
+        let mut trace = Command::new("timeout");
+        trace.args([&seconds.to_string(), "strace", "-f", "-c", "-o"]);
+        outcome(trace.arg(&counts).args(["-p", &pid.to_string()]));
         let counts = fs::read_to_string(counts).unwrap();
         let total = counts.lines().find(|line| line.ends_with(" total"));
-        let words = total.unwrap_or_default().split_whitespace();
-        words.rev().find_map(|word| word.parse().ok()).unwrap_or(0)
+        let total = total.unwrap_or_else(|| panic!("no counts: {counts}"));
+        total.split_whitespace().nth(3).unwrap().parse().unwrap()
     }
 
     /// The node of a cluster that has the locks, all of which are in one slot, and its replica.

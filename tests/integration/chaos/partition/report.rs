@@ -23,7 +23,8 @@ pub struct Report {
     pub statuses: BTreeMap<i32, usize>,
     /// What runs without success have said, and how many of them.
     said: BTreeMap<String, usize>,
-    all_said: String,
+    /// The lines of those that went well, but for the one that they wait.
+    lines: BTreeMap<String, usize>,
     from: Nanos,
     until: Nanos,
 }
@@ -44,13 +45,16 @@ impl Report {
             }
             let said = fs::read_to_string(dir.join("said").join(run.number.to_string()));
             let said = said.unwrap_or_default();
-            report.all_said += &said;
             let ended = run
                 .status
                 .map_or("ended by the lab".to_owned(), |status| status.to_string());
             if run.status != Some(0) && !said.is_empty() {
                 let said = without_numbers(&format!("{ended}: {}", said.trim_end()));
                 *report.said.entry(said).or_default() += 1;
+            }
+            let lines = said.lines().filter(|_| run.status == Some(0));
+            for line in lines.filter(|line| !line.contains(": waiting for ")) {
+                *report.lines.entry(without_numbers(line)).or_default() += 1;
             }
             if let Some(status) = run.status {
                 *report.statuses.entry(status).or_default() += 1;
@@ -80,7 +84,8 @@ impl Report {
 
     /// Whether a run has said this, however it ended.
     pub fn says(&self, text: &str) -> bool {
-        self.all_said.contains(text)
+        let all = self.said.keys().chain(self.lines.keys());
+        all.into_iter().any(|said| said.contains(text))
     }
 
     /// The longest time without a start since this moment, in seconds.
@@ -183,6 +188,9 @@ impl Finding {
             for (text, count) in &report.said {
                 let text = text.replace('\n', "\n        ");
                 finding.said.push(format!("{count} x {text}"));
+            }
+            for (text, count) in &report.lines {
+                finding.said.push(format!("{count} x 0: {text}"));
             }
             if report.says("was suspended") {
                 finding.expect(
