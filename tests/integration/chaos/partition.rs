@@ -23,28 +23,27 @@ pub fn run(lasts: Duration, seed: u64, only: Option<&str>) {
     }
     let end = Instant::now() + lasts;
     let left = || end.saturating_duration_since(Instant::now());
-    let names = directed::ALL.iter().map(|scenario| scenario.name);
+    let names = directed::ALL.iter().map(|(name, ..)| *name);
     let known = names
         .chain(["random"])
         .any(|name| only.is_none_or(|only| only == name));
     assert!(known, "no such scenario: {only:?}");
     let mut broken = Vec::new();
     say(&format!("{HEADER}\n"));
-    for scenario in directed::ALL {
-        let takes = Duration::from_secs(scenario.seconds);
-        if only.map_or(takes > left(), |only| only != scenario.name) {
-            if only.is_none() {
-                say(&format!(
-                    "{:<22} not played: it takes {takes:?}\n",
-                    scenario.name
-                ));
+    for &(name, seconds, play) in directed::ALL {
+        let takes = Duration::from_secs(seconds);
+        match only {
+            Some(only) if only != name => continue,
+            None if takes > left() => {
+                say(&format!("{name:<22} not played: it takes {takes:?}\n"));
+                continue;
             }
-            continue;
+            _ => {}
         }
-        let finding = (scenario.play)();
-        say(&finding.in_words(scenario.name));
+        let finding = play();
+        say(&finding.in_words(name));
         if finding.broken > 0 {
-            broken.push(scenario.name);
+            broken.push(name);
         }
     }
     if only.is_none_or(|only| only == "random") && left() > random::EPISODE {

@@ -187,7 +187,7 @@ impl Switch {
             .filter(|&host| fds[host].any() == Some(true))
             .collect();
         for host in readable {
-            let mut bytes = [0; 65_536];
+            let mut bytes = [0; 2048];
             // No host keeps the others waiting.
             for _ in 0..64 {
                 let Ok(length) = (&self.taps[host]).read(&mut bytes) else {
@@ -210,34 +210,42 @@ impl Switch {
     }
 
     fn pass(&mut self, from: usize, frame: &[u8]) {
-        let (is_ipv4, is_arp) = match frame.get(12..14) {
-            Some([0x08, 0x00]) => (true, false),
-            Some([0x08, 0x06]) => (false, true),
+        let is_arp = match frame.get(12..14) {
+            Some([8, 0]) => false,
+            Some([8, 6]) => true,
             _ => return,
         };
         let is_for_all = frame[0] & 1 == 1;
-        let all = 0..self.taps.len();
-        let to = all.filter(|&to| to != from && (is_for_all || usize::from(frame[5]) == to));
-        for to in to.collect::<Vec<usize>>() {
-            let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-            let link = links.get(&(from, to)).copied().unwrap_or_default();
-            drop(links);
+        for to in (0..self.taps.len()).filter(|&to| to != from) {
+            if !(is_for_all || usize::from(frame[5]) == to) {
+                continue;
+            }
             // Who is where is always known: what is cut off finds no host "unreachable", it hears nothing.
-            if is_arp || link.delay.is_zero() && is_ipv4 && self.is_passed(link, frame) {
+            let link = if is_arp {
+                Link::default()
+            } else {
+                self.link(from, to)
+            };
+            let is_lost = link.is_cut
+                || link.cap > 0 && frame.len() > link.cap
+                || link.loss > 0 && self.dice.chance(link.loss);
+            if is_lost {
+                continue;
+            }
+            if link.delay.is_zero() {
                 self.deliver(to, frame);
-            } else if is_ipv4 && !link.delay.is_zero() && self.is_passed(link, frame) {
+            } else {
                 self.count += 1;
                 let due = Instant::now() + link.delay;
-                self.delayed
-                    .push(Reverse((due, self.count, to, frame.to_vec())));
+                let delayed = (due, self.count, to, frame.to_vec());
+                self.delayed.push(Reverse(delayed));
             }
         }
     }
 
-    fn is_passed(&mut self, link: Link, frame: &[u8]) -> bool {
-        !link.is_cut
-            && (link.cap == 0 || frame.len() <= link.cap)
-            && (link.loss == 0 || !self.dice.chance(link.loss))
+    fn link(&self, from: usize, to: usize) -> Link {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.get(&(from, to)).copied().unwrap_or_default()
     }
 
     fn deliver(&self, to: usize, frame: &[u8]) {

@@ -1,18 +1,14 @@
 //! Scenarios, each with what has to come out.
 
-use super::lab::{CLIENTS, Lab, SENTINELS};
+use super::lab::{CLIENTS, Lab, SENTINELS, pass, sentinel_url, until};
 use std::time::Duration;
 
 use super::report::Finding;
 use crate::chaos::history::{MS, Nanos, SECOND, boottime};
 use crate::support::{MASTER, Network, Redis, Sentinel};
 
-pub struct Scenario {
-    pub name: &'static str,
-    /// How long it takes, at most.
-    pub seconds: u64,
-    pub play: fn() -> Finding,
-}
+/// A name, how many seconds it takes at most, and what plays it.
+pub type Scenario = (&'static str, u64, fn() -> Finding);
 
 /// The hosts.
 const A: usize = CLIENTS;
@@ -33,116 +29,28 @@ const BEYOND: f64 = 3.0;
 const NOTICED: f64 = 3.0;
 
 pub const ALL: &[Scenario] = &[
-    Scenario {
-        name: "v1-reset",
-        seconds: 70,
-        play: || v1(Forgets::ByReset),
-    },
-    Scenario {
-        name: "v1-restart",
-        seconds: 70,
-        play: || v1(Forgets::ByRestart),
-    },
-    Scenario {
-        name: "v1-control",
-        seconds: 70,
-        play: || v1(Forgets::Nothing),
-    },
-    Scenario {
-        name: "v2-named-twice",
-        seconds: 60,
-        play: || v2(true),
-    },
-    Scenario {
-        name: "v2-control",
-        seconds: 60,
-        play: || v2(false),
-    },
-    Scenario {
-        name: "sentinel-failover",
-        seconds: 150,
-        play: sentinel_failover,
-    },
-    Scenario {
-        name: "killed-primary",
-        seconds: 110,
-        play: killed_primary,
-    },
-    Scenario {
-        name: "stopped-primary",
-        seconds: 110,
-        play: || ex_primary(Trouble::Stopped),
-    },
-    Scenario {
-        name: "cut-primary",
-        seconds: 110,
-        play: || ex_primary(Trouble::Cut),
-    },
-    Scenario {
-        name: "replica-back",
-        seconds: 110,
-        play: replica_back,
-    },
-    Scenario {
-        name: "release-to-old",
-        seconds: 80,
-        play: || release(Trouble::Cut),
-    },
-    Scenario {
-        name: "release-fails",
-        seconds: 80,
-        play: || release(Trouble::Killed),
-    },
-    Scenario {
-        name: "sentinels-anew",
-        seconds: 90,
-        play: sentinels_anew,
-    },
-    Scenario {
-        name: "far-125ms",
-        seconds: 80,
-        play: || far_away(125),
-    },
-    Scenario {
-        name: "far-250ms",
-        seconds: 80,
-        play: || far_away(250),
-    },
-    Scenario {
-        name: "replica-copies",
-        seconds: 60,
-        play: replica_copies,
-    },
-    Scenario {
-        name: "crowd",
-        seconds: 50,
-        play: crowd,
-    },
-    Scenario {
-        name: "without-sync",
-        seconds: 50,
-        play: without_sync,
-    },
-    Scenario {
-        name: "cluster-killed",
-        seconds: 110,
-        play: cluster_killed,
-    },
-    Scenario {
-        name: "cluster-begins",
-        seconds: 60,
-        play: cluster_begins,
-    },
-    Scenario {
-        name: "cluster-endpoint",
-        seconds: 50,
-        play: cluster_endpoint,
-    },
-    Scenario {
-        name: "cluster-calls",
-        seconds: 50,
-        play: cluster_calls,
-    },
+    ("v1-reset", 70, || v1(Forgets::ByReset)),
+    ("v1-restart", 70, || v1(Forgets::ByRestart)),
+    ("v1-control", 70, || v1(Forgets::Nothing)),
+    ("v2-named-twice", 60, || v2(true)),
+    ("v2-control", 60, || v2(false)),
+    ("sentinel-failover", 160, sentinel_failover),
+    ("killed-primary", 110, killed_primary),
+    ("stopped-primary", 110, || ex_primary(Trouble::Stopped)),
+    ("cut-primary", 110, || ex_primary(Trouble::Cut)),
+    ("replica-back", 110, replica_back),
+    ("release-to-old", 80, || release(Trouble::Cut)),
+    ("release-fails", 80, || release(Trouble::Killed)),
+    ("sentinels-anew", 110, sentinels_anew),
+    ("far-125ms", 80, || far_away(125)),
+    ("far-250ms", 80, || far_away(250)),
+    ("replica-copies", 60, replica_copies),
+    ("crowd", 50, crowd),
+    ("without-sync", 50, without_sync),
+    ("cluster-killed", 110, cluster_killed),
+    ("cluster-begins", 60, cluster_begins),
+    ("cluster-endpoint", 50, cluster_endpoint),
+    ("cluster-calls", 50, cluster_calls),
 ];
 
 /// What befalls the primary.
@@ -181,10 +89,10 @@ fn v1(forgets: Forgets) -> Finding {
     lab.until_started("all", 4);
     let began = boottime();
     lab.network.part(&[0, 1, S1, A], &[2, 3, S2, S3, B]);
-    lab.until(30, "the old primary lists one replica", || {
+    until(30, "the old primary lists one replica", || {
         lab.servers[0].info("replication", "connected_slaves") == "1"
     });
-    lab.until(30, "another is the primary", || {
+    until(30, "another is the primary", || {
         let named = [0, 1, 2].map(|sentinel| lab.named(sentinel));
         named[0] == Some(0) && named[1] == named[2] && named[1] > Some(1)
     });
@@ -195,7 +103,7 @@ fn v1(forgets: Forgets) -> Finding {
         }
         Forgets::ByRestart => lab.make_anew(0, 0),
     }
-    lab.pass(25);
+    pass(25);
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_exclusion(&all);
     let by_b = all.starts_by(B, began);
@@ -213,18 +121,18 @@ fn v2(is_named_twice: bool) -> Finding {
     let all = lab.url.clone();
     let twice = [s1.clone(), Network::name(S1), s2.clone()];
     let once = [s1, s2, s3];
-    lab.url = lab.url_of(if is_named_twice { &twice } else { &once });
+    lab.url = sentinel_url(if is_named_twice { &twice } else { &once });
     lab.repeat(A, "all", SHORT, 300..301);
     lab.url = all;
     lab.repeat(B, "all", SHORT, 300..301);
     lab.until_started("all", 4);
     let began = boottime();
     lab.network.part(&[0, 1, S1, A], &[2, 3, S2, S3, B]);
-    lab.until(30, "another is the primary", || {
+    until(30, "another is the primary", || {
         let named = [0, 1, 2].map(|sentinel| lab.named(sentinel));
         named[0] == Some(0) && named[1] == named[2] && named[1] > Some(1)
     });
-    lab.pass(20);
+    pass(20);
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_exclusion(&all);
     let by_b = all.starts_by(B, began);
@@ -245,11 +153,11 @@ fn sentinel_failover() -> Finding {
     lab.once(B, "long", ALL_SYNCED, 115_000);
     lab.until_started("steady", 1);
     lab.until_started("long", 1);
-    lab.pass(1);
+    pass(1);
     let began = boottime();
     for turn in 0..12 {
         lab.sentinels[turn % 3].ask(&["SENTINEL", "FAILOVER", MASTER]);
-        lab.pass(10);
+        pass(10);
     }
     let locks = ["all", "plain", "long", "steady"];
     let (mut finding, [all, plain, long, steady]) = lab.end(began, locks);
@@ -278,7 +186,7 @@ fn killed_primary() -> Finding {
 /// Starts follow a failover within [`BEYOND`], with and without `--sync all`.
 fn after_failover(mut lab: Lab, began: Nanos, took: f64) -> Finding {
     lab.started_after(&["all", "plain"], boottime(), 70);
-    lab.pass(5);
+    pass(5);
     let (mut finding, [all, plain]) = lab.end(began, ["all", "plain"]);
     finding.expect_exclusion(&all);
     for report in [&all, &plain] {
@@ -300,15 +208,18 @@ fn ex_primary(trouble: Trouble) -> Finding {
         Trouble::Killed | Trouble::Stopped => lab.servers[0].stall(),
     }
     let took = lab.until_failover(0).as_secs_f64();
-    lab.pass(3);
+    pass(3);
     lab.network.heal();
     lab.servers[0].resume();
-    lab.pass(25);
-    let (mut finding, [all, plain, long]) = lab.end(began, ["all", "plain", "long"]);
-    for report in [&all, &long] {
+    // Nobody waits for this one: its runs begin now.
+    lab.repeat(B, "new", ALL_SYNCED, 300..301);
+    pass(25);
+    let locks = ["all", "plain", "long", "new"];
+    let (mut finding, [all, plain, long, new]) = lab.end(began, locks);
+    for report in [&all, &long, &new] {
         finding.expect_exclusion(report);
     }
-    for report in [&all, &plain, &long] {
+    for report in [&all, &plain, &long, &new] {
         finding.expect_unharmed(report);
     }
     for report in [&all, &plain] {
@@ -329,11 +240,11 @@ fn replica_back() -> Finding {
     lab.network.cut(2);
     // TCP sends again after 0.2, 0.6, 1.4 s and so on. The primary does so after 25.4 s and then after 51 s, and only then
     // hears that its old connection is over; the replica, which gives that up after 4 s, after 30 s and then after 56 s.
-    lab.pass(32);
+    pass(32);
     lab.network.heal();
     let back = boottime();
-    lab.until(40, "the replica is connected again", || lab.is_whole());
-    lab.pass(25);
+    until(40, "the replica is connected again", || lab.is_whole());
+    pass(25);
     let (mut finding, [all, long]) = lab.end(began, ["all", "long"]);
     for report in [&all, &long] {
         finding.expect_exclusion(report);
@@ -379,32 +290,37 @@ fn release(trouble: Trouble) -> Finding {
     after_failover(lab, began, took)
 }
 
-/// Two sentinels lose their files, and with these the number of the failover before; the third is silent.
+/// Two sentinels lose their files, and with these the number of a failover that a holder and a waiter have seen; the third
+/// is silent.
 fn sentinels_anew() -> Finding {
     let mut lab = Lab::sentinel(3, 2, &[]);
-    lab.sentinels[0].ask(&["SENTINEL", "FAILOVER", MASTER]);
-    lab.until_failover(0);
-    lab.until(40, "all is well again", || lab.is_whole());
-    let primary = lab.primary().unwrap();
-    lab.once(A, "all", ALL_SYNCED, 12_000);
+    lab.once(A, "all", ALL_SYNCED, 45_000);
     lab.until_started("all", 1);
     lab.repeat(B, "all", ALL_SYNCED, 300..301);
-    let queue = || lab.servers[primary].queue("all").len();
-    lab.until(20, "the standby waits", || queue() == 1);
+    let began = boottime();
+    lab.sentinels[0].ask(&["SENTINEL", "FAILOVER", MASTER]);
+    lab.until_failover(0);
+    until(40, "all is well again", || lab.is_whole());
+    let primary = lab.primary().unwrap();
     lab.network.cut(S3);
+    // At once: the one would learn the number from the other.
+    for number in [0, 1] {
+        lab.sentinels[number].kill();
+    }
     for number in [0, 1] {
         lab.make_anew(number, primary);
-        lab.until(20, "it names the primary", || {
-            lab.named(number) == Some(primary)
-        });
     }
+    until(20, "both name the primary", || {
+        lab.named(0) == Some(primary) && lab.named(1) == Some(primary)
+    });
     lab.servers[primary].cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    let began = boottime();
-    lab.pass(30);
+    until(90, "the waiter has had its turn", || {
+        lab.starts("all").len() > 4 || lab.statuses("all").len() > 2
+    });
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_exclusion(&all);
     finding.expect_unharmed(&all);
-    finding.expect_starts(&all, 12.0 + BEYOND);
+    finding.expect_starts(&all, 45.0 + BEYOND);
     finding
 }
 
@@ -420,7 +336,7 @@ fn far_away(round_trip: u32) -> Finding {
     both_locks(&mut lab);
     let began = boottime();
     lab.network.cut(2);
-    lab.pass(40);
+    pass(40);
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_exclusion(&all);
     finding.expect_unharmed(&all);
@@ -445,11 +361,11 @@ fn replica_copies() -> Finding {
     // It was left by the first synchronization.
     std::fs::remove_file(lab.servers[2].dir.path().join("dump.rdb")).unwrap();
     lab.servers[2].start_again();
-    lab.pass(2);
-    lab.until(40, "the replica is in sync", || {
+    pass(2);
+    until(40, "the replica is in sync", || {
         lab.servers[2].info("replication", "master_link_status") == "up"
     });
-    lab.pass(8);
+    pass(8);
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_exclusion(&all);
     finding.expect_unharmed(&all);
@@ -472,13 +388,13 @@ fn crowd() -> Finding {
         lab.once(A, "plain", PLAIN, 10);
         lab.once(B, "plain", PLAIN, 10);
     }
-    lab.until(30, "all wait", || {
+    until(30, "all wait", || {
         lab.servers[0].queue("plain").len() as u64 == WAITERS
     });
     for server in &mut lab.servers {
         server.kill();
     }
-    lab.pass(4);
+    pass(4);
     let connections = || -> u64 {
         let of = |sentinel: &Sentinel| {
             sentinel
@@ -489,7 +405,7 @@ fn crowd() -> Finding {
         lab.sentinels.iter().map(of).sum()
     };
     let before = connections();
-    lab.pass(SECONDS);
+    pass(SECONDS);
     let all = connections() - before;
     let (mut finding, [_]) = lab.end(boottime(), ["plain"]);
     finding.expect(
@@ -512,7 +428,7 @@ fn without_sync() -> Finding {
     lab.repeat(B, "plain", options, 300..301);
     let began = boottime();
     lab.network.part(&[0, A], &[1, 2, S1, S2, S3, B]);
-    lab.pass(20);
+    pass(20);
     let (mut finding, [plain]) = lab.end(began, ["plain"]);
     let overlaps = plain.overlaps;
     finding.expect(true, format!("{overlaps} overlaps, which are documented"));
@@ -528,7 +444,7 @@ fn cluster_killed() -> Finding {
     lab.servers[owner].kill();
     let took = lab.until_promoted(replica).as_secs_f64();
     lab.started_after(&["plain"], boottime(), 70);
-    lab.pass(5);
+    pass(5);
     let (mut finding, [plain]) = lab.end(began, ["plain"]);
     finding.expect_unharmed(&plain);
     finding.expect_starts(&plain, took + BEYOND);
@@ -569,7 +485,7 @@ fn cluster_endpoint() -> Finding {
     let before = commands(&lab.servers[asked]);
     let began = boottime();
     lab.once(A, "plain", PLAIN, 300);
-    lab.pass(15);
+    pass(15);
     let commands = commands(&lab.servers[asked]) - before;
     let ended = lab.statuses("plain");
     let (mut finding, [_]) = lab.end(began, ["plain"]);
@@ -589,12 +505,12 @@ fn cluster_calls() -> Finding {
     lab.until_started("plain", 1);
     lab.once(B, "plain", PLAIN, 300);
     let queue = || lab.servers[owner].cli(&["ZCARD", "{redlock}:{redlock}:plain:queue"]);
-    lab.until(20, "it waits", || queue() == "1");
+    until(20, "it waits", || queue() == "1");
     for node in [owner, replica] {
         lab.servers[node].kill();
     }
     let before = lab.calls_of_the_last_run(SECONDS);
-    lab.pass(5);
+    pass(5);
     let after = lab.calls_of_the_last_run(SECONDS);
     let (mut finding, [_]) = lab.end(boottime(), ["plain"]);
     for (calls, when) in [(before, "before"), (after, "after")] {

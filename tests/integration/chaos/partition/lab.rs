@@ -52,7 +52,7 @@ pub struct Lab {
     is_over: Arc<AtomicBool>,
     crew: Vec<JoinHandle<()>>,
     dir: tempfile::TempDir,
-    _clocks: Vec<WallClock>,
+    clocks: Vec<WallClock>,
     // Gone after what runs on its hosts.
     pub network: Network,
 }
@@ -62,18 +62,18 @@ impl Lab {
     /// returns. The options are those of all servers, of which number 0 is the primary.
     pub fn sentinel(servers: usize, clients: usize, options: &[&str]) -> Self {
         let mut lab = Self::empty(clients);
-        lab._clocks = AHEAD.map(WallClock::ahead_by).into();
+        lab.clocks = AHEAD.map(WallClock::ahead_by).into();
         for number in 0..servers {
-            let clock = lab._clocks[number].before();
+            let clock = lab.clocks[number].before();
             let primary = Network::address(0);
             let replica = ["--replicaof", &primary, &SERVER_PORT.to_string()];
             let replica = if number > 0 { &replica[..] } else { &[] };
             let server = lab.server(number, &clock, &[replica, options].concat());
             lab.servers.push(server);
         }
-        lab.url = lab.url_of(&[0, 1, 2].map(|number| Network::address(SENTINELS + number)));
+        lab.url = sentinel_url(&[0, 1, 2].map(|number| Network::address(SENTINELS + number)));
         for replica in &lab.servers[1..] {
-            lab.until(20, "the replicas are in sync", || {
+            until(20, "the replicas are in sync", || {
                 replica.info("replication", "master_link_status") == "up"
             });
         }
@@ -81,7 +81,7 @@ impl Lab {
             let sentinel = lab.start_sentinel(number, 0, true);
             lab.sentinels.push(sentinel);
         }
-        lab.until(30, "the sentinels see all", || lab.is_whole());
+        until(30, "the sentinels see all", || lab.is_whole());
         lab
     }
 
@@ -112,7 +112,7 @@ impl Lab {
         let mut command = on(&lab.network, CLIENTS, &create);
         outcome(command.args(&nodes)).assert_code(0);
         for node in &lab.servers {
-            lab.until(30, "the cluster is complete", || {
+            until(30, "the cluster is complete", || {
                 let replica = node.info("replication", "master_link_status");
                 node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
                     && matches!(&*replica, "up" | "")
@@ -144,7 +144,7 @@ impl Lab {
             is_over: Arc::default(),
             crew: Vec::new(),
             dir,
-            _clocks: Vec::new(),
+            clocks: Vec::new(),
             network,
         }
     }
@@ -205,15 +205,6 @@ impl Lab {
     pub fn make_anew(&mut self, number: usize, primary: usize) {
         self.sentinels[number].kill();
         self.sentinels[number] = self.start_sentinel(number, primary, false);
-    }
-
-    /// The URL of the sentinels at these hosts.
-    pub fn url_of(&self, hosts: &[String]) -> String {
-        let hosts: Vec<String> = hosts
-            .iter()
-            .map(|host| format!("{host}:{SENTINEL_PORT}"))
-            .collect();
-        format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
     }
 
     /// The server that a sentinel calls the primary.
@@ -312,7 +303,7 @@ impl Lab {
 
     /// Waits until so many holds of a lock have begun.
     pub fn until_started(&self, lock: &str, count: usize) {
-        self.until(60, "jobs start", || self.starts(lock).len() >= count);
+        until(60, "jobs start", || self.starts(lock).len() >= count);
     }
 
     /// Waits until a hold of each of these locks began after this moment, for at most so many seconds.
@@ -326,28 +317,9 @@ impl Lab {
 
     /// Waits until another server than this is the primary; how long that has taken.
     pub fn until_failover(&self, old: usize) -> Duration {
-        self.until(60, "another server is the primary", || {
+        until(60, "another server is the primary", || {
             self.primary().is_some_and(|primary| primary != old)
         })
-    }
-
-    /// Waits for a condition for at most so many seconds; how long that has taken.
-    #[track_caller]
-    pub fn until(&self, seconds: u64, what: &str, condition: impl Fn() -> bool) -> Duration {
-        let began = Instant::now();
-        while !condition() {
-            assert!(
-                began.elapsed() < Duration::from_secs(seconds),
-                "never happened: {what}"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        began.elapsed()
-    }
-
-    /// Lets the jobs go on for so many seconds.
-    pub fn pass(&self, seconds: u64) {
-        std::thread::sleep(Duration::from_secs(seconds));
     }
 
     /// The statuses of the runs for a lock that have ended.
@@ -382,7 +354,7 @@ impl Lab {
 
     /// Waits until a replica is a primary; how long that has taken.
     pub fn until_promoted(&self, replica: usize) -> Duration {
-        self.until(60, "the replica is the primary", || {
+        until(60, "the replica is the primary", || {
             self.servers[replica].info("replication", "role") == "master"
         })
     }
@@ -409,6 +381,34 @@ impl Drop for Lab {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Waits for a condition for at most so many seconds; how long that has taken.
+#[track_caller]
+pub fn until(seconds: u64, what: &str, condition: impl Fn() -> bool) -> Duration {
+    let began = Instant::now();
+    while !condition() {
+        assert!(
+            began.elapsed() < Duration::from_secs(seconds),
+            "never happened: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    began.elapsed()
+}
+
+/// Lets the jobs go on for so many seconds.
+pub fn pass(seconds: u64) {
+    std::thread::sleep(Duration::from_secs(seconds));
+}
+
+/// The URL of the sentinels at these hosts.
+pub fn sentinel_url(hosts: &[String]) -> String {
+    let hosts: Vec<String> = hosts
+        .iter()
+        .map(|host| format!("{host}:{SENTINEL_PORT}"))
+        .collect();
+    format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
 }
 
 /// A command on a host.

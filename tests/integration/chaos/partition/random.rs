@@ -10,6 +10,9 @@ use crate::support::{Dice, MASTER};
 /// How long trouble lasts and what it leads to, at most.
 pub const EPISODE: Duration = Duration::from_secs(60);
 
+/// How long it may take until all is well again.
+const WHOLE: Duration = Duration::from_secs(45);
+
 /// Jobs of three clients with `--sync all` while one thing after the other befalls the network and the servers: never
 /// two at once.
 pub fn play(end: Instant, seed: u64) -> Finding {
@@ -75,7 +78,7 @@ fn episode(lab: &mut Lab, dice: &mut Dice) {
     lab.servers[server].resume();
     if dice.chance(70) {
         // Otherwise the next trouble comes before all is well.
-        let whole = Instant::now() + EPISODE - Duration::from_secs(15);
+        let whole = Instant::now() + WHOLE;
         while !lab.is_whole() && Instant::now() < whole {
             std::thread::sleep(Duration::from_millis(100));
         }
