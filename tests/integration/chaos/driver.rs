@@ -575,7 +575,7 @@ pub fn install(dir: &Path) {
 }
 
 /// Looks at the clock all the time, and notes when it couldn't.
-struct ClockWatch {
+pub struct ClockWatch {
     is_over: Arc<AtomicBool>,
     gaps: Arc<Mutex<Vec<Span>>>,
     thread: Option<JoinHandle<()>>,
@@ -585,7 +585,7 @@ struct ClockWatch {
 const GAP: Nanos = 15 * MS;
 
 impl ClockWatch {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let gaps = Arc::new(Mutex::new(Vec::new()));
         let (over, found) = (is_over.clone(), gaps.clone());
@@ -607,7 +607,7 @@ impl ClockWatch {
         }
     }
 
-    fn end(&mut self) -> Vec<Span> {
+    pub fn end(&mut self) -> Vec<Span> {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::report::{Finding, Report};
-use crate::chaos::driver::install;
+use crate::chaos::driver::{ClockWatch, install};
 use crate::chaos::history::{Nanos, beats_of, boottime};
 use crate::support::{
     Dice, MASTER, Network, Redis, Sentinel, WallClock, outcome, seen_by_a_shell, send,
@@ -53,6 +53,7 @@ pub struct Lab {
     crew: Vec<JoinHandle<()>>,
     dir: tempfile::TempDir,
     clocks: Vec<WallClock>,
+    watch: ClockWatch,
     // Gone after what runs on its hosts.
     pub network: Network,
 }
@@ -145,6 +146,7 @@ impl Lab {
             crew: Vec::new(),
             dir,
             clocks: Vec::new(),
+            watch: ClockWatch::start(),
             network,
         }
     }
@@ -365,7 +367,7 @@ impl Lab {
         self.stop();
         let runs = self.runs.lock().unwrap().clone();
         let reports = locks.map(|lock| Report::of(self.dir.path(), &runs, lock, from, until));
-        (Finding::of(&reports), reports)
+        (Finding::of(&reports, &self.watch.end()), reports)
     }
 
     fn stop(&mut self) {

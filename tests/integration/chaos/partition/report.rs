@@ -23,7 +23,7 @@ pub struct Report {
     pub statuses: BTreeMap<i32, usize>,
     /// What runs without success have said, and how many of them.
     said: BTreeMap<String, usize>,
-    /// The lines of those that went well, but for the one that they wait.
+    /// The lines of others, but for those that they wait.
     lines: BTreeMap<String, usize>,
     from: Nanos,
     until: Nanos,
@@ -45,22 +45,22 @@ impl Report {
             }
             let said = fs::read_to_string(dir.join("said").join(run.number.to_string()));
             let said = said.unwrap_or_default();
-            let ended = run
-                .status
-                .map_or("ended by the lab".to_owned(), |status| status.to_string());
-            if run.status != Some(0) && !said.is_empty() {
-                let said = without_numbers(&format!("{ended}: {}", said.trim_end()));
-                *report.said.entry(said).or_default() += 1;
-            }
-            let lines = said.lines().filter(|_| run.status == Some(0));
-            for line in lines.filter(|line| !line.contains(": waiting for ")) {
-                *report.lines.entry(without_numbers(line)).or_default() += 1;
+            match run.status {
+                Some(status) if status != 0 => {
+                    let said = without_numbers(&format!("{status}: {}", said.trim_end()));
+                    *report.said.entry(said).or_default() += 1;
+                }
+                _ => {
+                    let lines = said.lines();
+                    for line in lines.filter(|line| !line.contains(": waiting for ")) {
+                        *report.lines.entry(without_numbers(line)).or_default() += 1;
+                    }
+                }
             }
             if let Some(status) = run.status {
                 *report.statuses.entry(status).or_default() += 1;
             }
         }
-        report.starts.sort_unstable();
         report.judge(all);
         report
     }
@@ -177,12 +177,16 @@ pub struct Finding {
     rows: Vec<String>,
     said: Vec<String>,
     expected: Vec<String>,
+    starved: Nanos,
     pub broken: usize,
 }
 
 impl Finding {
-    pub fn of(reports: &[Report]) -> Self {
+    /// `starved` is when the machine gave nobody the processor.
+    pub fn of(reports: &[Report], starved: &[Span]) -> Self {
         let mut finding = Self::default();
+        let longest = starved.iter().map(|span| span.until - span.from).max();
+        finding.starved = longest.unwrap_or(0);
         for report in reports {
             finding.rows.push(report.row());
             for (text, count) in &report.said {
@@ -190,7 +194,7 @@ impl Finding {
                 finding.said.push(format!("{count} x {text}"));
             }
             for (text, count) in &report.lines {
-                finding.said.push(format!("{count} x 0: {text}"));
+                finding.said.push(format!("{count} others: {text}"));
             }
             if report.says("was suspended") {
                 finding.expect(
@@ -255,6 +259,13 @@ impl Finding {
         }
         for line in &self.expected {
             let _ = writeln!(text, "    {line}");
+        }
+        if self.starved > 100 * MS {
+            let _ = writeln!(
+                text,
+                "    the machine was busy: no processor for {} ms",
+                self.starved / MS
+            );
         }
         for line in &self.said {
             let _ = writeln!(text, "    said by {line}");
