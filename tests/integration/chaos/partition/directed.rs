@@ -82,7 +82,7 @@ fn both_locks(lab: &mut Lab) {
 /// The primary, R2, S1 and A are cut off from R3, R4, S2, S3 and B; the old primary and S1 know of R2 alone in the end.
 /// S2 and S3 make R3 or R4 the primary, and what runs on the other side has to be over by then.
 fn v1(forgets: Forgets) -> Finding {
-    let mut lab = Lab::sentinel(4, 2, &["--repl-timeout", "5"]);
+    let mut lab = Lab::sentinel(4, 2, "--repl-timeout 5");
     for client in [A, B] {
         lab.repeat(client, "all", SHORT, 300..301);
     }
@@ -116,7 +116,7 @@ fn v1(forgets: Forgets) -> Finding {
 
 /// The same cut; the URL of A names S1 twice, once by its name, and S2, which A can't reach.
 fn v2(is_named_twice: bool) -> Finding {
-    let mut lab = Lab::sentinel(4, 2, &["--repl-timeout", "5"]);
+    let mut lab = Lab::sentinel(4, 2, "--repl-timeout 5");
     let [s1, s2, s3] = [S1, S2, S3].map(Network::address);
     let all = lab.url.clone();
     let twice = [s1.clone(), Network::name(S1), s2.clone()];
@@ -147,7 +147,7 @@ fn v2(is_named_twice: bool) -> Finding {
 /// job is stopped, short or long. Without it a job may lose a lock that was granted in the moment of a failover, and only
 /// then.
 fn sentinel_failover() -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     both_locks(&mut lab);
     lab.once(A, "steady", PLAIN, 115_000);
     lab.once(B, "long", ALL_SYNCED, 115_000);
@@ -175,7 +175,7 @@ fn sentinel_failover() -> Finding {
 
 /// The primary is killed while runs hold, wait and release.
 fn killed_primary() -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     both_locks(&mut lab);
     let began = boottime();
     lab.servers[0].kill();
@@ -198,7 +198,7 @@ fn after_failover(mut lab: Lab, began: Nanos, took: f64) -> Finding {
 
 /// A primary is silent until another has taken over, and then comes back as one that doesn't know of that.
 fn ex_primary(trouble: Trouble) -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     both_locks(&mut lab);
     lab.once(A, "long", ALL_SYNCED, 45_000);
     lab.until_started("long", 1);
@@ -230,7 +230,7 @@ fn ex_primary(trouble: Trouble) -> Finding {
 
 /// A replica that was cut off comes back and connects anew, while the primary still has its old connection, too.
 fn replica_back() -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     lab.servers[2].cli(&["CONFIG", "SET", "repl-timeout", "4"]);
     both_locks(&mut lab);
     let slow = "--sync all --ttl 30s -k 1s";
@@ -263,7 +263,7 @@ fn replica_back() -> Finding {
 
 /// A hold ends while only its run reaches the primary, or with it: its lock is free at the next primary all the same.
 fn release(trouble: Trouble) -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     let locks = [
         ("all", "--sync all --ttl 30s -k 1s"),
         ("plain", "--ttl 30s -k 1s"),
@@ -293,7 +293,7 @@ fn release(trouble: Trouble) -> Finding {
 /// Two sentinels lose their files, and with these the number of a failover that a holder and a waiter have seen; the third
 /// is silent.
 fn sentinels_anew() -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     lab.once(A, "plain", PLAIN, 45_000);
     lab.until_started("plain", 1);
     lab.repeat(B, "plain", PLAIN, 300..301);
@@ -326,7 +326,7 @@ fn sentinels_anew() -> Finding {
 
 /// A replica is cut off, and the clients are far from all servers and sentinels.
 fn far_away(round_trip: u32) -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     let servers: Vec<usize> = (0..CLIENTS).collect();
     let delay = Duration::from_millis(round_trip.into()) / 2;
     lab.network
@@ -347,7 +347,7 @@ fn far_away(round_trip: u32) -> Finding {
 
 /// A replica comes back empty and copies the data of its primary for 10 s.
 fn replica_copies() -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     for words in [
         "DEBUG POPULATE 20000 key 1000",
         "CONFIG SET rdb-key-save-delay 500",
@@ -381,7 +381,7 @@ fn replica_copies() -> Finding {
 fn crowd() -> Finding {
     const WAITERS: u64 = 100;
     const SECONDS: u64 = 10;
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     lab.once(A, "plain", PLAIN, 60_000);
     lab.until_started("plain", 1);
     for _ in 0..WAITERS / 2 {
@@ -421,7 +421,7 @@ fn crowd() -> Finding {
 /// Without `--sync`, a client that is cut off with the old primary runs beside others, as the README says: for as long as
 /// it is cut off.
 fn without_sync() -> Finding {
-    let mut lab = Lab::sentinel(3, 2, &[]);
+    let mut lab = Lab::sentinel(3, 2, "");
     let options = "--ttl 6s -k 1s";
     lab.once(A, "plain", options, 40_000);
     lab.until_started("plain", 1);
@@ -437,7 +437,7 @@ fn without_sync() -> Finding {
 
 /// The owner of the locks' slot is killed.
 fn cluster_killed() -> Finding {
-    let mut lab = Lab::cluster(2, &[]);
+    let mut lab = Lab::cluster(2, "");
     let (owner, replica) = lab.owner_and_replica();
     both_locks(&mut lab);
     let began = boottime();
@@ -453,7 +453,7 @@ fn cluster_killed() -> Finding {
 
 /// A run begins while the owner of the slot is dead, with a URL that doesn't name it.
 fn cluster_begins() -> Finding {
-    let mut lab = Lab::cluster(1, &[]);
+    let mut lab = Lab::cluster(1, "");
     let (owner, replica) = lab.owner_and_replica();
     let others = (0..3).filter(|&node| node != owner);
     let others: Vec<String> = others.map(Network::address).collect();
@@ -471,10 +471,7 @@ fn cluster_begins() -> Finding {
 
 /// The nodes don't say where others are ("ask where you have just asked"), and each has a host of its own.
 fn cluster_endpoint() -> Finding {
-    let mut lab = Lab::cluster(
-        1,
-        &["--cluster-preferred-endpoint-type", "unknown-endpoint"],
-    );
+    let mut lab = Lab::cluster(1, "--cluster-preferred-endpoint-type unknown-endpoint");
     let (owner, _) = lab.owner_and_replica();
     let asked = (owner + 1) % 3;
     lab.url = format!("redis-cluster://{}", Network::address(asked));
@@ -499,7 +496,7 @@ fn cluster_endpoint() -> Finding {
 /// A run waits for a lock whose node is dead, before the others have noticed that, and after.
 fn cluster_calls() -> Finding {
     const SECONDS: u64 = 5;
-    let mut lab = Lab::cluster(2, &["--cluster-node-timeout", "7000"]);
+    let mut lab = Lab::cluster(2, "--cluster-node-timeout 7000");
     let (owner, replica) = lab.owner_and_replica();
     lab.once(A, "plain", PLAIN, 60_000);
     lab.until_started("plain", 1);

@@ -61,15 +61,16 @@ pub struct Lab {
 impl Lab {
     /// A primary, replicas and three sentinels with the timers that sentinels usually have; all is well when this
     /// returns. The options are those of all servers, of which number 0 is the primary.
-    pub fn sentinel(servers: usize, clients: usize, options: &[&str]) -> Self {
+    pub fn sentinel(servers: usize, clients: usize, options: &str) -> Self {
         let mut lab = Self::empty(clients);
         lab.clocks = AHEAD.map(WallClock::ahead_by).into();
         for number in 0..servers {
             let clock = lab.clocks[number].before();
-            let primary = Network::address(0);
-            let replica = ["--replicaof", &primary, &SERVER_PORT.to_string()];
-            let replica = if number > 0 { &replica[..] } else { &[] };
-            let server = lab.server(number, &clock, &[replica, options].concat());
+            let replica = match number {
+                0 => String::new(),
+                _ => format!("--replicaof {} {SERVER_PORT}", Network::address(0)),
+            };
+            let server = lab.server(number, &clock, &format!("{replica} {options}"));
             lab.servers.push(server);
         }
         lab.url = sentinel_url(&[0, 1, 2].map(|number| Network::address(SENTINELS + number)));
@@ -87,31 +88,20 @@ impl Lab {
     }
 
     /// Six nodes: three primaries, the next three are their replicas.
-    pub fn cluster(clients: usize, options: &[&str]) -> Self {
+    pub fn cluster(clients: usize, options: &str) -> Self {
         let mut lab = Self::empty(clients);
-        let patience = DOWN_AFTER_MS.to_string();
-        let cluster = [
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            &patience,
-        ];
+        let cluster = format!("--cluster-enabled yes --cluster-node-timeout {DOWN_AFTER_MS}");
         for number in 0..6 {
-            let server = lab.server(number, &[], &[&cluster, options].concat());
+            let server = lab.server(number, &[], &format!("{cluster} {options}"));
             lab.servers.push(server);
         }
-        let nodes =
-            [0, 1, 2, 3, 4, 5].map(|node| format!("{}:{SERVER_PORT}", Network::address(node)));
-        let create = [
-            "redis-cli",
-            "--cluster-replicas",
-            "1",
-            "--cluster-yes",
-            "--cluster",
-            "create",
-        ];
-        let mut command = on(&lab.network, CLIENTS, &create);
-        outcome(command.args(&nodes)).assert_code(0);
+        let address = |node| format!("{}:{SERVER_PORT}", Network::address(node));
+        let nodes = [0, 1, 2, 3, 4, 5].map(address);
+        let create = format!(
+            "redis-cli --cluster create {} --cluster-replicas 1 --cluster-yes",
+            nodes.join(" ")
+        );
+        outcome(&mut on(&lab.network, CLIENTS, &create)).assert_code(0);
         for node in &lab.servers {
             until(30, "the cluster is complete", || {
                 let replica = node.info("replication", "master_link_status");
@@ -133,8 +123,8 @@ impl Lab {
             Network::of(CLIENTS + clients).expect("namespaces and TAP devices are permitted");
         for client in CLIENTS..CLIENTS + clients {
             // On one host redlock would see that a holder is dead: by a mark that it has left there.
-            let mount = ["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"];
-            outcome(&mut on(&network, client, &mount)).assert_code(0);
+            let mount = "mount -t tmpfs tmpfs /dev/shm";
+            outcome(&mut on(&network, client, mount)).assert_code(0);
         }
         Self {
             servers: Vec::new(),
@@ -151,25 +141,15 @@ impl Lab {
         }
     }
 
-    fn server(&self, number: usize, clock: &[String], more: &[&str]) -> Redis {
-        let address = Network::address(number);
-        let mut before = self.network.on(number);
-        before.extend_from_slice(clock);
+    fn server(&self, number: usize, clock: &[String], more: &str) -> Redis {
+        let before = [self.network.on(number), clock.to_vec()].concat();
         let before: Vec<&str> = before.iter().map(String::as_str).collect();
-        let common = [
-            "--bind",
-            &address,
-            "--protected-mode",
-            "no",
-            "--repl-diskless-sync-delay",
-            "0",
-        ];
-        let debug = ["--enable-debug-command", "local"];
-        Redis::at(
-            || SERVER_PORT,
-            &before,
-            &[&common[..], &debug, more].concat(),
-        )
+        let options = format!(
+            "--bind {} --protected-mode no --repl-diskless-sync-delay 0 --enable-debug-command local {more}",
+            Network::address(number)
+        );
+        let options: Vec<&str> = options.split_whitespace().collect();
+        Redis::at(|| SERVER_PORT, &before, &options)
     }
 
     /// Starts a sentinel that is told of this primary alone, or of all that there is.
@@ -268,13 +248,11 @@ impl Lab {
         lasts: std::ops::Range<i64>,
         once: bool,
     ) {
-        let mut words = self.network.on(client);
-        words.extend(["redlock", "run"].map(str::to_owned));
-        words.extend(options.split_whitespace().map(str::to_owned));
+        let words = format!("redlock run {options} {lock} -- beater --ignore-term --for");
         let mut post = Post {
             client,
             lock: lock.to_owned(),
-            words,
+            words: self.network.on(client),
             lasts,
             url: self.url.clone(),
             dir: self.dir.path().to_owned(),
@@ -283,6 +261,8 @@ impl Lab {
             is_over: Arc::clone(&self.is_over),
             dice: Dice::new(self.crew.len() as u64, 28),
         };
+        let words = words.split_whitespace().map(str::to_owned);
+        post.words.extend(words);
         self.crew
             .push(std::thread::spawn(move || while post.work() && !once {}));
     }
@@ -414,10 +394,10 @@ pub fn sentinel_url(hosts: &[String]) -> String {
 }
 
 /// A command on a host.
-fn on(network: &Network, host: usize, words: &[&str]) -> Command {
+fn on(network: &Network, host: usize, words: &str) -> Command {
     let before = network.on(host);
     let mut command = Command::new(&before[0]);
-    command.args(&before[1..]).args(words);
+    command.args(&before[1..]).args(words.split_whitespace());
     command
 }
 
@@ -460,14 +440,7 @@ impl Post {
             .between(self.lasts.start, self.lasts.end)
             .to_string();
         let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]).args([
-            &self.lock,
-            "--",
-            "beater",
-            "--ignore-term",
-            "--for",
-            &lasts,
-        ]);
+        command.args(&self.words[1..]).arg(lasts);
         surround(&mut command, &self.dir, &self.url);
         let said = File::create(self.dir.join("said").join(number.to_string())).unwrap();
         command
@@ -499,7 +472,7 @@ impl Post {
                 Some(asked) if asked.elapsed() > Duration::from_secs(10) => {
                     let _ = process.kill();
                 }
-                _ => std::thread::sleep(Duration::from_millis(2)),
+                _ => std::thread::sleep(Duration::from_millis(10)),
             }
         };
         if asked.is_some() || self.is_over.load(Ordering::Relaxed) {

@@ -17,7 +17,7 @@ const WHOLE: Duration = Duration::from_secs(45);
 /// two at once.
 pub fn play(end: Instant, seed: u64) -> Finding {
     let mut dice = Dice::new(seed, 28);
-    let mut lab = Lab::sentinel(3, 3, &["--repl-timeout", "6"]);
+    let mut lab = Lab::sentinel(3, 3, "--repl-timeout 6");
     for client in CLIENTS..CLIENTS + 3 {
         lab.repeat(client, "all", "--sync all --ttl 8s -k 1s", 20..4000);
         lab.repeat(client, "plain", "--ttl 8s -k 1s", 20..4000);
