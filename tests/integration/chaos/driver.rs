@@ -476,7 +476,7 @@ impl Chaos {
             return vec!["no server has the keys".into()];
         };
         // What is remembered; and who waits for a second lock says so for a while, also when it is killed.
-        let remembered = [":state", ":history", ":skips", ":index"];
+        let remembered = [":state", ":history", ":skips", ":index", ":notices"];
         // And what stood beside a queue that was lost, for a while.
         let lost = |fault: &&SiteFault| {
             fault.forgets != Forgets::Nothing && fault.span.until + BESIDE_A_QUEUE > boottime()
