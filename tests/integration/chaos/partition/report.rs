@@ -206,6 +206,13 @@ impl Finding {
         finding
     }
 
+    /// That of a scenario that came to no end, and has said why.
+    pub fn unplayed() -> Self {
+        let mut finding = Self::default();
+        finding.expect(false, "the scenario comes to its end");
+        finding
+    }
+
     /// States something that has to be so, with what was measured.
     pub fn expect(&mut self, holds: bool, what: impl Into<String>) {
         self.broken += usize::from(!holds);
