@@ -57,6 +57,15 @@ pub fn run(lasts: Duration, seed: u64, only: Option<&str>) {
     assert!(broken.is_empty(), "not as they have to be: {broken:?}");
 }
 
+/// The one that takes seconds is played among the other tests, too.
+#[test]
+fn jobs_of_a_client_that_is_cut_off_are_over_before_others_start() {
+    if Network::of(1).is_some() {
+        let finding = directed::cut_client();
+        assert_eq!(finding.broken, 0, "{}", finding.in_words("cut-client"));
+    }
+}
+
 fn say(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -42,6 +42,7 @@ pub const ALL: &[Scenario] = &[
     ("release-to-old", 80, || release(Trouble::Cut)),
     ("release-fails", 80, || release(Trouble::Killed)),
     ("sentinels-anew", 110, sentinels_anew),
+    ("cut-client", 60, cut_client),
     ("far-125ms", 80, || far_away(125)),
     ("far-250ms", 80, || far_away(250)),
     ("replica-copies", 60, replica_copies),
@@ -316,6 +317,27 @@ fn sentinels_anew() -> Finding {
     let (mut finding, [plain]) = lab.end(began, ["plain"]);
     finding.expect_unharmed(&plain);
     finding.expect_starts(&plain, 45.0 + BEYOND);
+    finding
+}
+
+/// A client is cut off from all with its jobs, which are over before others start; nothing fails over.
+pub fn cut_client() -> Finding {
+    let mut lab = Lab::sentinel(3, 2, "");
+    for (lock, options) in [("all", SHORT), ("plain", "--ttl 6s -k 1s")] {
+        lab.once(A, lock, options, 60_000);
+        lab.until_started(lock, 1);
+        lab.repeat(B, lock, options, 300..301);
+    }
+    pass(3);
+    let began = boottime();
+    lab.network.cut(A);
+    lab.started_after(&["all", "plain"], began, 30);
+    pass(3);
+    let (mut finding, [all, plain]) = lab.end(began, ["all", "plain"]);
+    for report in [&all, &plain] {
+        finding.expect_exclusion(report);
+        finding.expect_starts(report, 6.0 + BEYOND);
+    }
     finding
 }
 
