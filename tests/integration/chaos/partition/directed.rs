@@ -257,6 +257,17 @@ fn replica_back() -> Finding {
     finding
 }
 
+/// How long the first hold of a lock lasts that is released at a bad moment, in milliseconds.
+const HOLD: i64 = 3000;
+
+/// Waits until so long before the end of that hold.
+fn until_before_its_end(lab: &Lab, lock: &str, before: Nanos) {
+    lab.until_started(lock, 1);
+    let ends = lab.starts(lock)[0].0 + HOLD * MS;
+    let left = u64::try_from(ends - before - boottime()).unwrap_or(0);
+    std::thread::sleep(Duration::from_nanos(left));
+}
+
 /// A hold ends while only its run reaches the primary, or with it: its lock is free at the next primary all the same.
 fn release(trouble: Trouble) -> Finding {
     let mut lab = Lab::sentinel(3, 2, "");
@@ -265,20 +276,15 @@ fn release(trouble: Trouble) -> Finding {
         ("plain", "--ttl 30s -k 1s"),
     ];
     for (lock, options) in locks {
-        lab.once(A, lock, options, 3000);
+        lab.once(A, lock, options, HOLD);
         lab.until_started(lock, 1);
         lab.repeat(B, lock, options, 300..301);
     }
-    let ends = lab.starts("all")[0].0 + 3 * SECOND;
-    let until_then = |before: Nanos| {
-        let left = u64::try_from(ends - before - boottime()).unwrap_or(0);
-        std::thread::sleep(Duration::from_nanos(left));
-    };
     if trouble == Trouble::Killed {
-        until_then(50 * MS);
+        until_before_its_end(&lab, "all", 50 * MS);
         lab.servers[0].kill();
     } else {
-        until_then(SECOND);
+        until_before_its_end(&lab, "all", SECOND);
         lab.network.part(&[0], &[1, 2, S1, S2, S3, B]);
     }
     let began = boottime();
@@ -452,15 +458,18 @@ fn without_sync() -> Finding {
     finding
 }
 
-/// The owner of the locks' slot is killed.
+/// The owner of the locks' slot is killed just before a hold ends, so that its release finds nobody.
 fn cluster_killed() -> Finding {
     let mut lab = Lab::cluster(2, "");
     let (owner, replica) = lab.owner_and_replica();
-    both_locks(&mut lab);
+    lab.once(A, "plain", PLAIN, HOLD);
+    lab.until_started("plain", 1);
+    lab.repeat(B, "plain", PLAIN, 300..301);
+    until_before_its_end(&lab, "plain", 50 * MS);
     let began = boottime();
     lab.servers[owner].kill();
     let took = lab.until_promoted(replica).as_secs_f64();
-    lab.started_after(&["plain"], boottime(), 70);
+    lab.started_after(&["plain"], began, 70);
     pass(5);
     let (mut finding, [plain]) = lab.end(began, ["plain"]);
     finding.expect_unharmed(&plain);
