@@ -2,12 +2,12 @@
 //! while processes are killed and stopped and servers fail. What runs under a lock gives a sign of life each millisecond, and
 //! a checker decides afterwards which promises were kept.
 //!
-//! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel|cluster`, or `partition`, which is directed. A seed chooses jobs and faults, but how processes and
-//! servers get along is up to the machine: the same seed isn't the same run. With `CHAOS_HISTORY`, a directory that a run has left,
+//! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel|cluster`. A seed chooses jobs and faults, but how processes and
+//! servers get along is up to the machine: the same seed isn't the same run. `TOPOLOGY=partition` is `partition`: scenarios
+//! in a network that is cut, each with what has to come out. With `CHAOS_HISTORY`, a directory that a run has left,
 //! nothing runs: what was written down there is judged again.
 //!
 //! `site` is the servers and their faults, `workers` the jobs, `plain` the other clients, `faults` what befalls processes, `corners` what befalls their lines,
-//! `partition` is a network that is cut on purpose, with scenarios that state their outcome.
 //! `driver` lets it happen, `history` is what it wrote down, `checker` decides, and `timeline` shows it.
 
 mod checker;

@@ -25,6 +25,7 @@
 #define PERIODS 1000
 #define GAP 5000000     // beats that are further apart aren't one period, ns
 #define LONGEST 120000  // nothing outlives its test for long, ms
+#define PATIENCE 20000  // what it has started isn't waited for any longer, ms
 
 struct period { int64_t first, last; };
 struct beats {
@@ -177,7 +178,7 @@ int main(int count, char **words) {
             busy |= tasks[n].pid > 0;
         if (asked_at && time - asked_at >= linger * 1000000)
             return 0;
-        if ((time >= ends && (!busy || time >= ends + LONGEST * INT64_C(1000000))) || is_over())
+        if ((time >= ends && (!busy || time >= ends + PATIENCE * INT64_C(1000000))) || is_over())
             return status;
         beat(beats, time);
         for (int n = 0; n < task_count; n++)
