@@ -99,6 +99,7 @@ impl Run<'_> {
             stop_passed_on: false,
             stopped: None,
             is_apart: false,
+            has_overslept: false,
             signal: None,
             watch_group_at: self.on_terminal.then(|| now() + WATCH_GROUP_AFTER),
             signals,
@@ -146,6 +147,8 @@ struct Supervision<'a> {
     stopped: Option<Moment>,
     /// The terminal has stopped COMMAND, and we go on for what it has started.
     is_apart: bool,
+    /// We should have woken before COMMAND had to be stopped, and woke later.
+    has_overslept: bool,
     signal: Option<i32>,
     /// `None` once that is done, and where COMMAND leads a group of its own from the start.
     watch_group_at: Option<Moment>,
@@ -173,16 +176,15 @@ impl Supervision<'_> {
             let stopped = self.stopped.map(|since| since + STOPPED_FOR);
             let due = self.session.due().into_iter().chain(self.holds.due());
             let more = self.more_to_reap.then(now);
-            self.timer.set(
-                due.chain(stopped)
-                    .chain(more)
-                    .chain(self.watch_group_at)
-                    .min(),
-            )?;
+            let due = due.chain(stopped).chain(more).chain(self.watch_group_at);
+            let due = due.min();
+            self.timer.set(due)?;
             let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
             sleep(own.into_iter().chain(self.holds.poll_fds()), None)?;
             // Where we were late, a renewal may have succeeded meanwhile.
             let stop = self.session.next_stop();
+            let is_past = |stop: &Moment| due.is_some_and(|due| due < *stop) && now() >= *stop;
+            self.has_overslept |= stop.as_ref().is_some_and(is_past);
             if stop.is_some_and(|stop| now() >= stop)
                 && let Some(exit) = self.take_reports()?
             {
@@ -277,6 +279,13 @@ impl Supervision<'_> {
     /// Stops ourselves until we are continued, or something of COMMAND's tree works on; whether somebody
     /// else has continued us.
     fn suspend(&mut self) -> Result<bool> {
+        let stop = self.session.next_stop();
+        let continued = self.stop_ourselves()?;
+        self.has_overslept |= stop.is_some_and(|stop| now() >= stop);
+        Ok(continued)
+    }
+
+    fn stop_ourselves(&mut self) -> Result<bool> {
         self.is_apart = false;
         if !self.run.on_terminal {
             self.signals.suspend()?;
@@ -345,6 +354,7 @@ impl Supervision<'_> {
         }
         match event {
             LeaseEvent::Renewed(_) => {
+                self.has_overslept = false;
                 if std::mem::take(&mut self.said_not_replicated) {
                     verbosity.info("renewals count again");
                 } else {
@@ -625,8 +635,11 @@ impl Supervision<'_> {
                 let locks = &self.run.acquisition.settings.locks;
                 format!("{what} not renewed in time: no answer from Redis at {locks}")
             }
-            Some(LockTrouble::Released(_)) | None => {
+            Some(LockTrouble::Released(_)) | None if self.has_overslept => {
                 format!("{what} not renewed in time: redlock or this machine was suspended")
+            }
+            Some(LockTrouble::Released(_)) | None => {
+                format!("{what} not renewed in time: Redis answered too late")
             }
         }
     }
