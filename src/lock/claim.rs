@@ -324,7 +324,7 @@ impl Claim {
         client: &mut Client,
         ttl: Duration,
     ) -> Result<(Vec<LeaseState>, bool), Error> {
-        client.with_connection(|connection, within| {
+        let renewed = client.with_connection(|connection, within| {
             match Self::renew_over(claims, connection, ttl, within) {
                 // Nothing that the replicas would confirm is known of the node that the keys go to.
                 Err(error) if error.is_migration() && !connection.is_replicated() => {
@@ -343,7 +343,9 @@ impl Claim {
                 }
                 renewed => renewed,
             }
-        })
+        })?;
+        client.judge(&renewed.0)?;
+        Ok(renewed)
     }
 
     fn renew_over(
@@ -381,6 +383,7 @@ impl Claim {
         client: &mut Client,
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
+        client.follow_locks();
         let calls = claims.iter().map(|claim| claim.renewal(ttl, None, true));
         client.with_connection(|connection, within| {
             connection.pipeline(calls.collect(), within, renewed)
@@ -394,11 +397,13 @@ impl Claim {
         client: &mut Client,
         ttl: Duration,
     ) -> Result<LeaseState, Error> {
+        client.follow_locks();
         client.call(self.renewal(ttl, Some(instance), false), lease_state)
     }
 
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
     pub fn reenter(&self, client: &mut Client, ttl: Duration) -> Result<Option<Reentry>, Error> {
+        client.follow_locks();
         client.call(self.renewal(ttl, Some(""), false), |fields| {
             if let [Value::Int(1), more, fence, limit, place, _] = fields {
                 left(more)?;
@@ -420,10 +425,12 @@ impl Claim {
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
         let call = |claim: &Self| claim.check_call(ttl);
-        client.with_connection(|connection, within| {
+        let states = client.with_connection(|connection, within| {
             connection.track_keys(claims.iter().map(|claim| claim.lock.keys.lock.as_slice()))?;
             connection.pipeline(claims.iter().map(call).collect(), within, checked)
-        })
+        })?;
+        client.judge(&states)?;
+        Ok(states)
     }
 
     pub(super) fn check_call(&self, ttl: Duration) -> Call {

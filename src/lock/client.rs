@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::claim::Acquired;
+use super::claim::{Acquired, LeaseState};
 use super::connection::{Call, Connection, Grant, Received};
 use super::deployment::Deployment;
-use super::replication::Replication;
+use super::replication::{Quorum, Replication};
 use super::scripts::{ACQUIRE, array};
-use super::{Error, claim};
+use super::{Error, ErrorKind, claim};
 
 /// How Redis is reached.
 enum Engine {
@@ -227,9 +227,37 @@ impl Client {
         }
     }
 
+    /// Whether what the server has said of several leases counts. One that was demoted, or isn't the primary yet, may never
+    /// have heard of a lock that another one has granted: what it says of that is no answer.
+    pub(super) fn judge(&mut self, states: &[LeaseState]) -> Result<(), Error> {
+        let timeout = self.timeout();
+        let Some(engine) = &mut self.engine else {
+            return Ok(());
+        };
+        let connection = engine.connection();
+        let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
+        if !states.iter().any(is_lost) {
+            self.deployment.note_granter(connection);
+        } else if !self.deployment.believe_loss(connection, timeout) {
+            let message = format!(
+                "Redis at {} doesn't know the lock, and most sentinels don't say that it has followed the one that granted it",
+                connection.server()
+            );
+            self.disconnect();
+            return Err(Error::new(ErrorKind::NoPrimary, message));
+        }
+        Ok(())
+    }
+
     /// Whether a grant and a renewal have to be replicated before they count.
     pub fn is_replicated(&self) -> bool {
         self.replication.is_some()
+    }
+
+    /// Whether all replicas that could follow the primary have to have it.
+    pub fn needs_all_replicas(&self) -> bool {
+        self.replication
+            .is_some_and(|replication| replication.quorum == Quorum::All)
     }
 
     /// Another way to the same server, not open yet.
@@ -285,7 +313,11 @@ impl Client {
                 Received::Event(incoming) => return Ok(Some(incoming)),
                 Received::Answer { script, value, .. } => match script.map(|script| script.hash) {
                     Some(hash) if hash == ACQUIRE.hash => {
-                        return Ok(Some(Incoming::Acquired(claim::acquired(value))));
+                        let answer = claim::acquired(value);
+                        if let Ok(Acquired::Held { .. }) = answer {
+                            self.deployment.note_granter(engine.connection());
+                        }
+                        return Ok(Some(Incoming::Acquired(answer)));
                     }
                     // Its caller waited for it, and doesn't any more.
                     Some(_) | None => {}

@@ -506,6 +506,7 @@ impl Nodes {
                     address: address.to_owned(),
                     has_no_priority: has("nofailover"),
                     is_down,
+                    is_former: false,
                 });
             }
             match is_replica {

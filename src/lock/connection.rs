@@ -31,7 +31,7 @@ use redis::{Cmd, PushKind, ServerError, ServerErrorKind, Value, cmd};
 
 use self::replicas::Pending;
 use super::cluster::{self, Nodes};
-use super::replication::{Quorum, Replicas, Replication, Role};
+use super::replication::{Goal, Quorum, Replicas, Replication, Role};
 use super::resp::{Broken, Replies};
 use super::scripts::{MOST, RELEASE, SHARED_VALUES, SLOTS, Script, lossy_text};
 use super::server::{Part, Server};
@@ -116,6 +116,8 @@ enum Expected {
     Written,
     /// How far each of them is.
     Positions,
+    /// Which of them copy the data, if we may know it.
+    Copying,
     /// The beginning of a lock's key, which should contain this token, or stand for several holders.
     Value(Vec<u8>),
     /// A subscription.
@@ -229,7 +231,9 @@ pub(super) struct Connection {
     tracking: bool,
     /// What has to be replicated before it counts.
     replication: Option<(Replication, Arc<Replicas>)>,
-    /// How long the replicas may take for the last call that waits for them.
+    /// What the last call waits for that does so.
+    goal: Option<Goal>,
+    /// How long the replicas may take for it.
     replicas_may_take: Duration,
     /// Until when that call is to be answered.
     answer_until: Instant,
@@ -293,6 +297,7 @@ impl Connection {
             message_passed: false,
             tracking: false,
             replication: None,
+            goal: None,
             replicas_may_take: Duration::ZERO,
             answer_until: Instant::now(),
             pending: None,
@@ -396,9 +401,12 @@ impl Connection {
         self.write(&bytes, until)?;
         let mut found = Vec::new();
         for number in numbers {
+            // All that a sentinel is asked behind the first question may be unknown to it (Redis 6.0), or not permitted.
+            let is_optional = self.server.part() == Part::Sentinel && found.len() > steps;
             found.push(match self.answer(number, until) {
                 // Keys that it has moved already: until it has moved all of them it is the one to ask.
                 Err(error) if error.is_migration() => Value::Nil,
+                Err(error) if is_optional && !error.kind.is_unreachable() => Value::Nil,
                 answer => answer?,
             });
         }
@@ -445,6 +453,7 @@ impl Connection {
                     | Expected::Acknowledged
                     | Expected::Followed
                     | Expected::Positions
+                    | Expected::Copying
             )
         };
         if !self.expected.iter().all(is_about_it) {
@@ -717,6 +726,11 @@ impl Connection {
                         return Ok(Some(received));
                     }
                 }
+                (Some(Expected::Copying), answer) => {
+                    if let Some(received) = self.copying(&answer)? {
+                        return Ok(Some(received));
+                    }
+                }
                 (Some(Expected::Nodes), answer) => {
                     let nodes = Nodes::parse(&lossy_text(&answer), self.server.address());
                     if let Some((_, replicas)) = &self.replication {
@@ -772,7 +786,7 @@ impl Connection {
                     ),
                     value,
                 ) => {
-                    if let Some(received) = self.answered_call(number, script, value) {
+                    if let Some(received) = self.answered_call(number, script, value)? {
                         return Ok(Some(received));
                     }
                 }
@@ -1266,6 +1280,7 @@ impl Connection {
                 | Expected::Followed
                 | Expected::Written
                 | Expected::Positions
+                | Expected::Copying
                 | Expected::Value(_)
                 | Expected::Nodes
                 | Expected::Subscribed => return None,

@@ -182,6 +182,22 @@ impl Deployment {
         }
     }
 
+    /// The server at the other end has said that a lock is ours.
+    pub(super) fn note_granter(&self, connection: &Connection) {
+        if let Kind::Sentinels(sentinels) = &self.kind {
+            sentinels.note_granter(connection.server());
+        }
+    }
+
+    /// Whether it counts that the server at the other end says that a lock is lost, as far as can be found out `within` a
+    /// time.
+    pub(super) fn believe_loss(&self, connection: &Connection, within: Duration) -> bool {
+        match &self.kind {
+            Kind::Single | Kind::Cluster(_) => true,
+            Kind::Sentinels(sentinels) => sentinels.believe_loss(connection.server(), within),
+        }
+    }
+
     /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
     pub(super) fn have_moved(

@@ -5,11 +5,12 @@
 //! after it tells how far the primary was, and how far each of them is.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
 use super::scripts::lossy_text;
+use super::url::Address;
 use crate::duration;
 
 /// The replicas that have to have it.
@@ -28,25 +29,63 @@ pub struct Replication {
     pub timeout: Duration,
 }
 
-/// The replicas that could follow the primary, as they were listed last: `host:port`.
+/// The replicas that could follow the primary, as they were listed last.
 #[derive(Debug, Default)]
-pub(super) struct Replicas(Mutex<Vec<String>>);
+pub(super) struct Replicas(Mutex<Listed>);
+
+#[derive(Debug)]
+enum Listed {
+    /// `host:port` of each.
+    Each(Vec<String>),
+    /// The same, of the primary at this address, and for what is sent until then.
+    Until(Vec<String>, Address, Instant),
+    /// They couldn't be listed, or not as those of the primary; why.
+    Not(String),
+}
+
+impl Default for Listed {
+    fn default() -> Self {
+        Self::Each(Vec::new())
+    }
+}
+
+/// How long a list counts that is asked for anew with each grant and each renewal: for connecting, and for what may be
+/// sent behind that. A replica that is added later could follow the primary without what is confirmed by that list.
+const ROUND: Duration = Duration::from_secs(5);
 
 impl Replicas {
-    pub(super) fn list(&self) -> MutexGuard<'_, Vec<String>> {
+    fn listed(&self) -> MutexGuard<'_, Listed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Those of the only primary that there is, until they are listed anew.
     pub(super) fn replace(&self, replicas: Vec<String>) {
-        *self.list() = replicas;
+        *self.listed() = Listed::Each(replicas);
     }
 
-    /// What to wait for.
-    pub(super) fn goal(&self, quorum: Quorum) -> Goal {
-        match quorum {
-            Quorum::AtLeast(number) => Goal::Number(number),
-            Quorum::All => Goal::Each(self.list().clone()),
-        }
+    /// Those of the primary at this address, for what is asked of it next.
+    pub(super) fn replace_for_a_round(&self, replicas: Vec<String>, of: &Address) {
+        *self.listed() = Listed::Until(replicas, of.clone(), Instant::now() + ROUND);
+    }
+
+    /// From now on nothing counts, and why.
+    pub(super) fn forget(&self, why: String) {
+        *self.listed() = Listed::Not(why);
+    }
+
+    /// What to wait for, over a connection to this address.
+    pub(super) fn goal(&self, quorum: Quorum, at: &Address) -> Goal {
+        let Quorum::AtLeast(number) = quorum else {
+            return match &*self.listed() {
+                Listed::Each(replicas) => Goal::Each(replicas.clone()),
+                Listed::Until(replicas, of, until) if of == at && Instant::now() < *until => {
+                    Goal::Each(replicas.clone())
+                }
+                Listed::Until(..) => Goal::None("its replicas weren't listed in time".into()),
+                Listed::Not(why) => Goal::None(why.clone()),
+            };
+        };
+        Goal::Number(number)
     }
 }
 
@@ -57,6 +96,8 @@ pub(super) enum Goal {
     Number(u32),
     /// Each of these, and at least one. That as many have it says nothing: others may be connected.
     Each(Vec<String>),
+    /// Nothing can be waited for, and nothing counts; why.
+    None(String),
 }
 
 impl Goal {
@@ -65,6 +106,7 @@ impl Goal {
         match self {
             Self::Number(number) => *number,
             Self::Each(each) => u32::try_from(each.len()).unwrap_or(u32::MAX),
+            Self::None(_) => 0,
         }
     }
 
@@ -76,8 +118,16 @@ impl Goal {
     /// Whether all have what the primary had at `offset`, by what it says of them later.
     pub(super) fn is_reached(&self, offset: u64, role: &Role) -> bool {
         match self {
-            Self::Number(_) => false,
+            Self::Number(_) | Self::None(_) => false,
             Self::Each(each) => !each.is_empty() && self.missing(offset, role).is_empty(),
+        }
+    }
+
+    /// Whether one of them isn't connected, as far as the primary says that.
+    pub(super) fn lacks_one(&self, role: &Role) -> bool {
+        match self {
+            Self::Each(each) => each.iter().any(|address| role.position(address).is_none()),
+            Self::Number(_) | Self::None(_) => false,
         }
     }
 
@@ -87,6 +137,7 @@ impl Goal {
         let addresses: Vec<&String> = match self {
             Self::Number(_) => role.replicas.iter().map(|(address, _)| address).collect(),
             Self::Each(each) => each.iter().collect(),
+            Self::None(_) => Vec::new(),
         };
         let mut behind: Vec<(Option<u64>, &String)> = addresses
             .into_iter()
@@ -95,6 +146,7 @@ impl Goal {
             .collect();
         behind.sort();
         let in_words = |(position, address): (Option<u64>, &String)| match position {
+            None if role.is_copying(address) => format!("replica {address} copies its data"),
             None => format!("{address} isn't connected to it"),
             Some(at) => format!("{address} is {} bytes behind", offset - at),
         };
@@ -110,13 +162,16 @@ impl Goal {
         role: Option<&Role>,
         offset: Option<u64>,
     ) -> String {
+        if let Self::None(why) = self {
+            return why.clone();
+        }
         let Some(role) = role else {
             return format!(
                 "too few of its replicas have confirmed it: {acknowledged} of {}",
                 self.number()
             );
         };
-        if role.replicas.is_empty() {
+        if role.replicas.is_empty() && role.copying.is_empty() {
             return "it has no replica that is connected".into();
         }
         let missing = self.missing(offset.unwrap_or(role.offset), role);
@@ -125,6 +180,7 @@ impl Goal {
                 return "no replica is up that could become the primary".into();
             }
             Self::Each(each) => (each.len(), missing.len(), each.len() - missing.len()),
+            Self::None(why) => return why.clone(),
             Self::Number(number) => {
                 let (connected, confirmed) = (role.replicas.len(), acknowledged as usize);
                 let number = *number as usize;
@@ -146,7 +202,12 @@ impl Goal {
         let which = if which.is_empty() {
             String::new()
         } else {
-            format!(": {}{}", which.join(", "), self.not_listed(role))
+            format!(
+                ": {}{}{}",
+                which.join(", "),
+                self.not_listed(role),
+                self.instead(role)
+            )
         };
         let some = match confirmed {
             0 => "none".into(),
@@ -158,12 +219,26 @@ impl Goal {
         )
     }
 
+    /// What the user may choose while one copies its data.
+    fn instead(&self, role: &Role) -> &'static str {
+        let Self::Each(each) = self else {
+            return "";
+        };
+        if each.iter().any(|address| role.is_copying(address)) {
+            "; --sync N would wait for any N replicas"
+        } else {
+            ""
+        }
+    }
+
     /// One that has another address for its primary than for the list looks like one that isn't connected.
     fn not_listed(&self, role: &Role) -> String {
         let Self::Each(each) = self else {
             return String::new();
         };
-        let is_gone = each.iter().any(|address| role.position(address).is_none());
+        let is_gone =
+            |address: &String| role.position(address).is_none() && !role.is_copying(address);
+        let is_gone = each.iter().any(is_gone);
         let is_listed = |(address, _): &&(String, u64)| each.contains(address);
         match role.replicas.iter().find(|replica| !is_listed(replica)) {
             Some((address, _)) if is_gone => format!(
@@ -186,8 +261,11 @@ fn replicas_have(number: usize) -> &'static str {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Role {
     pub(super) offset: u64,
-    /// Each replica that is connected, and up to where it has confirmed.
+    /// Each replica that is connected, and up to where it has confirmed. One that has connected again may be among them
+    /// twice, as the primary doesn't know yet that the old connection is gone.
     pub(super) replicas: Vec<(String, u64)>,
+    /// Replicas that copy the data before they are connected so, where that was asked.
+    pub(super) copying: Vec<String>,
 }
 
 impl Role {
@@ -200,8 +278,29 @@ impl Role {
 
     /// Up to where a replica has confirmed; `None` when it isn't connected.
     fn position(&self, address: &str) -> Option<u64> {
-        let found = self.replicas.iter().find(|(of, _)| of == address);
-        found.map(|(_, position)| *position)
+        let found = self.replicas.iter().filter(|(of, _)| of == address);
+        found.map(|(_, position)| *position).max()
+    }
+
+    fn is_copying(&self, address: &String) -> bool {
+        self.position(address).is_none() && self.copying.contains(address)
+    }
+
+    /// Reads of the section "replication" of `INFO` which replicas copy the data.
+    pub(super) fn note_copying(&mut self, info: &str) {
+        for line in info.lines().filter(|line| line.starts_with("slave")) {
+            let fields = line.split_once(':').map_or("", |(_, fields)| fields).trim();
+            let field = |name: &str| {
+                let mut pairs = fields.split(',').filter_map(|pair| pair.split_once('='));
+                pairs.find(|(of, _)| *of == name).map(|(_, value)| value)
+            };
+            if let (Some(host), Some(port), Some(state)) =
+                (field("ip"), field("port"), field("state"))
+                && state != "online"
+            {
+                self.copying.push(address(host, port));
+            }
+        }
     }
 
     /// Reads the answer; `None` for a server that isn't a primary.
@@ -232,6 +331,7 @@ impl Role {
         Some(Self {
             offset,
             replicas: replicas.iter().filter_map(replica).collect(),
+            copying: Vec::new(),
         })
     }
 }
@@ -254,6 +354,7 @@ mod tests {
         Role {
             offset,
             replicas: replicas.iter().map(of).collect(),
+            ..Role::default()
         }
     }
 
@@ -336,14 +437,51 @@ mod tests {
     #[test]
     fn all_means_the_replicas_that_were_listed_last() {
         let replicas = Replicas::default();
-        assert_eq!(replicas.goal(Quorum::All), each(&[]));
+        let at = |host: &str| Address::Tcp {
+            host: host.into(),
+            port: 1,
+            tls: false,
+        };
+        let goal = |quorum| replicas.goal(quorum, &at("p"));
+        assert_eq!(goal(Quorum::All), each(&[]));
         replicas.replace(vec!["a:1".into(), "b:1".into()]);
-        let all = replicas.goal(Quorum::All);
+        let all = goal(Quorum::All);
         assert_eq!(all, each(&["a:1", "b:1"]));
         assert_eq!((all.number(), all.is_each()), (2, true));
-        let one = replicas.goal(Quorum::AtLeast(1));
+        let one = goal(Quorum::AtLeast(1));
         assert_eq!(one, Goal::Number(1));
         assert_eq!((one.number(), one.is_each()), (1, false));
+        // A list of one primary's is none of another's, and none for ever.
+        replicas.replace_for_a_round(vec!["a:1".into()], &at("p"));
+        assert_eq!(goal(Quorum::All), each(&["a:1"]));
+        replicas.replace_for_a_round(vec!["a:1".into()], &at("other"));
+        assert!(matches!(goal(Quorum::All), Goal::None(_)));
+        *replicas.listed() = Listed::Until(vec!["a:1".into()], at("p"), Instant::now());
+        assert!(matches!(goal(Quorum::All), Goal::None(_)));
+        replicas.forget("nobody knows".into());
+        let none = goal(Quorum::All);
+        assert!(!none.is_reached(10, &role(10, &[("a:1", 10)])));
+        let words = none.in_words(0, Duration::ZERO, Some(&role(10, &[])), Some(10));
+        assert_eq!(words, "nobody knows");
+    }
+
+    #[test]
+    fn a_replica_that_has_connected_again_is_as_far_as_its_new_connection_says() {
+        let twice = role(10, &[("a:1", 3), ("b:1", 10), ("a:1", 10)]);
+        assert!(each(&["a:1", "b:1"]).is_reached(10, &twice));
+    }
+
+    #[test]
+    fn a_replica_that_copies_its_data_is_named_with_what_to_do() {
+        let mut lacks = role(10, &[("a:1", 10)]);
+        let goal = each(&["a:1", "c:1"]);
+        assert!(goal.lacks_one(&lacks) && !each(&["a:1"]).lacks_one(&lacks));
+        lacks.note_copying(
+            "# Replication\r\nrole:master\r\nslave0:ip=a,port=1,state=online,offset=10,lag=0\r\nslave1:ip=c,port=1,state=wait_bgsave,offset=0,lag=0\r\nslave2:x\r\n",
+        );
+        let words = goal.in_words(1, Duration::from_secs(1), Some(&lacks), Some(10));
+        let expected = "2 replicas have to confirm it, and 1 did within 1s: replica c:1 copies its data; --sync N would wait for any N replicas";
+        assert_eq!(words, expected);
     }
 
     #[test]

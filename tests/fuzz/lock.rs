@@ -20,7 +20,7 @@ use super::password::password_in;
 use super::replication::{Quorum, Replicas, Role};
 use super::resp::Replies;
 use super::scripts::{ACQUIRE, lossy_text};
-use super::sentinel::{Fields, known_replica, those_that_count};
+use super::sentinel::answer::{Fields, known_replica, those_that_count};
 use super::server::{Part, Server};
 use super::tls::{certificates_in, may_sign, names};
 use super::url::{Address, Login, Place, Url};
@@ -550,7 +550,7 @@ fn answer(value: &Value) {
         let replicas = Replicas::default();
         replicas.replace(role.addresses());
         for quorum in [Quorum::All, Quorum::AtLeast(2)] {
-            let goal = replicas.goal(quorum);
+            let goal = replicas.goal(quorum, &Address::Unix("/".into()));
             let (reached, second) = (goal.is_reached(role.offset, &role), Duration::from_secs(1));
             let why = goal.in_words(1, second, Some(&role), Some(role.offset));
             assert!(reached || !why.is_empty());

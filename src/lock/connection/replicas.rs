@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::super::replication::{Goal, Replicas, Replication, Role};
-use super::super::scripts::{ACQUIRE, RENEW, Script, count};
+use super::super::scripts::{ACQUIRE, RENEW, Script, count, lossy_text};
 use super::super::{Error, ErrorKind};
 use super::{Connection, Expected, Received, RequestId};
 
@@ -30,6 +30,8 @@ pub(super) struct Pending {
     offset: Option<u64>,
     /// How many replicas have it.
     acknowledged: u32,
+    /// How far each of them is, where it is being asked why one isn't connected.
+    role: Option<Role>,
     since: Instant,
 }
 
@@ -66,6 +68,10 @@ impl Connection {
             }
             return;
         };
+        self.goal = Some(goal.clone());
+        if let Goal::None(_) = goal {
+            return;
+        }
         if let Some((replication, _)) = &self.replication {
             // Some of the time is needed for saying what is wrong.
             let left = until.saturating_duration_since(Instant::now());
@@ -100,7 +106,7 @@ impl Connection {
     pub(super) fn goal_of(&self, script: &'static Script) -> Option<Goal> {
         let (replication, replicas) = self.replication.as_ref()?;
         let counts = [ACQUIRE.hash, RENEW.hash].contains(&script.hash);
-        counts.then(|| replicas.goal(replication.quorum))
+        counts.then(|| replicas.goal(replication.quorum, self.server.address()))
     }
 
     /// The answer to a call: that a lock is ours counts when the replicas have it.
@@ -109,11 +115,17 @@ impl Connection {
         number: RequestId,
         script: &'static Script,
         value: Value,
-    ) -> Option<Received> {
+    ) -> Result<Option<Received>, Error> {
         let is_ours =
             matches!(&value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
-        match self.goal_of(script).filter(|_| is_ours) {
-            None => Some(self.answered(number, Some(script), value)),
+        // What it was sent with: others may be listed by now.
+        let goal = self.goal_of(script).and_then(|_| self.goal.clone());
+        match goal.filter(|_| is_ours) {
+            None => Ok(Some(self.answered(number, Some(script), value))),
+            Some(Goal::None(why)) => {
+                let message = format!("the lock doesn't count at {}: {why}", self.server);
+                Err(Error::new(ErrorKind::NotReplicated, message))
+            }
             Some(goal) => {
                 self.pending = Some(Pending {
                     number,
@@ -122,9 +134,10 @@ impl Connection {
                     goal,
                     offset: None,
                     acknowledged: 0,
+                    role: None,
                     since: Instant::now(),
                 });
-                None
+                Ok(None)
             }
         }
     }
@@ -234,10 +247,40 @@ impl Connection {
                 return Ok(None);
             }
         }
-        let (acknowledged, offset) = (pending.acknowledged, pending.offset);
-        let why = pending.goal.in_words(acknowledged, timeout, role, offset);
+        if let Some(role) = role
+            && pending.goal.lacks_one(role)
+            && let Some(pending) = &mut self.pending
+        {
+            pending.role = Some(role.clone());
+            self.expected.push_back(Expected::Copying);
+            let question = cmd("INFO").arg("replication").get_packed_command();
+            let until = self.until();
+            self.write(&question, until)?;
+            return Ok(None);
+        }
+        Err(self.not_replicated(role))
+    }
+
+    /// Why one of the replicas isn't connected, where the server lets us know: it may copy the data first.
+    pub(super) fn copying(&mut self, info: &Value) -> Result<Option<Received>, Error> {
+        let pending = self.pending.as_mut();
+        let Some(mut role) = pending.and_then(|pending| pending.role.take()) else {
+            return Ok(None);
+        };
+        if let Value::BulkString(_) | Value::VerbatimString { .. } = info {
+            role.note_copying(&lossy_text(info));
+        }
+        Err(self.not_replicated(Some(&role)))
+    }
+
+    /// The error for a call that too few replicas have.
+    fn not_replicated(&mut self, role: Option<&Role>) -> Error {
+        let timeout = self.replicas_may_take;
+        let why = self.pending.take().map_or_else(String::new, |pending| {
+            let (acknowledged, offset) = (pending.acknowledged, pending.offset);
+            pending.goal.in_words(acknowledged, timeout, role, offset)
+        });
         let message = format!("Redis at {} hasn't replicated the lock: {why}", self.server);
-        self.pending = None;
-        Err(Error::new(ErrorKind::NotReplicated, message))
+        Error::new(ErrorKind::NotReplicated, message)
     }
 }

@@ -470,7 +470,7 @@ impl Sentinel {
     }
 
     /// A field of each that it knows of this kind.
-    fn fields(&self, of: &str, name: &str) -> Vec<String> {
+    pub fn fields(&self, of: &str, name: &str) -> Vec<String> {
         let each = self.ask(&["SENTINEL", of, MASTER]);
         let each = each.and_then(|each| redis::from_redis_value(each).ok());
         let each: Vec<HashMap<String, String>> = each.unwrap_or_default();
@@ -608,11 +608,11 @@ fn pass(mut from: TcpStream, mut to: TcpStream, texts: &[(String, String)], is_c
         // Both are as long, as ports of five digits are; answers are short, and come in one piece on one machine.
         let mut text = bytes[..read].to_vec();
         for (old, new) in texts {
-            // What follows, a list of lists, are the replicas.
-            let of_primary = text
-                .windows(6)
-                .position(|part| part.starts_with(b"\r\n*") && part[4..] == *b"\r\n");
-            let end = of_primary.unwrap_or(text.len());
+            // A list of lists are the replicas.
+            let of_replicas = text
+                .windows(7)
+                .position(|part| part.starts_with(b"\r\n*") && part[4..] == *b"\r\n*");
+            let end = of_replicas.unwrap_or(text.len());
             let starts: Vec<usize> = (0..end.saturating_sub(old.len() - 1))
                 .filter(|&at| text[at..].starts_with(old.as_bytes()))
                 .collect();

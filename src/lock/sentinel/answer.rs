@@ -1,0 +1,175 @@
+//! What one sentinel says, and how it is asked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::{Value, cmd};
+
+use super::super::connection::Connection;
+use super::super::replication::address;
+use super::super::scripts::lossy_text;
+use super::super::server::Server;
+use super::super::url::Address;
+use super::super::{Error, ErrorKind};
+use super::heard::Heard;
+
+/// What a sentinel says.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    /// The sentinel, as the URL names it.
+    pub(super) by: String,
+    /// The sentinel, whatever the URL calls it; its name there where it doesn't say (Redis 6.0).
+    pub(super) id: String,
+    /// Where the primary is.
+    pub(super) address: Address,
+    /// It grows with each failover.
+    pub(super) epoch: u64,
+    /// How many sentinels it knows of, itself included.
+    pub(super) sentinels: usize,
+    /// All that it has heard of; empty where that wasn't asked.
+    pub(super) replicas: Vec<KnownReplica>,
+}
+
+/// A replica, as a sentinel, or a node of a cluster, knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct KnownReplica {
+    pub(in super::super) address: String,
+    /// It isn't to follow the primary, ever.
+    pub(in super::super) has_no_priority: bool,
+    pub(in super::super) is_down: bool,
+    /// It was the primary before, has come back, and isn't demoted yet.
+    pub(in super::super) is_former: bool,
+}
+
+/// What a sentinel is asked.
+pub(super) struct Question {
+    /// The name of the primary.
+    pub(super) primary: String,
+    pub(super) with_replicas: bool,
+    /// Where the answer is noted.
+    pub(super) heard: Arc<Heard>,
+}
+
+/// Asks a sentinel, all `within` a time.
+pub(super) fn ask(
+    sentinel: &Arc<Server>,
+    question: &Question,
+    within: Duration,
+) -> Result<Answer, Error> {
+    let about = |what: &str| {
+        let mut command = cmd("SENTINEL");
+        command.arg(what).arg(&question.primary);
+        command
+    };
+    let mut own_id = cmd("SENTINEL");
+    own_id.arg("MYID");
+    let mut questions = vec![about("MASTER"), about("GET-MASTER-ADDR-BY-NAME"), own_id];
+    if question.with_replicas {
+        questions.push(about("REPLICAS"));
+    }
+    let began = Instant::now();
+    let (_, answers) = Connection::open_asking(sentinel, within, within, &questions)?;
+    let by = sentinel.to_string();
+    let lacks = |what: &str| {
+        let message = format!("the sentinel at {by} gave an answer without {what}");
+        Error::new(ErrorKind::Unreachable, message)
+    };
+    let fields = answers.first().map(Fields::new).unwrap_or_default();
+    // A sentinel that replaces the primary calls the next one so only here, but with the epoch of that failover there, too.
+    let (host, port) = match answers.get(1) {
+        Some(Value::Array(place)) if place.len() == 2 => {
+            (Some(lossy_text(&place[0])), Some(lossy_text(&place[1])))
+        }
+        _ => (fields.get("ip"), fields.get("port")),
+    };
+    let host = host.filter(|host| !host.is_empty());
+    let port = port.and_then(|port| port.parse().ok());
+    let (Some(host), Some(port)) = (host, port) else {
+        return Err(lacks("an address"));
+    };
+    let replicas = match answers.get(3) {
+        Some(Value::Array(replicas)) => replicas.iter().map(known_replica).collect(),
+        // No list is not an empty one.
+        _ if question.with_replicas => return Err(lacks("the replicas")),
+        _ => Vec::new(),
+    };
+    let tls = matches!(sentinel.address(), Address::Tcp { tls: true, .. });
+    let number = |name| fields.get(name).and_then(|number| number.parse().ok());
+    let answer = Answer {
+        id: match answers.get(2) {
+            Some(Value::BulkString(_)) => lossy_text(&answers[2]),
+            _ => by.clone(),
+        },
+        by,
+        address: Address::Tcp { host, port, tls },
+        epoch: number("config-epoch").unwrap_or(0),
+        sentinels: number("num-other-sentinels").map_or(1, |others| {
+            usize::try_from(others).map_or(usize::MAX, |others| others.saturating_add(1))
+        }),
+        replicas,
+    };
+    question.heard.note(&answer, began.elapsed());
+    Ok(answer)
+}
+
+pub(in super::super) fn known_replica(value: &Value) -> KnownReplica {
+    let fields = Fields::new(value);
+    let text = |name| fields.get(name).unwrap_or_default();
+    let flags = text("flags");
+    KnownReplica {
+        address: address(&text("ip"), &text("port")),
+        has_no_priority: text("slave-priority") == "0",
+        is_down: flags
+            .split(',')
+            .any(|flag| flag == "s_down" || flag == "o_down"),
+        // It has followed no primary since this sentinel lists it. A replica that is just being promoted calls itself a
+        // primary, too: that one is the last to do without.
+        is_former: text("role-reported") == "master" && matches!(&*text("master-host"), "" | "?"),
+    }
+}
+
+/// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and
+/// those that a majority of all sentinels sees down, or just back as the primary that they were. No sentinel promotes one
+/// that is down, nor one of the latter before others.
+pub(in super::super) fn those_that_count(
+    lists: &[&[KnownReplica]],
+    sentinels: usize,
+) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for replica in lists.iter().copied().flatten() {
+        // What only reads the stream has no port.
+        let is_server = !replica.address.ends_with(":0");
+        let is_out = |other: &KnownReplica| {
+            other.address == replica.address && (other.is_down || other.is_former)
+        };
+        let out = lists.iter().filter(|list| list.iter().any(is_out)).count();
+        let is_known = found.contains(&replica.address);
+        if is_server && !is_known && !replica.has_no_priority && out <= sentinels / 2 {
+            found.push(replica.address.clone());
+        }
+    }
+    found
+}
+
+/// Names and values in turn.
+#[derive(Default)]
+pub(in super::super) struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    pub(in super::super) fn new(value: &Value) -> Self {
+        let Value::Array(fields) = value else {
+            return Self::default();
+        };
+        let pairs = fields.chunks_exact(2);
+        Self(
+            pairs
+                .map(|pair| (lossy_text(&pair[0]), lossy_text(&pair[1])))
+                .collect(),
+        )
+    }
+
+    pub(in super::super) fn get(&self, name: &str) -> Option<String> {
+        let found = self.0.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.clone())
+    }
+}

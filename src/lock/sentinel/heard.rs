@@ -1,0 +1,91 @@
+//! What the sentinels of a URL have said up to now.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::super::url::Address;
+use super::answer::Answer;
+
+/// The least that a sentinel has for its answer, connecting included.
+pub(super) const LEAST: Duration = Duration::from_millis(250);
+
+/// How many times what its last answer took: for connecting and asking, that is as many round trips as twice that.
+const TIMES: u32 = 2;
+
+/// What each has said last.
+#[derive(Default)]
+pub(super) struct Heard(Mutex<All>);
+
+#[derive(Default)]
+struct All {
+    /// By the names in the URL.
+    last: BTreeMap<String, Last>,
+    /// The primary that is used, and the epochs of those that have named it since then.
+    in_use: Option<Address>,
+    epochs: BTreeMap<String, u64>,
+}
+
+struct Last {
+    address: Address,
+    epoch: u64,
+    took: Duration,
+}
+
+impl Heard {
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that took this long to be reached and to answer has said this.
+    pub(super) fn note(&self, answer: &Answer, took: Duration) {
+        let mut all = self.all();
+        if all.in_use.as_ref() == Some(&answer.address) {
+            all.epochs.insert(answer.by.clone(), answer.epoch);
+        }
+        let last = Last {
+            address: answer.address.clone(),
+            epoch: answer.epoch,
+            took,
+        };
+        all.last.insert(answer.by.clone(), last);
+    }
+
+    /// The primary at this address is used from now on.
+    pub(super) fn use_primary(&self, address: &Address) {
+        let mut all = self.all();
+        if all.in_use.as_ref() != Some(address) {
+            let named = all.last.iter().filter(|(_, last)| last.address == *address);
+            all.epochs = named.map(|(by, last)| (by.clone(), last.epoch)).collect();
+            all.in_use = Some(address.clone());
+        }
+    }
+
+    /// The last failover that most of those have said who name the primary that is used: a sentinel that boasts of
+    /// failovers is one of them. Zero where none is used.
+    pub(super) fn epoch_in_use(&self) -> u64 {
+        let epochs = &self.all().epochs;
+        reached(epochs.values().copied(), epochs.len())
+    }
+
+    /// The last failover that most of this many sentinels have said: none of several raises it alone.
+    pub(super) fn epoch(&self, of: usize) -> u64 {
+        reached(self.all().last.values().map(|last| last.epoch), of)
+    }
+
+    /// How long one of them may take, or any of them.
+    pub(super) fn patience(&self, by: Option<&str>) -> Duration {
+        let all = self.all();
+        let asked = all.last.iter();
+        let asked = asked.filter(|(of, _)| by.is_none_or(|by| by == of.as_str()));
+        let longest = asked.map(|(_, last)| last.took * TIMES).max();
+        longest.unwrap_or_default().max(LEAST)
+    }
+}
+
+/// The largest epoch that more than half of this many have reached.
+pub(super) fn reached(epochs: impl Iterator<Item = u64>, of: usize) -> u64 {
+    let mut epochs: Vec<u64> = epochs.collect();
+    epochs.sort_unstable_by(|one, other| other.cmp(one));
+    epochs.get(of / 2).copied().unwrap_or(0)
+}

@@ -1,0 +1,625 @@
+//! What sentinels say and what follows, with sentinels that say what a test wants.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use super::answer::known_replica;
+use super::*;
+use crate::lock::replication::Goal;
+use crate::lock::server::Part;
+use crate::lock::url::Login;
+use crate::lock::{TlsFiles, UrlOrigin};
+
+fn tcp(host: &str, port: u16) -> Address {
+    Address::Tcp {
+        host: host.into(),
+        port,
+        tls: false,
+    }
+}
+
+fn port_of(address: &Address) -> u16 {
+    match address {
+        Address::Tcp { port, .. } => *port,
+        Address::Unix(_) => unreachable!(),
+    }
+}
+
+fn replica(address: &str) -> KnownReplica {
+    KnownReplica {
+        address: address.into(),
+        has_no_priority: false,
+        is_down: false,
+        is_former: false,
+    }
+}
+
+fn down(address: &str) -> KnownReplica {
+    KnownReplica {
+        is_down: true,
+        ..replica(address)
+    }
+}
+
+/// A sentinel that names this port, since that failover, and knows as many sentinels as there are in the URL.
+fn answer(number: usize, (port, epoch): (u16, u64), of: usize) -> Answer {
+    Answer {
+        by: format!("s{number}:1"),
+        id: format!("id-{number}"),
+        address: tcp("h", port),
+        epoch,
+        sentinels: of,
+        replicas: Vec::new(),
+    }
+}
+
+/// The URL names so many sentinels, these have answered, and nothing is heard of the others any more: they have had their
+/// time, or not.
+fn poll(need: Need, asked: usize, answers: Vec<Answer>, is_late: bool) -> Poll {
+    let (_, coming) = channel();
+    let now = Instant::now();
+    let later = now + Duration::from_secs(60);
+    let mut poll = Poll {
+        need,
+        coming,
+        until: now,
+        late: if is_late { now } else { later },
+        since: 0,
+        outdated: now,
+        asked,
+        answers: Vec::new(),
+        silent: Vec::new(),
+    };
+    for answer in answers {
+        poll.count(Ok(answer));
+    }
+    poll
+}
+
+fn said(of: usize, said: &[(u16, u64)]) -> Vec<Answer> {
+    let each = said.iter().enumerate();
+    each.map(|(number, said)| answer(number, *said, of))
+        .collect()
+}
+
+#[test]
+fn most_of_the_sentinels_name_the_primary() {
+    let words = |need: Need, asked: usize, all: &[(u16, u64)], is_late: bool| {
+        let agreed = poll(need, asked, said(asked, all), is_late).wait();
+        agreed.map(|agreed| (port_of(&agreed.address), agreed.epoch))
+    };
+    for (asked, all, agreed) in [
+        (3, &[(1, 5), (1, 5), (1, 5)][..], Some((1, 5))),
+        (3, &[(9, 99), (1, 5), (1, 6)], Some((1, 5))),
+        (3, &[(1, 5), (1, 4)], Some((1, 4))),
+        (3, &[(1, u64::MAX), (1, 5), (1, 5)], Some((1, 5))),
+        (3, &[(9, 99), (1, 5)], None),
+        (3, &[(1, 5)], None),
+        (2, &[(1, 5)], None),
+        (4, &[(1, 5), (1, 5), (9, 5), (9, 5)], None),
+        (5, &[(1, 5), (1, 5), (8, 5), (9, 5)], None),
+        (5, &[(1, 5), (1, 5), (1, 5)], Some((1, 5))),
+        (1, &[(1, 5)], Some((1, 5))),
+        (2, &[], None),
+    ] {
+        for need in [Need::MostOfUrl, Need::MostOfAll, Need::MostThatAnswer(1)] {
+            let found = words(need, asked, all, false);
+            assert_eq!(found, agreed, "{need:?}: {asked} {all:?}");
+        }
+        // That the others are late changes nothing for those two.
+        for need in [Need::MostOfUrl, Need::MostOfAll] {
+            assert_eq!(words(need, asked, all, true), agreed, "{asked} {all:?}");
+        }
+    }
+    // Once the others have had their time, those count that have answered, if they are enough.
+    for (asked, all, agreed) in [
+        (2, &[(1, 5)][..], Some((1, 5))),
+        (2, &[(9, 99), (1, 5)], None),
+        (3, &[(1, 5)], None),
+        (5, &[(1, 5), (1, 5)], Some((1, 5))),
+        (4, &[(1, 5), (1, 5), (9, 5)], Some((1, 5))),
+    ] {
+        let need = Need::MostThatAnswer(least(asked));
+        assert_eq!(words(need, asked, all, true), agreed, "{asked} {all:?}");
+    }
+    // Without a password one is enough, and of those that disagree the one since the last failover.
+    for (asked, all, agreed) in [
+        (3, &[(1, 5)][..], Some((1, 5))),
+        (3, &[(1, 4), (2, 5)], Some((2, 5))),
+        (3, &[(1, 5), (2, 5)], None),
+        (5, &[(1, 5), (1, 5), (2, 6)], Some((1, 5))),
+    ] {
+        assert_eq!(
+            words(Need::Newest, asked, all, true),
+            agreed,
+            "{asked} {all:?}"
+        );
+        assert_eq!(words(Need::Newest, asked, all, false), None);
+    }
+}
+
+#[test]
+fn a_sentinel_that_the_url_names_twice_has_one_vote() {
+    // By its name and by its address.
+    let twice = |port| {
+        let by_name = answer(0, (port, 5), 3);
+        let by_address = Answer {
+            by: "10.0.0.1:1".into(),
+            ..by_name.clone()
+        };
+        [by_name, by_address]
+    };
+    for need in [Need::MostOfAll, Need::MostThatAnswer(2)] {
+        let liar = twice(9).into_iter().chain([answer(1, (1, 5), 3)]);
+        assert_eq!(poll(need, 3, liar.collect(), true).wait(), None, "{need:?}");
+        let honest = twice(1).into_iter().chain([answer(1, (1, 5), 2)]);
+        let agreed = poll(need, 3, honest.collect(), false).wait();
+        let port = agreed.map(|agreed| port_of(&agreed.address));
+        assert_eq!(port, Some(1), "{need:?}");
+    }
+}
+
+/// A primary and the replica r2 are cut off from r3 together with one of three sentinels, which then forgets all others: it
+/// has restarted without its file, or was reset. To it, r2 is all that there is.
+#[test]
+fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_replicas() {
+    let reset = Answer {
+        replicas: vec![replica("r2:1")],
+        sentinels: 1,
+        ..answer(0, (1, 0), 1)
+    };
+    let whole = |number| Answer {
+        replicas: vec![replica("r2:1"), replica("r3:1")],
+        ..answer(number, (1, 0), 3)
+    };
+    let replicas = |asked, answers: Vec<Answer>| {
+        let agreed = poll(Need::MostOfAll, asked, answers, true).wait();
+        agreed.map(|agreed| agreed.replicas)
+    };
+    assert_eq!(replicas(3, vec![reset.clone()]), None);
+    // Nor where the URL names no others, as long as any of those that answer knows better.
+    let knows = Answer {
+        sentinels: 3,
+        ..reset.clone()
+    };
+    assert_eq!(replicas(1, vec![knows.clone()]), None);
+    let error = poll(Need::MostOfAll, 1, vec![knows], true).error("main");
+    assert_eq!(error.kind, ErrorKind::Config);
+    let words = error.to_string();
+    assert!(words.contains("the URL names only 1 of them"), "{words}");
+    // What each of most of them lists counts.
+    let both = replicas(3, vec![reset.clone(), whole(1)]);
+    assert_eq!(both.unwrap(), ["r2:1", "r3:1"]);
+    // Of five, two are no majority, whatever they know of each other.
+    let few = |number| Answer {
+        sentinels: 2,
+        ..whole(number)
+    };
+    assert_eq!(replicas(5, vec![few(0), few(1)]), None);
+    // Nor are two of the three in the URL, where a third one knows of five.
+    let many = Answer {
+        sentinels: 5,
+        ..whole(1)
+    };
+    assert_eq!(replicas(3, vec![reset, many]), None);
+}
+
+#[test]
+fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
+    let backup = KnownReplica {
+        has_no_priority: true,
+        ..replica("backup:1")
+    };
+    let first = [replica("up:1"), backup, down("down:1"), replica("reader:0")];
+    let second = [down("down:1"), replica("new:1")];
+    let third = [replica("down:1")];
+    assert_eq!(those_that_count(&[&first], 1), ["up:1"]);
+    assert_eq!(those_that_count(&[&first], 3), ["up:1", "down:1"]);
+    let both = those_that_count(&[&first, &second], 3);
+    assert_eq!(both, ["up:1", "new:1"]);
+    let half = those_that_count(&[&first, &third], 3);
+    assert_eq!(half, ["up:1", "down:1"]);
+    assert_eq!(
+        those_that_count(&[&first, &second], 4),
+        ["up:1", "down:1", "new:1"]
+    );
+    // One that names it twice is one.
+    let twice = [down("down:1"), down("down:1")];
+    assert_eq!(those_that_count(&[&twice], 2), ["down:1"]);
+}
+
+#[test]
+fn a_former_primary_that_is_back_counts_as_a_replica_when_it_follows() {
+    let text = |text: &str| redis::Value::BulkString(text.as_bytes().to_vec());
+    let listed = |role: &str, host: &str| {
+        let fields = [
+            "ip",
+            "old",
+            "port",
+            "1",
+            "role-reported",
+            role,
+            "master-host",
+            host,
+        ];
+        known_replica(&redis::Value::Array(fields.map(text).to_vec()))
+    };
+    let counts = |role, host| {
+        let lists = [
+            [replica("other:1"), listed(role, host)],
+            [replica("other:1"), listed(role, host)],
+        ];
+        those_that_count(&[&lists[0], &lists[1]], 3).len() == 2
+    };
+    // Up, not asked yet; a primary, as it was; and when it was demoted.
+    assert!(counts("slave", "?"));
+    assert!(!counts("master", "?"));
+    assert!(counts("slave", "new"));
+    // A replica that is just being promoted has followed the primary: without it nothing counts there.
+    assert!(counts("master", "primary"));
+    // One sentinel alone that sees it so leaves it in.
+    let lists = [[listed("master", "?")], [listed("slave", "new")]];
+    assert_eq!(those_that_count(&[&lists[0], &lists[1]], 3), ["old:1"]);
+}
+
+#[test]
+fn a_sentinel_that_replaces_the_primary_lists_the_next_one_as_no_replica_of_itself() {
+    let leader = Answer {
+        replicas: vec![replica("h:1"), replica("h:3")],
+        ..answer(0, (1, 6), 1)
+    };
+    let agreed = poll(Need::MostOfAll, 1, vec![leader], false).wait();
+    assert_eq!(agreed.unwrap().replicas, ["h:3"]);
+}
+
+#[test]
+fn sentinels_that_were_made_anew_are_believed_at_once_when_they_are_most_and_alone_later() {
+    // Most have said before that there has been a failover of the epoch 1.
+    let anew = |asked, count| {
+        let answers = (0..count).map(|number| answer(number, (1, 0), asked));
+        let mut anew = poll(Need::Newest, asked, answers.collect(), true);
+        anew.since = 1;
+        anew.until = Instant::now() + Duration::from_secs(60);
+        anew.outdated = Instant::now() + Duration::from_millis(50);
+        let (sender, coming) = channel();
+        anew.coming = coming;
+        let began = Instant::now();
+        let agreed = anew.wait();
+        drop(sender);
+        (
+            agreed.is_some(),
+            began.elapsed() >= Duration::from_millis(50),
+        )
+    };
+    assert_eq!(anew(3, 2), (true, false));
+    assert_eq!(anew(3, 1), (true, true));
+}
+
+#[test]
+fn a_sentinel_that_is_quick_isnt_a_majority_while_others_are_outstanding() {
+    for asked in [2, 3, 5] {
+        let need = Need::MostThatAnswer(least(asked));
+        let (sender, coming) = channel();
+        let mut quick = poll(need, asked, said(asked, &[(9, 99)]), false);
+        quick.coming = coming;
+        assert!(quick.wait().is_none(), "{asked}");
+        quick.until = Instant::now() + Duration::from_secs(60);
+        drop(sender);
+        assert_eq!(quick.wait().is_some(), asked == 2, "{asked}");
+    }
+}
+
+#[test]
+fn an_epoch_is_known_when_most_sentinels_have_reached_it() {
+    for (of, said, known) in [
+        (1, &[7][..], 7),
+        (2, &[7], 0),
+        (2, &[7, 5], 5),
+        (3, &[u64::MAX], 0),
+        (3, &[5, u64::MAX, 5], 5),
+        (3, &[5, u64::MAX], 5),
+        (3, &[6, 5, 6], 6),
+        (4, &[6, 6, 5], 5),
+        (5, &[6, 6], 0),
+    ] {
+        let reached = heard::reached(said.iter().copied(), of);
+        assert_eq!(reached, known, "{of} {said:?}");
+    }
+}
+
+/// What a sentinel says from now on.
+#[derive(Clone)]
+struct Says {
+    port: u16,
+    epoch: u64,
+    /// How many others it knows of.
+    others: usize,
+    replicas: Vec<&'static str>,
+    after: Duration,
+}
+
+/// A sentinel that says what it is told to.
+struct Fake {
+    server: Arc<Server>,
+    says: Arc<Mutex<Says>>,
+    /// How many connections it has had.
+    asked: Arc<AtomicUsize>,
+}
+
+fn server(port: u16, part: Part) -> Arc<Server> {
+    Arc::new(Server::new(
+        (tcp("127.0.0.1", port), part),
+        (Login::default(), 0),
+        UrlOrigin::default(),
+        TlsFiles::default(),
+        Duration::from_secs(20),
+        "",
+    ))
+}
+
+/// A server that answers each request, word by word, in this way; its port.
+fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(read @ 1..) = client.read(&mut bytes) {
+                    // Requests are short, and each comes in one piece.
+                    let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+                    for request in text.split('*').filter(|request| !request.is_empty()) {
+                        let words = request.split("\r\n").skip(2).step_by(2);
+                        let words: Vec<String> = words.map(str::to_owned).collect();
+                        let _ = client.write_all(answer(&words).as_bytes());
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+fn array(words: &[&str]) -> String {
+    let each = words.iter().map(|it| format!("${}\r\n{it}\r\n", it.len()));
+    format!("*{}\r\n{}", words.len(), each.collect::<String>())
+}
+
+fn fake(number: usize, says: Says) -> Fake {
+    let says = Arc::new(Mutex::new(says));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (told, count) = (Arc::clone(&says), Arc::clone(&asked));
+    let port = serve(move |words| {
+        let says = lock(&told).clone();
+        let port = says.port.to_string();
+        match words.get(1).map(String::as_str) {
+            Some("MASTER") => {
+                count.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(says.after);
+                let (epoch, others) = (says.epoch.to_string(), says.others.to_string());
+                array(&[
+                    "ip",
+                    "127.0.0.1",
+                    "port",
+                    &port,
+                    "config-epoch",
+                    &epoch,
+                    "num-other-sentinels",
+                    &others,
+                ])
+            }
+            Some("GET-MASTER-ADDR-BY-NAME") => array(&["127.0.0.1", &port]),
+            Some("MYID") => format!("$3\r\ns-{number}\r\n"),
+            _ => {
+                let each = says.replicas.iter();
+                let each = each.map(|port| array(&["ip", "127.0.0.1", "port", port]));
+                let count = says.replicas.len();
+                format!("*{count}\r\n{}", each.collect::<String>())
+            }
+        }
+    });
+    Fake {
+        server: server(port, Part::Sentinel),
+        says,
+        asked,
+    }
+}
+
+/// Three sentinels that name this port.
+fn three(port: u16, epoch: u64) -> (Sentinels, Vec<Fake>) {
+    let says = Says {
+        port,
+        epoch,
+        others: 2,
+        replicas: vec!["7", "8"],
+        after: Duration::ZERO,
+    };
+    let fakes: Vec<Fake> = (0..3).map(|number| fake(number, says.clone())).collect();
+    let nodes = fakes.iter().map(|fake| Arc::clone(&fake.server)).collect();
+    (Sentinels::new(nodes, "main".into()), fakes)
+}
+
+fn tell(fakes: &[Fake], port: u16, epoch: u64) {
+    for fake in fakes {
+        let mut says = lock(&fake.says);
+        (says.port, says.epoch) = (port, epoch);
+    }
+}
+
+fn asked(fakes: &[Fake]) -> usize {
+    let each = fakes.iter().map(|fake| fake.asked.load(Ordering::Relaxed));
+    each.sum()
+}
+
+/// A server that says that it is a primary, or a replica.
+fn role(is_primary: bool) -> u16 {
+    serve(move |_| {
+        if is_primary {
+            "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into()
+        } else {
+            "*3\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n".into()
+        }
+    })
+}
+
+/// A port at which nobody listens.
+fn dead() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+const ALL: Replication = Replication {
+    quorum: Quorum::All,
+    timeout: Duration::from_secs(1),
+};
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[track_caller]
+fn open(sentinels: &Sentinels, replication: Option<Replication>) -> Result<Connection, Error> {
+    let like = server(1, Part::Primary);
+    sentinels.open(&like, LONG, LONG, replication)
+}
+
+#[test]
+fn a_server_that_says_that_it_is_a_replica_is_not_the_primary_whatever_sentinels_say() {
+    let (sentinels, fakes) = three(role(false), 5);
+    let error = open(&sentinels, None).map(drop).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NoPrimary);
+    tell(&fakes, role(true), 5);
+    assert!(open(&sentinels, None).is_ok());
+}
+
+#[test]
+fn a_start_without_a_password_and_without_sync_all_costs_one_question() {
+    let (sentinels, fakes) = three(role(true), 5);
+    open(&sentinels, None).unwrap();
+    assert_eq!(asked(&fakes), 1);
+}
+
+#[test]
+fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_round() {
+    let primary = role(true);
+    let (sentinels, fakes) = three(primary, 5);
+    let connection = open(&sentinels, Some(ALL)).unwrap();
+    let at = connection.server().address();
+    let goal = || sentinels.replicas().goal(Quorum::All, at);
+    let each = |ports: &[&str]| {
+        let each = ports.iter().map(|port| format!("127.0.0.1:{port}"));
+        Goal::Each(each.collect())
+    };
+    assert_eq!(goal(), each(&["7", "8"]));
+    // One that is added, by a single one of them.
+    lock(&fakes[1].says).replicas = vec!["9"];
+    assert!(!sentinels.have_another(connection.server(), LONG, Some(ALL)));
+    let Goal::Each(listed) = goal() else {
+        panic!("they are listed");
+    };
+    // By the first two to answer, or by others.
+    assert!(listed.len() >= 2, "{listed:?}");
+    // Two are made anew behind a cut, and name another one.
+    tell(&fakes[1..], role(true), 0);
+    assert!(!sentinels.have_another(connection.server(), LONG, Some(ALL)));
+    assert!(!matches!(goal(), Goal::Each(_)));
+}
+
+#[test]
+fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
+    let (sentinels, fakes) = three(role(true), 5);
+    let connection = open(&sentinels, Some(ALL)).unwrap();
+    for fake in &fakes[1..] {
+        lock(&fake.says).after = LONG;
+    }
+    let second = Duration::from_secs(1);
+    assert!(!sentinels.have_another(connection.server(), second, Some(ALL)));
+    let goal = sentinels
+        .replicas()
+        .goal(Quorum::All, connection.server().address());
+    let Goal::None(why) = goal else {
+        panic!("{goal:?}");
+    };
+    assert!(why.contains("--sync all needs 2"), "{why}");
+    let like = server(1, Part::Primary);
+    let opened = sentinels.open(&like, second, second, Some(ALL));
+    assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);
+}
+
+#[test]
+fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
+    let (old, new) = (role(true), role(true));
+    let (sentinels, fakes) = three(old, 5);
+    let connection = open(&sentinels, None).unwrap();
+    let another = |connection: &Connection, sentinels: &Sentinels| {
+        (0..3).any(|_| sentinels.have_another(connection.server(), LONG, None))
+    };
+    assert!(!another(&connection, &sentinels));
+    // The one that replaces it says so first.
+    tell(&fakes[..1], new, 6);
+    assert!(!another(&connection, &sentinels));
+    tell(&fakes, new, 6);
+    assert!(another(&connection, &sentinels));
+    let connection = open(&sentinels, None).unwrap();
+    assert_eq!(port_of(connection.server().address()), new);
+    // Most of them are behind it, or were made anew.
+    for epoch in [5, 0, 6] {
+        tell(&fakes[1..], old, epoch);
+        assert!(!another(&connection, &sentinels), "{epoch}");
+    }
+    tell(&fakes, old, 7);
+    assert!(another(&connection, &sentinels));
+}
+
+#[test]
+fn that_a_lock_is_lost_counts_where_it_was_granted_or_after_a_later_failover() {
+    let (old, new) = (role(true), role(true));
+    let (sentinels, fakes) = three(old, 5);
+    let connection = open(&sentinels, None).unwrap();
+    let (granter, other) = (
+        Arc::clone(connection.server()),
+        Arc::new(server(new, Part::Primary)),
+    );
+    // A process that has had nothing granted believes any.
+    assert!(sentinels.believe_loss(&other, LONG));
+    sentinels.note_granter(&granter);
+    assert!(sentinels.believe_loss(&granter, LONG));
+    assert!(!sentinels.believe_loss(&other, LONG));
+    tell(&fakes[..1], new, 6);
+    assert!(!sentinels.believe_loss(&other, LONG));
+    tell(&fakes[1..], new, 5);
+    assert!(!sentinels.believe_loss(&other, LONG));
+    tell(&fakes, new, 6);
+    assert!(sentinels.believe_loss(&other, LONG));
+}
+
+#[test]
+fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
+    let (sentinels, fakes) = three(role(true), 5);
+    for fake in &fakes {
+        lock(&fake.says).after = LEAST * 2;
+    }
+    let connection = open(&sentinels, Some(ALL)).unwrap();
+    assert!(!sentinels.have_another(connection.server(), LONG, Some(ALL)));
+    let goal = sentinels
+        .replicas()
+        .goal(Quorum::All, connection.server().address());
+    assert!(!matches!(goal, Goal::None(_)));
+}
+
+#[test]
+fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
+    for replication in [None, Some(ALL)] {
+        let (sentinels, fakes) = three(dead(), 5);
+        assert!(open(&sentinels, replication).is_err());
+        let before = asked(&fakes);
+        for _ in 0..6 {
+            let error = open(&sentinels, replication).map(drop).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::NoPrimary);
+        }
+        assert_eq!(asked(&fakes) - before, 6);
+        // As soon as one names another primary, all are asked.
+        tell(&fakes, role(true), 6);
+        assert!(open(&sentinels, replication).is_ok());
+    }
+}
