@@ -13,7 +13,7 @@ mod timing;
 use std::rc::Rc;
 use std::time::Duration;
 
-use self::timing::{Next, WakeBy, heartbeat, is_near, next, reconnect};
+use self::timing::{FAILOVER, Next, RECONNECT, WakeBy, heartbeat, is_near, next, reconnect};
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
@@ -26,8 +26,6 @@ use crate::signal::{SIGTSTP, ends_waiting};
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy<'a> {
     pub limit: WaitLimit,
-    /// How long a primary is waited for that doesn't answer, while others know of it.
-    pub failover_limit: WaitLimit,
     /// The lease that is asked for.
     pub terms: Terms,
     /// A run that is going on is waited for and does for ours.
@@ -38,6 +36,13 @@ pub struct Policy<'a> {
     pub holds_others: bool,
     /// The server has answered this process before.
     pub reached: bool,
+    /// Replicas that are missing are waited for as a busy lock is: in a failover, all that could follow the primary can't
+    /// confirm anything for a while.
+    pub awaits_replicas: bool,
+    /// How long it is tried to reach a server that another one may follow, where a busy lock isn't waited for.
+    pub failover_may_take: Duration,
+    /// How long a server may be silent, if the run goes on without a lock then.
+    pub silence: Option<Duration>,
     /// Progress is shown in a line that can be rewritten.
     pub single_line: bool,
     /// This host: what happens to its processes can be known.
@@ -243,12 +248,10 @@ enum Contact {
     /// It has never answered.
     Unreached,
     Answers,
-    /// It has answered before, and then failed this often in a row, since this moment. `silent` is since
-    /// when it doesn't even say that it will be ready.
+    /// It has answered before, or others know of it, and then failed this often in a row, since this moment.
     Fails {
         since: Moment,
         times: u32,
-        silent: Option<Moment>,
     },
 }
 
@@ -604,8 +607,7 @@ impl<'a> Wait<'a> {
     }
 
     /// The server was asked and didn't answer, or can't do it now. One that has never answered isn't
-    /// waited for; one that has, or of which others know, is, for a TTL; and one that says that it will be ready is, for as long as
-    /// a busy lock.
+    /// waited for; one that has, or of which others know, or that says that it will be ready, is, for as long as a busy lock.
     fn retry_or_fail(
         &mut self,
         error: lock::Error,
@@ -617,35 +619,22 @@ impl<'a> Wait<'a> {
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
         // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
         let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
-        if kind == ErrorKind::NotReplicated && is_first {
+        let lacks_replicas = kind == ErrorKind::NotReplicated;
+        if lacks_replicas && is_first && !self.policy.awaits_replicas {
             return self.end(End::Failed(error), actions);
         }
-        let (since, times, silent) = match self.contact {
+        let (since, times) = match self.contact {
             Contact::Unreached if !kind.is_worth_waiting() => {
                 return self.end(End::Failed(error), actions);
             }
-            Contact::Unreached | Contact::Answers => (asked, 1, None),
-            Contact::Fails {
-                since,
-                times,
-                silent,
-            } => (since, times.saturating_add(1), silent),
+            Contact::Unreached | Contact::Answers => (asked, 1),
+            Contact::Fails { since, times } => (since, times.saturating_add(1)),
         };
-        let silent = (!kind.will_pass()).then(|| silent.unwrap_or(asked));
-        let too_long = silent.is_some_and(|silent| asked.since(silent) > self.policy.terms.ttl);
-        let limit = if kind == ErrorKind::NoPrimary {
-            self.policy.failover_limit
-        } else {
-            self.policy.limit
-        };
-        if too_long || !kind.may_pass() || limit.is_over(now) {
+        let end = self.tries_until(kind, since);
+        if !kind.may_pass() || end.is_some_and(|end| now >= end) {
             return self.end(End::Failed(error), actions);
         }
-        self.contact = Contact::Fails {
-            since,
-            times,
-            silent,
-        };
+        self.contact = Contact::Fails { since, times };
         actions.push(Action::Disconnect(error));
         let single_line = self.policy.single_line;
         let new = || Outage::new(kind, since, single_line);
@@ -655,11 +644,28 @@ impl<'a> Wait<'a> {
         let pause = if goes_elsewhere && times == 1 {
             Duration::ZERO
         } else {
-            reconnect(times, (self.policy.jitter)())
+            let longest = match kind {
+                ErrorKind::NoPrimary | ErrorKind::NotReplicated => FAILOVER,
+                _ => RECONNECT,
+            };
+            reconnect(times, (self.policy.jitter)(), longest)
         };
+        let at = asked + pause;
         self.phase = Phase::Reconnecting {
-            until: limit.clip(asked + pause),
+            until: end.map_or(at, |end| at.min(end)),
         };
+    }
+
+    /// Until when a server is tried that fails like this, `since` a moment; `None`: for ever.
+    fn tries_until(&self, kind: ErrorKind, since: Moment) -> Option<Moment> {
+        let limit = match self.policy.limit {
+            WaitLimit::Forever => None,
+            WaitLimit::Until(end) if end > self.began => Some(end),
+            WaitLimit::Until(_) => Some(self.began + self.policy.failover_may_take),
+        };
+        let silence = self.policy.silence.filter(|_| kind.is_unreachable());
+        let silence = silence.map(|silence| since + silence);
+        limit.into_iter().chain(silence).min()
     }
 
     fn show_outage(&mut self, now: Moment, actions: &mut Vec<Action>) {

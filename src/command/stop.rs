@@ -200,7 +200,7 @@ fn wait_until_gone(
                 }
                 outage.becomes(error.kind, now());
                 if let Some((kind, lasting)) = outage.shown(now()) {
-                    let line = report::outage_line(kind, lasting);
+                    let line = report::outage_line(kind, "", lasting);
                     settings.verbosity.progress(&line);
                 }
                 sleep(None, looked + LOOK / 4)?;

@@ -54,7 +54,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
                 let outage = outage.get_or_insert_with(new);
                 outage.becomes(kind, at);
                 if let Some((kind, lasting)) = outage.shown(at) {
-                    let line = report::outage_line(kind, lasting);
+                    let line = report::outage_line(kind, "", lasting);
                     settings.verbosity.progress(&line);
                 }
                 sleep(None, looked + LOOK / 4)?;

@@ -278,7 +278,7 @@ fn waiting_line_within(
 }
 
 /// `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
-pub fn outage_line(kind: ErrorKind, lasting: Duration) -> String {
+pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     let (what, short) = match kind {
         ErrorKind::Loading => ("is loading its data", "is loading"),
         ErrorKind::Busy => ("is busy with a script", "is busy"),
@@ -292,7 +292,11 @@ pub fn outage_line(kind: ErrorKind, lasting: Duration) -> String {
         }
     };
     let lasting = format_duration(Duration::from_secs(lasting.as_secs()));
-    let line = format!("Redis {what}; still trying ({lasting})");
+    // Which of them the user has to look at, nothing else says.
+    let line = match kind {
+        ErrorKind::NotReplicated if !why.is_empty() => format!("{why}; still trying ({lasting})"),
+        _ => format!("Redis {what}; still trying ({lasting})"),
+    };
     if PREFIX.len() + line.len() > line_width() {
         return format!("Redis {short} ({lasting})");
     }

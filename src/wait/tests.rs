@@ -22,12 +22,14 @@ fn at(ms: u64) -> Moment {
 fn policy() -> Policy<'static> {
     Policy {
         limit: WaitLimit::Forever,
-        failover_limit: WaitLimit::Forever,
         terms: TERMS,
         joins: false,
         starts_on_grant: true,
         holds_others: false,
         reached: true,
+        awaits_replicas: false,
+        failover_may_take: Duration::ZERO,
+        silence: None,
         single_line: false,
         host: "here",
         jitter: || 0.5,
@@ -414,7 +416,7 @@ fn the_node_that_a_cluster_names_is_asked_at_once_and_after_a_pause_where_it_nam
 }
 
 #[test]
-fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a_ttl() {
+fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
     let error = |kind| lock::Error::new(kind, String::new());
     let over = WaitLimit::Until(at(10));
     for (what, policy, kind, expected) in [
@@ -450,6 +452,15 @@ fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a
             policy(),
             ErrorKind::NotReplicated,
             "end: failed",
+        ),
+        (
+            "not all replicas",
+            Policy {
+                awaits_replicas: true,
+                ..policy()
+            },
+            ErrorKind::NotReplicated,
+            "disconnect",
         ),
         (
             "no time to wait",
@@ -491,38 +502,68 @@ fn a_server_is_not_waited_for_that_was_never_reached_or_refuses_or_is_away_for_a
     });
     let loading = Event::Answered(Err(error(ErrorKind::NotNow)));
     assert_eq!(waiter.on(1, loading), "disconnect");
+}
 
-    let mut waiter = Waiter::new(policy());
-    waiter.on(0, Event::Start);
+/// When a waiter gives up that hears nothing but this, within the first 100 s.
+fn gives_up(policy: Policy<'static>, kind: ErrorKind) -> Option<u64> {
+    let mut waiter = Waiter::asking(policy);
     let mut asked = 0;
     while waiter
-        .on(asked, Event::Failed(unreachable()))
+        .on(asked, Event::Failed(lock::Error::new(kind, String::new())))
         .starts_with("disconnect")
     {
         while !waiter.tick(asked).contains("ask") {
             asked = u64::try_from(waiter.due()).unwrap();
         }
-        assert!(asked < 60_000, "it is still asked");
+        if asked > 100_000 {
+            return None;
+        }
+        waiter.sent(asked);
     }
-    assert!(matches!(waiter.0.phase, Phase::Over));
-    assert!((30_001..31_600).contains(&asked), "{asked}");
+    Some(asked)
 }
 
 #[test]
-fn a_failover_is_waited_for_by_a_run_that_waits_for_no_busy_lock() {
-    let mut waiter = Waiter::asking(Policy {
-        limit: WaitLimit::Until(START),
-        failover_limit: WaitLimit::Until(at(100)),
-        ..policy()
-    });
-    let no_primary = || Event::Failed(lock::Error::new(ErrorKind::NoPrimary, String::new()));
-    for (failed, again) in [(50, 75), (80, 100)] {
-        assert_eq!(waiter.on(failed, no_primary()), "disconnect");
-        assert_eq!(waiter.due(), u128::from(again));
-        assert_eq!(waiter.tick(again), "ask");
-        waiter.sent(again);
+fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
+    use ErrorKind::{NoPrimary, NotReplicated, Unreachable};
+    let to_the_limit = |limit| Policy { limit, ..policy() };
+    let kinds = [Unreachable, NoPrimary, ErrorKind::Loading];
+    for kind in kinds {
+        // For longer than a TTL.
+        assert_eq!(gives_up(policy(), kind), None, "{kind:?}");
+        let limited = to_the_limit(WaitLimit::Until(at(7_000)));
+        assert_eq!(gives_up(limited, kind), Some(7_000), "{kind:?}");
+        let no_wait = to_the_limit(WaitLimit::Until(START));
+        assert_eq!(gives_up(no_wait, kind), Some(0), "{kind:?}");
+        // A failover is given the time that a connection has.
+        let failover = Policy {
+            failover_may_take: MS * 2_000,
+            ..no_wait
+        };
+        assert_eq!(gives_up(failover, kind), Some(2_000), "{kind:?}");
     }
-    assert_eq!(waiter.on(101, no_primary()), "end: failed");
+    // Where the command runs without the lock in the end, a silent server is waited for as long as that says.
+    let unlocked = Policy {
+        silence: Some(TERMS.ttl),
+        ..policy()
+    };
+    let end = gives_up(unlocked, Unreachable);
+    assert!(
+        end.is_some_and(|end| (30_000..30_600).contains(&end)),
+        "{end:?}"
+    );
+    assert_eq!(gives_up(unlocked, ErrorKind::Loading), None);
+    // In a failover no replica can confirm anything for a while.
+    let all = Policy {
+        awaits_replicas: true,
+        ..policy()
+    };
+    assert_eq!(gives_up(all, NotReplicated), None);
+    let limit = WaitLimit::Until(at(7_000));
+    assert_eq!(
+        gives_up(Policy { limit, ..all }, NotReplicated),
+        Some(7_000)
+    );
 }
 
 #[test]
@@ -543,10 +584,6 @@ fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
         }
         waiter.sent(asked);
     }
-    // A moment without any answer is no TTL without one.
-    let tried = waiter.on(asked, Event::Failed(unreachable()));
-    assert!(tried.starts_with("disconnect"), "{tried}");
-
     let no_wait = Policy {
         limit: WaitLimit::Until(START),
         ..first

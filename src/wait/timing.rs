@@ -27,14 +27,6 @@ impl WaitLimit {
         }
     }
 
-    /// The earlier of a moment and its end.
-    pub fn clip(self, moment: Moment) -> Moment {
-        match self {
-            Self::Forever => moment,
-            Self::Until(end) => moment.min(end),
-        }
-    }
-
     /// Whether it is over.
     pub fn is_over(self, now: Moment) -> bool {
         matches!(self, Self::Until(end) if now >= end)
@@ -107,13 +99,18 @@ pub fn end_of(left: Duration) -> Duration {
     (left + Duration::from_millis(1)).max(FLOOR)
 }
 
+/// The longest pause between two tries to reach a server.
+pub const RECONNECT: Duration = Duration::from_millis(500);
+
+/// The same while sentinels, or a cluster, replace it, which they have to do meanwhile: a try asks one sentinel or more, so
+/// that a thousand waiters ask less than a thousand times a second.
+pub const FAILOVER: Duration = Duration::from_millis(2500);
+
 /// The pause before another try to reach a server that was reached before and has failed `failures` times
 /// in a row. `jitter` in 0..1: not all come back at the same moment.
-pub fn reconnect(failures: u32, jitter: f64) -> Duration {
-    let longest = FLOOR.saturating_mul(1 << failures.clamp(1, 6));
-    longest
-        .min(Duration::from_secs(2))
-        .mul_f64(0.5 + jitter / 2.0)
+pub fn reconnect(failures: u32, jitter: f64, longest: Duration) -> Duration {
+    let pause = FLOOR.saturating_mul(1 << failures.clamp(1, 6));
+    pause.min(longest).mul_f64(0.5 + jitter / 2.0)
 }
 
 /// Whether work may start on a grant, with its confirmation under way, if a question and its answer took
@@ -325,14 +322,25 @@ mod tests {
             (1, 50, 100),
             (2, 100, 200),
             (3, 200, 400),
-            (4, 400, 800),
-            (5, 800, 1_600),
-            (6, 1_000, 2_000),
-            (u32::MAX, 1_000, 2_000),
+            (4, 250, 500),
+            (u32::MAX, 250, 500),
         ] {
-            assert_eq!(reconnect(failures, 0.0), MS * least, "{failures}");
-            assert_eq!(reconnect(failures, 1.0), MS * most, "{failures}");
+            assert_eq!(
+                reconnect(failures, 0.0, RECONNECT),
+                MS * least,
+                "{failures}"
+            );
+            assert_eq!(reconnect(failures, 1.0, RECONNECT), MS * most, "{failures}");
         }
+    }
+
+    #[test]
+    fn waiters_for_a_failover_try_about_once_in_two_seconds_each() {
+        let tries = |jitter| reconnect(u32::MAX, jitter, FAILOVER);
+        assert_eq!(tries(0.0), MS * 1250);
+        assert_eq!(tries(1.0), MS * 2500);
+        // The first tries are as soon as any: a failover that is asked for takes a moment.
+        assert_eq!(reconnect(1, 1.0, FAILOVER), MS * 100);
     }
 
     #[test]

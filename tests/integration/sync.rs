@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::sentinel::Proxied;
 use crate::support::{
-    Job, Plan, Replicated, Running, WallClock, assert_in_turn, moment, now, outcome, turns,
+    Job, MASTER, Plan, Replicated, Running, WallClock, assert_in_turn, moment, now, outcome, turns,
     wait_until,
 };
 
@@ -52,9 +52,9 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     let lagging = address(&all, 2);
     all.cut_replication(0, 2);
     for command in [
-        "run --sync all --sync-timeout 300ms a -- echo ran",
+        "run --wait 1s --sync all --sync-timeout 300ms a -- echo ran",
         "run --sync 2 --sync-timeout 300ms a -- echo ran",
-        "acquire --sync all --sync-timeout 300ms a",
+        "acquire --wait 1s --sync all --sync-timeout 300ms a",
     ] {
         let words: Vec<&str> = command.split(' ').collect();
         let end = outcome(&mut all.redlock(&words));
@@ -69,7 +69,9 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     }
     // One that is never to follow the primary doesn't count.
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "0"]);
-    let sync = ["run", "-q", "--sync", "all", "a", "--", "true"];
+    let sync = [
+        "run", "-q", "-w", "300ms", "--sync", "all", "a", "--", "true",
+    ];
     let runs = |all: &Replicated| outcome(&mut all.redlock(&sync)).code() == Some(0);
     wait_until("it doesn't count any more", || runs(&all));
     // Nor does its confirmation count for one that could.
@@ -91,6 +93,61 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "100"]);
     all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
     wait_until("it doesn't count any more", || runs(&all));
+}
+
+#[test]
+fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_replicas() {
+    let all = Replicated::start();
+    let forgotten = address(&all, 2);
+    all.cut_replication(0, 2);
+    // It learns of the replicas anew, from the primary.
+    let first = &all.sentinels[0];
+    assert_eq!(first.cli(&["SENTINEL", "RESET", MASTER]), "1");
+    let listed = || first.fields("REPLICAS", "port");
+    let connected = all.servers[1].port.to_string();
+    wait_until("it lists the one that is connected alone", || {
+        listed() == [connected.as_str()]
+    });
+    let sync = ["--sync", "all", "--sync-timeout", "300ms"];
+    let run = |url: &str, options: &[&str]| {
+        let words = [&["--url", url, "run", "-w", "1s"], options].concat();
+        outcome(&mut all.redlock(&[&words[..], &["a", "--", "echo", "ran"]].concat()))
+    };
+    let end = run(&all.url(), &sync);
+    end.assert_code(69).assert_says(&forgotten);
+    assert_eq!(end.stdout, "");
+    // Where the URL names no other one, nothing can be known.
+    wait_until("it knows of the others again", || {
+        first.fields("SENTINELS", "port").len() == 2
+    });
+    let alone = all.url_at(std::iter::once(first.port));
+    let end = run(&alone, &sync);
+    end.assert_code(78)
+        .assert_says("the URL names only 1 of them");
+    assert_eq!(end.stdout, "");
+    run(&alone, &["--sync", "1"]).assert_code(0);
+}
+
+#[test]
+fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_next_one() {
+    let mut all = Replicated::start();
+    let sync = ["run", "--sync", "all", "--ttl", "5s", "-k", "500ms"];
+    all.servers[0].kill();
+    let start = |options: &[&str]| {
+        let words = [&sync[..], options, &["a", "--", "echo", "ran"]].concat();
+        Running::start(&mut all.redlock(&words))
+    };
+    let waits = start(&[]);
+    // Not for long.
+    let began = now();
+    start(&["-n", "--connect-timeout", "500ms"])
+        .finish()
+        .assert_code(69);
+    let took = now() - began;
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+    all.primary_after(0);
+    let end = waits.finish();
+    assert_eq!(end.assert_code(0).stdout, "ran\n");
 }
 
 #[test]

@@ -52,6 +52,8 @@ pub struct Setup {
     /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
     /// `--order` and `--sync` does.
     pub starts_on_grant: bool,
+    /// Replicas that don't confirm are waited for.
+    pub awaits_replicas: bool,
     /// The server doesn't let it subscribe, so that it looks again and again.
     pub polls: bool,
     /// How long what the server sends is under way to it.
@@ -218,12 +220,14 @@ impl Client {
         let setup = Rc::clone(&self.setup);
         let policy = wait::Policy {
             limit: setup.limit,
-            failover_limit: setup.limit,
             terms: setup.terms,
             joins: false,
             starts_on_grant: setup.starts_on_grant,
             holds_others: false,
             reached: false,
+            awaits_replicas: setup.awaits_replicas,
+            failover_may_take: Duration::ZERO,
+            silence: None,
             single_line: false,
             host: setup.host,
             jitter: || 0.5,

@@ -46,6 +46,8 @@ pub struct Attempt<'a> {
     trouble: Option<LockTrouble>,
     /// The last question had no answer in time.
     timed_out: bool,
+    /// Why it is tried again.
+    failure: String,
     /// How long a hold of this lock usually lasts, where the history has said so; and whether it was asked.
     usual: Option<Duration>,
     asked_usual: bool,
@@ -79,19 +81,20 @@ impl<'a> Attempt<'a> {
         timer: &'a mut Timer,
     ) -> Self {
         let options = acquisition.wait_options;
-        let failover = if options.no_wait {
-            Some(held.client.longest(1))
-        } else {
-            options.wait
-        };
         let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),
-            failover_limit: WaitLimit::since(started, false, failover),
             terms: acquisition.terms(),
             joins: acquisition.joins,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
             reached: held.answered || held.client.was_found(),
+            awaits_replicas: held.client.needs_all_replicas(),
+            failover_may_take: if acquisition.settings.locks.may_fail_over() {
+                held.client.longest(1)
+            } else {
+                Duration::ZERO
+            },
+            silence: acquisition.silence,
             single_line: report::has_terminal(),
             host: &acquisition.request.who.host,
             jitter: random_fraction,
@@ -106,6 +109,7 @@ impl<'a> Attempt<'a> {
             edge: None,
             trouble: None,
             timed_out: false,
+            failure: String::new(),
             usual: None,
             asked_usual: false,
             was_shown: false,
@@ -305,6 +309,7 @@ impl<'a> Attempt<'a> {
                 events.push_back(wait::Event::Failed(error));
             }
             wait::Action::Disconnect(error) => {
+                self.failure = error.to_string();
                 self.acquisition.verbosity().verbose(error);
                 self.client.disconnect();
             }
@@ -322,7 +327,7 @@ impl<'a> Attempt<'a> {
                 });
             }
             wait::Action::ShowOutage { kind, lasting } => {
-                let line = report::outage_line(kind, lasting);
+                let line = report::outage_line(kind, &self.failure, lasting);
                 self.acquisition.verbosity().progress(&line);
             }
             wait::Action::ShowAnswer => self.acquisition.verbosity().answers_again(),
@@ -389,8 +394,8 @@ impl<'a> Attempt<'a> {
 
     /// Sends the question for the lock.
     fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
-        if place.is_some() {
-            // While we waited, another server may have become the primary.
+        // While we waited, another server may have become the primary. That of the lock before this one still is it.
+        if place.is_some() || self.client.is_replicated() {
             self.client.follow_locks();
         }
         match open(&mut self.client, self.signals) {

@@ -56,6 +56,8 @@ pub struct Acquisition<'a> {
     pub joins: bool,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
+    /// How long a server that was reached may be silent, if the work starts without the lock then.
+    pub silence: Option<Duration>,
     /// The locks that outer runs hold: names and tokens.
     pub inherited: Vec<(Name, Token)>,
 }
@@ -159,6 +161,7 @@ impl<'a> Acquisition<'a> {
             clock_skew,
             joins: false,
             starts_on_grant: false,
+            silence: None,
             inherited: environment::inherited(),
         })
     }

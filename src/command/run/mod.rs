@@ -73,6 +73,8 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     // With several locks or --once-per the reply to the request matters, with --order other runs must
     // know that this one has begun, whatever becomes of it, and with --sync the replicas must. So there the
     // confirmation comes first.
+    acquisition.silence =
+        (options.on_unreachable == OnUnreachable::Run).then_some(options.acquire.ttl);
     acquisition.starts_on_grant = acquisition.names.len() == 1
         && options.once_per.is_none()
         && options.acquire.order.is_none()
