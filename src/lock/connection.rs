@@ -731,16 +731,7 @@ impl Connection {
                         return Ok(Some(received));
                     }
                 }
-                (Some(Expected::Nodes), answer) => {
-                    let nodes = Nodes::parse(&lossy_text(&answer), self.server.address());
-                    if let Some((_, replicas)) = &self.replication {
-                        let listed = nodes.replicas();
-                        if !listed.is_empty() {
-                            replicas.replace(listed);
-                        }
-                    }
-                    self.server.note_nodes(nodes.others);
-                }
+                (Some(Expected::Nodes), answer) => self.nodes(&answer),
                 // It was moved to another node, so it isn't tracked. The renewal says more.
                 (Some(Expected::Value(_)), Value::ServerError(_))
                     if self.server.part() == Part::Node =>
@@ -976,6 +967,17 @@ impl Connection {
         self.expected.push_back(Expected::Nodes);
         let mut nodes = cmd("CLUSTER");
         self.write(&nodes.arg("NODES").get_packed_command(), until)
+    }
+
+    fn nodes(&self, answer: &Value) {
+        let nodes = Nodes::parse(&lossy_text(answer), self.server.address());
+        if let Some((_, replicas)) = &self.replication {
+            let listed = nodes.replicas();
+            if !listed.is_empty() {
+                replicas.replace(listed);
+            }
+        }
+        self.server.note_nodes(nodes.others);
     }
 
     fn role(&mut self, answer: &Value) {

@@ -44,6 +44,7 @@ pub struct Defects {
 
 /// What a run is asked to do.
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Setup {
     pub claim: Claim,
     pub wish: Wish,

@@ -125,6 +125,8 @@ pub enum Delay {
 pub struct Network {
     /// The node that new connections go to.
     pub primary: usize,
+    /// The node that the first client is cut off with, where it is.
+    pub cut_off: Option<usize>,
     pub links: Vec<Option<Rc<Link>>>,
     pub strays: Vec<Stray>,
     pub delays: Vec<Delay>,
@@ -136,6 +138,7 @@ impl Network {
     pub fn new(clients: usize, keeps_strays: bool) -> Self {
         Self {
             primary: 0,
+            cut_off: None,
             links: vec![None; clients],
             strays: Vec::new(),
             delays: vec![Delay::None; clients],
@@ -156,7 +159,8 @@ impl Network {
 
     /// Sends a request, over a fresh connection where there is none.
     pub fn send(&mut self, client: usize, request: Request) {
-        let primary = self.primary;
+        let own = self.cut_off.filter(|_| client == 0);
+        let primary = own.unwrap_or(self.primary);
         self.links[client].get_or_insert_with(|| Rc::new(Link::to(primary)));
         let link = self.link(client).expect("there is one");
         // What is sent over a connection that the other side has closed is lost.

@@ -45,6 +45,7 @@ impl World {
         strays.sort_unstable();
         strays.hash(&mut hasher);
         (self.network.primary, &self.network.delays).hash(&mut hasher);
+        self.split.hash(&mut hasher);
         (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
         let next_fence = u64::try_from(next_fence).unwrap_or(1);
         self.facts.hash_relevant(
@@ -79,6 +80,7 @@ impl World {
             (stray.node, stray.asked.digest).hash(&mut hasher);
         }
         (self.network.primary, &self.network.delays).hash(&mut hasher);
+        self.split.hash(&mut hasher);
         (self.plain, self.deeds_done, self.faults_left).hash(&mut hasher);
         self.facts.hash(&mut hasher);
         hasher.digest()

@@ -91,6 +91,7 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
         clock_fast: 0,
         nodes: vec![0],
         sync: Sync::None,
+        one_sentinel_lists: false,
         kinds: Vec::new(),
         victims: runs,
         faults: 0,
@@ -526,6 +527,20 @@ fn failover_and_more() -> Rules {
     rules
 }
 
+/// A primary with three replicas and three sentinels. The network is cut in two, and the sentinel on the side of the old
+/// primary is reset: it lists nothing but the replica on that side, which has all.
+fn cut_with_a_sentinel() -> Rules {
+    Rules {
+        nodes: vec![0; 4],
+        kinds: vec![Kind::Split, Kind::Reset],
+        are_alike: false,
+        faults: 2,
+        promises: vec![Promise::OneLease, Promise::EndsWithLease],
+        name: "a cut, and a sentinel that is reset behind it",
+        ..failover(Sync::All)
+    }
+}
+
 /// All scenarios in which the promises have to hold, the small ones first.
 fn all() -> Vec<Rules> {
     vec![
@@ -535,6 +550,7 @@ fn all() -> Vec<Rules> {
         polling(),
         three_in_order(),
         failover(Sync::All),
+        cut_with_a_sentinel(),
         failover_without_sync(),
         fast_clock(1),
         late_grants(),
@@ -625,6 +641,12 @@ fn defects() -> Vec<Defect> {
         name: "--sync 1 of two replicas",
         promises: vec![Promise::OneLease],
         ..failover(Sync::AtLeast(1))
+    };
+    let one_list = Rules {
+        name: "the list of any sentinel",
+        one_sentinel_lists: true,
+        promises: vec![Promise::OneLease],
+        ..cut_with_a_sentinel()
     };
     let mut no_margin = Rules {
         name: "no margin for the clocks of the servers",
@@ -805,6 +827,7 @@ fn defects() -> Vec<Defect> {
             true,
         ),
         defect("--sync 1 of two replicas", one_of_two, one, true),
+        defect("the list of one sentinel", one_list, one, true),
         defect("no margin for other clocks", no_margin, one, false),
         defect(
             "command that outlives its lease",

@@ -86,6 +86,18 @@ pub enum Kind {
     FailOver,
     /// No replica confirms what a client has.
     Unconfirmed,
+    /// The network is cut in two: the first two nodes, one of three sentinels and the first run on one side, all else on
+    /// the other, where the two other sentinels make the third node the primary.
+    Split,
+    /// Behind that cut, the one sentinel forgets the others, and all that its primary doesn't list.
+    Reset,
+}
+
+/// A network that is cut in two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Split {
+    /// The sentinel on the side of the old primary knows of nothing beyond the cut any more.
+    is_reset: bool,
 }
 
 /// What there is from the start, and what may happen.
@@ -109,6 +121,8 @@ pub struct Rules {
     /// By how much the clock of each node is ahead, in milliseconds; the first is the primary.
     pub nodes: Vec<i64>,
     pub sync: Sync,
+    /// With `Sync::All`, any sentinel's list of the replicas will do.
+    pub one_sentinel_lists: bool,
     pub kinds: Vec<Kind>,
     /// Only so many of the runs, the first ones, may be hit by them.
     pub victims: usize,
@@ -247,6 +261,9 @@ pub enum Step {
     /// To a node, with so much of the log.
     FailOver(usize, usize),
     ServeUnconfirmed(usize),
+    /// With so much of the log on the other side.
+    Split(usize),
+    Reset,
 }
 
 impl Step {
@@ -277,7 +294,9 @@ impl Step {
             | Self::Restart
             | Self::SetClock(_)
             | Self::FailOver(..)
-            | Self::ServeUnconfirmed(_) => true,
+            | Self::ServeUnconfirmed(_)
+            | Self::Split(_)
+            | Self::Reset => true,
         }
     }
 }
@@ -319,6 +338,11 @@ impl fmt::Display for Step {
             Self::ServeUnconfirmed(c) => {
                 write!(f, "FAULT: no replica confirms what run {c} asked")
             }
+            Self::Split(at) => write!(
+                f,
+                "FAULT: the network is cut, and node 2 becomes the primary with {at} writes"
+            ),
+            Self::Reset => write!(f, "FAULT: the sentinel of the old primary is reset"),
             Self::FailOver(to, at) => {
                 write!(f, "FAULT: node {to} becomes the primary with {at} writes")
             }
@@ -334,6 +358,7 @@ pub struct World {
     pub nodes: Vec<Node>,
     /// What the primary had after each write since it became that.
     pub log: Vec<Rc<Stored>>,
+    pub split: Option<Split>,
     pub network: Network,
     pub clients: Vec<Rc<Client>>,
     pub plain: Plain,
@@ -360,6 +385,7 @@ impl World {
                 })
                 .collect(),
             log: vec![empty],
+            split: None,
             network: Network::new(count, rules.keeps_strays),
             clients: clients
                 .map(|(n, setup)| Rc::new(Client::new(n, setup)))
@@ -606,6 +632,7 @@ impl World {
                 let asked = links().filter(|(_, link)| !link.requests.is_empty());
                 steps.extend(asked.map(|(c, _)| Step::ServeUnconfirmed(c)));
             }
+            Kind::Split | Kind::Reset => self.add_cuts(kind, steps),
             Kind::FailOver => {
                 for to in self.followers(self.network.primary) {
                     let from = self.nodes[to].confirmed;
@@ -615,10 +642,41 @@ impl World {
         }
     }
 
+    fn add_cuts(&self, kind: Kind, steps: &mut Vec<Step>) {
+        match self.split {
+            None if kind == Kind::Split => {
+                let from = self.nodes[2].confirmed;
+                steps.extend((from..self.log.len()).map(Step::Split));
+            }
+            Some(Split { is_reset: false }) if kind == Kind::Reset => steps.push(Step::Reset),
+            None | Some(_) => {}
+        }
+    }
+
     /// The replicas of a node.
     fn followers(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
+        let follows = move |node: usize| match self.split {
+            None => of == self.network.primary,
+            Some(_) => is_cut_off(node) == is_cut_off(of),
+        };
         (0..self.nodes.len())
-            .filter(move |&node| node != of && of == self.network.primary && self.nodes[node].is_up)
+            .filter(move |&node| node != of && follows(node) && self.nodes[node].is_up)
+    }
+
+    /// The replicas that have to confirm what a node has written, by the sentinels that the client reaches; `None` where it
+    /// isn't known.
+    fn listed(&self, node: usize) -> Option<Vec<usize>> {
+        let all = || {
+            (0..self.nodes.len())
+                .filter(|other| *other != node)
+                .collect()
+        };
+        match self.split {
+            Some(_) if is_cut_off(node) && !self.rules.one_sentinel_lists => None,
+            Some(Split { is_reset: false }) if is_cut_off(node) => Some(all()),
+            // Most sentinels take those beyond the cut for down, and one that was reset knows of none.
+            Some(_) | None => Some(self.followers(node).collect()),
+        }
     }
 
     /// Whether something is under way.
@@ -749,6 +807,8 @@ impl World {
             }
             Step::FailOver(to, at) => self.fail_over(to, at),
             Step::ServeUnconfirmed(c) => self.serve(c, NOBODY)?,
+            Step::Split(at) => self.split(at),
+            Step::Reset => self.split = Some(Split { is_reset: true }),
         }
         let now_ms = self.server_ms();
         let Self {
@@ -817,13 +877,17 @@ impl World {
             Sync::AtLeast(1) => followers.into_iter().filter(|&node| node == by).collect(),
             Sync::AtLeast(_) | Sync::All => followers,
         };
-        for &node in &confirm {
-            self.nodes[node].confirmed = self.log.len() - 1;
+        if node == self.network.primary {
+            for &node in &confirm {
+                self.nodes[node].confirmed = self.log.len() - 1;
+            }
         }
         match self.rules.sync {
             Sync::None => true,
             Sync::AtLeast(most) => confirm.len() >= most,
-            Sync::All => !confirm.is_empty(),
+            Sync::All => self.listed(node).is_some_and(|listed| {
+                !listed.is_empty() && listed.iter().all(|node| confirm.contains(node))
+            }),
         }
     }
 
@@ -976,6 +1040,25 @@ impl World {
         self.command(primary, &[b"DEL", &key]);
     }
 
+    /// The network is cut. The old primary lives on beside the new one, which has so much of what it had.
+    fn split(&mut self, at: usize) {
+        let old = self.network.primary;
+        let data = Rc::clone(&self.log[at]);
+        for c in 1..self.clients.len() {
+            self.network.cut(c);
+        }
+        self.network.strays.clear();
+        self.network.cut_off = Some(old);
+        self.network.primary = 2;
+        self.split = Some(Split { is_reset: false });
+        self.facts.lost_data = true;
+        for node in &mut self.nodes[2..] {
+            node.confirmed = 0;
+            node.stored = Rc::clone(&data);
+        }
+        self.log = vec![data];
+    }
+
     /// The primary is gone; a replica has so much of what it had.
     fn fail_over(&mut self, to: usize, at: usize) {
         let from = self.network.primary;
@@ -991,6 +1074,11 @@ impl World {
             node.stored = Rc::clone(&data);
         }
     }
+}
+
+/// Whether a node is on the side of the old primary, once the network is cut.
+fn is_cut_off(node: usize) -> bool {
+    node < 2
 }
 
 /// A run without `--once-per` hears of the last success only to tell its command.

@@ -346,9 +346,9 @@ struct Fake {
     asked: Arc<AtomicUsize>,
 }
 
-fn server(port: u16, part: Part) -> Arc<Server> {
+fn server(at: u16, part: Part) -> Arc<Server> {
     Arc::new(Server::new(
-        (tcp("127.0.0.1", port), part),
+        (tcp("127.0.0.1", at), part),
         (Login::default(), 0),
         UrlOrigin::default(),
         TlsFiles::default(),
