@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::sentinel::Proxied;
 use crate::support::{
-    Job, MASTER, Plan, Replicated, Running, WallClock, assert_in_turn, moment, now, outcome, turns,
-    wait_until,
+    Job, MASTER, Plan, Replicated, Running, Sentinel, WallClock, assert_in_turn, moment, now,
+    outcome, turns, wait_until,
 };
 
 /// Starts a job.
@@ -129,16 +129,51 @@ fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_
 }
 
 #[test]
+fn with_sync_all_a_former_primary_that_is_back_is_not_waited_for_before_it_follows() {
+    let mut all = Replicated::start();
+    all.servers[0].kill();
+    let primary = all.primary_after(0);
+    all.start_again(0);
+    // Nobody demotes it.
+    let rules = ["ACL", "SETUSER", "sentinel", "-slaveof", "-replicaof"];
+    assert_eq!(all.servers[0].cli(&rules), "OK");
+    let port = all.servers[0].port.to_string();
+    let is_back = |sentinel: &Sentinel| {
+        let fields = |name| sentinel.fields("REPLICAS", name);
+        let ports = fields("port").into_iter();
+        let all = ports.zip(fields("flags")).zip(fields("role-reported"));
+        let mut found = all.filter(|((of, _), _)| *of == port);
+        found.any(|((_, flags), role)| flags == "slave" && role == "master")
+    };
+    wait_until("all sentinels see that it is a primary", || {
+        all.sentinels.iter().all(is_back)
+    });
+    let words = ["run", "-q", "-w", "5s", "--sync", "all", "a", "--", "true"];
+    outcome(&mut all.redlock(&words))
+        .assert_code(0)
+        .assert_silent();
+    assert_eq!(all.servers[0].info("replication", "role"), "master");
+    assert_eq!(all.primary(), primary);
+}
+
+#[test]
 fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
     let mut all = Replicated::start();
-    // It comes back empty, and its primary lets it wait for the copy.
-    for (name, value) in [
-        ("repl-diskless-sync", "yes"),
-        ("repl-diskless-sync-delay", "20"),
-    ] {
-        assert_eq!(all.servers[0].cli(&["CONFIG", "SET", name, value]), "OK");
-    }
+    // It comes back empty, and its primary takes a second for each key of the copy.
+    let keys = (0..30).flat_map(|number| [format!("key-{number}"), "x".into()]);
+    let keys: Vec<String> = keys.collect();
+    let mset: Vec<&str> = ["MSET"]
+        .into_iter()
+        .chain(keys.iter().map(String::as_str))
+        .collect();
+    assert_eq!(all.servers[0].cli(&mset), "OK");
+    let slowly = ["CONFIG", "SET", "rdb-key-save-delay", "1000000"];
+    assert_eq!(all.servers[0].cli(&slowly), "OK");
+    let dir = all.servers[2].cli(&["CONFIG", "GET", "dir"]);
     all.servers[2].kill();
+    // It was copied once before.
+    let copy = Path::new(dir.lines().last().unwrap()).join("dump.rdb");
+    let _ = fs::remove_file(copy);
     all.start_again(2);
     let copies = || {
         all.servers[0]

@@ -394,8 +394,8 @@ impl<'a> Attempt<'a> {
 
     /// Sends the question for the lock.
     fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
-        // While we waited, another server may have become the primary. That of the lock before this one still is it.
-        if place.is_some() || self.client.is_replicated() {
+        // While we waited, another server may have become the primary. And what a grant needs to count is asked for each.
+        if place.is_some() || self.client.needs_all_replicas() {
             self.client.follow_locks();
         }
         match open(&mut self.client, self.signals) {
