@@ -293,7 +293,7 @@ fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_no
 fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
     let cluster = Cluster::start(&[0, 0]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
-    let sync = ["--sync", "all", "--sync-timeout", "500ms"];
+    let sync = ["-w", "300ms", "--sync", "all", "--sync-timeout", "500ms"];
     run(&cluster.url(), &sync).assert_code(0).assert_silent();
     cluster.nodes[3].stall();
     let lags = format!("127.0.0.1:{} is ", cluster.nodes[3].port);
