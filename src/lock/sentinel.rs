@@ -152,7 +152,12 @@ impl Sentinels {
         if answer.address != failed {
             return None;
         }
-        let error = like.at(failed).open(until).err()?;
+        // Anything that it answers will do: one alone has named it, so it is shown no password.
+        let server = Arc::new(like.at(failed).without_login());
+        let asked = Connection::open_asking(&server, left(until), left(until), &[cmd("PING")]);
+        let error = asked
+            .err()
+            .filter(|error| error.kind == ErrorKind::Unreachable)?;
         Some(self.unreachable(&answer.into(), &error))
     }
 

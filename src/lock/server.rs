@@ -142,6 +142,17 @@ impl Server {
         }
     }
 
+    /// The same server, without our credentials.
+    pub(super) fn without_login(self) -> Self {
+        Self {
+            username: None,
+            password: None,
+            password_command: None,
+            database: 0,
+            ..self
+        }
+    }
+
     pub(super) fn address(&self) -> &Address {
         &self.address
     }

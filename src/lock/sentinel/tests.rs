@@ -609,6 +609,16 @@ fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
 
 #[test]
 fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
+    let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = hung.local_addr().unwrap().port();
+    let second = Duration::from_secs(1);
+    let like = server(1, Part::Primary);
+    let (sentinels, fakes) = three(port, 5);
+    let open_soon = || sentinels.open(&like, second, second, None).map(drop);
+    assert!(open_soon().is_err());
+    let before = asked(&fakes);
+    assert!(open_soon().is_err());
+    assert_eq!(asked(&fakes) - before, 1);
     for replication in [None, Some(ALL)] {
         let (sentinels, fakes) = three(dead(), 5);
         assert!(open(&sentinels, replication).is_err());
