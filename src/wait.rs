@@ -644,8 +644,9 @@ impl<'a> Wait<'a> {
         let pause = if goes_elsewhere && times == 1 {
             Duration::ZERO
         } else {
+            // Replicas fail to confirm a grant to one waiter at a time.
             let longest = match kind {
-                ErrorKind::NoPrimary | ErrorKind::NotReplicated => FAILOVER,
+                ErrorKind::NoPrimary => FAILOVER,
                 _ => RECONNECT,
             };
             reconnect(times, (self.policy.jitter)(), longest)
