@@ -415,15 +415,13 @@ pub fn queued(redis: &Redis, arguments: &[&str]) -> Running {
 
 /// An executable script in a directory.
 pub fn script(dir: &std::path::Path, name: &str, text: &str) -> PathBuf {
-    use std::os::unix::fs::OpenOptionsExt;
     let path = dir.join(name);
-    let mut file = fs::OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
-        .mode(0o755)
-        .open(&path)
-        .unwrap();
-    file.write_all(text.as_bytes()).unwrap();
+    let draft = dir.join(format!("{name}.draft"));
+    fs::write(&draft, text).unwrap();
+    // Written by another process: what other tests fork meanwhile would have our file open for writing, and none that
+    // is open for writing can be executed.
+    let mut install = Command::new("install");
+    outcome(install.args(["-m", "755"]).args([&draft, &path])).assert_code(0);
+    fs::remove_file(draft).unwrap();
     path
 }
