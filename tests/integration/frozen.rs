@@ -162,7 +162,7 @@ fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
     let redis = Redis::start();
     freeze(&redis, &[])
         .assert_code(0)
-        .assert_says("at most for 30 days");
+        .assert_says("at most for 30d");
     let again = ["freeze", "a", "--reason", "other", "--for", "1m"];
     redlock(&redis, &again)
         .assert_code(0)
