@@ -173,11 +173,11 @@ end
 -- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a
 -- grant. One that has left the queue without the lock displaces no other.
 if number then
-  local newest, by, waiter = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits'))
+  local newest, by, waiter, granted = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits', 'number_granted'))
   if number < (tonumber(newest) or number) then return give_up(by) end
   waiter = waiter or ''
-  local granted = redis.call('HMGET', meta, waiter, value or '')
-  for _, entry in ipairs({redis.call('HGET', waiters, waiter), unpack(granted)}) do
+  local holds = redis.call('HMGET', meta, waiter, granted or '', value or '')
+  for _, entry in ipairs({redis.call('HGET', waiters, waiter), unpack(holds)}) do
     local theirs, who = order_of(entry or '')
     if theirs and number < tonumber(theirs) then return give_up(who) end
   end

@@ -105,6 +105,8 @@ local function grant_next(value, me, notify)
       local phase = 'granted'
       if knows ~= '1' then phase = 'granted:' .. int_text(ticket_of(tonumber(score))) end
       value = add_holder(value, head, limit, slot, grant_ttl, fence, now_ms - tonumber(since), phase, who)
+      -- In a group the lock's key doesn't name it; its number counts before it has confirmed that.
+      if limit ~= 1 and string.find(who, '"order":', 1, true) then set_state('number_granted', head) end
       granted = granted + 1
       if head == me then mine = true end
       if limit == 1 then break end
