@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::proxy::{Proxy, load_scripts};
+use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gate, OtherUser, Redis, Running, attach_strace, await_mark, directly, is_alive, moment, now,
-    outcome, queued, send, state, wait_until, watchdog, with_default_signals,
+    Gate, OtherUser, Redis, Running, ask, attach_strace, await_mark, directly, is_alive, moment,
+    now, outcome, queued, send, state, wait_until, watchdog, with_default_signals,
 };
 
 /// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
@@ -155,6 +155,43 @@ fn the_command_of_a_redlock_that_a_debugger_holds_is_dead_when_its_lease_ends() 
     run.finish()
         .assert_code(79)
         .assert_says("not renewed in time");
+}
+
+#[test]
+fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let socket = redis.socket();
+    let proxy = Proxy::with(&redis, move |request| match &*request.operation {
+        // The second renewal of both.
+        "renew" if request.before == 2 => {
+            ask(&socket, &["DEL", "redlock:a"]);
+            Action::Stall(Duration::from_millis(700))
+        }
+        _ => Action::Pass,
+    });
+    let (url, script) = (proxy.url(), "echo $$; exec sleep 60");
+    let words = ["run", "-u", &url, "--ttl", "10s", "a", "b", "-c", script];
+    let mut run = run(&redis, &words);
+    let command: i32 = run.line().parse().unwrap();
+    wait_until("it is renewed once more", || proxy.count("renew") > 2);
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
+    // The main thread doesn't hear of it.
+    let held = [
+        "-e",
+        "inject=poll,ppoll,restart_syscall:delay_exit=60s",
+        "-o",
+        "/dev/null",
+    ];
+    let mut strace = attach_strace(run.pid(), &held);
+    wait_until("b is renewed", || proxy.answered("renew") > 3);
+    wait_until("it is dead", || !is_alive(command));
+    let took = now().saturating_sub(asked);
+    strace.kill().unwrap();
+    strace.wait().unwrap();
+    assert!(took < Duration::from_millis(left), "{took:?} of {left} ms");
+    run.finish().assert_code(79);
 }
 
 #[test]
