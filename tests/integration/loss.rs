@@ -341,6 +341,24 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
 }
 
 #[test]
+fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_at_once() {
+    let redis = Redis::start();
+    let mut run = Running::start(&mut redis.run("--ttl 12s -k 1s a", IDLE));
+    run.expect_line("ready");
+    wait_until("it is told of changes", || redis.trackers() > 0);
+    let before = redis.calls("eval");
+    redis.cli(&["SCRIPT", "FLUSH"]);
+    wait_until("it is renewed", || redis.calls("eval") > before);
+    let renewed = now();
+    wait_until("it is told of changes again", || redis.trackers() > 0);
+    redis.cli(&["DEL", "redlock:a"]);
+    run.finish().assert_code(79);
+    // The next renewal is due after 4 s.
+    let took = now().saturating_sub(renewed);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
 fn what_happens_to_other_locks_is_nothing_to_a_holder() {
     let redis = Redis::start();
     let mut holder = Running::start(&mut redis.run("a", IDLE));
