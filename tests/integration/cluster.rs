@@ -220,6 +220,21 @@ fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_
 }
 
 #[test]
+fn a_lock_that_is_taken_away_during_a_migration_ends_a_run_of_two_locks_with_its_lease() {
+    let cluster = Cluster::start(&[]);
+    let slot = cluster.slot(KEY);
+    let options = ["run", "--ttl", "3s", "-k", "500ms", "-q", "a", "b"];
+    let run = cluster.redlock(&options);
+    let job = Job::start("both", cluster.home.path(), run).ready();
+    // From now on only the locks themselves can be renewed.
+    cluster.begin_to_move(&slot, 0, 1);
+    let states = ["a", "b"].map(|name| format!("{{redlock}}:{{redlock}}:{name}:state"));
+    cluster.move_keys(&states.each_ref().map(String::as_str), 0, 1);
+    cluster.nodes[0].cli(&["SET", "{redlock}:b", "theirs", "PX", "60000"]);
+    job.finish().assert_code(79);
+}
+
+#[test]
 fn a_release_waits_for_the_end_of_a_migration_and_gives_up_after_a_while() {
     let cluster = Cluster::start(&[]);
     let slot = cluster.slot(KEY);
