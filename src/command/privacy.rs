@@ -44,7 +44,7 @@ impl Words {
     pub(super) fn masked<'a>(&mut self, word: &'a str) -> Cow<'a, str> {
         let is_script = std::mem::take(&mut self.is_script) && !word.starts_with('-');
         if let Some(secret) = self.secret_in(word) {
-            return without(word, [secret]);
+            return without(word, Some(secret));
         }
         if is_script {
             return masked(word);
@@ -54,7 +54,7 @@ impl Words {
         let value = word[name..].strip_prefix('=').unwrap_or_default();
         match secret_named(&word[..name]).filter(|_| !value.is_empty()) {
             Some(named) if named.begins_in(value).is_some() => {
-                without(word, [name + 1..word.len()])
+                without(word, Some(name + 1..word.len()))
             }
             Some(_) => Cow::Borrowed(word),
             None => masked(word),
@@ -261,7 +261,7 @@ struct Scan<'a> {
     word_end: usize,
 }
 
-impl<'a> Scan<'a> {
+impl Scan<'_> {
     /// Reads on by a mark, a name or another character; the secret that begins there, if one does.
     fn next_secret(&mut self) -> Option<Range<usize>> {
         let (text, start) = (self.text, self.at);
