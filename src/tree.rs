@@ -543,6 +543,9 @@ pub const WATCHDOG: &CStr = c"rl-watchdog";
 /// The name of a keeper.
 pub const KEEPER: &CStr = c"redlock-keeper";
 
+/// The name of a process that goes on releasing what a run could not release.
+pub const RELEASER: &CStr = c"rl-release";
+
 /// The flag of the kernel's own threads, `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
@@ -630,7 +633,7 @@ impl Stat {
             is_named_helper: [sys::WAKER, WATCHDOG]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
-            is_named_keeper: [KEEPER, sys::WITNESS, sys::ORPHAN]
+            is_named_keeper: [KEEPER, RELEASER, sys::WITNESS, sys::ORPHAN]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
             ignores_int: {

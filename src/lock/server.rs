@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -82,6 +82,8 @@ pub(super) struct Server {
     reached: Arc<AtomicBool>,
     /// Other nodes of the same cluster, as far as one of them has said.
     nodes: Arc<Mutex<Vec<Address>>>,
+    /// The most replicas that it has said to follow it: one that is cut off loses them, and stays the primary to itself.
+    followers: Arc<AtomicU32>,
     /// It said that it is a replica.
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
@@ -114,6 +116,7 @@ impl Server {
             prefix: prefix.to_owned(),
             reached: Arc::new(AtomicBool::new(false)),
             nodes: Arc::default(),
+            followers: Arc::default(),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
             asks_for_certificate: Arc::default(),
@@ -122,6 +125,11 @@ impl Server {
 
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
+        let followers = if address == self.address {
+            Arc::clone(&self.followers)
+        } else {
+            Arc::default()
+        };
         Self {
             address,
             part: self.part,
@@ -136,6 +144,7 @@ impl Server {
             prefix: self.prefix.clone(),
             reached: Arc::clone(&self.reached),
             nodes: Arc::clone(&self.nodes),
+            followers,
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
             asks_for_certificate: Arc::default(),
@@ -255,6 +264,12 @@ impl Server {
     /// Whether it has answered this process.
     pub(super) fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
+    }
+
+    /// So many replicas follow it; returns the most that ever did.
+    pub(super) fn note_followers(&self, followers: u32) -> u32 {
+        let before = self.followers.fetch_max(followers, Ordering::Relaxed);
+        before.max(followers)
     }
 
     /// The other nodes of its cluster are at these addresses.

@@ -12,6 +12,7 @@ mod spawn;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{CStr, c_int, c_long, c_void};
+use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -24,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
@@ -408,6 +410,18 @@ pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Re
     work(kept);
     // SAFETY: nothing follows, and what is open is the kernel's to close.
     unsafe { libc::_exit(0) }
+}
+
+/// Forks a process that does this work and nothing after it, as [`fork_apart`] does, and that the kernel ends after this
+/// time, whatever it hangs in.
+pub fn fork_for(name: &CStr, longest: Duration, work: impl FnOnce()) -> io::Result<Pid> {
+    fork_apart(name, File::open("/dev/null")?, |_| {
+        // What we collect would never be taken in there.
+        let _ = SigSet::empty().thread_set_mask();
+        let seconds = longest.as_secs().saturating_add(1);
+        nix::unistd::alarm::set(u32::try_from(seconds).unwrap_or(u32::MAX));
+        work();
+    })
 }
 
 /// Kills a child, of whichever thread, and reaps it.

@@ -783,6 +783,33 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_and_not_to_the_one_that
 }
 
 #[test]
+fn a_run_that_could_not_release_its_lock_leaves_a_process_that_does_so_at_the_next_primary() {
+    let mut all = Replicated::start();
+    for way in LOSSES {
+        let old = all.primary();
+        // It gives its release up at once, and nobody waits for the lock.
+        let options = ["--ttl", "90s", "-k", "0s", "--connect-timeout", "500ms"];
+        let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
+        let mut holder = Job::start("holder", all.home.path(), run).ready();
+        all.settle(old);
+        way.lose(&mut all, old);
+        holder.let_go();
+        holder
+            .finish()
+            .assert_code(0)
+            .assert_says("a process in the background goes on trying");
+        let new = all.primary_after(old);
+        wait_until(
+            &format!("the lock is free at the next primary: {way:?}"),
+            || all.servers[new].cli(&["EXISTS", "redlock:a"]) == "0",
+        );
+        let history = outcome(&mut all.redlock(&["history", "a", "--json"]));
+        assert!(!history.stdout.contains("lost"), "{}", history.stdout);
+        way.recover(&mut all, old);
+    }
+}
+
+#[test]
 fn a_waiter_on_the_same_host_takes_over_at_once_from_a_run_that_could_not_release_its_lock() {
     among_own_processes!();
     let mut all = Replicated::start();

@@ -33,10 +33,11 @@ use crate::lock::{
     Reentry, ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
 use crate::output;
-use crate::process::ProcessFd;
+use crate::process::{self, ProcessFd};
 use crate::report::{self, Verbosity};
 use crate::signal::{SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::sys;
+use crate::tree::RELEASER;
 
 /// How many inherited locks are believed to be held without a look.
 const MANY_INHERITED: usize = 32;
@@ -338,7 +339,33 @@ impl<'a> Acquisition<'a> {
         // The server answers us before it notifies the next holder. Waking us would delay that one; we
         // have nothing urgent left.
         sys::yield_cpu();
-        self.release_all(holds, mode, signals);
+        let left = self.release_each(holds, mode, signals);
+        if !left.is_empty() {
+            self.leave_releaser(&left, holds, mode);
+        }
+    }
+
+    /// Leaves a process behind that goes on releasing locks, until the servers that may take over know of it, or
+    /// their leases are over.
+    fn leave_releaser(&self, left: &[Claim], holds: &mut HeldLocks, mode: &ReleaseMode) {
+        // Its descriptor would be another file's in the new process.
+        holds.client.disconnect();
+        let until = holds.dead_by.unwrap_or(now() + self.request.ttl);
+        // Where none can be made, the locks end with their leases.
+        let _ = sys::fork_for(RELEASER, until.since(now()), || {
+            for claim in left {
+                let client = &mut holds.client;
+                while !matches!(
+                    claim.release_or_retry(client, mode, until.since(now()), None, || {}),
+                    Ok((_, true))
+                ) && now() < until
+                {
+                    client.follow_locks();
+                    std::thread::sleep(RELEASE_AGAIN);
+                }
+                process::remove_mark(&claim.id());
+            }
+        });
     }
 
     /// Releases all locks, the last first. An unresponsive server may make that slow; then another of
@@ -349,9 +376,20 @@ impl<'a> Acquisition<'a> {
         mode: &ReleaseMode,
         signals: Option<&Signals>,
     ) {
+        self.release_each(holds, mode, signals);
+    }
+
+    /// The same; returns the locks of a run that is over, if a server that takes over may not know that they are free.
+    fn release_each(
+        &self,
+        holds: &mut HeldLocks,
+        mode: &ReleaseMode,
+        signals: Option<&Signals>,
+    ) -> Vec<Claim> {
         let within = farewell(signals).map(|all| all / 4);
         holds.reclaim_client(within, || self.let_through(signals));
         let until = self.release_until(holds, mode);
+        let mut left = Vec::new();
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {
                 continue;
@@ -368,11 +406,22 @@ impl<'a> Acquisition<'a> {
                 // Where it is found held, waiters on this host know that nothing is done under it any more.
                 (Ok((_, false)) | Err(_), _) => holds.keep_mark(&hold),
             }
-            let ttl = || report::format_duration(self.request.ttl);
+            let ttl = report::format_duration(self.request.ttl);
+            let is_over = matches!(mode, ReleaseMode::Finished { .. });
+            let may_be_repeated = is_over && self.settings.locks.may_fail_over();
+            let is_repeated = may_be_repeated
+                && match &released {
+                    Ok((_, is_known)) => !is_known,
+                    Err(error) => error.kind.may_pass(),
+                };
+            let goes_on = if is_repeated {
+                "; a process in the background goes on trying"
+            } else {
+                ""
+            };
             if let Ok((_, false)) = released {
                 self.verbosity().info(format_args!(
-                    "not all replicas have confirmed the release of lock \"{name}\"; if one of them takes over, it expires within {}",
-                    ttl()
+                    "not all replicas have confirmed the release of lock \"{name}\"; if one of them takes over, it expires within {ttl}{goes_on}"
                 ));
             }
             match released.map(|(released, _)| released) {
@@ -391,12 +440,15 @@ impl<'a> Acquisition<'a> {
                     lost(name, &loss)
                 )),
                 Err(error) => report::error(format_args!(
-                    "could not release lock \"{name}\"; it expires within {}: {error}",
-                    ttl()
+                    "could not release lock \"{name}\"; it expires within {ttl}{goes_on}: {error}"
                 )),
+            }
+            if is_repeated {
+                left.push(hold.claim);
             }
         }
         self.collect_again(signals);
+        left
     }
 
     /// Until when the release of locks is repeated that were used, where another server may take over: for as long as
@@ -529,6 +581,9 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
     let (who, reason) = (report::user_at_host(by), report::reason_of(by));
     format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
 }
+
+/// The pause before a process in the background tries to release a lock again.
+const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 
 /// How long a release is worth a wait for a process that was asked to end: the server reads what was sent when it
 /// answers again.

@@ -145,7 +145,8 @@ impl Connection {
     /// Notes how many replicas follow, by the answer to `ROLE`.
     pub(super) fn note_followers(&mut self, answer: &Value) {
         if let Some(role) = Role::parse(answer) {
-            self.followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
+            let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
+            self.followers = self.server.note_followers(followers);
         }
     }
 
