@@ -461,7 +461,11 @@ pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Res
         libc::setsid();
         show_words(words);
         libc::chdir(c"/".as_ptr());
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        let mut null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        if null == -1 {
+            // A container may have no /dev, and whoever reads our output waits for its end: this takes none.
+            null = libc::open(c"/".as_ptr(), libc::O_PATH);
+        }
         for stream in 0..3 {
             libc::dup2(null, stream);
         }

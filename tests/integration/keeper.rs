@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::{
     Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, attach_strace,
-    await_mark, directly, is_alive, moment, now, outcome, path, queued, send, wait_until,
-    without_terminal,
+    await_mark, directly, is_alive, is_permitted, moment, now, outcome, path, queued, send,
+    wait_until, without_terminal,
 };
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -171,6 +171,21 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
         .collect();
     let (session, terminal) = (fields[3], fields[4]);
     assert_eq!((session, terminal), (keeper.to_string().as_str(), "0"));
+}
+
+#[test]
+fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
+    if !is_permitted(&["unshare", "-m", "true"]) {
+        return;
+    }
+    let redis = Redis::start();
+    let text =
+        "mount -t tmpfs none /dev && eval \"$(redlock acquire a --while-pid $$)\" && redlock check";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "bash", "-c", text]).env_clear();
+    command.env("PATH", path()).env("REDLOCK_URL", redis.url());
+    without_terminal(&mut command);
+    outcome(&mut command).assert_code(0).assert_silent();
 }
 
 #[test]
