@@ -2,7 +2,7 @@
 # Installs redlock from a directory of releases, below PREFIX: install.sh PREFIX
 #
 # REDLOCK_RELEASES  where you keep what `make dist` has made: https://..., http://... or file:///...
-# REDLOCK_VERSION   the version
+# REDLOCK_VERSION   the version, such as 0.1.0, or its tag
 # REDLOCK_SHA256    the checksum of the tarball; by default the one in SHA256SUMS beside it
 set -eu
 
@@ -36,7 +36,8 @@ install_redlock() {
         exit 78
     fi
     releases=${releases%/}
-    tarball=redlock-${REDLOCK_VERSION:-0.1.0}-$(uname -m).tar.gz
+    version=${REDLOCK_VERSION:-0.1.0}
+    tarball=redlock-${version#v}-$(uname -m).tar.gz
 
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT

@@ -559,13 +559,15 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
         .assert_silent();
     assert_is_this_version(&prefix.join("bin/redlock"));
     assert_has_the_manual(&prefix.join("share/man"));
-    let other = [
-        ("REDLOCK_RELEASES", &*releases.url()),
-        ("REDLOCK_VERSION", "99.0.0"),
-    ];
-    install(&prefix, &other)
-        .assert_code(69)
-        .assert_says("redlock-99.0.0-");
+    for version in ["99.0.0", "v99.0.0"] {
+        let other = [
+            ("REDLOCK_RELEASES", &*releases.url()),
+            ("REDLOCK_VERSION", version),
+        ];
+        install(&prefix, &other)
+            .assert_code(69)
+            .assert_says("redlock-99.0.0-");
+    }
 }
 
 #[test]
