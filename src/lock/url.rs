@@ -167,6 +167,9 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
     if parts.hosts.contains(',') {
         return Err("it has several hosts; with Sentinel use redis-sentinel://host1,host2,host3/NAME, with Redis Cluster redis-cluster://host1,host2".into());
     }
+    if parts.hosts.is_empty() && parts.path.contains('/') {
+        return Err("the host is missing; a socket is written unix:///PATH".into());
+    }
     let (host, port) = host_and_port(parts.hosts, PORT)?;
     Ok(Url {
         place: Place::Server(Address::Tcp { host, port, tls }),
@@ -531,6 +534,10 @@ mod tests {
             ("redis://", "the host is missing"),
             ("redis://:6379", "the host is missing"),
             ("redis:///3", "the host is missing"),
+            (
+                "redis:///run/redis.sock",
+                "a socket is written unix:///PATH",
+            ),
             ("redis://u:hunter2@", "the host is missing"),
             ("redis://u:hunter2@/3", "the host is missing"),
             ("redis://u:hunter2", "the port must be"),
