@@ -127,7 +127,13 @@ fn run_missing(typed: &Typed) -> Option<Correction> {
     let mut begins = kinds.iter();
     let begins = begins.position(|kind| matches!(kind, Word::Plain | Word::UnknownOption))?;
     let words = with(&typed.words, begins, &["run".into()]);
-    read(&words).is_ok().then(|| Correction {
+    // Where no -- says so, a program after the name does: `flock FILE cmd`.
+    let has_program = || {
+        let found = dashes_missing(&Typed::new(words.clone()))?;
+        let dashes = found.words.iter().position(|word| word == "--")?;
+        (read(&found.words).is_ok() && is_program(found.words.get(dashes + 1)?)).then_some(())
+    };
+    (read(&words).is_ok() || has_program().is_some()).then(|| Correction {
         said: "put run before the lock's name and its options".into(),
         words,
     })
@@ -359,7 +365,7 @@ fn shown_line(typed: &Typed) -> String {
 }
 
 /// Whether this can be executed.
-fn is_program(word: &OsStr) -> bool {
+pub(super) fn is_program(word: &OsStr) -> bool {
     let is_executable = |path: &Path| {
         let found = path.metadata();
         found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)

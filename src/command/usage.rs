@@ -333,18 +333,23 @@ fn is_in_front(argument: &str, typed: &Typed) -> bool {
 }
 
 /// What people type for a command of another name.
-const OTHER_NAMES: [(&[&str], &str); 7] = [
+const OTHER_NAMES: [(&[&str], &str); 9] = [
     (&["list", "show", "who", "info"], "redlock status"),
     (&["force-unlock", "break", "free"], "redlock release"),
     (&["lock"], "redlock run or redlock acquire"),
     (&["exec"], "redlock run"),
     (&["log", "logs"], "redlock history"),
     (&["renew", "refresh"], "redlock extend"),
-    (&["resume", "unfreeze"], "redlock thaw"),
+    (&["kill", "cancel", "abort"], "redlock stop"),
+    (&["pause", "block"], "redlock freeze"),
+    (
+        &["resume", "unfreeze", "unpause", "unblock"],
+        "redlock thaw",
+    ),
 ];
 
-/// Options of flock(1) that redlock doesn't have, and what to do without them.
-const NOT_OURS: [(&[&str], &str); 5] = [
+/// Options of other programs, such as flock(1) and redis-cli(1), and what to do without them.
+const NOT_OURS: [(&[&str], &str); 8] = [
     (
         &["-o", "--close"],
         "leave it out, as COMMAND inherits no lock",
@@ -359,6 +364,12 @@ const NOT_OURS: [(&[&str], &str); 5] = [
     ),
     (&["--command"], "put -c SCRIPT"),
     (&["--fcntl"], "leave it out, as redlock locks no file"),
+    (
+        &["--password", "--pass"],
+        "put --password-file FILE, as anyone on this host can read a command line",
+    ),
+    (&["--host", "--port"], "put -u redis://HOST:PORT"),
+    (&["--name", "--lock"], "put the lock's name without it"),
 ];
 
 fn no_such_command(typed: &Typed) -> String {
@@ -409,6 +420,10 @@ fn no_such_argument(argument: &str, typed: &Typed) -> String {
                 "acquire runs no command: put redlock run NAME -- COMMAND",
                 name,
             ),
+            Some("freeze" | "stop") => with_help(
+                &format!("{what}: one NAME is taken, and a reason after --reason"),
+                name,
+            ),
             _ => with_help(&what, name),
         };
     }
@@ -416,10 +431,15 @@ fn no_such_argument(argument: &str, typed: &Typed) -> String {
     if let Some((_, instead)) = theirs {
         return with_help(&format!("no option {argument}: {instead}"), name);
     }
-    let meant = match nearest(argument, options.iter().map(String::as_str)) {
-        Some(near) if argument.starts_with("--") => format!("; did you mean {near}?"),
-        _ => String::new(),
+    let mut options = options.iter().map(String::as_str);
+    let meant = match argument.strip_prefix('-') {
+        Some(letter) if letter.chars().count() == 1 => {
+            let mut all = options.filter(|option| option[2..].starts_with(letter));
+            all.next().filter(|_| all.next().is_none())
+        }
+        _ => nearest(argument, &mut options).filter(|_| argument.starts_with("--")),
     };
+    let meant = meant.map_or(String::new(), |option| format!("; did you mean {option}?"));
     with_help(
         &format!("no option {}{meant}", shell_word(OsStr::new(argument))),
         name,
@@ -645,6 +665,19 @@ mod tests {
                 "no option --no-wiat; did you mean --no-wait? see redlock run -h",
             ),
             ("run -z a -- b", "no option -z; see redlock run -h"),
+            (
+                "release -f a",
+                "no option -f; did you mean --force? see redlock release -h",
+            ),
+            ("run -r a -- b", "no option -r; see redlock run -h"),
+            (
+                "run --name a -- b",
+                "no option --name: put the lock's name without it; see redlock run -h",
+            ),
+            (
+                "freeze a looking",
+                "unexpected argument looking: one NAME is taken, and a reason after --reason; see redlock freeze -h",
+            ),
             ("--bogus run a -- b", "no option --bogus; see redlock -h"),
             (
                 "--connect-timeout x run a -- b",
@@ -662,7 +695,19 @@ mod tests {
                 "unlok a",
                 "no command unlok; did you mean redlock release? see redlock -h",
             ),
+            (
+                "kill a",
+                "no command kill; did you mean redlock stop? see redlock -h",
+            ),
             ("frobnicate", "no command frobnicate; see redlock -h"),
+            (
+                "--password hunter2 status",
+                "no option --password: put --password-file FILE, as anyone on this host can read a command line; see redlock -h",
+            ),
+            (
+                "--host db --port 6380 status",
+                "no option --host: put -u redis://HOST:PORT; see redlock -h",
+            ),
             (
                 "version x",
                 "redlock version takes no argument; see redlock -h",
@@ -696,6 +741,22 @@ mod tests {
             (
                 "-n deploy -- ./x",
                 "put run before the lock's name and its options: redlock run -n deploy -- ./x",
+            ),
+            (
+                "/tmp/x.lock echo hi",
+                "put run before the lock's name and its options: redlock run /tmp/x.lock -- echo hi",
+            ),
+            (
+                "-n /tmp/x.lock echo hi",
+                "put run before the lock's name and its options: redlock run -n /tmp/x.lock -- echo hi",
+            ),
+            (
+                "-w 10 deploy sh -x",
+                "put run before the lock's name and its options: redlock run -w 10 deploy -- sh -x",
+            ),
+            (
+                "deploy no-such-program",
+                "no command deploy; see redlock -h",
             ),
             (
                 "-w 1h 30m deploy -- ./x",
