@@ -225,7 +225,7 @@ impl Server {
                     "use --password-file, or write ?pass=PASSWORD where that is the password"
                 }
                 (_, Address::Tcp { .. }) => {
-                    "use --password-file, or write redis://:PASSWORD@HOST where that is the password"
+                    "use --password-file, or write :PASSWORD@HOST where that is the password"
                 }
             };
             return format!("{title} refused the user in the URL, which has no password; {next}");

@@ -811,9 +811,18 @@ fn what_the_system_refuses_is_said_without_its_numbers() {
         (
             &["run", "a", "--", "no-such-command"],
             127,
-            "can't run no-such-command: no such file".into(),
+            "can't run no-such-command: not found in $PATH".into(),
         ),
-        (&["run", "a", "--", &plain], 126, "permission denied".into()),
+        (
+            &["run", "a", "--", "LANG=C", "sort"],
+            127,
+            "can't run LANG=C: it sets a variable; put env before it".into(),
+        ),
+        (
+            &["run", "a", "--", &plain],
+            126,
+            format!("it isn't executable; run: chmod +x {plain}"),
+        ),
         (
             &["run", "a", "--", orphan],
             127,
@@ -882,7 +891,7 @@ fn what_is_refused_by_authentication_says_what_to_do() {
         (
             "jobs@",
             &[],
-            "refused the user in the URL, which has no password; use --password-file, or write redis://:PASSWORD@HOST where that is the password",
+            "refused the user in the URL, which has no password; use --password-file, or write :PASSWORD@HOST where that is the password",
         ),
     ] {
         let end = outcome(&mut run(&format!("redis://{user}{place}"), options));

@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,10 +21,11 @@ use super::acquisition::{
     self, Acquisition, HeldLock, HeldLocks, Outcome, Reason, Requester, outcome_of,
     random_fraction, sleep,
 };
+use super::corrections::is_program;
 use super::environment;
 use super::environment::{Environment, VARIABLES};
 use super::identity::own_job;
-use super::usage::{BadUsage, parse_names};
+use super::usage::{BadUsage, parse_names, shell_word};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
@@ -170,15 +172,38 @@ fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
 fn why_not(program: &Path, error: &io::Error) -> String {
     let is_path = program.as_os_str().as_bytes().contains(&b'/');
     match error.kind() {
-        io::ErrorKind::NotFound if is_path && program.exists() => {
+        io::ErrorKind::NotFound if is_program(program.as_os_str()) => {
             "the interpreter that its first line names does not exist".into()
         }
+        io::ErrorKind::NotFound if sets_variable(program) => {
+            "it sets a variable; put env before it".into()
+        }
+        io::ErrorKind::NotFound if !is_path => "not found in $PATH".into(),
         io::ErrorKind::PermissionDenied if is_path && program.is_dir() => {
             "it is a directory".into()
+        }
+        io::ErrorKind::PermissionDenied if is_path && is_not_executable(program) => {
+            let word = shell_word(program.as_os_str());
+            format!("it isn't executable; run: chmod +x {word}")
         }
         _ => reason(error),
     }
 }
+
+/// Whether a shell would read the word as `NAME=value`.
+fn sets_variable(word: &Path) -> bool {
+    let mut parts = word.as_os_str().as_bytes().splitn(2, |&byte| byte == b'=');
+    let name = parts.next().unwrap_or_default();
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    parts.next().is_some() && !name.is_empty() && name.iter().all(is_part)
+}
+
+/// Whether nobody may execute a file.
+fn is_not_executable(program: &Path) -> bool {
+    let found = program.metadata();
+    found.is_ok_and(|found| found.permissions().mode() & 0o111 == 0)
+}
+
 /// What is said of a run that --unless makes needless. The shell that asks again says it, too.
 const UNLESS_SUCCEEDED: &str = "skipped: the --unless script succeeded";
 
