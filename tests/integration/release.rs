@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::support::{Redis, Running, outcome};
+use crate::support::{Redis, Running, outcome, wait_until};
 
 fn held(redis: &Redis) -> (Running, String) {
     let mut run = Running::start(&mut redis.run("a -- sh", "echo $REDLOCK_TOKEN; exec sleep 60"));
@@ -51,6 +51,22 @@ fn the_token_in_a_file_or_on_standard_input_releases() {
         assert!(status.success());
         assert!(!is_held(&redis));
     }
+}
+
+#[test]
+fn a_replica_that_hangs_holds_up_no_release_where_none_takes_over() {
+    let redis = Redis::start();
+    let port = redis.port.to_string();
+    let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
+    wait_until("it follows", || {
+        replica.info("replication", "master_link_status") == "up"
+    });
+    let (_run, token) = held(&redis);
+    replica.stall();
+    let patient = ["--connect-timeout", "1h", "release", "a"];
+    outcome(redis.redlock(&patient).env("REDLOCK_TOKEN", token))
+        .assert_code(0)
+        .assert_silent();
 }
 
 #[test]

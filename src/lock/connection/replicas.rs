@@ -11,6 +11,7 @@ use redis::{Value, cmd};
 
 use super::super::replication::{Goal, Replicas, Replication, Role};
 use super::super::scripts::{ACQUIRE, RENEW, Script, count, lossy_text};
+use super::super::server::Part;
 use super::super::{Error, ErrorKind};
 use super::{Connection, Expected, Received, RequestId};
 
@@ -142,9 +143,11 @@ impl Connection {
         }
     }
 
-    /// Notes how many replicas follow, by the answer to `ROLE`.
+    /// Notes how many replicas follow that may take over, by the answer to `ROLE`.
     pub(super) fn note_followers(&mut self, answer: &Value) {
-        if let Some(role) = Role::parse(answer) {
+        if self.server.part() != Part::Only
+            && let Some(role) = Role::parse(answer)
+        {
             let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
             self.followers = self.server.note_followers(followers);
         }
