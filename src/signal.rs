@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::clock::{Moment, now};
 use crate::sys::{self, Reach, ReceivedSignal, SignalSet, Witness};
 
 pub use libc::{
@@ -31,6 +32,8 @@ pub struct Signals {
     continued: Cell<bool>,
     /// A signal has asked us to end.
     asked_to_end: Cell<bool>,
+    /// By when we are to have ended after that, once that was asked.
+    ends_by: Cell<Option<Moment>>,
     /// By what a signal to our group is told from one to us alone.
     witnesses: RefCell<Option<Witnesses>>,
     /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
@@ -54,6 +57,7 @@ impl Signals {
             on_terminal,
             continued: Cell::new(false),
             asked_to_end: Cell::new(false),
+            ends_by: Cell::new(None),
             witnesses: RefCell::new(None),
             sigchld_ignored,
         })
@@ -96,9 +100,15 @@ impl Signals {
         }
     }
 
-    /// Whether a signal that asks a process to end has come.
-    pub fn asked_to_end(&self) -> bool {
-        self.asked_to_end.get()
+    /// How much is left of this time, which begins when that is first asked after a signal that asks a process to end;
+    /// `None` before such a signal.
+    pub fn left_to_end(&self, within: Duration) -> Option<Duration> {
+        if !self.asked_to_end.get() {
+            return None;
+        }
+        let by = self.ends_by.get().unwrap_or_else(|| now() + within);
+        self.ends_by.set(Some(by));
+        Some(by.since(now()))
     }
 
     /// From now on it is known of a signal whether it was sent to our whole group; where no process can be made for that,

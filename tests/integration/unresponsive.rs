@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::by_signal::takes_signals;
 use crate::support::{
@@ -227,6 +227,31 @@ fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
     // What was sent is read when the server goes on.
     redis.resume();
     wait_until("the lock is free", || redis.holder("a").is_none());
+}
+
+#[test]
+fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands_still() {
+    let redis = Redis::start();
+    let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
+    let mut words = vec!["run", "--connect-timeout", "1h", "--ttl", "1h"];
+    words.extend(names.iter().map(String::as_str));
+    words.extend(["--", "true"]);
+    // The server learns the scripts.
+    outcome(&mut redis.redlock(&words)).assert_code(0);
+    words.truncate(words.len() - 2);
+    words.extend(["-c", "echo ready; exec sleep 60"]);
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&words)));
+    run.expect_line("ready");
+    redis.stall();
+    let began = Instant::now();
+    send(run.pid(), libc::SIGINT);
+    run.finish().assert_killed_by(libc::SIGINT);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Each release was sent.
+    redis.resume();
+    let free = |name: &String| redis.holder(name).is_none();
+    wait_until("all are free", || names.iter().all(free));
 }
 
 #[test]

@@ -585,15 +585,17 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
 /// The pause before a process in the background tries to release a lock again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long a release is worth a wait for a process that was asked to end: the server reads what was sent when it
-/// answers again.
+/// How long all releases together are worth a wait for a process that was asked to end: the server reads what was sent
+/// when it answers again.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long each may take after that: enough to send it to a server that isn't far away.
+const TO_SEND: Duration = Duration::from_millis(50);
 
 /// How long a release may take, where one of these signals has asked us to end.
 fn farewell(signals: Option<&Signals>) -> Option<Duration> {
-    signals
-        .is_some_and(Signals::asked_to_end)
-        .then_some(FAREWELL)
+    let left = signals?.left_to_end(FAREWELL)?;
+    Some(left.max(TO_SEND))
 }
 
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
