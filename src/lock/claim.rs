@@ -460,6 +460,7 @@ impl Claim {
         and_then: impl FnOnce(&mut Connection, Duration) -> bool,
     ) -> Result<(Released, bool), Error> {
         let call = self.release_call(mode);
+        client.open_to_release()?;
         let (released, is_known) = client.with_connection(|connection, within| {
             let answer = connection.release(call, SOON, is_slow, within)?;
             let released = if leaves_dead_waiters(&answer) {

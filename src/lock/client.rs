@@ -105,7 +105,18 @@ impl Client {
         self.connection().map(drop)
     }
 
-    /// The same, for a caller that can't wait for longer than `soon`: `Some` when the server hasn't
+    /// The same to release a lock. That needs no more sentinels than any connection: what a server that was replaced frees is
+    /// nobody else's.
+    pub(super) fn open_to_release(&mut self) -> Result<(), Error> {
+        if !self.is_open() {
+            let timeout = self.timeout();
+            let opened = self.deployment.open(timeout, timeout, None)?;
+            self.engine = Some(Engine::Single(opened));
+        }
+        Ok(())
+    }
+
+    /// The same as [`Self::open`], for a caller that can't wait for longer than `soon`: `Some` when the server hasn't
     /// let us in by then.
     pub fn open_soon(&mut self, soon: Duration) -> Result<Option<SlowOpening>, Error> {
         if self.is_open() {

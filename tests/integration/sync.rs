@@ -269,6 +269,24 @@ fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is
 }
 
 #[test]
+fn with_sync_all_a_lock_is_released_also_where_too_few_sentinels_answer_for_a_renewal() {
+    let all = Replicated::start();
+    let options = ["run", "--sync", "all", "--ttl", "6s", "-k", "0s", "a", "-c"];
+    let work = ["echo ready; exec sleep 600"];
+    let mut holder = Running::start(&mut all.redlock(&[&options[..], &work].concat()));
+    holder.expect_line("ready");
+    for sentinel in &all.sentinels[1..] {
+        sentinel.kill();
+    }
+    // Each renewal that doesn't count gives its connection up, so that the release needs another one.
+    let end = holder.finish();
+    end.assert_code(79)
+        .assert_says("of 3 sentinels only 1 told");
+    assert!(!end.stderr.contains("could not release"), "{end:?}");
+    assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
+}
+
+#[test]
 fn with_sync_all_an_extension_that_a_replica_does_not_have_moves_no_deadline() {
     let all = Replicated::start();
     let script = r#"trap 'date +%s%N; exit 3' TERM; echo ready
