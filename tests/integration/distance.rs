@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::proxy::{Action, Proxy, Request, load_scripts};
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, free_port, outcome, queued, redlock,
-    wait_until,
+    Gated, Outcome, Redis, Running, assert_nothing_left, free_port, outcome, queued, redlock, send,
+    wait_until, with_default_signals,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -397,6 +397,25 @@ fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
     let end = run.finish();
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "ran\n");
+}
+
+#[test]
+fn a_run_that_a_signal_ends_in_a_renewal_has_time_to_log_in_again_far_away_for_its_release() {
+    let redis = Redis::with(&["--user", "far", "on", ">pw", "~*", "+@all"]);
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" => Action::LoseReply,
+        "AUTH" if request.before > 0 => Action::StallReply(MS * 450),
+        _ => Action::Pass,
+    });
+    let url = proxy.url().replace("redis://", "redis://far:pw@");
+    let work = ["run", "--ttl", "20s", "a", "-c", "exec sleep 600"];
+    let words = [&["--url", &url][..], &work].concat();
+    let run = Running::start(&mut with_default_signals(redis.redlock(&words)));
+    wait_until("it renews", || proxy.count("renew") > 0);
+    send(run.pid(), libc::SIGINT);
+    run.finish().assert_killed_by(libc::SIGINT);
+    assert_eq!(redis.holder("a"), None);
 }
 
 #[test]
