@@ -134,6 +134,14 @@ impl Deployment {
         }
     }
 
+    /// How long a primary is silent until another server takes over, as far as that was said.
+    pub(super) fn down_after(&self) -> Option<Duration> {
+        match &self.kind {
+            Kind::Single | Kind::Cluster(_) => None,
+            Kind::Sentinels(sentinels) => sentinels.down_after(),
+        }
+    }
+
     /// Whether a command prints the password for each new connection.
     pub(super) fn has_password_command(&self) -> bool {
         self.lock().password_command.is_some()

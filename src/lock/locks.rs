@@ -100,6 +100,11 @@ impl Locks {
         self.deployment.may_fail_over()
     }
 
+    /// How long a primary is silent until another server takes over, as far as that was said when a client connected.
+    pub fn down_after(&self) -> Option<Duration> {
+        self.deployment.down_after()
+    }
+
     /// A client that connects with the first request.
     pub fn client(&self) -> Client {
         Client::new(&self.deployment, self.replication)

@@ -81,6 +81,11 @@ impl Sentinels {
         &self.primary
     }
 
+    /// How long a primary is silent until the slowest of the sentinels that were asked takes it for dead.
+    pub(super) fn down_after(&self) -> Option<Duration> {
+        self.heard.down_after()
+    }
+
     /// The replicas that count, as they were listed last.
     pub(super) fn replicas(&self) -> Arc<Replicas> {
         Arc::clone(&self.replicas)

@@ -870,3 +870,29 @@ fn a_replica_that_hangs_costs_a_release_a_moment() {
     assert!(took < Duration::from_secs(6), "{took:?}");
     assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
 }
+
+#[test]
+fn a_run_whose_lease_a_failover_may_outlast_says_so_once() {
+    let all = Replicated::start();
+    let says = "may end during a failover";
+    let run = |options: &[&str]| {
+        let job = ["a", "-k", "1s", "--", "true"];
+        outcome(&mut all.redlock(&[&["run"], options, &job].concat()))
+    };
+    for (options, times) in [
+        (&["--ttl", "7s"][..], 1),
+        (&["--ttl", "7s", "-q"], 0),
+        (&["--ttl", "30s"], 0),
+        // Replicas have to confirm the next renewal, too.
+        (&["--ttl", "12s", "--sync", "all"], 1),
+        (&["--ttl", "30s", "--sync", "all"], 0),
+    ] {
+        let end = run(options);
+        end.assert_code(0);
+        assert_eq!(
+            end.stderr.matches(says).count(),
+            times,
+            "{options:?} {end:?}"
+        );
+    }
+}

@@ -31,6 +31,7 @@ use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
+use crate::lease::ttl_for_failover;
 use crate::lock::{self, ReleaseMode, SkipReason, Who};
 use crate::process;
 use crate::reason::reason;
@@ -303,6 +304,28 @@ impl Run<'_> {
         }
     }
 
+    /// Says that a failover may take longer than a lease lasts, where the sentinels have said when one begins.
+    fn say_short_ttl(&self) {
+        let acquisition = &self.acquisition;
+        let locks = &acquisition.settings.locks;
+        let Some(down_after) = locks.down_after() else {
+            return;
+        };
+        let (ttl, is_replicated) = (self.options.acquire.ttl, locks.are_replicated());
+        let least = ttl_for_failover(
+            down_after,
+            acquisition.kill_after,
+            acquisition.clock_skew,
+            is_replicated,
+        );
+        if ttl < least {
+            let [ttl, down_after, least] = [ttl, down_after, least].map(report::format_duration);
+            self.verbosity().info(format_args!(
+                "a lease of {ttl} may end during a failover, which begins {down_after} after the primary's death; --ttl {least} outlives it"
+            ));
+        }
+    }
+
     fn verbosity(&self) -> Verbosity {
         self.acquisition.verbosity()
     }
@@ -388,6 +411,7 @@ impl Run<'_> {
                 return Err(error);
             }
         };
+        self.say_short_ttl();
         // What is erased from a terminal, say, goes before what COMMAND writes.
         stderr::flush(SPOKEN);
         let JobResult { exit, .. } = self.supervise(&job, holds, senses);

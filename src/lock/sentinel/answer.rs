@@ -26,19 +26,22 @@ pub(super) struct Answer {
     pub(super) epoch: u64,
     /// How many sentinels it knows of, itself included.
     pub(super) sentinels: usize,
+    /// How long it waits for a silent primary, where it says that.
+    pub(super) down_after: Option<Duration>,
     /// All that it has heard of; empty where that wasn't asked.
     pub(super) replicas: Vec<KnownReplica>,
 }
 
 /// A replica, as a sentinel, or a node of a cluster, knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct KnownReplica {
-    pub(in super::super) address: String,
+pub struct KnownReplica {
+    /// `host:port`.
+    pub address: String,
     /// It isn't to follow the primary, ever.
-    pub(in super::super) has_no_priority: bool,
-    pub(in super::super) is_down: bool,
+    pub has_no_priority: bool,
+    pub is_down: bool,
     /// It was the primary before, has come back, and isn't demoted yet.
-    pub(in super::super) is_former: bool,
+    pub is_former: bool,
 }
 
 /// What a sentinel is asked.
@@ -106,6 +109,7 @@ pub(super) fn ask(
         sentinels: number("num-other-sentinels").map_or(1, |others| {
             usize::try_from(others).map_or(usize::MAX, |others| others.saturating_add(1))
         }),
+        down_after: number("down-after-milliseconds").map(Duration::from_millis),
         replicas,
     };
     question.heard.note(&answer, began.elapsed());

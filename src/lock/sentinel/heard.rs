@@ -29,6 +29,7 @@ struct All {
 struct Last {
     address: Address,
     epoch: u64,
+    down_after: Option<Duration>,
     took: Duration,
 }
 
@@ -46,6 +47,7 @@ impl Heard {
         let last = Last {
             address: answer.address.clone(),
             epoch: answer.epoch,
+            down_after: answer.down_after,
             took,
         };
         all.last.insert(answer.by.clone(), last);
@@ -71,6 +73,15 @@ impl Heard {
     /// The last failover that most of this many sentinels have said: none of several raises it alone.
     pub(super) fn epoch(&self, of: usize) -> u64 {
         reached(self.all().last.values().map(|last| last.epoch), of)
+    }
+
+    /// The longest that one of them waits for a silent primary.
+    pub(super) fn down_after(&self) -> Option<Duration> {
+        self.all()
+            .last
+            .values()
+            .filter_map(|it| it.down_after)
+            .max()
     }
 
     /// How long one of them may take, or any of them.

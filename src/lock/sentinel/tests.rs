@@ -49,6 +49,7 @@ fn answer(number: usize, (port, epoch): (u16, u64), of: usize) -> Answer {
         address: tcp("h", port),
         epoch,
         sentinels: of,
+        down_after: None,
         replicas: Vec::new(),
     }
 }
