@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 
+pub use self::answer::KnownReplica;
 use self::answer::{Answer, Question, ask};
-pub(super) use self::answer::{Fields, KnownReplica, those_that_count};
+pub(super) use self::answer::{Fields, known_replica, those_that_count};
 use self::heard::{Heard, LEAST};
 use self::poll::{Agreed, Need, Poll, left};
 use super::connection::Connection;

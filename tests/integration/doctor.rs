@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -15,8 +16,8 @@ use crate::config::openssl;
 use crate::generated::make_acl_users;
 use crate::proxy::{Action, Proxy, Request};
 use crate::support::{
-    Cluster, Outcome, Redis, SERVER, UnresponsiveServer, assert_within, free_port, outcome,
-    redlock, wait_until,
+    Cluster, Outcome, Redis, Replicated, SERVER, UnresponsiveServer, assert_within, free_port,
+    outcome, redlock, wait_until,
 };
 use crate::tmux::Tmux;
 use crate::trouble::{encrypted, self_signed};
@@ -137,6 +138,7 @@ fn a_good_server_is_fit_all_checks_have_names_and_nothing_is_left_there() {
             "latency",
             "messages",
             "name",
+            "packets",
             "pdeathsig",
             "permissions",
             "persistence",
@@ -305,6 +307,12 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     found.assert("sync", "ok", "--sync 1 is possible", "");
     found.assert("replicas", "ok", "1 in sync", "");
     found.assert("clocks", "ok", "the other servers' within", "");
+    let place = format!("127.0.0.1:{}", replica.port);
+    let keeps_none = format!("replica {place} keeps none");
+    found.assert("persistence", "warn", &keeps_none, "appendonly yes there");
+    set(&replica, "maxmemory-policy", "allkeys-lru");
+    let evicts = format!("replica {place} may evict locks");
+    examine(&primary, &[]).assert("eviction", "warn", &evicts, "noeviction there");
     // One that accepts writes is a second primary.
     set(&replica, "replica-read-only", "no");
     examine(&replica, &[]).assert(
@@ -925,6 +933,57 @@ fn a_message_of_which_doctor_knows_more_says_so() {
     assert!(!end.stderr.contains("doctor"), "{end:?}");
 }
 
+/// A way to a server on which all is lost from the first full packet of an answer on.
+fn way_of_small_packets(redis: &Redis) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, server) = (listener.local_addr().unwrap().port(), redis.port);
+    thread::spawn(move || {
+        for mut near in listener.incoming().flatten() {
+            let mut far = TcpStream::connect(("127.0.0.1", server)).unwrap();
+            let (mut up, mut down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut up, &mut far));
+            thread::spawn(move || {
+                let (mut bytes, mut is_lost) = ([0; 16384], false);
+                while let Ok(read @ 1..) = down.read(&mut bytes) {
+                    is_lost |= read > 1400;
+                    if !is_lost && near.write_all(&bytes[..read]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn full_packets_that_are_lost_are_named_within_two_seconds() {
+    let redis = good();
+    let url = format!("redis://127.0.0.1:{}", way_of_small_packets(&redis));
+    let began = Instant::now();
+    let found = Examined::new(&mut by_url(&url, &[]));
+    assert_within(Duration::from_secs(2), vec![began.elapsed()]);
+    found.assert("connection", "ok", "connected", "");
+    found.assert("packets", "fail", "one of 4 kB doesn't", "MTU");
+    assert_eq!(found.of("fail"), ["packets"], "{:?}", found.end);
+    examine(&redis, &[]).assert("packets", "ok", "arrives", "");
+}
+
+#[test]
+fn a_url_of_too_few_sentinels_for_sync_all_warns() {
+    let all = Replicated::start();
+    let first = all.sentinels[..1].iter().map(|sentinel| sentinel.port);
+    let url = all.url_at(first);
+    let found = Examined::new(&mut by_url(&url, &[]));
+    let names = "the URL names 1 of the 3 sentinels";
+    found.assert("sync", "warn", names, "add the others to the URL");
+    let run = ["--url", &url, "run", "--sync", "all", "a", "--", "true"];
+    outcome(&mut all.redlock(&run)).assert_code(78);
+    all.settle(0);
+    let found = Examined::new(&mut by_url(&all.url(), &[]));
+    found.assert("sync", "ok", "--sync all is possible: 2 replicas", "");
+}
+
 /// A sentinel that watches a primary, gone when dropped.
 pub struct Sentinel {
     process: Child,
@@ -991,12 +1050,22 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
     found.assert("sync", "ok", "--sync all is possible", "");
     found.assert("role", "ok", "primary of 1 replica", "");
     assert_eq!(found.document["redis"], format!("127.0.0.1:{port}"));
-    let set = format!(
-        "redis-cli -p {} SENTINEL SET mymaster down-after",
-        first.port
-    );
-    let found = examine(&[first.port], "mymaster", &["--ttl", "9s"]);
-    found.assert("failover", "warn", "leases of 9s may end before", &set);
+    let found = examine(&[first.port], "mymaster", &["--ttl", "20s"]);
+    let longer = "--ttl 21s (REDLOCK_TTL), or 26s with --sync all";
+    found.assert("failover", "warn", "leases of 20s may end before", longer);
+    // The replica calls itself a primary: the sentinel still lists it.
+    wait_until("the sentinel lists the replica", || {
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-p", &first.port.to_string()]);
+        let listed = cli.args(["SENTINEL", "REPLICAS", "mymaster"]).output();
+        let listed = String::from_utf8_lossy(&listed.unwrap().stdout).into_owned();
+        listed.contains(&replica.port.to_string())
+    });
+    replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    let found = examine(&[first.port], "mymaster", &[]);
+    let both = format!("is a primary as well as 127.0.0.1:{port}");
+    found.assert("role", "fail", &both, "make one of them a replica");
+    assert_eq!(found.of("fail"), ["role"]);
 
     let gone = free_port();
     let found = examine(&[first.port, gone], "mymaster", &[]);

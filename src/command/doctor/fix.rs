@@ -69,8 +69,6 @@ repairs! {
     Permit: "permissions", "ACL SETUSER";
     /// More sentinels have to agree than there are.
     Quorum: "sentinels", "SENTINEL SET";
-    /// Sentinels wait for longer than a lease lasts.
-    DownAfter: "failover", "down-after-milliseconds";
     /// The lock is frozen.
     Thaw: "name", "redlock thaw";
     /// /proc hides processes.

@@ -1,9 +1,11 @@
 //! What `redlock doctor` has found out about a server, before anything is judged. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+pub use super::super::sentinel::KnownReplica;
+use super::super::sentinel::those_that_count;
 use super::super::{Error, Inspected, RedisCli};
 use super::certificate::Validity;
 
@@ -64,6 +66,10 @@ pub struct Evidence {
     pub replicas: Vec<Replica>,
     /// The other primaries of a cluster.
     pub nodes: Vec<Replica>,
+    /// The other servers that sentinels name.
+    pub others: Vec<Replica>,
+    /// Whether an answer of several packets arrives.
+    pub long_answer: Known<()>,
     /// The hash slot of the prefix, where it has a tag.
     pub slot: Option<u16>,
     /// It is known which replicas could follow the primary.
@@ -90,6 +96,60 @@ pub struct SentinelEvidence {
     pub answers: Vec<(Sentinel, Known<SentinelAnswer>)>,
 }
 
+impl SentinelEvidence {
+    /// Those that have answered.
+    pub fn answered(&self) -> impl Iterator<Item = (&Sentinel, &SentinelAnswer)> {
+        let answers = self.answers.iter();
+        answers.filter_map(|(one, answer)| answer.as_ref().ok().map(|answer| (one, answer)))
+    }
+
+    /// How many of the URL's there are, each once.
+    pub fn asked(&self) -> usize {
+        let ids = self.answered().map(|(_, answer)| answer.id.as_str());
+        let once = ids.collect::<BTreeSet<_>>().len();
+        self.answers.len() - (self.answered().count() - once)
+    }
+
+    /// How many there are, with those that the URL doesn't name.
+    pub fn all(&self) -> usize {
+        let known = self.answered().map(|(_, answer)| answer.sentinels).max();
+        let known = usize::try_from(known.unwrap_or(0)).unwrap_or(usize::MAX);
+        known.max(self.asked())
+    }
+
+    /// The replicas that `--sync all` waits for.
+    pub fn replicas(&self) -> Known<Vec<String>> {
+        let lists = self.answered().map(|(_, answer)| answer.replicas.as_ref());
+        let lists: Vec<_> = lists.collect();
+        let known: Vec<&[KnownReplica]> = lists
+            .iter()
+            .filter_map(|list| list.ok().map(Vec::as_slice))
+            .collect();
+        match lists.iter().find_map(|list| list.err()) {
+            Some(why) if known.is_empty() => Err(why.clone()),
+            _ => Ok(those_that_count(&known, self.all())),
+        }
+    }
+
+    /// How many sentinels name this server, as the primary or a replica of it.
+    pub fn naming(&self, place: &str) -> usize {
+        let names = |answer: &SentinelAnswer| {
+            let mut replicas = answer.replicas.iter().flatten();
+            answer.primary == place || replicas.any(|replica| replica.address == place)
+        };
+        self.answered().filter(|(_, answer)| names(answer)).count()
+    }
+
+    /// All servers that they name, each once.
+    pub fn servers(&self) -> BTreeSet<&str> {
+        let replicas = self.answered();
+        let replicas = replicas.flat_map(|(_, answer)| answer.replicas.iter().flatten());
+        let replicas = replicas.map(|replica| replica.address.as_str());
+        let primaries = self.answered().map(|(_, answer)| answer.primary.as_str());
+        replicas.chain(primaries).collect()
+    }
+}
+
 /// A sentinel of the URL.
 #[derive(Clone, Debug)]
 pub struct Sentinel {
@@ -99,8 +159,12 @@ pub struct Sentinel {
 }
 
 /// What a sentinel says of a primary.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentinelAnswer {
+    /// Whatever the URL calls it.
+    pub id: String,
+    /// How long a question took.
+    pub took: Duration,
     /// Its address.
     pub primary: String,
     pub flags: String,
@@ -108,8 +172,8 @@ pub struct SentinelAnswer {
     pub quorum: u64,
     /// How many it knows, itself included.
     pub sentinels: u64,
-    /// How many replicas `--sync all` waits for: those that are up and may be promoted.
-    pub replicas: u64,
+    /// All replicas that it has heard of.
+    pub replicas: Known<Vec<KnownReplica>>,
     /// Why a failover would not be agreed on, as far as it knows.
     pub no_quorum: Option<String>,
     pub down_after: Duration,
@@ -184,6 +248,18 @@ pub struct ReplicaEntry {
 }
 
 impl ReplicaEntry {
+    /// One that is known by its address only, `host:port`.
+    pub fn at(place: &str) -> Option<Self> {
+        let (host, port) = place.rsplit_once(':')?;
+        Some(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: port.parse().ok().filter(|port| *port > 0)?,
+            is_online: true,
+            behind: None,
+            last_heard: None,
+        })
+    }
+
     /// Reads `ip=10.0.0.7,port=6379,state=online,offset=1234,lag=0`.
     fn parse(line: &str, primary_offset: Option<u64>) -> Option<Self> {
         let field = |wanted: &str| {

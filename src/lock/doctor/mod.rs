@@ -43,6 +43,9 @@ use super::{
 /// The parts of a server's configuration that are of interest and that INFO doesn't show.
 const CONFIG: [&str; 3] = ["save", "appendfsync", "timeout"];
 
+/// The same of a node of a cluster, in milliseconds.
+const NODE_TIMEOUT: &str = "cluster-node-timeout";
+
 /// How often a question is asked for its round trip, and for how long at most.
 const ROUND_TRIPS: usize = 40;
 const ROUND_TRIPS_WITHIN: Duration = Duration::from_millis(250);
@@ -51,6 +54,10 @@ const ROUND_TRIPS_WITHIN: Duration = Duration::from_millis(250);
 const REPLICAS: usize = 8;
 const CLOCK_QUESTIONS: usize = 3;
 const REPLICA_WITHIN: Duration = Duration::from_secs(1);
+
+/// The bytes of an answer that doesn't fit in one packet, and the least time that it has.
+const LONG: u32 = 4096;
+const LONG_WITHIN: Duration = Duration::from_millis(300);
 
 /// How long a message that has been sent may take.
 const MESSAGE_WITHIN: Duration = Duration::from_millis(250);
@@ -72,6 +79,9 @@ impl Locks {
         let sentinels = sentinels.map(|them| sentinels::ask_all(them, until));
         let mut evidence = self.examine_server(name, who, until);
         evidence.sentinels = sentinels.map(sentinels::Questioned::finish);
+        if let (Ok(_), Some(found)) = (&evidence.connected, &evidence.sentinels) {
+            evidence.others = self.ask_others(found, &evidence, until);
+        }
         if let (Err(_), Some(found)) = (&evidence.connected, &evidence.sentinels) {
             let mut answers = found.answers.iter();
             let told = answers.find_map(|(_, answer)| answer.as_ref().ok());
@@ -83,6 +93,36 @@ impl Locks {
             );
         }
         evidence
+    }
+
+    /// Asks the servers that sentinels name and the primary doesn't. The password goes only to those that most of the
+    /// sentinels name.
+    fn ask_others(
+        &self,
+        found: &SentinelEvidence,
+        evidence: &Evidence,
+        until: Instant,
+    ) -> Vec<Replica> {
+        let until = until.min(Instant::now() + REPLICA_WITHIN);
+        let primary = self.deployment.server();
+        let is_known = |place: &&str| {
+            let mut replicas = evidence.replicas.iter();
+            evidence.place == *place || replicas.any(|replica| replica.entry.place() == *place)
+        };
+        let others = found.servers().into_iter().filter(|it| !is_known(it));
+        let ask = |place: &str| {
+            let entry = ReplicaEntry::at(place)?;
+            let server = primary.neighbour(&entry.host, entry.port);
+            let is_agreed = found.naming(place) > found.asked() / 2;
+            let server = if is_agreed {
+                server
+            } else {
+                server.without_login()
+            };
+            Some(Questioned::start(server, entry, until))
+        };
+        let asked: Vec<_> = others.filter_map(ask).take(REPLICAS).collect();
+        asked.into_iter().map(Questioned::finish).collect()
     }
 
     fn examine_server(&self, name: Option<&Name>, who: &Who, until: Instant) -> Evidence {
@@ -112,6 +152,7 @@ impl Locks {
                 return evidence;
             }
         }
+        let long_answer = examiner.ask_for_a_long_answer(began.elapsed());
         evidence.certificate = examiner.certificate();
         (evidence.info, evidence.config) = examiner.facts();
         let entries = evidence.info.as_ref().map(Info::replicas);
@@ -141,6 +182,9 @@ impl Locks {
         evidence.redis_cli = evidence.redis_cli.of_admin(examiner.is_admin());
         evidence.replicas = replicas.into_iter().map(Questioned::finish).collect();
         evidence.nodes = nodes.into_iter().map(Questioned::finish).collect();
+        evidence.long_answer = long_answer
+            .and_then(|asking| asking.join().ok())
+            .unwrap_or(Err(Unknown::NotAsked));
         evidence
     }
 
@@ -163,6 +207,8 @@ impl Locks {
             round_trips: Err(Unknown::NotAsked),
             replicas: Vec::new(),
             nodes: Vec::new(),
+            others: Vec::new(),
+            long_answer: Err(Unknown::NotAsked),
             slot: hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes())),
             knows_replicas: self.deployment.may_fail_over(),
             probes: Err(Unknown::NotAsked),
@@ -234,18 +280,26 @@ impl Examiner<'_> {
 
     /// INFO, and parts of the configuration.
     fn facts(&mut self) -> (Known<Info>, BTreeMap<&'static str, Known<String>>) {
-        let config = CONFIG.map(|name| cmd("CONFIG").arg("GET").arg(name).clone());
+        // A node of a cluster says how soon it takes another one for dead, too.
+        let names = CONFIG
+            .into_iter()
+            .chain((self.server().part() == Part::Node).then_some(NODE_TIMEOUT));
+        let names: Vec<&str> = names.collect();
+        let config = names.iter();
+        let config: Vec<Cmd> = config
+            .map(|name| cmd("CONFIG").arg("GET").arg(*name).clone())
+            .collect();
         let asked = [&[cmd("INFO")][..], &config].concat();
         let answers = match self.ask_known("INFO", &asked) {
             Ok(answers) => answers,
             Err(why) => {
-                let all = CONFIG.map(|name| (name, Err(why.clone())));
-                return (Err(why), all.into());
+                let all = names.into_iter().map(|name| (name, Err(why.clone())));
+                return (Err(why.clone()), all.collect());
             }
         };
         let mut answers = answers.into_iter();
         let info = text("INFO", answers.next()).map(|text| Info::parse(&text));
-        let config = CONFIG.into_iter().zip(answers).map(|(name, answer)| {
+        let config = names.into_iter().zip(answers).map(|(name, answer)| {
             let value = match answer {
                 Value::Array(pair) => Ok(pair.get(1).map(lossy_text).unwrap_or_default()),
                 other => text("CONFIG", Some(other)),
@@ -265,19 +319,23 @@ impl Examiner<'_> {
         matches!(answers.unwrap_or_default().first(), Some(Value::Array(_)))
     }
 
+    /// Starts to ask for an answer that is longer than a packet; `took` is how long it took to connect.
+    fn ask_for_a_long_answer(&self, took: Duration) -> Option<JoinHandle<Known<()>>> {
+        let server = self.server();
+        let until = self.until.min(Instant::now() + (took * 2).max(LONG_WITHIN));
+        let end = self.until;
+        let asking = thread::Builder::new().name("long".into());
+        let asking = asking.spawn(move || ask_for_a_long_answer(&server, until, end));
+        asking.ok()
+    }
+
     /// Starts to ask the replicas, all at once.
     fn ask_replicas(&self, entries: Vec<ReplicaEntry>) -> Vec<Questioned> {
         let until = self.until.min(Instant::now() + REPLICA_WITHIN);
         let server = self.server();
         let ask = |entry: ReplicaEntry| {
-            let server = Arc::new(server.neighbour(&entry.host, entry.port));
-            let thread = thread::Builder::new()
-                .name("replica".into())
-                .spawn(move || ask_replica(&server, until));
-            Questioned {
-                entry,
-                answers: thread.ok(),
-            }
+            let server = server.neighbour(&entry.host, entry.port);
+            Questioned::start(server, entry, until)
         };
         entries.into_iter().take(REPLICAS).map(ask).collect()
     }
@@ -630,6 +688,33 @@ fn now_us() -> u64 {
     u64::try_from(now.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }
 
+/// Asks for an answer of several packets until a moment, and whether short ones arrive if it doesn't, until the `end`.
+fn ask_for_a_long_answer(server: &Arc<Server>, until: Instant, end: Instant) -> Known<()> {
+    let repeated = |times: u32| {
+        let script = "return string.rep('x', tonumber(ARGV[1]))";
+        cmd("EVAL").arg(script).arg(0).arg(times).clone()
+    };
+    let ask = |times, until| {
+        let within = left(until);
+        let opened = Connection::open_asking(server, within, within, &[]);
+        opened
+            .and_then(|(mut connection, _)| connection.query_each(&[repeated(times)], left(until)))
+    };
+    match ask(LONG, until) {
+        Ok(answers) => text("EVAL", answers.into_iter().next()).map(drop),
+        Err(error) if is_closed(&error) => Err(Unknown::Unsupported("EVAL")),
+        Err(_) => {
+            let began = Instant::now();
+            ask(1, end).map_err(|error| Unknown::Failed(error.to_string()))?;
+            if left(end) < (began.elapsed() * 2).max(LONG_WITHIN) {
+                return Err(Unknown::Failed("there was no time left for it".into()));
+            }
+            // A busy host may have needed longer.
+            ask(LONG, end).map_or(Err(Unknown::NoAnswer), |_| Ok(()))
+        }
+    }
+}
+
 /// A replica that is being asked.
 struct Questioned {
     entry: ReplicaEntry,
@@ -637,6 +722,17 @@ struct Questioned {
 }
 
 impl Questioned {
+    fn start(server: Server, entry: ReplicaEntry, until: Instant) -> Self {
+        let server = Arc::new(server);
+        let thread = thread::Builder::new()
+            .name("replica".into())
+            .spawn(move || ask_replica(&server, until));
+        Self {
+            entry,
+            answers: thread.ok(),
+        }
+    }
+
     fn finish(self) -> Replica {
         let failed = || Unknown::Failed("it could not be asked".into());
         let answers = self.answers.and_then(|thread| thread.join().ok());

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::super::connection::Connection;
-use super::super::sentinel::{Fields, Sentinels};
+use super::super::replication::address;
+use super::super::scripts::lossy_text;
+use super::super::sentinel::{Fields, Sentinels, known_replica};
 use super::super::server::Server;
 use super::evidence::{Sentinel, SentinelAnswer, SentinelEvidence, Unknown};
-use super::left;
+use super::{left, text};
 
 /// How long a sentinel is waited for.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -66,16 +68,6 @@ impl Questioned {
     }
 }
 
-/// Whether `--sync all` waits for this replica.
-fn is_awaited(replica: &Value) -> bool {
-    let fields = Fields::new(replica);
-    let flags = fields.get("flags").unwrap_or_default();
-    let is_down = flags.split(',').any(|it| it == "s_down" || it == "o_down");
-    let is_zero = |name| fields.get(name).as_deref() == Some("0");
-    // What only reads the stream has no port.
-    !is_down && !is_zero("slave-priority") && !is_zero("port")
-}
-
 fn ask(
     server: &Arc<Server>,
     primary: &str,
@@ -92,15 +84,17 @@ fn ask(
     let about = |what: &str| cmd("SENTINEL").arg(what).arg(primary).clone();
     // Where these aren't permitted, the rest is known.
     let users = cmd("ACL").arg("USERS").clone();
-    let questions = [about("REPLICAS"), about("CKQUORUM"), users];
+    let own_id = cmd("SENTINEL").arg("MYID").clone();
+    let questions = [about("REPLICAS"), about("CKQUORUM"), users, own_id];
+    let began = Instant::now();
     let more = connection.query_each(&questions, left(until));
+    let took = began.elapsed();
     let more = more.unwrap_or_default();
     let replicas = match more.first() {
-        Some(Value::Array(list)) => {
-            let count = list.iter().filter(|one| is_awaited(one)).count();
-            u64::try_from(count).ok()
-        }
-        _ => number("num-slaves"),
+        Some(Value::Array(list)) => Ok(list.iter().map(known_replica).collect()),
+        other => Err(text("SENTINEL REPLICAS", other.cloned())
+            .err()
+            .unwrap_or(Unknown::NoAnswer)),
     };
     let no_quorum = match more.get(1) {
         Some(Value::ServerError(error)) if error.code() == "NOQUORUM" => {
@@ -108,17 +102,23 @@ fn ask(
         }
         _ => None,
     };
+    let id = match more.get(3) {
+        Some(Value::BulkString(_)) => lossy_text(&more[3]),
+        _ => server.to_string(),
+    };
     let is_admin = server.username.is_none() || matches!(more.get(2), Some(Value::Array(_)));
     let (host, port) = (fields.get("ip"), fields.get("port"));
     let answer = SentinelAnswer {
+        id,
+        took,
         primary: host
             .zip(port)
-            .map(|(host, port)| format!("{host}:{port}"))
+            .map(|(host, port)| address(&host, &port))
             .unwrap_or_default(),
         flags: fields.get("flags").unwrap_or_default(),
         quorum: number("quorum").unwrap_or(0),
         sentinels: number("num-other-sentinels").map_or(0, |others| others + 1),
-        replicas: replicas.unwrap_or(0),
+        replicas,
         no_quorum,
         down_after: millis("down-after-milliseconds").unwrap_or_default(),
         failover_timeout: millis("failover-timeout").unwrap_or_default(),

@@ -10,7 +10,8 @@ use std::time::Duration;
 use self::host::this_host;
 use self::locks::{commands, messages, name, permissions, scripts, tracking};
 use self::network::{
-    client_certificate, clocks, connection, failover, latency, sentinels, timeouts, tls,
+    client_certificate, clocks, cluster_failover, connection, failover, latency, packets,
+    sentinels, timeouts, tls,
 };
 use self::server::{
     clients, cluster, eviction, persistence, replicas, role, server, sync, uptime, writes,
@@ -44,8 +45,10 @@ pub fn all(evidence: &Evidence, host: &Host, measure: Measure) -> Vec<Finding> {
     if let Some(found) = &evidence.sentinels {
         findings.extend([sentinels(evidence, found), failover(found, measure)]);
     }
+    findings.extend(cluster_failover(evidence, measure));
     findings.extend([
         latency(evidence, measure),
+        packets(evidence),
         timeouts(evidence, measure),
         clocks(evidence, measure),
         server(evidence),

@@ -6,6 +6,7 @@ use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
 use super::locks::ADD_RULES;
 use super::{Measure, config_set, in_parts, micros, rounded_up, short, with_notes};
+use crate::lease::ttl_for_failover;
 use crate::lock::doctor::{
     ClockOffset, Evidence, Sentinel, SentinelAnswer, SentinelEvidence, Transport, Unknown,
     Validity, best_clock,
@@ -40,7 +41,7 @@ pub(super) fn connection(evidence: &Evidence) -> Finding {
             }
             // Without them it isn't known which server is meant.
             if let Some(found) = &evidence.sentinels
-                && answers(found).next().is_none()
+                && found.answered().next().is_none()
             {
                 return CONNECTION.unknown(&Unknown::NotAsked);
             }
@@ -187,6 +188,19 @@ pub(super) fn latency(evidence: &Evidence, measure: Measure) -> Finding {
         .with("samples", many)
 }
 
+/// Whether what needs several packets arrives.
+pub(super) fn packets(evidence: &Evidence) -> Finding {
+    let check = Check("packets", Group::Network);
+    match &evidence.long_answer {
+        Ok(()) => check.ok("an answer of 4 kB arrives"),
+        Err(Unknown::NoAnswer) => check.fail(
+            "short answers arrive, one of 4 kB doesn't: full packets are lost on the way",
+            "let ICMP through (fragmentation needed), or lower the MTU of this host's interface",
+        ),
+        Err(_) => check.moot("not known"),
+    }
+}
+
 pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
     let check = Check("timeouts", Group::Network);
     let (ours, renewal) = (evidence.timeout, measure.renewal());
@@ -323,16 +337,13 @@ fn apart(one: ClockOffset, other: ClockOffset) -> Duration {
     Duration::from_micros(apart.saturating_sub(one.error_us + other.error_us))
 }
 
-/// The answers of sentinels, without those that gave none.
-fn answers(found: &SentinelEvidence) -> impl Iterator<Item = (&Sentinel, &SentinelAnswer)> {
-    let answers = found.answers.iter();
-    answers.filter_map(|(one, answer)| answer.as_ref().ok().map(|answer| (one, answer)))
-}
+/// Each grant, renewal and new connection may have to wait for a sentinel.
+const SLOW_SENTINEL: Duration = Duration::from_millis(250);
 
 pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Finding {
     let check = Check("sentinels", Group::Network);
     let (asked, name) = (found.answers.len(), &found.primary);
-    let answered = answers(found).count();
+    let answered = found.answered().count();
     let silent: Vec<(&str, String)> = found
         .answers
         .iter()
@@ -341,7 +352,7 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
             Some((one.place.as_str(), why.to_string()))
         })
         .collect();
-    let Some((first, answer)) = answers(found).next() else {
+    let Some((first, answer)) = found.answered().next() else {
         // A wrong name or password says more than silence.
         let told = silent.iter().map(|(_, why)| why.as_str());
         let told = told
@@ -363,7 +374,10 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
                 .with_origin(found.origin.as_deref()),
         };
     };
-    if let Some((other, differs)) = answers(found).find(|(_, it)| it.primary != answer.primary) {
+    if let Some((other, differs)) = found
+        .answered()
+        .find(|(_, it)| it.primary != answer.primary)
+    {
         return check.fail(
             format!(
                 "{} says that {name} is {}, {} says {}",
@@ -399,6 +413,15 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
             format!("{message}; {} {give} no answer: {why}", places.join(", ")),
             fix,
         )
+    } else if let Some((one, slow)) = found.answered().find(|(_, it)| it.took >= SLOW_SENTINEL) {
+        check.warn(
+            format!(
+                "{message}; {} took {} to answer",
+                one.place,
+                short(slow.took)
+            ),
+            "see its host's load, and the network between this host and that one",
+        )
     } else if is_down {
         check.warn(message, "start it, or wait for the failover")
     } else if known < 3 {
@@ -419,7 +442,7 @@ fn set_where(
     needs_it: impl Fn(&SentinelAnswer) -> bool,
     words: &[&str],
 ) -> String {
-    let those = answers(found).filter(|(_, answer)| needs_it(answer));
+    let those = found.answered().filter(|(_, answer)| needs_it(answer));
     let those: Vec<&Sentinel> = those.map(|(sentinel, _)| sentinel).collect();
     let lines: Vec<String> = those
         .iter()
@@ -447,8 +470,11 @@ fn is_silence(why: &str) -> bool {
 /// How many sentinels there are, as far as they know themselves. Those that have answered are some, also before they
 /// have found each other.
 fn known(found: &SentinelEvidence) -> u64 {
-    let known = answers(found).map(|(_, it)| it.sentinels);
-    known.max().unwrap_or(0).max(count(answers(found).count()))
+    let known = found.answered().map(|(_, it)| it.sentinels);
+    known
+        .max()
+        .unwrap_or(0)
+        .max(count(found.answered().count()))
 }
 
 /// How many there are with those of the URL that don't answer: a quorum is no less than their majority.
@@ -457,7 +483,7 @@ fn all(found: &SentinelEvidence) -> u64 {
 }
 
 fn quorum(found: &SentinelEvidence) -> u64 {
-    answers(found).map(|(_, it)| it.quorum).max().unwrap_or(0)
+    found.answered().map(|(_, it)| it.quorum).max().unwrap_or(0)
 }
 
 /// Why no failover is possible now.
@@ -467,7 +493,7 @@ fn too_few(found: &SentinelEvidence) -> Option<String> {
     if quorum > all(found) {
         return None;
     }
-    let answered = count(answers(found).count());
+    let answered = count(found.answered().count());
     // The others, which the URL doesn't name, weren't asked.
     let others = known.saturating_sub(count(found.answers.len()));
     let most = (answered + others).min(known);
@@ -477,54 +503,74 @@ fn too_few(found: &SentinelEvidence) -> Option<String> {
             "{most} of {known} sentinels answer, and a failover needs {needed}"
         ));
     }
-    let said = answers(found).find_map(|(one, it)| Some((one, it.no_quorum.as_ref()?)));
+    let said = found
+        .answered()
+        .find_map(|(one, it)| Some((one, it.no_quorum.as_ref()?)));
     said.map(|(one, why)| format!("{} says that none can begin: {why}", one.place))
 }
 
-/// What sentinels need to elect one of them and to promote a replica, beside the time after which they take
-/// the primary for dead.
-const ELECTION: Duration = Duration::from_secs(2);
+/// The defaults of --kill-after and --clock-skew, where another server may take over.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+const CLOCK_SKEW: Duration = Duration::from_millis(500);
+
+const FAILOVER: Check = Check("failover", Group::Network);
 
 pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
-    let check = Check("failover", Group::Network);
-    let slowest = answers(found).map(|(_, it)| it);
+    let slowest = found.answered().map(|(_, it)| it);
     let Some(slowest) = slowest.max_by_key(|it| it.down_after) else {
-        return check.unknown(&Unknown::NotAsked);
+        return FAILOVER.unknown(&Unknown::NotAsked);
     };
     if let Some(why) = too_few(found) {
-        return check.fail(
+        return FAILOVER.fail(
             format!("if the primary dies none follows: {why}"),
             "start the sentinels that are down, and see that they reach each other",
         );
     }
-    let down_after = slowest.down_after;
-    let (name, ttl) = (&found.primary, measure.ttl);
-    let again = 2 * slowest.failover_timeout;
     let message = format!(
         "begins {} after the primary's death, is retried after {}",
-        format_duration(down_after),
-        format_duration(again)
+        format_duration(slowest.down_after),
+        format_duration(2 * slowest.failover_timeout)
     );
-    // A lease was last renewed up to a third of its time before.
-    let left = ttl.saturating_sub(measure.renewal());
-    let is_late = |it: &SentinelAnswer| it.down_after + ELECTION > left;
-    let finding = if is_late(slowest) {
-        let shorter = (ttl / 3).min(Duration::from_secs(5)).as_millis();
-        let shorter = shorter.to_string();
-        let setting = ["down-after-milliseconds", &shorter];
-        let words = [&["SENTINEL", "SET", name][..], &setting].concat();
-        check.warn(
-            format!(
-                "{message}: leases of {} may end before",
-                format_duration(ttl)
-            ),
-            Repair::DownAfter.by(set_where(found, is_late, &words)),
+    outlived(&message, slowest.down_after, measure)
+        .with("failover_timeout_ms", millis(slowest.failover_timeout))
+}
+
+/// The same for a cluster, where it says when its nodes take a primary for dead.
+pub(super) fn cluster_failover(evidence: &Evidence, measure: Measure) -> Option<Finding> {
+    let timeout = evidence.config.get("cluster-node-timeout")?.as_ref().ok()?;
+    let timeout = Duration::from_millis(timeout.parse().ok()?);
+    let message = format!(
+        "begins {} after a primary's death",
+        format_duration(timeout)
+    );
+    Some(outlived(&message, timeout, measure))
+}
+
+/// Whether a lease outlives a failover that begins so long after the death of the primary.
+fn outlived(message: &str, down_after: Duration, measure: Measure) -> Finding {
+    let needed =
+        |is_replicated| ttl_for_failover(down_after, KILL_AFTER, CLOCK_SKEW, is_replicated);
+    let (least, with_sync) = (needed(false), needed(true));
+    let ttl = format_duration(measure.ttl);
+    let [shown, with_sync_shown] = [least, with_sync].map(format_duration);
+    let finding = if measure.ttl < least {
+        FAILOVER.warn(
+            format!("{message}: leases of {ttl} may end before"),
+            format!("--ttl {shown} (REDLOCK_TTL), or {with_sync_shown} with --sync all"),
         )
+    } else if measure.ttl < with_sync {
+        FAILOVER.ok(format!(
+            "{message}; leases of {ttl} outlive it, with --sync all those of {with_sync_shown}"
+        ))
     } else {
-        check.ok(message)
+        FAILOVER.ok(format!("{message}; leases of {ttl} outlive it"))
     };
-    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     finding
-        .with("down_after_ms", ms(down_after))
-        .with("failover_timeout_ms", ms(slowest.failover_timeout))
+        .with("down_after_ms", millis(down_after))
+        .with("least_ttl_ms", millis(least))
+        .with("least_ttl_with_sync_ms", millis(with_sync))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -89,7 +89,18 @@ pub(super) fn role(evidence: &Evidence) -> Finding {
             "use the URL of its primary".into()
         };
         let role = info.text("role").unwrap_or_default();
-        let finding = if is_second_writer(info) {
+        let is_primary = |other: &&Replica| {
+            let info = other.info.as_ref();
+            info.is_ok_and(|info| info.text("role") == Some("master"))
+        };
+        let other = evidence.others.iter().find(is_primary);
+        let finding = if let (Some(other), "master") = (other, role) {
+            let (place, other) = (&evidence.place, other.entry.place());
+            check.fail(
+                format!("{other}, which the sentinels name, is a primary as well as {place}: both grant the same lock"),
+                format!("if this lasts longer than a failover, make one of them a replica (REPLICAOF, on {other})"),
+            )
+        } else if is_second_writer(info) {
             check.fail(
                 format!(
                     "writable, and a replica of {primary}: each of the two grants the same lock"
@@ -172,9 +183,15 @@ pub(super) fn replicas(evidence: &Evidence) -> Finding {
             0 => ", none behind".into(),
             most => format!(", at most {} behind", size(most)),
         });
+        let is_unequal = known.windows(2).any(|pair| pair[0] != pair[1]);
+        let first = if is_unequal {
+            ": the lowest but 0 takes over first"
+        } else {
+            ""
+        };
         let priorities = match known.len() {
             0 => String::new(),
-            _ => format!("; replica-priority {priorities}"),
+            _ => format!("; replica-priority {priorities}{first}"),
         };
         check.ok(format!("{} in sync{behind}{priorities}", entries.len()))
     })
@@ -197,36 +214,67 @@ fn promote(evidence: &Evidence, entry: &ReplicaEntry) -> Fix {
     Repair::Promotable.by(with_notes(&line, &notes))
 }
 
-fn listed_replicas(found: &SentinelEvidence) -> Option<u64> {
-    let answers = found.answers.iter();
-    answers
-        .filter_map(|(_, answer)| answer.as_ref().ok())
-        .map(|answer| answer.replicas)
-        .max()
-}
-
 /// What to do about replicas that don't confirm.
 const FOLLOW: &str =
     "start the replicas that are down, and see why the others lag (INFO replication)";
 
+const SYNC: Check = Check("sync", Group::Server);
+
+/// Why `--sync all` is refused, or confirms nothing, by what the sentinels say: it waits for the replicas that they
+/// list, also while those aren't connected.
+fn sync_by_sentinels(
+    evidence: &Evidence,
+    info: &Info,
+    found: &SentinelEvidence,
+) -> Option<Finding> {
+    found.answered().next()?;
+    let (asked, all) = (found.asked(), found.all());
+    if asked <= all / 2 {
+        let message = format!(
+            "--sync all is refused: the URL names {asked} of the {all} sentinels, and most of them have to agree"
+        );
+        let fix = format!(
+            "add the others to the URL (SENTINEL SENTINELS {})",
+            found.primary
+        );
+        return Some(SYNC.warn(message, fix));
+    }
+    let listed = match found.replicas() {
+        Ok(listed) => listed,
+        Err(why) => return Some(SYNC.unknown(&why)),
+    };
+    let connected: Vec<String> = info.replicas().iter().map(ReplicaEntry::place).collect();
+    let absent = listed.iter().find(|place| !connected.contains(place));
+    let unlisted = connected.iter().find(|place| found.naming(place) == 0);
+    if let (Some(absent), Some(unlisted)) = (absent, unlisted) {
+        return Some(SYNC.warn(
+            format!("the sentinels list a replica {absent}, and {unlisted} is connected: --sync all waits for the former"),
+            format!("if that is the same server, set its replica-announce-ip and -port to {absent}"),
+        ));
+    }
+    let confirmed = *evidence.acknowledged.as_ref().ok()?;
+    let listed = listed.len();
+    (usize::try_from(confirmed).is_ok_and(|confirmed| confirmed < listed)).then(|| {
+        let replicas = counted(listed, "replica");
+        SYNC.warn(
+            format!(
+                "{confirmed} of {replicas} that the sentinels list confirm in time what is written: --sync all waits for them"
+            ),
+            FOLLOW,
+        )
+    })
+}
+
 /// Whether grants and renewals can be replicated before they count.
 pub(super) fn sync(evidence: &Evidence) -> Finding {
-    let check = Check("sync", Group::Server);
+    let check = SYNC;
     by_info(evidence, check, |info| {
         let many = info.number("connected_slaves").unwrap_or(0);
         let replicas = counted(usize::try_from(many).unwrap_or(usize::MAX), "replica");
-        // What the sentinels know is what `--sync all` waits for, also while it isn't connected.
-        let listed = evidence.sentinels.as_ref().and_then(listed_replicas);
-        if let (Ok(confirmed), Some(listed)) = (&evidence.acknowledged, listed)
-            && *confirmed < listed
+        if let Some(found) = &evidence.sentinels
+            && let Some(finding) = sync_by_sentinels(evidence, info, found)
         {
-            let replicas = counted(usize::try_from(listed).unwrap_or(usize::MAX), "replica");
-            return check.warn(
-                format!(
-                    "{confirmed} of {replicas} that the sentinels list confirm in time what is written: --sync all waits for them"
-                ),
-                FOLLOW,
-            );
+            return finding;
         }
         match (&evidence.acknowledged, evidence.knows_replicas) {
             (_, false) if many == 0 => check.moot("no replica to wait for"),
@@ -299,8 +347,22 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
             "maxmemory-policy",
             "noeviction",
         );
+        let evicts = |replica: &&Replica| {
+            let policy = replica
+                .info
+                .as_ref()
+                .ok()
+                .and_then(|info| info.text("maxmemory_policy"));
+            policy.is_some_and(|policy| policy != "noeviction")
+        };
+        let replica = evidence.replicas.iter().find(evicts);
         let finding = if policy == "noeviction" {
-            if most > 0 && used.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
+            if let Some(replica) = replica {
+                check.warn(
+                    format!("noeviction; {limit}; but replica {} may evict locks once it is the primary", replica.entry.place()),
+                    "maxmemory-policy noeviction there, too",
+                )
+            } else if most > 0 && used.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
                 check.warn(
                     format!("noeviction; {limit}: when it is full, no new lock is granted"),
                     "raise maxmemory, or remove keys",
@@ -399,10 +461,23 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
         let has_replicas = info.number("connected_slaves").is_some_and(|many| many > 0);
         let supervisor = info.text("process_supervised");
         let supervisor = supervisor.filter(|it| matches!(*it, "systemd" | "upstart"));
+        let keeps_no_log = |replica: &&Replica| {
+            let info = replica.info.as_ref();
+            info.is_ok_and(|info| info.number("aof_enabled") == Some(0))
+        };
+        let forgetful = evidence.replicas.iter().find(keeps_no_log);
+        let forgetful = forgetful.map(|replica| replica.entry.place());
         match kept(evidence, info) {
             Kept::Log if info.text("aof_last_write_status") == Some("err") => check.warn(
                 "the append-only file can't be written: a restart forgets locks",
                 "its log says why; usually the disk is full",
+            ),
+            Kept::Log if forgetful.is_some() => check.warn(
+                format!(
+                    "append-only file, but replica {} keeps none: once it is the primary, a restart forgets locks",
+                    forgetful.unwrap_or_default()
+                ),
+                "appendonly yes there, too",
             ),
             Kept::Log => {
                 let fsync = match evidence.config.get("appendfsync") {

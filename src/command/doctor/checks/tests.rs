@@ -7,11 +7,12 @@ use super::super::host::Proc;
 use super::*;
 use crate::config::Exposure;
 use crate::lock::doctor::{
-    ClockOffset, Known, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip, Sentinel,
-    SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity,
+    ClockOffset, Known, KnownReplica, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip,
+    Sentinel, SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity,
     Verdict as Permission,
 };
 use crate::lock::{Hold, Inspected, Key, RedisCli};
+use crate::report::format_duration;
 
 const INFO: &str = "redis_version:7.0.15\r\nredis_mode:standalone\r\nos:Linux\r\n\
     process_supervised:no\r\nuptime_in_seconds:100000\r\nconnected_clients:3\r\nmaxclients:10000\r\n\
@@ -62,6 +63,8 @@ pub fn healthy() -> Evidence {
         round_trips: Ok(vec![trip(200, 10), trip(300, 20)]),
         replicas: Vec::new(),
         nodes: Vec::new(),
+        others: Vec::new(),
+        long_answer: Ok(()),
         slot: None,
         knows_replicas: false,
         probes: Ok(Vec::new()),
@@ -536,17 +539,40 @@ fn replicas_level(evidence: &Evidence) -> Level {
     replicas(evidence).level
 }
 
+fn listed(address: &str) -> KnownReplica {
+    KnownReplica {
+        address: address.into(),
+        has_no_priority: false,
+        is_down: false,
+        is_former: false,
+    }
+}
+
 fn sentinel(primary: &str) -> SentinelAnswer {
     SentinelAnswer {
+        id: String::new(),
+        took: ms(1),
         primary: primary.into(),
         flags: "master".into(),
         quorum: 2,
         sentinels: 3,
-        replicas: 1,
+        replicas: Ok(vec![listed("b:6379")]),
         no_quorum: None,
         down_after: ms(5000),
         failover_timeout: ms(60_000),
     }
+}
+
+/// Each is another one, unless it has an id.
+fn own_id(
+    (one, mut answer): (Sentinel, Known<SentinelAnswer>),
+) -> (Sentinel, Known<SentinelAnswer>) {
+    if let Ok(answer) = &mut answer
+        && answer.id.is_empty()
+    {
+        answer.id.clone_from(&one.place);
+    }
+    (one, answer)
 }
 
 fn by_sentinels(answers: Vec<Known<SentinelAnswer>>) -> Evidence {
@@ -558,7 +584,7 @@ fn by_sentinels(answers: Vec<Known<SentinelAnswer>>) -> Evidence {
         sentinels: Some(SentinelEvidence {
             primary: "mymaster".into(),
             origin: None,
-            answers: places.into_iter().zip(answers).collect(),
+            answers: places.into_iter().zip(answers).map(own_id).collect(),
         }),
         acknowledged: Ok(1),
         knows_replicas: true,
@@ -639,10 +665,12 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
 
 #[test]
 fn a_failover_should_be_over_before_a_lease_ends() {
-    for (down_after, level) in [
-        (5000, Level::Ok),
-        (18_000, Level::Ok),
-        (18_001, Level::Warn),
+    for (down_after, level, message, least) in [
+        (5000, Level::Ok, "leases of 30s outlive it", 21_000),
+        // Here, with --sync all they don't.
+        (10_750, Level::Ok, "with --sync all those of 35s", 30_000),
+        (10_751, Level::Warn, "leases of 30s may end before", 31_000),
+        (30_000, Level::Warn, "leases of 30s may end before", 61_000),
     ] {
         let mut slow = sentinel("a:1");
         slow.down_after = ms(down_after);
@@ -650,12 +678,155 @@ fn a_failover_should_be_over_before_a_lease_ends() {
         let found = failover(evidence.sentinels.as_ref().unwrap(), MEASURE);
         assert_eq!(found.level, level, "{found:?}");
         assert!(found.message.contains("is retried after 2m"), "{found:?}");
-        let fix = fix_of(&found);
-        assert_eq!(
-            fix.contains("down-after-milliseconds 5000"),
-            level == Level::Warn
-        );
+        assert!(found.message.ends_with(message), "{found:?}");
+        assert_eq!(found.facts["least_ttl_ms"], least);
+        let expected = format!("--ttl {} (REDLOCK_TTL)", format_duration(ms(least)));
+        assert_eq!(fix_of(&found).contains(&expected), level == Level::Warn);
     }
+}
+
+#[test]
+fn the_failover_of_a_cluster_is_judged_by_its_node_timeout() {
+    let with = |timeout: &str| {
+        let mut evidence = healthy();
+        evidence
+            .config
+            .insert("cluster-node-timeout", Ok(timeout.into()));
+        evidence
+    };
+    assert!(cluster_failover(&healthy(), MEASURE).is_none());
+    let found = cluster_failover(&with("5000"), MEASURE).unwrap();
+    assert_eq!((found.check, found.level), ("failover", Level::Ok));
+    let fix = "--ttl 37s (REDLOCK_TTL), or 42s with --sync all";
+    assert_only(&with("15000"), "failover", Level::Warn, "begins 15s", fix);
+}
+
+#[test]
+fn two_primaries_fail() {
+    let other = |role: &str| Replica {
+        info: Ok(Info::parse(&format!("role:{role}"))),
+        ..replica(0, 100)
+    };
+    let with = |role: &str| Evidence {
+        others: vec![other(role)],
+        ..by_sentinels(vec![Ok(sentinel("a:1"))])
+    };
+    assert_eq!(role(&with("slave")).level, Level::Ok);
+    let found = role(&with("master"));
+    assert_eq!(found.level, Level::Fail, "{found:?}");
+    let message = "b:6379, which the sentinels name, is a primary as well as redis.internal:6379";
+    assert!(found.message.starts_with(message), "{found:?}");
+    assert_eq!(verdict(&[found]), Verdict::Unfit);
+}
+
+#[test]
+fn packets_that_are_lost_for_their_size_fail() {
+    let lost = Evidence {
+        long_answer: Err(Unknown::NoAnswer),
+        ..healthy()
+    };
+    assert_only(&lost, "packets", Level::Fail, "one of 4 kB doesn't", "MTU");
+    let denied = Evidence {
+        long_answer: Err(Unknown::Denied("EVAL")),
+        ..healthy()
+    };
+    assert_eq!(packets(&denied).level, Level::Ok);
+}
+
+#[test]
+fn replicas_that_lose_locks_once_they_are_primaries_warn() {
+    let with = |lines: &str| Evidence {
+        replicas: vec![Replica {
+            info: Ok(Info::parse(lines)),
+            ..replica(0, 100)
+        }],
+        ..healthy()
+    };
+    let evicts = with("maxmemory_policy:allkeys-lru\naof_enabled:1");
+    let message = "replica b:6379 may evict locks";
+    assert_only(
+        &evicts,
+        "eviction",
+        Level::Warn,
+        message,
+        "noeviction there",
+    );
+    let forgets = with("maxmemory_policy:noeviction\naof_enabled:0");
+    let message = "replica b:6379 keeps none";
+    assert_only(
+        &forgets,
+        "persistence",
+        Level::Warn,
+        message,
+        "appendonly yes",
+    );
+}
+
+#[test]
+fn a_priority_that_decides_who_takes_over_is_noted() {
+    let lines = [
+        "slave0:ip=b,port=6379,state=online,offset=5,lag=0",
+        "slave1:ip=c,port=6379,state=online,offset=5,lag=0",
+    ];
+    let with = |priority| Evidence {
+        replicas: vec![replica(0, 100), replica(0, priority)],
+        ..with_info(&lines)
+    };
+    let message = |priority| replicas(&with(priority)).message;
+    assert!(message(10).ends_with("replica-priority 100, 10: the lowest but 0 takes over first"));
+    assert!(message(100).ends_with("replica-priority 100, 100"));
+}
+
+#[test]
+fn sync_all_by_few_sentinels_or_other_addresses_warns() {
+    let slave = "slave0:ip=10.0.0.7,port=6379,state=online,offset=5,lag=0";
+    let connected = |evidence: Evidence| Evidence {
+        info: with_info(&["connected_slaves:1", slave]).info,
+        ..evidence
+    };
+    let found = sync(&connected(by_sentinels(vec![Ok(sentinel("a:1"))])));
+    assert_eq!(found.level, Level::Warn, "{found:?}");
+    assert!(
+        found.message.contains("names 1 of the 3 sentinels"),
+        "{found:?}"
+    );
+    assert!(fix_of(&found).contains("SENTINEL SENTINELS mymaster"));
+    // One by two names is one.
+    let mut twice = sentinel("a:1");
+    twice.id = "abc".into();
+    let found = sync(&by_sentinels(vec![Ok(twice.clone()), Ok(twice)]));
+    assert!(
+        found.message.contains("names 1 of the 3 sentinels"),
+        "{found:?}"
+    );
+
+    let two = || by_sentinels(vec![Ok(sentinel("a:1")), Ok(sentinel("a:1"))]);
+    let found = sync(&connected(two()));
+    assert_eq!(found.level, Level::Warn, "{found:?}");
+    assert!(
+        found
+            .message
+            .contains("list a replica b:6379, and 10.0.0.7:6379")
+    );
+    assert!(fix_of(&found).contains("replica-announce-ip and -port to b:6379"));
+
+    let mut denied = sentinel("a:1");
+    denied.replicas = Err(Unknown::Denied("SENTINEL REPLICAS"));
+    let found = sync(&by_sentinels(vec![Ok(denied.clone()), Ok(denied)]));
+    assert_eq!(found.level, Level::Unknown, "{found:?}");
+}
+
+#[test]
+fn a_sentinel_that_answers_late_warns() {
+    let mut slow = sentinel("a:1");
+    slow.took = ms(300);
+    let evidence = by_sentinels(vec![Ok(sentinel("a:1")), Ok(slow), Ok(sentinel("a:1"))]);
+    let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
+    assert_eq!(found.level, Level::Warn);
+    assert!(
+        found.message.ends_with("s2:26379 took 300 ms to answer"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -759,13 +930,16 @@ fn a_replica_is_one_failure_though_it_refuses_writes() {
 
 #[test]
 fn sync_is_possible_where_the_replicas_confirm() {
-    let all = || by_sentinels(vec![Ok(sentinel("a:1"))]);
+    let all = || by_sentinels(vec![Ok(sentinel("a:1")), Ok(sentinel("a:1"))]);
     // One of those that they list isn't connected.
-    let listing = |replicas| {
+    let listing = |replicas: &[KnownReplica]| {
         let mut answer = sentinel("a:1");
-        answer.replicas = replicas;
-        by_sentinels(vec![Ok(answer)])
+        answer.replicas = Ok(replicas.to_vec());
+        by_sentinels(vec![Ok(answer.clone()), Ok(answer)])
     };
+    // It was the primary, has come back, and isn't waited for.
+    let mut former = listed("d:6379");
+    former.is_former = true;
     let plain = |connected: &str, confirmed| Evidence {
         acknowledged: confirmed,
         ..with_info(&[connected])
@@ -784,7 +958,12 @@ fn sync_is_possible_where_the_replicas_confirm() {
         ),
         (plain("connected_slaves:0", Ok(0)), Level::Ok, "no replica"),
         (
-            listing(2),
+            listing(&[listed("b:6379"), former.clone()]),
+            Level::Ok,
+            "--sync all is possible: 1 replica",
+        ),
+        (
+            listing(&[listed("b:6379"), listed("c:6379")]),
             Level::Warn,
             "1 of 2 replicas that the sentinels list",
         ),
