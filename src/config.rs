@@ -222,6 +222,16 @@ impl Settings {
             ));
         }
     }
+
+    /// The same of a primary that most of the sentinels don't name.
+    pub fn warn_of_lone_primary(&self, client: &Client) {
+        if self.verbosity > Verbosity::Quiet && client.is_alone() {
+            self.verbosity.info(format_args!(
+                "most of the sentinels don't name Redis at {} as the primary; another one may hold other locks",
+                self.locks
+            ));
+        }
+    }
 }
 
 /// Where the password is to be had.

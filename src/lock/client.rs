@@ -205,6 +205,11 @@ impl Client {
         self.deployment.server().is_replica()
     }
 
+    /// Whether most of the sentinels, which are asked, don't name this server as the primary.
+    pub fn is_alone(&self) -> bool {
+        self.deployment.is_alone()
+    }
+
     /// The error for a replica, where something was to be changed.
     pub fn refuse_replica(&self) -> Result<(), Error> {
         if self.is_replica() {

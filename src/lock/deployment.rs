@@ -142,6 +142,14 @@ impl Deployment {
         }
     }
 
+    /// Whether another server than the one that was used last may be the primary, by the sentinels, which are asked.
+    pub(super) fn is_alone(&self) -> bool {
+        match &self.kind {
+            Kind::Single | Kind::Cluster(_) => false,
+            Kind::Sentinels(sentinels) => sentinels.is_alone(&self.server()),
+        }
+    }
+
     /// Whether a command prints the password for each new connection.
     pub(super) fn has_password_command(&self) -> bool {
         self.lock().password_command.is_some()

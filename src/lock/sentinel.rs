@@ -311,6 +311,13 @@ impl Sentinels {
         is_newer
     }
 
+    /// Whether another server may be the primary: most of the URL's sentinels don't name this one, or not in time.
+    pub(super) fn is_alone(&self, primary: &Server) -> bool {
+        let within = self.heard.patience(None);
+        let agreed = self.poll(primary, Need::MostOfUrl, within).wait();
+        agreed.is_none_or(|agreed| agreed.address != *primary.address())
+    }
+
     /// This server has said that a lock is ours.
     pub(super) fn note_granter(&self, server: &Server) {
         let by = (server.address().clone(), self.heard.epoch_in_use());

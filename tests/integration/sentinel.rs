@@ -896,3 +896,27 @@ fn a_run_whose_lease_a_failover_may_outlast_says_so_once() {
         );
     }
 }
+
+#[test]
+fn status_says_that_most_sentinels_do_not_name_the_primary_that_it_shows() {
+    let all = Replicated::start();
+    let holder = job(&all, "holder", &[]).ready();
+    let status = |options: &[&str]| {
+        let end = outcome(&mut all.redlock(&[&["status", "a"], options].concat()));
+        end.assert_code(0);
+        assert!(end.stdout.contains("held"), "{end:?}");
+        end.stderr
+    };
+    assert_eq!(status(&[]), "");
+    for sentinel in &all.sentinels[1..] {
+        sentinel.stall();
+    }
+    let says = "most of the sentinels don't name Redis at ";
+    let stderr = status(&[]);
+    assert!(stderr.contains(says), "{stderr:?}");
+    assert_eq!(status(&["-q"]), "");
+    for sentinel in &all.sentinels[1..] {
+        sentinel.resume();
+    }
+    holder.end();
+}

@@ -46,6 +46,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let Some(interval) = watch else {
         let found = asked.find(&mut client, &settings.locks)?;
         settings.warn_of_replica(&client);
+        settings.warn_of_lone_primary(&client);
         show(found, &asked, options, settings.verbosity)?;
         return Ok(Exit::Success);
     };
@@ -91,6 +92,7 @@ fn repeat(
         let found = answer?;
         if std::mem::take(&mut first) {
             settings.warn_of_replica(&client);
+            settings.warn_of_lone_primary(&client);
         }
         let read = show(found, &asked, options, settings.verbosity)?;
         if !read || received.recv_timeout(interval).err() != Some(RecvTimeoutError::Timeout) {

@@ -49,6 +49,7 @@ pub fn watch(
         First::End(exit) => return Ok(exit),
     };
     settings.warn_of_replica(&client);
+    settings.warn_of_lone_primary(&client);
     let mut view = View {
         asked,
         picture: Picture::default(),
