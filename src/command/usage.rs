@@ -613,9 +613,17 @@ mod tests {
         mistake(&error, &typed, &[]).0
     }
 
+    #[track_caller]
+    fn assert_said(cases: &[(&str, &str)]) {
+        for (line, expected) in cases {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(said(&words), *expected, "{line}");
+        }
+    }
+
     #[test]
-    fn a_mistake_is_one_line_that_says_where_to_read_on() {
-        for (line, expected) in [
+    fn a_mistake_in_a_run_is_one_line_that_says_where_to_read_on() {
+        assert_said(&[
             (
                 "run a",
                 "no COMMAND given: put it after the lock's name and --; see redlock run -h",
@@ -678,6 +686,12 @@ mod tests {
                 "freeze a looking",
                 "unexpected argument looking: one NAME is taken, and a reason after --reason; see redlock freeze -h",
             ),
+        ]);
+    }
+
+    #[test]
+    fn a_mistake_before_a_command_or_in_another_one_is_one_line_that_says_where_to_read_on() {
+        assert_said(&[
             ("--bogus run a -- b", "no option --bogus; see redlock -h"),
             (
                 "--connect-timeout x run a -- b",
@@ -725,10 +739,7 @@ mod tests {
                 "acquire a -- b",
                 "acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire -h",
             ),
-        ] {
-            let words: Vec<&str> = line.split(' ').collect();
-            assert_eq!(said(&words), expected, "{line}");
-        }
+        ]);
     }
 
     #[test]
