@@ -18,7 +18,7 @@ use super::connection::Connection;
 use super::name::index_key;
 use super::replication::{Quorum, Replicas, Replication, Role};
 use super::scripts::lossy_text;
-use super::sentinel::{KnownReplica, those_that_count};
+use super::sentinel::{KnownReplica, PRIORITY, those_that_count};
 use super::server::Server;
 use super::url::Address;
 use super::{Error, ErrorKind};
@@ -504,7 +504,7 @@ impl Nodes {
             if is_replica && let Some((address, _)) = place.split_once('@') {
                 nodes.replicas.push(KnownReplica {
                     address: address.to_owned(),
-                    has_no_priority: has("nofailover"),
+                    priority: if has("nofailover") { 0 } else { PRIORITY },
                     is_down,
                     is_former: false,
                 });

@@ -24,7 +24,7 @@ use redis::cmd;
 
 pub use self::answer::KnownReplica;
 use self::answer::{Answer, Question, ask};
-pub(super) use self::answer::{Fields, known_replica, those_that_count};
+pub(super) use self::answer::{Fields, PRIORITY, known_replica, those_that_count};
 use self::heard::{Heard, LEAST};
 use self::poll::{Agreed, Need, Poll, left};
 use super::connection::Connection;
@@ -184,6 +184,7 @@ impl Sentinels {
             until: now + within,
             late: now + late,
             since,
+            known: self.heard.sentinels(),
             outdated: now + within / 2,
             asked: self.nodes.len(),
             answers: Vec::new(),

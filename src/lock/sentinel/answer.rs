@@ -37,8 +37,8 @@ pub(super) struct Answer {
 pub struct KnownReplica {
     /// `host:port`.
     pub address: String,
-    /// It isn't to follow the primary, ever.
-    pub has_no_priority: bool,
+    /// Sentinels promote one with a smaller number first, and one with 0 never.
+    pub priority: u32,
     pub is_down: bool,
     /// It was the primary before, has come back, and isn't demoted yet.
     pub is_former: bool,
@@ -122,7 +122,7 @@ pub(in super::super) fn known_replica(value: &Value) -> KnownReplica {
     let flags = text("flags");
     KnownReplica {
         address: address(&text("ip"), &text("port")),
-        has_no_priority: text("slave-priority") == "0",
+        priority: text("slave-priority").parse().unwrap_or(PRIORITY),
         is_down: flags
             .split(',')
             .any(|flag| flag == "s_down" || flag == "o_down"),
@@ -144,16 +144,29 @@ pub(in super::super) fn those_that_count(
         // What only reads the stream has no port.
         let is_server = !replica.address.ends_with(":0");
         let is_out = |other: &KnownReplica| {
-            other.address == replica.address && (other.is_down || other.is_former)
+            let is_last = || {
+                let mut others = lists.iter().copied().flatten();
+                others.any(|before| is_before(before, other))
+            };
+            other.address == replica.address && (other.is_down || other.is_former && is_last())
         };
         let out = lists.iter().filter(|list| list.iter().any(is_out)).count();
         let is_known = found.contains(&replica.address);
-        if is_server && !is_known && !replica.has_no_priority && out <= sentinels / 2 {
+        if is_server && !is_known && replica.priority > 0 && out <= sentinels / 2 {
             found.push(replica.address.clone());
         }
     }
     found
 }
+
+/// Whether sentinels promote this one before the other, which was the primary and has none of its data.
+fn is_before(one: &KnownReplica, former: &KnownReplica) -> bool {
+    let may_be_promoted = !one.is_down && !one.is_former && one.priority > 0;
+    one.address != former.address && may_be_promoted && one.priority <= former.priority
+}
+
+/// The priority of a replica that says nothing else.
+pub(in super::super) const PRIORITY: u32 = 100;
 
 /// Names and values in turn.
 #[derive(Default)]

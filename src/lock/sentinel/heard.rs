@@ -24,6 +24,8 @@ struct All {
     /// The primary that is used, and the epochs of those that have named it since then.
     in_use: Option<Address>,
     epochs: BTreeMap<String, u64>,
+    /// The most sentinels that one of them has known, itself included: one that is reset forgets the others.
+    sentinels: usize,
 }
 
 struct Last {
@@ -44,6 +46,7 @@ impl Heard {
         if all.in_use.as_ref() == Some(&answer.address) {
             all.epochs.insert(answer.by.clone(), answer.epoch);
         }
+        all.sentinels = all.sentinels.max(answer.sentinels);
         let last = Last {
             address: answer.address.clone(),
             epoch: answer.epoch,
@@ -73,6 +76,11 @@ impl Heard {
     /// The last failover that most of this many sentinels have said: none of several raises it alone.
     pub(super) fn epoch(&self, of: usize) -> u64 {
         reached(self.all().last.values().map(|last| last.epoch), of)
+    }
+
+    /// The most sentinels that one of them has known.
+    pub(super) fn sentinels(&self) -> usize {
+        self.all().sentinels
     }
 
     /// The longest that one of them waits for a silent primary.

@@ -60,6 +60,8 @@ pub(super) struct Poll {
     /// better. Sentinels that were made anew begin at zero.
     pub(super) since: u64,
     pub(super) outdated: Instant,
+    /// How many sentinels there were, by what any of them has said before.
+    pub(super) known: usize,
     /// How many sentinels the URL names, as far as is known each once.
     pub(super) asked: usize,
     /// One answer of each sentinel.
@@ -161,7 +163,7 @@ impl Poll {
     /// others.
     fn known(&self) -> usize {
         let known = self.answers.iter().map(|answer| answer.sentinels).max();
-        known.unwrap_or(0).max(self.asked)
+        known.unwrap_or(0).max(self.known).max(self.asked)
     }
 
     /// The address since the last failover, where only one is.

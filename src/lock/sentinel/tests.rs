@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use super::answer::known_replica;
+use super::answer::{PRIORITY, known_replica};
 use super::*;
 use crate::lock::replication::Goal;
 use crate::lock::server::Part;
@@ -28,7 +28,7 @@ fn port_of(address: &Address) -> u16 {
 fn replica(address: &str) -> KnownReplica {
     KnownReplica {
         address: address.into(),
-        has_no_priority: false,
+        priority: PRIORITY,
         is_down: false,
         is_former: false,
     }
@@ -67,6 +67,7 @@ fn poll(need: Need, asked: usize, answers: Vec<Answer>, is_late: bool) -> Poll {
         late: if is_late { now } else { later },
         since: 0,
         outdated: now,
+        known: 0,
         asked,
         answers: Vec::new(),
         silent: Vec::new(),
@@ -206,9 +207,21 @@ fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_rep
 }
 
 #[test]
+fn sentinels_that_forget_the_others_are_no_majority_of_those_there_were() {
+    let agrees = |known| {
+        let reset = [0, 1].map(|number| answer(number, (1, 5), 1));
+        let mut poll = poll(Need::MostOfAll, 3, reset.into(), true);
+        poll.known = known;
+        poll.wait().is_some()
+    };
+    assert!(agrees(3));
+    assert!(!agrees(5));
+}
+
+#[test]
 fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
     let backup = KnownReplica {
-        has_no_priority: true,
+        priority: 0,
         ..replica("backup:1")
     };
     let first = [replica("up:1"), backup, down("down:1"), replica("reader:0")];
@@ -258,6 +271,13 @@ fn a_former_primary_that_is_back_counts_as_a_replica_when_it_follows() {
     assert!(counts("slave", "new"));
     // A replica that is just being promoted has followed the primary: without it nothing counts there.
     assert!(counts("master", "primary"));
+    // Where all others have a larger number, it would be promoted first.
+    let later = KnownReplica {
+        priority: 200,
+        ..replica("other:1")
+    };
+    let lists = [later, listed("master", "?")];
+    assert_eq!(those_that_count(&[&lists, &lists], 3).len(), 2);
     // One sentinel alone that sees it so leaves it in.
     let lists = [[listed("master", "?")], [listed("slave", "new")]];
     assert_eq!(those_that_count(&[&lists[0], &lists[1]], 3), ["old:1"]);

@@ -542,7 +542,7 @@ fn replicas_level(evidence: &Evidence) -> Level {
 fn listed(address: &str) -> KnownReplica {
     KnownReplica {
         address: address.into(),
-        has_no_priority: false,
+        priority: 100,
         is_down: false,
         is_former: false,
     }
