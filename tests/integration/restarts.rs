@@ -125,7 +125,7 @@ fn the_waiters_get_it_in_order_as_soon_as_the_grace_is_over() {
         let stamped = ["a", "--", "date", "+%s%N"];
         let wait = |options: &[&str]| queued(&redis, &[&["run", "-q"], options, &stamped].concat());
         // Also those that don't ask for it.
-        let waiters = [wait(&["--restart-grace", "1s"]), wait(&[]), wait(&[])];
+        let waiters = [wait(&["--restart-grace", "3s"]), wait(&[]), wait(&[])];
         let status = redlock(&redis, &["status", "--json"]).stdout;
         let entry = redis.cli(&["HGET", "{redlock:a}:state", "restarted"]);
         let until = entry.split_once(' ').expect(&status).0.parse().unwrap();
