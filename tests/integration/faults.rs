@@ -410,13 +410,15 @@ impl<'a> Play<'a> {
         let early = matches!(step, Step::Enqueue | Step::Subscribe);
         self.armed
             .store(early || step == Step::Heartbeat, Ordering::Relaxed);
-        let patience: &[&str] = match step {
-            Step::Cancel => &["--ttl", TTL, "-w", "1500ms"],
-            // A renewal may take a tenth of the lease, which has to be longer than the line is.
-            Step::FarClaim => &["--ttl", "6s"],
-            _ => &["--ttl", TTL],
+        // A renewal may take a tenth of the lease, which has to be longer than the line is.
+        let ttl = if step == Step::FarClaim { "6s" } else { TTL };
+        let limit: &[&str] = match step {
+            Step::Cancel => &["-w", "1500ms"],
+            // A server that was reached is waited for without an end otherwise.
+            _ if self.case.gone => &["-w", "10s"],
+            _ => &[],
         };
-        let mut run = self.run("run", true, patience);
+        let mut run = self.run("run", true, &[&["--ttl", ttl], limit].concat());
         // Once it has a place in the queue, or what goes wrong before that has gone wrong.
         let end = Instant::now() + FREE_WITHIN;
         while self.proxy.answered("enqueue") == 0
