@@ -666,6 +666,9 @@ pub struct Release {
 ///
 /// The holder's command gets SIGTERM, and SIGKILL after its --kill-after; its run exits with 79 and
 /// prints who stopped it. The lock passes on once the command is dead, and redlock waits until then.
+///
+/// Where the holder's lease should have been renewed by now, `redlock stop` says for how long it has not been, and
+/// what to type to free the lock: its run may be suspended, dead or cut off, and answer nobody.
 #[derive(Debug, Args)]
 pub struct Stop {
     /// Lock name

@@ -24,8 +24,8 @@ pub use self::text::{
 };
 pub use self::words::{
     Outlook, busy_line, command_and_reason, describe_job, expectation, held_back, holder,
-    holder_and_others, not_held, outage_line, quoted, reason_of, superseded, typed, user_at_host,
-    user_at_host_with_reason, waiting_line,
+    holder_and_others, not_held, not_renewed, outage_line, quoted, reason_of, superseded, typed,
+    user_at_host, user_at_host_with_reason, waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

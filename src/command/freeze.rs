@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::change::change;
 use super::identity::{masked, own_identity};
 use super::usage::{name, refuse_pattern};
 use crate::cli;
@@ -21,8 +22,9 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     };
     let mut client = settings.locks.open()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
-    let found = lock.freeze(&mut client, long, &who)?;
     let name = lock.name();
+    let may = format_args!("lock \"{name}\" may be frozen now");
+    let found = change(name, may, || lock.freeze(&mut client, long, &who))?;
     let until = match options.lasting {
         Some(long) => format!("for {}", duration::exact(long)),
         None => format!(
@@ -56,7 +58,8 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let name = lock.name();
-    let thawed = lock.thaw(&mut client)?;
+    let may = format_args!("lock \"{name}\" may be thawed now");
+    let thawed = change(name, may, || lock.thaw(&mut client))?;
     client.refuse_replica()?;
     match thawed {
         Some(by) => settings.verbosity.info(format_args!(

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use super::change::change;
 use super::environment;
 use super::identity::{masked, own_identity};
 use super::job::{self, Held};
@@ -165,7 +166,13 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
         reason: masked(options.reason.as_deref()),
         ..own_identity()
     };
-    let freed = lock.force(&mut client, id.as_deref(), Some(&by))?;
+    let may = match holds[..] {
+        [] => format!("a waiter may have been removed from the queue of lock \"{name}\""),
+        _ => format!("lock \"{name}\" may have been forced free"),
+    };
+    let freed = change(name, may, || {
+        lock.force(&mut client, id.as_deref(), Some(&by))
+    })?;
     if let Forced::Freed { .. } = freed {
         // A holder that is dead can't do that any more.
         for hold in &holds {
@@ -218,7 +225,9 @@ fn agrees(found: &Inspected) -> Result<bool> {
         };
         report::error(report::busy_line(name, &busy));
     }
-    let question = if found.holds().iter().any(is_watched) {
+    let question = if let Some(not_renewed) = found.holds().first().and_then(report::not_renewed) {
+        format!("{not_renewed}; its command may still run; force it free?")
+    } else if found.holds().iter().any(is_watched) {
         format!(
             "`{}` waits until its command is dead; force it free all the same?",
             report::typed(&["stop"], name)
@@ -236,13 +245,18 @@ fn is_watched(hold: &Hold) -> bool {
 }
 
 /// What becomes of the work of those that lost the lock.
-fn aftermath(holds: &[&Hold]) -> &'static str {
+fn aftermath(holds: &[&Hold]) -> String {
+    if let [hold] = holds
+        && let Some(not_renewed) = report::not_renewed(hold)
+    {
+        return format!("; {not_renewed}: make sure that its command is dead");
+    }
     let watched = holds.iter().filter(|hold| is_watched(hold)).count();
     let is_kept = |hold: &&Hold| hold.holder.as_ref().is_some_and(|holder| holder.kept);
     if holds.iter().all(is_kept) {
-        return "";
+        return String::new();
     }
-    match (watched, holds.len()) {
+    let becomes = match (watched, holds.len()) {
         (0, _) => "; no process watches this hold: whatever used it goes on",
         (1, 1) => "; its command is being stopped, unless it has --on-lost warn",
         (watched, all) if watched == all => {
@@ -251,5 +265,6 @@ fn aftermath(holds: &[&Hold]) -> &'static str {
         _ => {
             "; the commands of those that a process watches are being stopped (but for --on-lost warn), the others go on"
         }
-    }
+    };
+    becomes.to_owned()
 }

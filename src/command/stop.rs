@@ -1,9 +1,11 @@
 //! `redlock stop`: ask the holder of a lock to end, and wait until its lock has passed on.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use anyhow::Result;
 
+use super::change::change;
 use super::identity::{masked, own_identity};
 use super::selection::{Selection, refuse_unclear, select};
 use super::usage::name;
@@ -12,7 +14,9 @@ use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Client, Error, Hold, HoldOutcome, Inspected, Key, Limit, Lock, StopReply, Who};
+use crate::lock::{
+    Client, Error, Hold, HoldOutcome, Inspected, Key, Limit, Lock, Name, StopReply, Who,
+};
 use crate::report;
 use crate::wait::{Outage, Pace, ProgressSchedule};
 
@@ -58,12 +62,19 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         ..own_identity()
     };
     let asked = now();
-    for hold in &holds {
-        // One that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
-        let _: StopReply = lock.stop(&mut client, &hold.id, &by)?;
-    }
     let whom = whom(&holds);
+    let may = format_args!("{whom} may have been asked to stop");
+    change(&name, may, || {
+        holds.iter().try_for_each(|hold| {
+            // One that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
+            let _: StopReply = lock.stop(&mut client, &hold.id, &by)?;
+            Ok(())
+        })
+    })?;
     if options.no_wait {
+        for line in holds.iter().filter_map(|hold| no_sign_of_life(&name, hold)) {
+            settings.verbosity.info(line);
+        }
         settings.verbosity.info(format_args!(
             "asked {whom} to stop; \"{name}\" passes on when that is done"
         ));
@@ -161,6 +172,7 @@ fn wait_until_gone(
     let mut progress = ProgressSchedule::new(began, report::has_terminal());
     let mut pace = Pace::default();
     let mut outage: Option<(Moment, Outage)> = None;
+    let mut silent = HashSet::new();
     let leases = holds.iter().filter_map(|hold| hold.left).max();
     // One of several that leave a lock doesn't change its key, so Redis doesn't tell us.
     let is_group = |hold: &&Hold| {
@@ -178,10 +190,20 @@ fn wait_until_gone(
             sleep(None, ask_at)?;
         }
         let looked = now();
-        match look(lock, holds, client, settings) {
-            Ok(Some(after)) => {
-                report::status_line(None);
-                return Ok(after);
+        match look(lock, client, settings) {
+            Ok(Some(found)) => {
+                let asked: Vec<&Hold> = still_held(&found, holds).collect();
+                for hold in &asked {
+                    if let Some(line) = no_sign_of_life(&found.name, hold)
+                        && silent.insert(hold.id.clone())
+                    {
+                        settings.verbosity.info(line);
+                    }
+                }
+                if asked.is_empty() {
+                    report::status_line(None);
+                    return Ok(found);
+                }
             }
             Ok(None) => {}
             // It was reached before: it may come back.
@@ -265,23 +287,32 @@ fn lost_first(
     ))
 }
 
-/// The lock, if none of these holds it any more.
-fn look(
-    lock: &Lock,
-    holds: &[&Hold],
-    client: &mut Client,
-    settings: &Settings,
-) -> Result<Option<Inspected>, Error> {
+/// The lock as it is now.
+fn look(lock: &Lock, client: &mut Client, settings: &Settings) -> Result<Option<Inspected>, Error> {
     let names = std::slice::from_ref(lock.name());
     client.skip_incoming()?;
     settings.locks.track(client, names)?;
     let found = settings.locks.inspect(client, names)?.pop();
-    let is_asked = |hold: &Hold| {
-        holds
-            .iter()
-            .any(|asked| asked.id == hold.id && !is_kept(hold))
-    };
-    Ok(found.filter(|found| !found.holds().iter().any(is_asked)))
+    Ok(found)
+}
+
+/// Those of these holds that still have the lock while their commands run.
+fn still_held<'a>(found: &'a Inspected, asked: &[&Hold]) -> impl Iterator<Item = &'a Hold> {
+    let holds = found.holds().iter();
+    holds.filter(|hold| !is_kept(hold) && asked.iter().any(|asked| asked.id == hold.id))
+}
+
+/// That a holder may never do what it was asked to, and what to type then.
+fn no_sign_of_life(name: &Name, hold: &Hold) -> Option<String> {
+    let not_renewed = report::not_renewed(hold)?;
+    let whom = report::holder(hold.holder.as_ref());
+    let left = hold.left.map_or(String::new(), |left| {
+        format!(", and expires in {}", report::format_duration(left))
+    });
+    let force = report::typed(&["release", "--force", "--id", &hold.id], name);
+    Some(format!(
+        "{whom} may be suspended, dead or cut off: {not_renewed}{left}; to free lock \"{name}\" now: {force}"
+    ))
 }
 
 /// Its command has ended, whatever keeps the lock.

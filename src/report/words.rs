@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::text::{columns, ordinal, shorten};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
-use crate::lock::{Busy, ErrorKind, Frozen, Holder, Loss, Name, Restarted, Who};
+use crate::lock::{Busy, ErrorKind, Frozen, Hold, Holder, Loss, Name, Renewal, Restarted, Who};
 
 /// The command or its label, and its reason in parentheses.
 pub fn command_and_reason(who: &Who) -> String {
@@ -37,6 +37,17 @@ pub fn user_at_host(who: &Who) -> String {
 /// A holder in a sentence; one that isn't known is another client.
 pub fn holder(holder: Option<&Holder>) -> String {
     holder.map_or("another client".into(), |holder| user_at_host(&holder.who))
+}
+
+/// That a holder gives no sign of life, if its lease should have been renewed by now.
+pub fn not_renewed(hold: &Hold) -> Option<String> {
+    match hold.renewal() {
+        Renewal::Overdue(ago) => {
+            let ago = format_duration(Duration::from_secs(ago.as_secs()));
+            Some(format!("its lease has not been renewed for {ago}"))
+        }
+        Renewal::Unknown | Renewal::None | Renewal::Ago(_) => None,
+    }
 }
 
 /// That a token doesn't hold a lock, and what is known of why. The token may never have held it.

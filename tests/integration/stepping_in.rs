@@ -614,6 +614,36 @@ fn while_stop_waits_it_shows_for_whom() {
 }
 
 #[test]
+fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_the_lock() {
+    let redis = Redis::start();
+    let run = Gated::start(&redis, &["--ttl", "4s", "a"]).ready();
+    run.run.suspend();
+    let stop = outcome(&mut redis.redlock(&["stop", "a"]));
+    let said =
+        "may be suspended, dead or cut off: its lease has not been renewed for 2s, and expires in ";
+    stop.assert_code(79).assert_says(said);
+
+    let run = Gated::start(&redis, &["--ttl", "10s", "b"]).ready();
+    run.run.suspend();
+    wait_until("its renewal is overdue", || {
+        outcome(&mut redis.redlock(&["status", "b"]))
+            .stdout
+            .contains("not renewed in time")
+    });
+    let asked = outcome(&mut redis.redlock(&["stop", "-n", "b"]));
+    asked.assert_code(0).assert_says("to stop; \"b\" passes on");
+    let (_, typed) = asked
+        .stderr
+        .split_once("to free lock \"b\" now: redlock ")
+        .unwrap();
+    let words: Vec<&str> = typed.lines().next().unwrap().split(' ').collect();
+    outcome(&mut redis.redlock(&words))
+        .assert_code(0)
+        .assert_says("its lease has not been renewed for ")
+        .assert_says("make sure that its command is dead");
+}
+
+#[test]
 fn stop_says_when_the_holder_lost_its_lock_before_its_command_had_ended() {
     let redis = Redis::start();
     let hold = [

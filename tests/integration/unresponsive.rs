@@ -38,6 +38,49 @@ fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
 }
 
 #[test]
+fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_interrupt() {
+    let changes: [(&[&str], &str); 2] = [
+        (&["freeze", "a", "--reason", "repair"], "frozen"),
+        (&["thaw", "a"], "thawed"),
+    ];
+    for ((command, done), interrupted) in
+        changes.into_iter().flat_map(|it| [(it, true), (it, false)])
+    {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", server.local_addr().unwrap());
+        let limit = if interrupted { "60s" } else { "200ms" };
+        let options = ["--url", &url, "--connect-timeout", limit];
+        let change = Running::start(&mut with_default_signals(redlock(
+            &[command, &options[..]].concat(),
+        )));
+        let (mut connection, _) = server.accept().unwrap();
+        let mut asked = Vec::new();
+        while !String::from_utf8_lossy(&asked).contains("EVALSHA") {
+            let mut part = [0; 4096];
+            let length = connection.read(&mut part).unwrap();
+            assert!(
+                length > 0,
+                "it has sent {}",
+                String::from_utf8_lossy(&asked)
+            );
+            asked.extend_from_slice(&part[..length]);
+        }
+        if interrupted {
+            send(change.pid(), libc::SIGINT);
+        }
+        let end = change.finish();
+        end.assert_says(&format!(
+            "lock \"a\" may be {done} now; to see whether that is so: redlock status a"
+        ));
+        if interrupted {
+            end.assert_killed_by(libc::SIGINT);
+        } else {
+            end.assert_code(69).assert_says("gives no answer in time");
+        }
+    }
+}
+
+#[test]
 fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
     let ends_by = |signal: i32| {
         for arguments in waits("2s") {

@@ -91,6 +91,9 @@ pub(super) fn tls(evidence: &Evidence, measure: Measure) -> Finding {
     let host = match &evidence.transport {
         Transport::Socket => return TLS.moot("a socket of this host"),
         Transport::Plain { is_loopback: true } => return TLS.moot("not used within this host"),
+        Transport::Plain { is_loopback: false } if evidence.connected.is_err() => {
+            return TLS.unknown(&Unknown::NotAsked);
+        }
         Transport::Plain { is_loopback: false } => {
             return TLS.ok("not used: whoever listens on the line reads all (rediss:// encrypts)");
         }

@@ -1281,6 +1281,8 @@ fn a_connection_that_failed_says_why_and_all_else_is_not_known() {
         assert!(bad[0].message.contains(message), "{bad:?}");
         assert!(fix_of(bad[0]).contains(fix), "{bad:?}");
         assert!(found.iter().all(|it| it.level != Level::Warn), "{found:#?}");
+        let fine = |it: &&Finding| it.level == Level::Ok && it.check == "tls";
+        assert!(found.iter().find(fine).is_none(), "{found:#?}");
     }
 }
 

@@ -1,0 +1,52 @@
+//! A change at Redis whose answer may get lost, or be waited for in vain: then the user learns that it may have been
+//! made all the same.
+
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+
+use crate::lock::{Error, Name};
+use crate::{report, signal, stderr, sys};
+
+/// The warning of the change that was asked for and isn't answered yet.
+static UNANSWERED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Makes a change over a connection that is open. `may` says what may have come of it: `lock "a" may be frozen now`.
+///
+/// # Errors
+/// That of the call, after the warning where only the answer is missing. An interrupt before the answer ends the process
+/// with the same warning.
+pub fn change<T>(
+    name: &Name,
+    may: impl std::fmt::Display,
+    make: impl FnOnce() -> Result<T, Error>,
+) -> Result<T> {
+    let look = report::typed(&["status"], name);
+    let warning = format!("{may}; to see whether that is so: {look}");
+    set_unanswered(Some(warning.clone()));
+    signal::on_interrupt(end_with_warning).context("can't watch for Ctrl-C")?;
+    let result = make();
+    signal::forget_interrupts();
+    set_unanswered(None);
+    result.map_err(|error| {
+        if error.kind.is_unreachable() {
+            anyhow::Error::from(error).context(warning)
+        } else {
+            error.into()
+        }
+    })
+}
+
+/// What an interrupt does before the answer.
+fn end_with_warning() {
+    if let Some(warning) = set_unanswered(None) {
+        report::error(format_args!("interrupted before Redis answered: {warning}"));
+        stderr::flush(stderr::LINGER);
+    }
+    sys::die_by(libc::SIGINT);
+}
+
+fn set_unanswered(warning: Option<String>) -> Option<String> {
+    let mut unanswered = UNANSWERED.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::replace(&mut unanswered, warning)
+}
