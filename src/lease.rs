@@ -213,9 +213,20 @@ impl Lease {
         (self.ttl / 3).min(patience / 2)
     }
 
+    /// Takes in what was learned at `now` about the lock. That it is lost, or wanted by others, makes no lease shorter.
+    pub fn learn(&mut self, event: LeaseEvent, now: Moment) {
+        match event {
+            LeaseEvent::Renewed(sent) => self.renewed(sent),
+            LeaseEvent::RenewedInPart => self.renewed_in_part(now),
+            LeaseEvent::Confirmed(sent, left) => self.confirmed(sent, left),
+            LeaseEvent::RenewalFailed => self.renewal_failed(now),
+            LeaseEvent::Lost | LeaseEvent::Cancelled | LeaseEvent::Released => {}
+        }
+    }
+
     /// A renewal sent at `sent` succeeded. The next is due a step after this one was *due*, not
     /// after it was done: a slow server doesn't make the schedule drift.
-    pub fn renewed(&mut self, sent: Moment) {
+    fn renewed(&mut self, sent: Moment) {
         self.renewing = false;
         self.lengthen(sent, self.ttl);
         self.is_grant = false;
@@ -225,7 +236,7 @@ impl Lease {
 
     /// A renewal ended at `now`, but it was for a part of what this is the lease of: that isn't longer by it, and
     /// is renewed as a whole at once.
-    pub fn renewed_in_part(&mut self, now: Moment) {
+    fn renewed_in_part(&mut self, now: Moment) {
         self.renewing = false;
         self.renew_at = now;
     }
@@ -233,7 +244,7 @@ impl Lease {
     /// The server said, asked at `sent`, that the lock is ours for `left` more. That counts where it is
     /// longer than any renewal of ours makes it, as the work itself can extend it; else our renewals
     /// say as much, by our own clock alone.
-    pub fn confirmed(&mut self, sent: Moment, left: Duration) {
+    fn confirmed(&mut self, sent: Moment, left: Duration) {
         if left > self.ttl {
             self.lengthen(sent, left);
         }
@@ -255,7 +266,7 @@ impl Lease {
     }
 
     /// A renewal failed at `now`: when to try again.
-    pub fn renewal_failed(&mut self, now: Moment) {
+    fn renewal_failed(&mut self, now: Moment) {
         self.renewing = false;
         // A mere grant is over sooner than a lease is.
         let length = if self.is_grant { self.length } else { self.ttl };

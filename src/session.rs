@@ -283,16 +283,12 @@ impl Session {
 
     /// Takes in what is known of the lease now.
     fn learn(&mut self, event: LeaseEvent, now: Moment) {
-        let Protection::Held(lease) = &mut self.protection else {
-            return;
-        };
-        match event {
-            LeaseEvent::Renewed(sent) => lease.renewed(sent),
-            LeaseEvent::RenewedInPart => lease.renewed_in_part(now),
-            LeaseEvent::RenewalFailed => lease.renewal_failed(now),
-            LeaseEvent::Confirmed(sent, left) => lease.confirmed(sent, left),
-            LeaseEvent::Released => self.protection = Protection::NotNeeded,
-            LeaseEvent::Cancelled | LeaseEvent::Lost => {}
+        if let Protection::Held(lease) = &mut self.protection {
+            if event == LeaseEvent::Released {
+                self.protection = Protection::NotNeeded;
+            } else {
+                lease.learn(event, now);
+            }
         }
     }
 

@@ -488,28 +488,16 @@ impl<'a> Wait<'a> {
     /// Without what is held already, the lock that is waited for is of no use.
     fn on_lease(&mut self, event: LeaseEvent, now: Moment, actions: &mut Vec<Action>) {
         match event {
-            LeaseEvent::Renewed(sent) => {
-                if let Some(lease) = &mut self.lease {
-                    lease.renewed(sent);
-                }
-            }
-            LeaseEvent::RenewedInPart => {
-                if let Some(lease) = &mut self.lease {
-                    lease.renewed_in_part(now);
-                }
-            }
-            LeaseEvent::Confirmed(sent, left) => {
-                if let Some(lease) = &mut self.lease {
-                    lease.confirmed(sent, left);
-                }
-            }
-            LeaseEvent::RenewalFailed => {
-                if let Some(lease) = &mut self.lease {
-                    lease.renewal_failed(now);
-                }
-            }
             LeaseEvent::Lost | LeaseEvent::Cancelled | LeaseEvent::Released => {
                 self.end(End::HeldLockGone, actions);
+            }
+            LeaseEvent::Renewed(_)
+            | LeaseEvent::RenewedInPart
+            | LeaseEvent::Confirmed(..)
+            | LeaseEvent::RenewalFailed => {
+                if let Some(lease) = &mut self.lease {
+                    lease.learn(event, now);
+                }
             }
         }
     }
