@@ -79,32 +79,12 @@ pub struct Lease {
     is_grant: bool,
     valid_from: Moment,
     renew_at: Moment,
-    renewing: bool,
 }
 
 /// The first renewal comes soon: with it the server begins to tell us when the lock is taken away.
 /// A job that is shorter than this doesn't pay for it, and a lock that is taken away is noticed within
 /// a tenth of a second in any case.
 const FIRST_RENEWAL: Duration = Duration::from_millis(50);
-
-/// What is learned about a lease that we hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseEvent {
-    /// The renewal that was asked for succeeded; it was sent at this moment.
-    Renewed(Moment),
-    /// A renewal has ended, and wasn't for all that is held by now.
-    RenewedInPart,
-    /// The server said, asked at this moment, that the lock is ours for this much longer.
-    Confirmed(Moment, Duration),
-    /// A renewal failed, so it is unknown whether the lock is still ours.
-    RenewalFailed,
-    /// The lock is definitely not ours any more.
-    Lost,
-    /// A newer run wants this one to end.
-    Cancelled,
-    /// The job has released the lock.
-    Released,
-}
 
 impl Lease {
     /// A lease by a request sent at `sent`.
@@ -122,7 +102,6 @@ impl Lease {
             is_grant: false,
             valid_from: sent,
             renew_at: sent + (ttl / 3).min(FIRST_RENEWAL),
-            renewing: false,
         }
     }
 
@@ -177,23 +156,12 @@ impl Lease {
         } else {
             other
         };
-        Self {
-            renew_at,
-            renewing: self.renewing || other.renewing,
-            ..first
-        }
+        Self { renew_at, ..first }
     }
 
-    /// When the next renewal is due; `None` while one is under way.
-    pub fn renew_at(&self) -> Option<Moment> {
-        (!self.renewing).then_some(self.renew_at)
-    }
-
-    /// Whether to renew now; if so, it counts as under way until its result is reported.
-    pub fn start_renewal_if_due(&mut self, now: Moment) -> bool {
-        let due = !self.renewing && now >= self.renew_at;
-        self.renewing |= due;
-        due
+    /// When the next renewal is due.
+    pub fn renew_at(&self) -> Moment {
+        self.renew_at
     }
 
     /// The time between SIGTERM and SIGKILL.
@@ -213,21 +181,9 @@ impl Lease {
         (self.ttl / 3).min(patience / 2)
     }
 
-    /// Takes in what was learned at `now` about the lock. That it is lost, or wanted by others, makes no lease shorter.
-    pub fn learn(&mut self, event: LeaseEvent, now: Moment) {
-        match event {
-            LeaseEvent::Renewed(sent) => self.renewed(sent),
-            LeaseEvent::RenewedInPart => self.renewed_in_part(now),
-            LeaseEvent::Confirmed(sent, left) => self.confirmed(sent, left),
-            LeaseEvent::RenewalFailed => self.renewal_failed(now),
-            LeaseEvent::Lost | LeaseEvent::Cancelled | LeaseEvent::Released => {}
-        }
-    }
-
     /// A renewal sent at `sent` succeeded. The next is due a step after this one was *due*, not
     /// after it was done: a slow server doesn't make the schedule drift.
-    fn renewed(&mut self, sent: Moment) {
-        self.renewing = false;
+    pub fn renewed(&mut self, sent: Moment) {
         self.lengthen(sent, self.ttl);
         self.is_grant = false;
         let step = self.renewal_interval();
@@ -236,15 +192,14 @@ impl Lease {
 
     /// A renewal ended at `now`, but it was for a part of what this is the lease of: that isn't longer by it, and
     /// is renewed as a whole at once.
-    fn renewed_in_part(&mut self, now: Moment) {
-        self.renewing = false;
+    pub fn renewed_in_part(&mut self, now: Moment) {
         self.renew_at = now;
     }
 
     /// The server said, asked at `sent`, that the lock is ours for `left` more. That counts where it is
     /// longer than any renewal of ours makes it, as the work itself can extend it; else our renewals
     /// say as much, by our own clock alone.
-    fn confirmed(&mut self, sent: Moment, left: Duration) {
+    pub fn confirmed(&mut self, sent: Moment, left: Duration) {
         if left > self.ttl {
             self.lengthen(sent, left);
         }
@@ -266,8 +221,7 @@ impl Lease {
     }
 
     /// A renewal failed at `now`: when to try again.
-    fn renewal_failed(&mut self, now: Moment) {
-        self.renewing = false;
+    pub fn renewal_failed(&mut self, now: Moment) {
         // A mere grant is over sooner than a lease is.
         let length = if self.is_grant { self.length } else { self.ttl };
         self.renew_at = now + retry_pause(length);
@@ -338,10 +292,9 @@ mod tests {
                     clock_skew,
                 },
             );
-            assert!(lease.start_renewal_if_due(START + SECOND));
             lease.renewed(START + SECOND);
             // It dies just before the next one.
-            let found_dead = lease.renew_at().unwrap() + down_after;
+            let found_dead = lease.renew_at() + down_after;
             assert!(found_dead + ELECTION <= lease.stop_at(), "{ttl:?}");
         }
     }
@@ -365,7 +318,7 @@ mod tests {
             lease.stop_at().since(START),
             Duration::from_millis(25_000 - 502)
         );
-        assert_eq!(lease.renew_at(), Some(START + FIRST_RENEWAL));
+        assert_eq!(lease.renew_at(), START + FIRST_RENEWAL);
     }
 
     #[test]
@@ -387,13 +340,11 @@ mod tests {
     fn renewals_keep_their_schedule_and_a_late_one_is_not_made_up_for() {
         let mut lease = lease(30, 5);
         let first = START + FIRST_RENEWAL;
-        assert!(lease.start_renewal_if_due(first));
-        assert!(!lease.start_renewal_if_due(first), "one is under way");
-        assert_eq!(lease.renew_at(), None);
+        assert_eq!(lease.renew_at(), first);
         lease.renewed(first + SECOND / 10);
-        assert_eq!(lease.renew_at(), Some(first + SECOND * 10));
+        assert_eq!(lease.renew_at(), first + SECOND * 10);
         lease.renewed(START + SECOND * 50);
-        let next = lease.renew_at().unwrap();
+        let next = lease.renew_at();
         assert!(next >= START + SECOND * 50);
         assert!(next <= START + SECOND * 60);
     }
@@ -403,7 +354,7 @@ mod tests {
         let mut lease = lease(6, 5);
         lease.renewed(START + FIRST_RENEWAL);
         let patience = lease.stop_at().since(START + FIRST_RENEWAL);
-        let next = lease.renew_at().unwrap().since(START + FIRST_RENEWAL);
+        let next = lease.renew_at().since(START + FIRST_RENEWAL);
         assert_eq!(next, patience / 2);
         assert!(next < SECOND * 2);
     }
@@ -411,7 +362,6 @@ mod tests {
     #[test]
     fn leases_that_are_kept_together_end_with_the_first_and_are_renewed_with_the_next() {
         let mut old = lease(30, 5);
-        old.start_renewal_if_due(START + FIRST_RENEWAL);
         old.renewed(START + FIRST_RENEWAL);
         let new = Lease::new(START + SECOND * 9, terms(30, 5));
         for both in [old.merged_with(new), new.merged_with(old)] {
@@ -422,18 +372,15 @@ mod tests {
 
     #[test]
     fn a_renewal_of_one_of_two_leases_makes_them_no_longer_and_both_are_renewed_after_it() {
-        let mut old = lease(30, 5);
-        old.start_renewal_if_due(START + FIRST_RENEWAL);
+        let old = lease(30, 5);
         let ends_later = Lease::new(START + SECOND, terms(30, 5));
         let ends_sooner = Lease::new(START + SECOND, terms(6, 5));
         for new in [ends_later, ends_sooner] {
             for mut both in [old.merged_with(new), new.merged_with(old)] {
                 let deadline = old.deadline().min(new.deadline());
                 let heard = START + SECOND * 2;
-                assert!(!both.start_renewal_if_due(heard), "one is under way");
                 both.renewed_in_part(heard);
-                assert_eq!(both.deadline(), deadline);
-                assert!(both.start_renewal_if_due(heard));
+                assert_eq!((both.deadline(), both.renew_at()), (deadline, heard));
             }
         }
     }
@@ -475,15 +422,14 @@ mod tests {
         let began = START + Duration::from_millis(10_000 - 102);
         assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 62));
         assert_eq!(lease.grace(), Duration::from_millis(100));
-        assert_eq!(lease.renew_at(), Some(START + SECOND * 60 + FIRST_RENEWAL));
-        assert!(lease.start_renewal_if_due(START + SECOND * 61));
+        assert_eq!(lease.renew_at(), START + SECOND * 60 + FIRST_RENEWAL);
         lease.renewed(START + SECOND * 11);
         assert_eq!(
             lease.deadline().since(START + SECOND * 11),
             Duration::from_millis(30_000 - 502)
         );
         assert_eq!(lease.grace(), SECOND * 5);
-        assert_eq!(lease.renew_at(), Some(START + SECOND * 21));
+        assert_eq!(lease.renew_at(), START + SECOND * 21);
     }
 
     #[test]
@@ -567,14 +513,14 @@ mod tests {
     fn a_failed_renewal_is_tried_again_within_a_twentieth_of_the_ttl() {
         let mut lease = lease(10, 5);
         lease.renewal_failed(START + SECOND * 4);
-        assert_eq!(lease.renew_at(), Some(START + SECOND * 4 + SECOND / 2));
+        assert_eq!(lease.renew_at(), START + SECOND * 4 + SECOND / 2);
         let mut granted = Lease {
             is_grant: true,
             length: SECOND * 2,
             ..self::lease(60, 5)
         };
         granted.renewal_failed(START + SECOND);
-        assert_eq!(granted.renew_at(), Some(START + SECOND + SECOND / 10));
+        assert_eq!(granted.renew_at(), START + SECOND + SECOND / 10);
         assert_eq!(retry_pause(SECOND * 3600), SECOND);
     }
 

@@ -1,11 +1,12 @@
-//! Which renewals and checks of what is held are done when, and what their answers mean for the lease of all. Pure.
+//! The lease of all that a run holds, which renewals and checks are done for it when, and what their answers mean. Pure.
 //!
-//! One task is under way at a time; what becomes due meanwhile follows it.
+//! This is the one owner of the lease: whoever decides about the work reads it here. One task is under way at a time; what
+//! becomes due meanwhile follows it.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::lease::{LeaseEvent, confirm_timeout, try_timeout};
+use crate::lease::{Lease, confirm_timeout, try_timeout};
 use crate::lock::{Claim, Error, LeaseState, Loss, Name, Who};
 use crate::wait::Pace;
 
@@ -41,19 +42,6 @@ pub enum Report {
 }
 
 impl Report {
-    /// What it means for the lease of all.
-    pub fn lease_event(&self) -> LeaseEvent {
-        match self {
-            Self::Renewed(sent) => LeaseEvent::Renewed(*sent),
-            Self::RenewedInPart => LeaseEvent::RenewedInPart,
-            Self::Confirmed(sent, left) => LeaseEvent::Confirmed(*sent, *left),
-            Self::Cancelled(..) => LeaseEvent::Cancelled,
-            Self::Lost(..) => LeaseEvent::Lost,
-            Self::Released(_) => LeaseEvent::Released,
-            Self::Failed(_) => LeaseEvent::RenewalFailed,
-        }
-    }
-
     /// What it says of all that is held, where the task wasn't for all of it.
     fn in_part(self) -> Option<Self> {
         match self {
@@ -62,6 +50,19 @@ impl Report {
             of_one => Some(of_one),
         }
     }
+}
+
+/// What there is to decide after a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// The locks are ours still, and this renewal or check was sent only after the end of this lease.
+    TooLate(Lease),
+    /// A lock is definitely not ours any more; this was the lease.
+    Lost(Lease),
+    /// A newer run wants this one to end.
+    Cancelled,
+    /// The job has released a lock.
+    Released,
 }
 
 /// What a renewal of these claims, sent at this moment, has found. It gives what was asked for, whatever number came
@@ -113,21 +114,23 @@ fn of_each(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
     .collect()
 }
 
-/// What is to be done about the leases of all locks of a run.
+/// The lease of all locks of a run, and what is to be done about it.
 #[derive(Clone, Debug)]
 pub struct Renewals {
     /// The length of each lease by a renewal.
     ttl: Duration,
+    /// It ends when the first lock's lease does. `None`: nothing is held, or what was held is lost.
+    lease: Option<Lease>,
+    /// A task was started, and has not ended yet.
+    is_under_way: bool,
     /// A lock was added since the task that is under way was started: what comes of that isn't about all.
     task_is_partial: bool,
     /// How long a granted lock is ours, until the first renewal has confirmed it.
     grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
     check_due: Option<Moment>,
-    /// A renewal is due since before the task that is under way has ended.
-    renewal_waits: bool,
-    /// The connection's password may soon be over, and the lease was just renewed: there is time for it.
-    reconnect_due: bool,
+    /// The connection's password may soon be over, and the lease was renewed by this moment: there is time for it.
+    reconnect_due: Option<Moment>,
     /// The minimum time between two checks, however often the keys change.
     checks: Pace,
 }
@@ -137,18 +140,30 @@ impl Renewals {
     pub fn new(ttl: Duration) -> Self {
         Self {
             ttl,
+            lease: None,
+            is_under_way: false,
             task_is_partial: false,
             grant: None,
             check_due: None,
-            renewal_waits: false,
-            reconnect_due: false,
+            reconnect_due: None,
             checks: Pace::default(),
         }
     }
 
+    /// The lease of all that is held.
+    pub fn lease(&self) -> Option<Lease> {
+        self.lease
+    }
+
+    /// Whether a task is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.is_under_way
+    }
+
     /// A lock is held from now on, too.
-    pub fn add(&mut self, is_busy: bool) {
-        self.task_is_partial |= is_busy;
+    pub fn add(&mut self, lease: Lease) {
+        self.task_is_partial |= self.is_under_way;
+        self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
     }
 
     /// What is held is good for this long, until the first renewal has confirmed it.
@@ -156,11 +171,40 @@ impl Renewals {
         self.grant = Some(lasting);
     }
 
-    /// A renewal is due: whether to start it now. It comes behind a task that is under way: a renewal that was forgotten
-    /// would be the last one.
-    pub fn renew(&mut self, is_busy: bool) -> bool {
-        self.renewal_waits = is_busy;
-        !is_busy
+    /// Nothing is renewed from now on.
+    pub fn forget_lease(&mut self) {
+        self.lease = None;
+    }
+
+    /// Takes in what a task has found; what there is to decide about it. `now` is when that is looked at.
+    pub fn learn(&mut self, report: &Report, now: Moment) -> Option<LeaseEvent> {
+        let before = self.lease;
+        if let Some(lease) = &mut self.lease {
+            match report {
+                Report::Renewed(sent) => lease.renewed(*sent),
+                Report::RenewedInPart => lease.renewed_in_part(now),
+                Report::Confirmed(sent, left) => lease.confirmed(*sent, *left),
+                Report::Failed(_) => lease.renewal_failed(now),
+                Report::Lost(..) => self.lease = None,
+                Report::Cancelled(..) | Report::Released(_) => {}
+            }
+        }
+        match (report, before) {
+            (Report::Renewed(sent) | Report::Confirmed(sent, _), Some(lease)) => {
+                (*sent >= lease.deadline()).then_some(LeaseEvent::TooLate(lease))
+            }
+            (Report::Lost(..), Some(lease)) => Some(LeaseEvent::Lost(lease)),
+            (Report::Cancelled(..), _) => Some(LeaseEvent::Cancelled),
+            (Report::Released(_), _) => Some(LeaseEvent::Released),
+            (Report::Renewed(_) | Report::Confirmed(..) | Report::Lost(..), None)
+            | (Report::RenewedInPart | Report::Failed(_), _) => None,
+        }
+    }
+
+    /// Whether a renewal is to be started now. It comes behind a task that is under way.
+    pub fn renewal_is_due(&self, now: Moment) -> bool {
+        let renew_at = self.lease.map(|lease| lease.renew_at());
+        !self.is_under_way && renew_at.is_some_and(|at| now >= at)
     }
 
     /// The server has pushed that one of our keys changed.
@@ -176,15 +220,18 @@ impl Renewals {
     }
 
     /// When the next task is due; a task that is under way has to end first.
-    pub fn due(&self, is_busy: bool) -> Option<Moment> {
-        self.check_due.filter(|_| !is_busy)
+    pub fn due(&self) -> Option<Moment> {
+        let renew_at = self.lease.map(|lease| lease.renew_at());
+        let due = renew_at.into_iter().chain(self.check_due);
+        let due = due.chain(self.reconnect_due).min();
+        due.filter(|_| !self.is_under_way)
     }
 
-    /// What to do next, while no task is under way.
+    /// What to do next but to renew, which comes first.
     pub fn next_task(&mut self, now: Moment) -> Option<Task> {
-        if std::mem::take(&mut self.renewal_waits) {
-            Some(Task::Renew)
-        } else if std::mem::take(&mut self.reconnect_due) {
+        if self.is_under_way || self.renewal_is_due(now) {
+            None
+        } else if self.reconnect_due.take().is_some() {
             Some(Task::Reconnect)
         } else if self.check_due.is_some_and(|at| now >= at) {
             self.check_due = None;
@@ -196,6 +243,7 @@ impl Renewals {
 
     /// A task is started, for all that is held; how long each answer may take.
     pub fn start(&mut self) -> Duration {
+        self.is_under_way = true;
         self.task_is_partial = false;
         match self.grant {
             Some(grant) => confirm_timeout(grant, self.ttl),
@@ -205,14 +253,21 @@ impl Renewals {
 
     /// A task has ended: what it has found, of all that is held by now.
     pub fn end(&mut self, found: Vec<Report>, wants_new_password: bool) -> Vec<Report> {
-        let is_renewal = |report: &Report| matches!(report, Report::Renewed(_));
-        self.reconnect_due = wants_new_password && found.iter().any(is_renewal);
+        self.is_under_way = false;
+        let renewal = |report: &Report| match report {
+            Report::Renewed(sent) => Some(*sent),
+            _ => None,
+        };
+        self.reconnect_due = found
+            .iter()
+            .find_map(renewal)
+            .filter(|_| wants_new_password);
         let reports: Vec<Report> = if self.task_is_partial {
             found.into_iter().filter_map(Report::in_part).collect()
         } else {
             found
         };
-        if reports.iter().any(is_renewal) {
+        if reports.iter().find_map(renewal).is_some() {
             self.grant = None;
         }
         reports

@@ -103,11 +103,6 @@ impl Renewer {
         })
     }
 
-    /// Whether a task is being carried out; another has to wait for it.
-    pub fn is_busy(&self) -> bool {
-        self.busy.is_some()
-    }
-
     /// Has a task carried out for these claims, each step within the limit of the client.
     pub fn start_task(
         &mut self,

@@ -1,5 +1,6 @@
 //! One run as a state machine: what happened goes in, what to do comes out. Pure.
 //!
+//! The lease comes in with each event, from its one owner; a session never keeps or changes it.
 //! The deadline is looked at before anything else, whatever the event: a redlock that was stopped,
 //! or whose machine was suspended, must not first answer a question that came in meanwhile.
 
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::lease::{Lease, LeaseEvent};
+use crate::lease::Lease;
+use crate::renewals::LeaseEvent;
 use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
 use crate::sys::{Reach, ReceivedSignal};
 
@@ -58,8 +60,6 @@ pub enum Action {
     ForwardOutside(i32),
     /// Stop ourselves, as the child was.
     Suspend,
-    /// Renew the lock, in the background.
-    Renew,
     /// Warn that the lock is lost and COMMAND continues without it.
     Warn,
     /// Ask COMMAND and all its tree to terminate.
@@ -151,7 +151,8 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct Session {
     policy: Policy,
-    protection: Protection,
+    /// The lock is lost: the lease protects COMMAND no more.
+    is_lost: bool,
     phase: Phase,
     /// When an INT or TERM was sent to us for the first time.
     asked: Option<Moment>,
@@ -165,11 +166,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// COMMAND has been started; under a lease, or without a lock.
-    pub fn new(policy: Policy, lease: Option<Lease>) -> Self {
+    /// COMMAND has been started.
+    pub fn new(policy: Policy) -> Self {
         Self {
             policy,
-            protection: lease.map_or(Protection::NotNeeded, Protection::Held),
+            is_lost: false,
             phase: Phase::Running,
             asked: None,
             received: Vec::new(),
@@ -179,12 +180,12 @@ impl Session {
         }
     }
 
-    /// The lease that protects COMMAND, if there is one.
-    #[cfg(test)]
-    pub fn lease(&self) -> Option<Lease> {
-        match self.protection {
-            Protection::Held(lease) => Some(lease),
-            Protection::Lost | Protection::NotNeeded => None,
+    /// What protects COMMAND, by the lease of all that is held.
+    fn protection(&self, lease: Option<Lease>) -> Protection {
+        match lease {
+            _ if self.is_lost => Protection::Lost,
+            Some(lease) => Protection::Held(lease),
+            None => Protection::NotNeeded,
         }
     }
 
@@ -194,39 +195,17 @@ impl Session {
     }
 
     /// When to look at the clock again.
-    pub fn due(&self) -> Option<Moment> {
-        let protection = match (self.protection, self.phase) {
-            (Protection::Held(lease), Phase::Running | Phase::Interrupted { .. }) => [
-                Some(self.renewal_deadline(&lease)),
-                lease.renew_at(),
-                self.policy.timeout_at,
-            ],
-            (Protection::Held(lease), Phase::Terminating { .. }) => {
-                [Some(self.kill_by(&lease)), lease.renew_at(), None]
-            }
-            (Protection::Held(lease), Phase::Killed { .. } | Phase::Stuck { .. }) => {
-                [lease.renew_at(), None, None]
-            }
-            (
-                Protection::Lost | Protection::NotNeeded,
-                Phase::Running | Phase::Interrupted { .. },
-            ) => [self.policy.timeout_at, None, None],
-            (
-                Protection::Lost | Protection::NotNeeded,
-                Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. },
-            ) => [None; 3],
-        };
-        let phase = match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => None,
-            Phase::Terminating { kill_at, .. } => Some(kill_at),
+    pub fn due(&self, lease: Option<Lease>) -> Option<Moment> {
+        let again = match self.phase {
+            Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => None,
             Phase::Killed { again, .. } | Phase::Stuck { again, .. } => Some(again),
         };
-        protection.into_iter().flatten().chain(phase).min()
+        self.next_stop(lease).into_iter().chain(again).min()
     }
 
     /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
-    pub fn next_stop(&self) -> Option<Moment> {
-        let lease = match self.protection {
+    pub fn next_stop(&self, lease: Option<Lease>) -> Option<Moment> {
+        let lease = match self.protection(lease) {
             Protection::Held(lease) => Some(lease),
             Protection::Lost | Protection::NotNeeded => None,
         };
@@ -243,75 +222,53 @@ impl Session {
         }
     }
 
-    /// Takes an event in, and says what to do.
-    pub fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
+    /// Takes an event in, and says what to do. `lease` is that of all that is held.
+    pub fn on_event(&mut self, event: Event, lease: Option<Lease>, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
         // We may look late, at an answer as well as at the clock.
-        if let Event::Lease(learned) = event {
-            if self.began_too_late(learned) {
-                self.check_deadlines(now, &mut actions);
+        let lease = match event {
+            Event::Lease(LeaseEvent::TooLate(before)) => {
+                self.check_deadlines(Some(before), now, &mut actions);
+                lease
             }
-            self.learn(learned, now);
-        }
-        self.check_deadlines(now, &mut actions);
+            Event::Lease(LeaseEvent::Lost(before)) => Some(before),
+            _ => lease,
+        };
+        self.check_deadlines(lease, now, &mut actions);
+        let protection = self.protection(lease);
         match event {
-            Event::Signal(received) => self.on_signal(received, now, &mut actions),
+            Event::Signal(received) => self.on_signal(received, protection, now, &mut actions),
             Event::Lease(LeaseEvent::Cancelled) => {
-                self.terminate(StopReason::Cancelled, now + self.grace(), &mut actions);
+                let kill_at = now + self.grace(protection);
+                self.terminate(StopReason::Cancelled, kill_at, &mut actions);
             }
-            Event::Lease(LeaseEvent::Lost) => self.on_lost(now, &mut actions),
-            // All that these say was learned.
-            Event::Tick | Event::Lease(_) => {}
+            Event::Lease(LeaseEvent::Lost(before)) => self.on_lost(before, now, &mut actions),
+            // What these say is in the lease.
+            Event::Tick | Event::Lease(LeaseEvent::TooLate(_) | LeaseEvent::Released) => {}
             Event::Stopped => actions.push(Action::Suspend),
             Event::Refused => self.refused = true,
-            Event::Ended(status) => self.on_end(status, now, &mut actions),
+            Event::Ended(status) => self.on_end(status, protection, now, &mut actions),
             Event::TreeEnded => actions.push(Action::Finish(self.exit())),
         }
         actions
     }
 
-    /// Whether it answers something that was asked only after the end of the lease.
-    fn began_too_late(&self, event: LeaseEvent) -> bool {
-        match (self.protection, event) {
-            (
-                Protection::Held(lease),
-                LeaseEvent::Renewed(sent) | LeaseEvent::Confirmed(sent, _),
-            ) => sent >= lease.deadline(),
-            _ => false,
-        }
-    }
-
-    /// Takes in what is known of the lease now.
-    fn learn(&mut self, event: LeaseEvent, now: Moment) {
-        if let Protection::Held(lease) = &mut self.protection {
-            if event == LeaseEvent::Released {
-                self.protection = Protection::NotNeeded;
-            } else {
-                lease.learn(event, now);
-            }
-        }
-    }
-
-    fn check_deadlines(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Protection::Held(lease) = self.protection {
+    fn check_deadlines(&mut self, lease: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
+        if let Protection::Held(lease) = self.protection(lease) {
             if now >= self.kill_by(&lease) && !self.policy.only_warn {
                 self.kill(StopReason::Lost, now, actions);
             } else if now >= self.renewal_deadline(&lease) {
                 if self.policy.only_warn {
-                    self.on_lost(now, actions);
+                    self.on_lost(lease, now, actions);
                 } else {
                     self.terminate(StopReason::Lost, self.kill_by(&lease), actions);
                 }
             }
         }
-        // A COMMAND that is being stopped still needs its lock, so that goes on.
-        if let Protection::Held(lease) = &mut self.protection
-            && lease.start_renewal_if_due(now)
-        {
-            actions.push(Action::Renew);
-        }
+        let protection = self.protection(lease);
         if self.policy.timeout_at.is_some_and(|at| now >= at) {
-            self.terminate(StopReason::Timeout, now + self.grace(), actions);
+            let kill_at = now + self.grace(protection);
+            self.terminate(StopReason::Timeout, kill_at, actions);
         }
         match self.phase {
             Phase::Running | Phase::Interrupted { .. } => {}
@@ -326,7 +283,7 @@ impl Session {
                 until,
                 leaves,
             } => {
-                if now >= until && (leaves || self.has_nothing_to_keep(now)) {
+                if now >= until && (leaves || self.has_nothing_to_keep(protection, now)) {
                     actions.push(Action::Finish(self.exit()));
                 } else if now >= until {
                     let again = now + KILL_TIMEOUT;
@@ -345,7 +302,7 @@ impl Session {
                 }
             }
             Phase::Stuck { reason, again } => {
-                if self.has_nothing_to_keep(now) {
+                if self.has_nothing_to_keep(protection, now) {
                     actions.push(Action::Finish(self.exit()));
                 } else if now >= again {
                     let again = now + KILL_TIMEOUT;
@@ -358,8 +315,8 @@ impl Session {
 
     /// Whether no lease is left that could be kept for what can't be killed. COMMAND itself is waited for, as long as
     /// it has got its SIGKILL.
-    fn has_nothing_to_keep(&self, now: Moment) -> bool {
-        let is_kept = match self.protection {
+    fn has_nothing_to_keep(&self, protection: Protection, now: Moment) -> bool {
+        let is_kept = match protection {
             Protection::Held(lease) => now < lease.deadline(),
             Protection::Lost | Protection::NotNeeded => false,
         };
@@ -377,8 +334,8 @@ impl Session {
     }
 
     /// By when COMMAND must be dead, for who watches over us.
-    pub fn dead_by(&self) -> Option<Moment> {
-        match (self.protection, self.phase) {
+    pub fn dead_by(&self, lease: Option<Lease>) -> Option<Moment> {
+        match (self.protection(lease), self.phase) {
             _ if self.policy.only_warn => None,
             (Protection::Held(lease), _) => Some(self.kill_by(&lease)),
             (Protection::Lost, Phase::Terminating { kill_at, .. }) => Some(kill_at),
@@ -387,8 +344,8 @@ impl Session {
     }
 
     /// For how long COMMAND may live by a renewal that succeeds, from when that is sent; `None`: no renewal counts.
-    pub fn by_renewal(&self) -> Option<Duration> {
-        match self.protection {
+    pub fn by_renewal(&self, lease: Option<Lease>) -> Option<Duration> {
+        match self.protection(lease) {
             Protection::Held(lease) => {
                 let (ttl, usable) = lease.by_renewal();
                 Some(usable.saturating_sub(self.killing_time(ttl)))
@@ -406,7 +363,13 @@ impl Session {
         }
     }
 
-    fn on_signal(&mut self, received: ReceivedSignal, now: Moment, actions: &mut Vec<Action>) {
+    fn on_signal(
+        &mut self,
+        received: ReceivedSignal,
+        protection: Protection,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         let signal = received.signal;
         let typed = self.is_typed(received);
         let has_group_got_it = typed || received.reach == Reach::Group;
@@ -442,7 +405,7 @@ impl Session {
                 actions.push(forward);
                 // An everyday key of an interactive COMMAND.
                 if let Phase::Running | Phase::Interrupted { .. } = self.phase {
-                    let until = now + self.grace();
+                    let until = now + self.grace(protection);
                     self.phase = Phase::Interrupted { until };
                 }
             }
@@ -457,7 +420,7 @@ impl Session {
                     };
                     self.kill(reason, now, actions);
                 } else if signal == SIGTERM {
-                    let kill_at = now + self.grace();
+                    let kill_at = now + self.grace(protection);
                     let action = if has_group_got_it {
                         Action::TerminateOutside
                     } else {
@@ -467,7 +430,7 @@ impl Session {
                 } else {
                     actions.push(forward);
                     if let Phase::Running | Phase::Interrupted { .. } = self.phase {
-                        let until = now + self.grace();
+                        let until = now + self.grace(protection);
                         self.phase = Phase::Interrupted { until };
                     }
                 }
@@ -488,9 +451,15 @@ impl Session {
         self.policy.on_terminal && received.from_kernel && to_the_group
     }
 
-    fn on_end(&mut self, status: ExitStatus, now: Moment, actions: &mut Vec<Action>) {
+    fn on_end(
+        &mut self,
+        status: ExitStatus,
+        protection: Protection,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         self.ended = Some(status);
-        let kill_at = now + self.grace();
+        let kill_at = now + self.grace(protection);
         match self.phase {
             // What it has started has the grace to end, too.
             Phase::Interrupted { until } if now <= until => {
@@ -500,7 +469,7 @@ impl Session {
             }
             Phase::Running | Phase::Interrupted { .. } => {
                 let was_killed = status.signal().is_some();
-                if was_killed && matches!(self.protection, Protection::Held(_)) {
+                if was_killed && matches!(protection, Protection::Held(_)) {
                     self.terminate(StopReason::Leftovers, kill_at, actions);
                 } else if !self.policy.wait_tree {
                     actions.push(Action::Finish(self.exit()));
@@ -510,11 +479,11 @@ impl Session {
         }
     }
 
-    fn on_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let Protection::Held(lease) = self.protection else {
+    /// The lock is lost, of which this was the lease.
+    fn on_lost(&mut self, lease: Lease, now: Moment, actions: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.is_lost, true) {
             return;
-        };
-        self.protection = Protection::Lost;
+        }
         if self.policy.only_warn {
             actions.push(Action::Warn);
         } else {
@@ -571,8 +540,8 @@ impl Session {
     }
 
     /// The time between SIGTERM and SIGKILL.
-    fn grace(&self) -> Duration {
-        match self.protection {
+    fn grace(&self, protection: Protection) -> Duration {
+        match protection {
             Protection::Held(lease) => lease.grace(),
             Protection::Lost | Protection::NotNeeded => self.policy.kill_after,
         }
@@ -586,11 +555,12 @@ impl Session {
             | Phase::Killed { reason, .. }
             | Phase::Stuck { reason, .. } => reason,
         };
-        match (self.protection, reason) {
-            (Protection::Lost, _) | (_, StopReason::Lost) => Exit::Lost,
-            (_, StopReason::Cancelled) => Exit::Cancelled,
-            (_, StopReason::Timeout) => Exit::Timeout,
-            (_, StopReason::Signal | StopReason::Leftovers) => match self.ended {
+        match reason {
+            _ if self.is_lost => Exit::Lost,
+            StopReason::Lost => Exit::Lost,
+            StopReason::Cancelled => Exit::Cancelled,
+            StopReason::Timeout => Exit::Timeout,
+            StopReason::Signal | StopReason::Leftovers => match self.ended {
                 Some(status) => self.own_exit(status),
                 None => Exit::Internal,
             },
@@ -611,6 +581,8 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::{Loss, Name};
+    use crate::renewals::{Renewals, Report};
     use libc::{SIGALRM, SIGCONT};
 
     const START: Moment = Moment::at(Duration::from_secs(100));
@@ -630,19 +602,88 @@ mod tests {
         }
     }
 
-    /// A session that was renewed at START for the first time.
-    fn session(policy: Policy) -> Session {
-        let acquired = START.before(Duration::from_millis(50));
+    /// A session and the lease that it reads.
+    #[derive(Debug)]
+    struct Run {
+        session: Session,
+        renewals: Renewals,
+    }
+
+    impl Run {
+        fn without_lock(policy: Policy) -> Self {
+            Self {
+                session: Session::new(policy),
+                renewals: Renewals::new(Duration::from_secs(30)),
+            }
+        }
+
+        fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
+            self.session.on_event(event, self.renewals.lease(), now)
+        }
+
+        fn learn(&mut self, report: &Report, now: Moment) -> Vec<Action> {
+            match self.renewals.learn(report, now) {
+                Some(event) => self.on_event(Event::Lease(event), now),
+                None => self.on_event(Event::Tick, now),
+            }
+        }
+
+        fn is_lost(&mut self, now: Moment) -> Vec<Action> {
+            self.learn(&Report::Lost(name(), Loss::default()), now)
+        }
+
+        fn is_cancelled(&mut self, now: Moment) -> Vec<Action> {
+            self.learn(&Report::Cancelled(name(), Box::default()), now)
+        }
+
+        /// The job has released its only lock.
+        fn is_released(&mut self, now: Moment) -> Vec<Action> {
+            let event = self.renewals.learn(&Report::Released(name()), now);
+            self.renewals.forget_lease();
+            self.on_event(Event::Lease(event.unwrap()), now)
+        }
+
+        fn due(&self) -> Option<Moment> {
+            self.session.due(self.renewals.lease())
+        }
+
+        fn next_stop(&self) -> Option<Moment> {
+            self.session.next_stop(self.renewals.lease())
+        }
+
+        fn dead_by(&self) -> Option<Moment> {
+            self.session.dead_by(self.renewals.lease())
+        }
+
+        fn by_renewal(&self) -> Option<Duration> {
+            self.session.by_renewal(self.renewals.lease())
+        }
+
+        fn walked(&mut self, walk: Duration) {
+            self.session.walked(walk);
+        }
+
+        fn exit(&self) -> Exit {
+            self.session.exit()
+        }
+    }
+
+    fn name() -> Name {
+        "a".parse().unwrap()
+    }
+
+    /// A run that was renewed at START for the first time.
+    fn session(policy: Policy) -> Run {
         let terms = crate::lease::Terms {
             ttl: Duration::from_secs(30),
             kill_after: policy.kill_after,
             clock_skew: Duration::ZERO,
         };
-        let lease = Lease::new(acquired, terms);
-        let mut session = Session::new(policy, Some(lease));
-        assert_eq!(session.on_event(Event::Tick, START), [Action::Renew]);
-        session.on_event(Event::Lease(LeaseEvent::Renewed(START)), START);
-        session
+        let mut run = Run::without_lock(policy);
+        run.renewals
+            .add(Lease::new(START.before(Duration::from_millis(50)), terms));
+        assert_eq!(run.learn(&Report::Renewed(START), START), []);
+        run
     }
 
     fn received(signal: i32, from_kernel: bool, reach: Reach) -> Event {
@@ -671,39 +712,11 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_asked_for_once_and_again_after_its_answer() {
-        let mut session = session(policy());
-        assert_eq!(session.due(), Some(at(10_000)));
-        assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
-        assert_eq!(session.on_event(Event::Tick, at(11_000)), []);
-        session.on_event(Event::Lease(LeaseEvent::Renewed(at(10_001))), at(11_000));
-        assert_eq!(session.due(), Some(at(20_000)));
-        assert_eq!(session.on_event(Event::Tick, at(20_000)), [Action::Renew]);
-        session.on_event(Event::Lease(LeaseEvent::RenewalFailed), at(23_000));
-        assert_eq!(session.due(), Some(at(24_000)));
-    }
-
-    #[test]
-    fn a_renewal_that_was_not_for_all_locks_is_followed_by_one_that_is() {
-        let mut session = session(policy());
-        assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
-        let in_part = Event::Lease(LeaseEvent::RenewedInPart);
-        assert_eq!(session.on_event(in_part, at(10_500)), [Action::Renew]);
-        assert_eq!(session.next_stop(), Some(at(24_498)));
-    }
-
-    #[test]
     fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
         let mut session = session(policy());
         let stop = [Action::Terminate(StopReason::Cancelled)];
-        assert_eq!(
-            session.on_event(Event::Lease(LeaseEvent::Cancelled), at(1_000)),
-            stop
-        );
-        assert_eq!(
-            session.on_event(Event::Lease(LeaseEvent::Cancelled), at(2_000)),
-            []
-        );
+        assert_eq!(session.is_cancelled(at(1_000)), stop);
+        assert_eq!(session.is_cancelled(at(2_000)), []);
         let kill = [Action::Kill(StopReason::Cancelled)];
         assert_eq!(session.on_event(Event::Tick, at(6_000)), kill);
         session.on_event(Event::Ended(ExitStatus::from_raw(9)), at(6_001));
@@ -716,15 +729,9 @@ mod tests {
     #[test]
     fn a_lock_that_the_job_released_is_neither_renewed_nor_missed() {
         let mut session = session(policy());
-        assert_eq!(
-            session.on_event(Event::Lease(LeaseEvent::Released), at(100)),
-            []
-        );
+        assert_eq!(session.is_released(at(100)), []);
         assert_eq!(session.due(), None);
-        assert_eq!(
-            session.on_event(Event::Lease(LeaseEvent::Lost), at(200)),
-            []
-        );
+        assert_eq!(session.is_lost(at(200)), []);
         assert_eq!(
             session.on_event(ended(7), at(60_000)),
             [Action::Finish(Exit::Command(7))]
@@ -763,27 +770,26 @@ mod tests {
             let Some(due) = session.due() else { break };
             assert!(due > last, "{session:?} is due again at {due:?}");
             last = due;
-            let actions = session.on_event(Event::Tick, due);
-            if actions.contains(&Action::Renew) {
-                session.on_event(Event::Lease(LeaseEvent::RenewalFailed), due);
-            }
+            session.on_event(Event::Tick, due);
         }
     }
 
     #[test]
     fn whatever_wakes_a_sleeper_past_the_deadline_the_child_is_killed_first() {
-        for event in [
-            Event::Tick,
-            sent(SIGCONT),
-            Event::Lease(LeaseEvent::Renewed(at(29_498))),
-            Event::Lease(LeaseEvent::Confirmed(at(29_498), Duration::from_secs(60))),
-            sent(SIGHUP),
+        let killed =
+            |actions: Vec<Action>| actions.first() == Some(&Action::Kill(StopReason::Lost));
+        for event in [Event::Tick, sent(SIGCONT), sent(SIGHUP)] {
+            let mut session = session(policy());
+            assert!(killed(session.on_event(event, at(40_000))), "{event:?}");
+        }
+        let minute = Duration::from_secs(60);
+        for asked_late in [
+            Report::Renewed(at(29_498)),
+            Report::Confirmed(at(29_498), minute),
         ] {
             let mut session = session(policy());
-            assert_eq!(
-                session.on_event(event, at(40_000)).first(),
-                Some(&Action::Kill(StopReason::Lost))
-            );
+            let actions = session.learn(&asked_late, at(40_000));
+            assert!(killed(actions), "{asked_late:?}");
         }
     }
 
@@ -791,31 +797,27 @@ mod tests {
     fn a_renewal_in_time_counts_however_late_its_answer_is_looked_at() {
         for looked in [25_000, 29_600, 33_000] {
             let mut session = session(policy());
-            assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
-            let renewed = Event::Lease(LeaseEvent::Renewed(at(10_001)));
-            // The next renewal has been due for long.
-            assert_eq!(session.on_event(renewed, at(looked)), [Action::Renew]);
+            let renewed = Report::Renewed(at(10_001));
+            assert_eq!(session.learn(&renewed, at(looked)), []);
             assert_eq!(session.next_stop(), Some(at(34_499)));
         }
         let mut session = session(policy());
-        let left = Duration::from_secs(60);
-        let extended = Event::Lease(LeaseEvent::Confirmed(at(29_497), left));
-        session.on_event(extended, at(33_000));
+        let extended = Report::Confirmed(at(29_497), Duration::from_secs(60));
+        assert_eq!(session.learn(&extended, at(33_000)), []);
         assert!(session.next_stop() > Some(at(80_000)));
     }
 
     #[test]
     fn a_lock_that_the_job_released_is_not_missed_however_late_that_is_heard() {
         let mut session = session(policy());
-        let released = Event::Lease(LeaseEvent::Released);
-        assert_eq!(session.on_event(released, at(40_000)), []);
+        assert_eq!(session.is_released(at(40_000)), []);
     }
 
     #[test]
     fn a_lock_that_is_definitely_lost_stops_the_child_now() {
         let mut session = session(policy());
         assert_eq!(
-            session.on_event(Event::Lease(LeaseEvent::Lost), at(1_000)),
+            session.is_lost(at(1_000)),
             [Action::Terminate(StopReason::Lost)]
         );
         assert_eq!(session.due(), Some(at(6_000)));
@@ -832,14 +834,8 @@ mod tests {
             only_warn: true,
             ..policy()
         });
-        assert_eq!(
-            session.on_event(Event::Lease(LeaseEvent::Lost), at(1_000)),
-            [Action::Warn]
-        );
-        assert_eq!(
-            session.on_event(Event::Lease(LeaseEvent::Lost), at(2_000)),
-            []
-        );
+        assert_eq!(session.is_lost(at(1_000)), [Action::Warn]);
+        assert_eq!(session.is_lost(at(2_000)), []);
         assert_eq!(session.due(), None);
         assert_eq!(
             session.on_event(ended(0), at(90_000)),
@@ -853,7 +849,6 @@ mod tests {
             only_warn: true,
             ..policy()
         });
-        assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
         // COMMAND would be stopped from 24.498 s on.
         assert_eq!(session.due(), Some(at(29_498)));
         assert_eq!(session.next_stop(), Some(at(29_498)));
@@ -1011,8 +1006,7 @@ mod tests {
             ..policy()
         });
         assert_eq!(session.on_event(ended(3), at(100)), []);
-        assert_eq!(session.due(), Some(at(10_000)));
-        assert_eq!(session.on_event(Event::Tick, at(10_000)), [Action::Renew]);
+        assert_eq!(session.on_event(Event::Tick, at(10_000)), []);
         assert_eq!(
             session.on_event(Event::TreeEnded, at(11_000)),
             [Action::Finish(Exit::Command(3))]
@@ -1064,7 +1058,7 @@ mod tests {
     }
 
     /// A session whose COMMAND was stopped at START by a TERM, and killed 5 s later, in vain.
-    fn killed_in_vain(policy: Policy) -> Session {
+    fn killed_in_vain(policy: Policy) -> Run {
         let mut session = session(policy);
         session.on_event(sent(SIGTERM), at(0));
         session.on_event(Event::Refused, at(0));
@@ -1082,9 +1076,7 @@ mod tests {
             let now = at(second * 1_000);
             let actions = session.on_event(Event::Tick, now);
             assert!(actions.contains(&Action::KillRest), "{second}: {actions:?}");
-            if actions.contains(&Action::Renew) {
-                session.on_event(Event::Lease(LeaseEvent::Renewed(now)), now);
-            }
+            session.learn(&Report::Renewed(now), now);
         }
         assert_eq!(session.on_event(ended(1), at(99_001)), []);
         assert_eq!(
@@ -1097,12 +1089,12 @@ mod tests {
     fn work_that_can_not_be_killed_is_left_when_its_lease_is_over_or_lost() {
         let mut unreachable = killed_in_vain(policy());
         assert_eq!(unreachable.on_event(Event::Tick, at(6_000)), STUCK);
-        let tried = [Action::Renew, Action::KillRest];
+        let tried = [Action::KillRest];
         assert_eq!(unreachable.on_event(Event::Tick, at(29_400)), tried);
         let finish = [Action::Finish(Exit::Internal)];
         assert_eq!(unreachable.on_event(Event::Tick, at(29_498)), finish);
         let mut lost = killed_in_vain(policy());
-        lost.on_event(Event::Lease(LeaseEvent::Lost), at(5_500));
+        lost.is_lost(at(5_500));
         let finish = [Action::Finish(Exit::Lost)];
         assert_eq!(lost.on_event(Event::Tick, at(6_000)), finish);
     }
@@ -1135,36 +1127,41 @@ mod tests {
 
     #[test]
     fn nothing_makes_the_work_outlive_the_time_that_it_takes_to_kill_a_large_tree() {
-        for event in [sent(SIGTERM), Event::Lease(LeaseEvent::Lost)] {
+        let walking = || {
             let mut session = session(policy());
             session.walked(Duration::from_secs(60));
-            assert_eq!(session.on_event(event, at(16_000)).len(), 2, "{event:?}");
+            session
+        };
+        let (mut terminated, mut lost) = (walking(), walking());
+        assert_eq!(terminated.on_event(sent(SIGTERM), at(16_000)).len(), 1);
+        assert_eq!(lost.is_lost(at(16_000)).len(), 1);
+        for session in [terminated, lost] {
             // The grace alone would last until 21 s.
-            assert_eq!(session.next_stop(), Some(at(19_498)), "{event:?}");
-            assert_eq!(session.dead_by(), Some(at(19_498)), "{event:?}");
+            assert_eq!(session.next_stop(), Some(at(19_498)), "{session:?}");
+            assert_eq!(session.dead_by(), Some(at(19_498)), "{session:?}");
         }
     }
 
     #[test]
     fn a_watchdog_has_the_moments_of_the_session_and_none_where_a_loss_is_only_warned_of() {
-        let moments = |session: &Session| (session.dead_by(), session.by_renewal());
+        let moments = |session: &Run| (session.dead_by(), session.by_renewal());
         let usable = Duration::from_millis(29_498);
         let mut lost = session(policy());
         assert_eq!(moments(&lost), (Some(at(29_498)), Some(usable)));
         lost.walked(Duration::from_millis(100));
         let less = Duration::from_millis(29_098);
         assert_eq!(moments(&lost), (Some(at(29_098)), Some(less)));
-        lost.on_event(Event::Lease(LeaseEvent::Lost), at(1_000));
+        lost.is_lost(at(1_000));
         assert_eq!(moments(&lost), (Some(at(6_000)), None));
         let mut released = session(policy());
-        released.on_event(Event::Lease(LeaseEvent::Released), at(1_000));
+        released.is_released(at(1_000));
         assert_eq!(moments(&released), (None, None));
         let mut warned = session(Policy {
             only_warn: true,
             ..policy()
         });
         assert_eq!(warned.dead_by(), None);
-        warned.on_event(Event::Lease(LeaseEvent::Lost), at(1_000));
+        warned.is_lost(at(1_000));
         assert_eq!(moments(&warned), (None, None));
     }
 
@@ -1175,6 +1172,7 @@ mod tests {
             kill_after: policy().kill_after,
             clock_skew: Duration::ZERO,
         };
+        let lease = Lease::new(START, terms);
         let timeout = Policy {
             timeout_at: Some(START),
             ..policy()
@@ -1182,13 +1180,13 @@ mod tests {
         for (policy, event) in [
             (policy(), sent(SIGTERM)),
             (policy(), Event::Lease(LeaseEvent::Cancelled)),
-            (policy(), Event::Lease(LeaseEvent::Lost)),
+            (policy(), Event::Lease(LeaseEvent::Lost(lease))),
             (policy(), Event::Ended(ExitStatus::from_raw(9))),
             (timeout, Event::Tick),
         ] {
-            let mut session = Session::new(policy, Some(Lease::new(START, terms)));
-            session.on_event(event, START);
-            assert_eq!(session.next_stop(), Some(at(2_000)), "{event:?}");
+            let mut session = Session::new(policy);
+            session.on_event(event, Some(lease), START);
+            assert_eq!(session.next_stop(Some(lease)), Some(at(2_000)), "{event:?}");
         }
     }
 
@@ -1307,7 +1305,7 @@ mod tests {
 
     #[test]
     fn without_a_lock_what_can_not_be_killed_is_not_waited_for_for_ever() {
-        let mut session = Session::new(policy(), None);
+        let mut session = Run::without_lock(policy());
         session.on_event(sent(SIGTERM), at(0));
         session.on_event(sent(SIGTERM), at(600));
         session.on_event(ended(1), at(602));
@@ -1322,16 +1320,16 @@ mod tests {
     fn without_a_lock_what_a_killed_command_has_started_is_left() {
         let killed = Event::Ended(ExitStatus::from_raw(9));
         let finish = [Action::Finish(Exit::Signal(9))];
-        let mut without = Session::new(policy(), None);
+        let mut without = Run::without_lock(policy());
         assert_eq!(without.on_event(killed, at(100)), finish);
         let mut released = session(policy());
-        released.on_event(Event::Lease(LeaseEvent::Released), at(50));
+        released.is_released(at(50));
         assert_eq!(released.on_event(killed, at(100)), finish);
     }
 
     #[test]
     fn without_a_lock_only_signals_and_the_timeout_count() {
-        let mut session = Session::new(policy(), None);
+        let mut session = Run::without_lock(policy());
         assert_eq!(session.due(), None);
         assert_eq!(
             session.on_event(ended(3), at(99_000)),

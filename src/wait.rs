@@ -17,8 +17,9 @@ use self::timing::{FAILOVER, Next, RECONNECT, WakeBy, heartbeat, is_near, next, 
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::lease::{Lease, LeaseEvent, Terms, shortest_for};
+use crate::lease::{Lease, Terms, shortest_for};
 use crate::lock::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who};
+use crate::renewals::LeaseEvent;
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// What a wait knows from its start.
@@ -104,8 +105,6 @@ pub enum HolderState {
 pub enum Action {
     /// Stop ourselves, as the terminal wants it.
     Suspend,
-    /// Renew the lease of what is held already, in the background.
-    Renew,
     /// Publish that we wait, for this long, and look for a deadlock.
     SearchDeadlock(Duration),
     /// Ask for the lock, with this place in its queue, if any.
@@ -278,8 +277,6 @@ pub struct Wait<'a> {
     policy: Policy<'a>,
     began: Moment,
     phase: Phase,
-    /// The lease of what is held already.
-    lease: Option<Lease>,
     contact: Contact,
     pace: Pace,
     /// Our place in the queue; none before the lock was found to be busy.
@@ -306,13 +303,12 @@ pub struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// A wait that begins at this moment, with the lease of what is held already.
-    pub fn new(policy: Policy<'a>, began: Moment, lease: Option<Lease>) -> Self {
+    /// A wait that begins at this moment.
+    pub fn new(policy: Policy<'a>, began: Moment) -> Self {
         Self {
             policy,
             began,
             phase: Phase::New,
-            lease,
             contact: if policy.reached {
                 Contact::Answers
             } else {
@@ -331,11 +327,6 @@ impl<'a> Wait<'a> {
             progress: ProgressSchedule::new(began, policy.single_line),
             outage: None,
         }
-    }
-
-    /// The lease of what was held before.
-    pub fn lease(&self) -> Option<Lease> {
-        self.lease
     }
 
     /// Whether the server may know our token, as a holder's or in its queue.
@@ -364,13 +355,12 @@ impl<'a> Wait<'a> {
             | Phase::LookingAtRun { .. }
             | Phase::Over => None,
         };
-        let renewal = self.lease.and_then(|lease| lease.renew_at());
         let outage = self.outage.as_ref().and_then(Outage::due);
-        phase.into_iter().chain(renewal).chain(outage).min()
+        phase.into_iter().chain(outage).min()
     }
 
-    /// Takes an event in, and says what to do.
-    pub fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
+    /// Takes an event in, and says what to do. `held` is the lease of what is held already.
+    pub fn on_event(&mut self, event: Event, held: Option<Lease>, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
         if let Phase::Over = self.phase {
             return actions;
@@ -381,14 +371,14 @@ impl<'a> Wait<'a> {
                     self.ask(Question::Lock, now, &mut actions);
                 }
             }
-            Event::Tick => self.on_tick(now, &mut actions),
+            Event::Tick => self.on_tick(held, now, &mut actions),
             Event::Signal(signal) if ends_waiting(signal) => {
                 self.end(End::Interrupted(signal), &mut actions);
             }
             Event::Signal(SIGTSTP) => actions.push(Action::Suspend),
             Event::Signal(_) => {}
             Event::Abandoned => self.end(End::Abandoned, &mut actions),
-            Event::Lease(event) => self.on_lease(event, now, &mut actions),
+            Event::Lease(event) => self.on_lease(event, &mut actions),
             Event::Failed(error) => self.on_failure(error, now, &mut actions),
             Event::SubscribeDenied => {
                 if let Some(place) = &mut self.place {
@@ -448,14 +438,9 @@ impl<'a> Wait<'a> {
     }
 
     /// Looks at the clock: first whether what is held already is safe.
-    fn on_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Some(lease) = &mut self.lease {
-            if now >= lease.stop_at() {
-                return self.end(End::NotRenewed, actions);
-            }
-            if lease.start_renewal_if_due(now) {
-                actions.push(Action::Renew);
-            }
+    fn on_tick(&mut self, held: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
+        if held.is_some_and(|lease| now >= lease.stop_at()) {
+            return self.end(End::NotRenewed, actions);
         }
         self.show_outage(now, actions);
         match &self.phase {
@@ -486,19 +471,13 @@ impl<'a> Wait<'a> {
     }
 
     /// Without what is held already, the lock that is waited for is of no use.
-    fn on_lease(&mut self, event: LeaseEvent, now: Moment, actions: &mut Vec<Action>) {
+    fn on_lease(&mut self, event: LeaseEvent, actions: &mut Vec<Action>) {
         match event {
-            LeaseEvent::Lost | LeaseEvent::Cancelled | LeaseEvent::Released => {
+            LeaseEvent::Lost(_) | LeaseEvent::Cancelled | LeaseEvent::Released => {
                 self.end(End::HeldLockGone, actions);
             }
-            LeaseEvent::Renewed(_)
-            | LeaseEvent::RenewedInPart
-            | LeaseEvent::Confirmed(..)
-            | LeaseEvent::RenewalFailed => {
-                if let Some(lease) = &mut self.lease {
-                    lease.learn(event, now);
-                }
-            }
+            // Nothing works under it yet.
+            LeaseEvent::TooLate(_) => {}
         }
     }
 

@@ -80,20 +80,101 @@ fn a_renewal_lasts_as_long_as_was_asked_for_and_a_check_as_long_as_the_first_of_
     ));
 }
 
-#[test]
-fn what_is_due_while_a_task_is_under_way_follows_it() {
+/// The renewals of one lock that was got at START.
+fn of_one_lock() -> Renewals {
     let mut renewals = Renewals::new(TERMS.ttl);
-    assert!(renewals.renew(false));
-    assert_eq!(renewals.next_task(START), None, "it was started");
-    assert!(!renewals.renew(true));
-    renewals.on_key_changed(START);
+    renewals.add(Lease::new(START, TERMS));
+    renewals
+}
+
+#[test]
+fn a_renewal_is_due_once_and_again_after_its_answer() {
+    let mut renewals = of_one_lock();
+    let first = renewals.due().unwrap();
+    assert!(!renewals.renewal_is_due(first.before(MS)) && renewals.renewal_is_due(first));
+    renewals.start();
+    assert!(!renewals.renewal_is_due(first + MS * 500));
+    assert_eq!(renewals.due(), None);
+    renewals.end(Vec::new(), false);
+    renewals.learn(&Report::Renewed(first), first + MS * 500);
+    assert_eq!(renewals.due(), Some(first + TERMS.ttl / 3));
+    let failed = Report::Failed(Error::new(ErrorKind::Unreachable, String::new()));
+    renewals.learn(&failed, first + MS * 900);
+    assert_eq!(renewals.due(), Some(first + MS * 900 + TERMS.ttl / 20));
+    renewals.forget_lease();
+    assert_eq!(renewals.due(), None);
+}
+
+#[test]
+fn a_renewal_of_a_part_of_the_locks_is_followed_by_one_of_all() {
+    let mut renewals = of_one_lock();
+    renewals.start();
+    renewals.add(Lease::new(START, TERMS));
+    let before = renewals.lease().unwrap().deadline();
+    for report in renewals.end(vec![Report::Renewed(START + MS * 50)], false) {
+        assert_eq!(renewals.learn(&report, START + MS * 90), None);
+    }
+    assert_eq!(renewals.lease().unwrap().deadline(), before);
+    assert!(renewals.renewal_is_due(START + MS * 90));
+}
+
+#[test]
+fn an_answer_to_what_was_sent_after_the_end_of_the_lease_comes_with_that_lease() {
+    let ended = of_one_lock().lease().unwrap();
+    for late in [
+        Report::Renewed(ended.deadline()),
+        Report::Confirmed(ended.deadline(), TERMS.ttl * 2),
+    ] {
+        let mut renewals = of_one_lock();
+        let heard = ended.deadline() + MS;
+        assert_eq!(
+            renewals.learn(&late, heard),
+            Some(LeaseEvent::TooLate(ended))
+        );
+        assert!(
+            renewals.lease().unwrap().deadline() > heard,
+            "it is ours still"
+        );
+    }
+    let mut renewals = of_one_lock();
+    let in_time = Report::Renewed(ended.deadline().before(MS));
+    assert_eq!(renewals.learn(&in_time, ended.deadline() + MS * 500), None);
+}
+
+#[test]
+fn a_lock_that_is_lost_is_renewed_no_more_and_one_that_is_wanted_is() {
+    let mut renewals = of_one_lock();
+    let lease = renewals.lease().unwrap();
+    let cancelled = Report::Cancelled(name("a"), Box::default());
     assert_eq!(
-        (renewals.due(true), renewals.due(false)),
-        (None, Some(START))
+        renewals.learn(&cancelled, START),
+        Some(LeaseEvent::Cancelled)
     );
-    assert_eq!(renewals.next_task(START), Some(Task::Renew));
+    assert_eq!(renewals.lease(), Some(lease));
+    let lost = Report::Lost(name("a"), Loss::default());
+    assert_eq!(renewals.learn(&lost, START), Some(LeaseEvent::Lost(lease)));
+    assert_eq!((renewals.lease(), renewals.due()), (None, None));
+    assert_eq!(renewals.learn(&lost, START), None);
+}
+
+#[test]
+fn what_is_due_while_a_task_is_under_way_follows_it_and_a_renewal_comes_first() {
+    let mut renewals = of_one_lock();
+    let first = renewals.due().unwrap();
+    renewals.on_key_changed(START);
+    assert_eq!(renewals.due(), Some(START));
     assert_eq!(renewals.next_task(START), Some(Task::Check));
-    assert_eq!(renewals.next_task(START), None);
+    renewals.start();
+    renewals.on_key_changed(first);
+    assert_eq!((renewals.next_task(first), renewals.due()), (None, None));
+    renewals.end(Vec::new(), false);
+    assert_eq!(renewals.next_task(first), None);
+    assert!(renewals.renewal_is_due(first));
+    renewals.start();
+    renewals.end(Vec::new(), false);
+    renewals.learn(&Report::Renewed(first), first);
+    assert_eq!(renewals.next_task(first), Some(Task::Check));
+    assert_eq!(renewals.next_task(first), None);
 }
 
 #[test]
@@ -118,6 +199,7 @@ fn a_password_that_ends_soon_is_replaced_after_a_renewal_and_after_nothing_else(
     renewals.end(vec![Report::Renewed(START)], false);
     assert_eq!(renewals.next_task(START), None);
     renewals.end(vec![Report::Renewed(START)], true);
+    assert_eq!(renewals.due(), Some(START));
     assert_eq!(renewals.next_task(START), Some(Task::Reconnect));
     assert_eq!(renewals.next_task(START), None);
 }
@@ -195,7 +277,6 @@ struct World {
     locks: Vec<Hold>,
     /// The numbers of those that the run knows to be its.
     held: Vec<usize>,
-    lease: Lease,
     renewals: Renewals,
     asked: Option<Asked>,
     is_over: bool,
@@ -208,8 +289,7 @@ impl World {
             now: START,
             locks: vec![Hold::Until(START + TERMS.ttl)],
             held: vec![0],
-            lease: Lease::new(START, TERMS),
-            renewals: Renewals::new(TERMS.ttl),
+            renewals: of_one_lock(),
             asked: None,
             is_over: false,
         }
@@ -223,9 +303,7 @@ impl World {
                 let granted = self.now.before(MS * (ago / 2));
                 self.held.push(self.locks.len());
                 self.locks.push(Hold::Until(granted + TERMS.ttl));
-                let new = Lease::new(sent, TERMS);
-                self.renewals.add(self.asked.is_some());
-                self.lease = self.lease.merged_with(new);
+                self.renewals.add(Lease::new(sent, TERMS));
             }
             Step::Execute => self.execute(),
             Step::Hear(is_answer) => self.hear(is_answer),
@@ -247,13 +325,9 @@ impl World {
 
     /// As the loops of `redlock run` do: the renewal that the lease wants, and what follows an answer.
     fn look(&mut self) {
-        let (now, is_busy) = (self.now, self.asked.is_some());
-        if self.lease.start_renewal_if_due(now) && self.renewals.renew(is_busy) {
+        if self.renewals.renewal_is_due(self.now) {
             self.ask(Task::Renew);
-        }
-        if self.asked.is_none()
-            && let Some(task) = self.renewals.next_task(now)
-        {
+        } else if let Some(task) = self.renewals.next_task(self.now) {
             self.ask(task);
         }
     }
@@ -321,31 +395,25 @@ impl World {
             if let Report::Released(name) = &report {
                 self.held.retain(|lock| claim(*lock).lock().name() != name);
             }
-            let lease = &mut self.lease;
-            match report.lease_event() {
-                LeaseEvent::Renewed(sent) => lease.renewed(sent),
-                LeaseEvent::RenewedInPart => lease.renewed_in_part(self.now),
-                LeaseEvent::Confirmed(sent, left) => lease.confirmed(sent, left),
-                LeaseEvent::RenewalFailed => lease.renewal_failed(self.now),
-                LeaseEvent::Released => {}
-                // The command is stopped, whatever comes after that.
-                LeaseEvent::Lost | LeaseEvent::Cancelled => self.is_over = true,
-            }
+            // The command is stopped then, whatever comes after that.
+            let event = self.renewals.learn(&report, self.now);
+            self.is_over |= matches!(event, Some(LeaseEvent::Lost(_) | LeaseEvent::Cancelled));
         }
     }
 
     /// Whether the server has each lock for us for as long as we count on all; but for those that the work has released
     /// or another client has taken away.
     fn is_covered(&self) -> bool {
+        let deadline = self.renewals.lease().map(|lease| lease.deadline());
         self.locks.iter().all(|hold| match hold {
-            Hold::Until(until) => *until >= self.lease.deadline(),
+            Hold::Until(until) => deadline.is_none_or(|deadline| *until >= deadline),
             Hold::Released | Hold::TakenAway => true,
         })
     }
 
     /// Whether another renewal will come.
     fn goes_on(&self) -> bool {
-        self.asked.is_some() || self.lease.renew_at().is_some()
+        self.asked.is_some() || self.renewals.due().is_some()
     }
 }
 
@@ -360,8 +428,8 @@ proptest! {
             if world.is_over || world.held.is_empty() {
                 break;
             }
-            prop_assert!(world.is_covered(), "{step:?} at {:?}: {:?}, {:?}", world.now, world.locks, world.lease);
-            prop_assert!(world.goes_on(), "{step:?} at {:?}: {:?}, {:?}", world.now, world.locks, world.lease);
+            prop_assert!(world.is_covered(), "{step:?} at {:?}: {:?}, {:?}", world.now, world.locks, world.renewals);
+            prop_assert!(world.goes_on(), "{step:?} at {:?}: {:?}, {:?}", world.now, world.locks, world.renewals);
         }
     }
 }

@@ -107,7 +107,6 @@ fn unreachable() -> lock::Error {
 fn words(actions: &[Action]) -> String {
     let each = actions.iter().map(|action| match action {
         Action::Suspend => "suspend".into(),
-        Action::Renew => "renew".into(),
         Action::SearchDeadlock(lasting) => format!("search, noted for {}s", lasting.as_secs()),
         Action::Ask(None) => "ask".into(),
         Action::Ask(Some(Place { polls: true, .. })) => "ask, polling".into(),
@@ -144,12 +143,13 @@ fn words(actions: &[Action]) -> String {
     each.collect::<Vec<String>>().join("; ")
 }
 
-struct Waiter(Wait<'static>);
+/// A wait, and the lease of what its job holds already.
+struct Waiter(Wait<'static>, Option<Lease>);
 
 impl Waiter {
     /// A wait that begins at START; nothing has happened yet.
     fn new(policy: Policy<'static>) -> Self {
-        Self(Wait::new(policy, START, None))
+        Self(Wait::new(policy, START), None)
     }
 
     /// One that has asked for the lock.
@@ -181,7 +181,7 @@ impl Waiter {
     }
 
     fn on(&mut self, ms: u64, event: Event) -> String {
-        words(&self.0.on_event(event, at(ms)))
+        words(&self.0.on_event(event, self.1, at(ms)))
     }
 
     fn tick(&mut self, ms: u64) -> String {
@@ -211,7 +211,7 @@ impl Waiter {
 fn a_free_lock_takes_one_question() {
     let mut waiter = Waiter::asking(policy());
     assert_eq!(waiter.due(), 2_000);
-    let actions = waiter.0.on_event(Event::Answered(Ok(held())), at(1));
+    let actions = waiter.0.on_event(Event::Answered(Ok(held())), None, at(1));
     let [Action::End(End::Acquired { lease, waited, .. })] = actions.as_slice() else {
         panic!("{actions:?}");
     };
@@ -227,7 +227,7 @@ fn the_last_success_of_a_run_is_known_with_the_lock() {
         slot: 1,
         success: Some(MS * 700),
     };
-    let actions = waiter.0.on_event(Event::Answered(Ok(answer)), at(20));
+    let actions = waiter.0.on_event(Event::Answered(Ok(answer)), None, at(20));
     let [Action::End(End::Acquired { success, .. })] = actions.as_slice() else {
         panic!("{actions:?}");
     };
@@ -901,35 +901,22 @@ fn a_job_that_holds_nothing_looks_for_no_deadlock() {
 /// A lease of 30 s that was got at START and renewed 50 ms later.
 fn lease() -> Lease {
     let mut lease = Lease::new(START, TERMS);
-    assert!(lease.start_renewal_if_due(at(50)));
     lease.renewed(at(50));
     lease
 }
 
 #[test]
-fn what_is_held_already_is_renewed_in_time_and_its_end_ends_the_wait() {
-    let mut waiter = Waiter::settled(policy(), &busy());
-    waiter.0.lease = Some(lease());
-    let first = waiter.due();
-    assert_eq!(first, 3_001);
-    let renewal = lease().renew_at().unwrap().since(START).as_millis();
-    assert_eq!(renewal, 10_050);
-    waiter.on(9_000, Event::Message);
-    waiter.sent(9_000);
-    waiter.answered(9_000, Acquired::Busy(Busy { ahead: 9, ..busy() }));
-    assert_eq!(waiter.due(), renewal);
-    assert_eq!(waiter.tick(10_050), "renew");
-    assert_eq!(waiter.tick(10_051), "");
-    waiter.on(10_060, Event::Lease(LeaseEvent::RenewalFailed));
-    assert_eq!(waiter.due(), 11_060);
-    assert_eq!(waiter.tick(11_060), "renew");
-    waiter.on(11_070, Event::Lease(LeaseEvent::Renewed(at(11_060))));
-    assert_eq!(waiter.0.lease().unwrap().deadline(), at(11_060 + 29_498));
-    // The work extends its lease.
-    let extended = LeaseEvent::Confirmed(at(12_000), MS * 60_000);
-    assert_eq!(waiter.on(12_001, Event::Lease(extended)), "");
-    assert_eq!(waiter.tick(11_060 + 24_498), "renew; ask, listening");
-    assert_eq!(waiter.tick(12_000 + 59_398), "end: not renewed");
+fn the_end_of_what_is_held_already_ends_the_wait_unless_it_was_renewed_or_extended() {
+    let mut renewed = lease();
+    renewed.renewed(at(11_060));
+    let mut extended = renewed;
+    extended.confirmed(at(12_000), MS * 60_000);
+    for (held, stop_at) in [(lease(), 24_548), (renewed, 35_558), (extended, 66_198)] {
+        let mut waiter = Waiter::settled(policy(), &busy());
+        waiter.1 = Some(held);
+        assert!(!waiter.tick(stop_at - 1).contains("end"), "{held:?}");
+        assert_eq!(waiter.tick(stop_at), "end: not renewed", "{held:?}");
+    }
 }
 
 /// A phase by its name, and how a waiter gets there.
@@ -973,15 +960,13 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
     ];
     for (phase, new) in phases {
         for (event, expected) in [
-            (LeaseEvent::Lost, "end: held lock gone"),
+            (LeaseEvent::Lost(lease()), "end: held lock gone"),
             (LeaseEvent::Cancelled, "end: held lock gone"),
             (LeaseEvent::Released, "end: held lock gone"),
-            (LeaseEvent::RenewalFailed, ""),
-            (LeaseEvent::Renewed(at(2)), ""),
-            (LeaseEvent::Confirmed(at(2), MS * 9_000), ""),
+            (LeaseEvent::TooLate(lease()), ""),
         ] {
             let mut waiter = new();
-            waiter.0.lease = Some(lease());
+            waiter.1 = Some(lease());
             let ended = waiter.on(1_000, Event::Lease(event));
             assert_eq!(ended, expected, "{phase} {event:?}");
         }
@@ -997,7 +982,7 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
             assert_eq!(ended, expected, "{phase} {signal}");
         }
         let mut waiter = new();
-        waiter.0.lease = Some(lease());
+        waiter.1 = Some(lease());
         assert_eq!(waiter.tick(24_748), "end: not renewed", "{phase}");
         assert_eq!(waiter.on(24_749, Event::Signal(SIGTERM)), "", "{phase}");
     }
@@ -1132,7 +1117,7 @@ fn a_lease_by_a_grant_is_counted_from_the_last_question_and_not_from_its_answer(
     waiter.sent(1);
     waiter.on(101, Event::Answered(Ok(Acquired::Busy(busy()))));
     let grant = grant(500);
-    let actions = waiter.0.on_event(Event::Granted(grant), at(601));
+    let actions = waiter.0.on_event(Event::Granted(grant), None, at(601));
     let [Action::End(End::Granted { lease, .. })] = actions.as_slice() else {
         panic!("{actions:?}");
     };
@@ -1146,7 +1131,7 @@ fn a_lease_by_a_grant_is_counted_from_the_last_question_and_not_from_its_answer(
 #[test]
 fn a_lock_that_was_busy_has_been_waited_for_from_the_beginning() {
     let mut waiter = Waiter::queued(policy(), &busy());
-    let actions = waiter.0.on_event(Event::Granted(grant(500)), at(502));
+    let actions = waiter.0.on_event(Event::Granted(grant(500)), None, at(502));
     let [Action::End(End::Granted { waited, .. })] = actions.as_slice() else {
         panic!("{actions:?}");
     };
@@ -1236,7 +1221,6 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
 /// What may come of an action in the end.
 fn reply(action: &Action, now: Moment) -> Vec<Event> {
     match action {
-        Action::Renew => vec![Event::Lease(LeaseEvent::Renewed(now))],
         Action::SearchDeadlock(_) => vec![Event::Searched(None)],
         Action::Ask(_) => {
             let answer = Acquired::Busy(Busy { ahead: 3, ..busy() });
@@ -1252,13 +1236,12 @@ fn reply(action: &Action, now: Moment) -> Vec<Event> {
 fn no_time_stays_due_after_it_was_looked_at() {
     for policy in [policy(), in_a_job(), joins()] {
         let mut waiter = Waiter::new(policy);
-        waiter.0.lease = Some(lease());
         let mut now = START;
         let mut event = Event::Start;
         for _ in 0..200 {
             let mut events = vec![event];
             while !events.is_empty() {
-                for action in waiter.0.on_event(events.remove(0), now) {
+                for action in waiter.0.on_event(events.remove(0), None, now) {
                     events.extend(reply(&action, now));
                 }
             }

@@ -110,6 +110,7 @@ fn decisions_read_no_clock_and_do_no_io() {
     let pure = [
         "session.rs",
         "lease.rs",
+        "renewals.rs",
         "wait.rs",
         "wait/",
         "exit.rs",

@@ -202,8 +202,8 @@ impl Client {
         let own = match &self.stage {
             Stage::Waiting(wait) => wait.due(),
             Stage::Running(session) => {
-                let check = self.renewals.due(self.pending.is_some());
-                session.due().into_iter().chain(check).min()
+                let due = session.due(self.renewals.lease()).into_iter();
+                due.chain(self.renewals.due()).min()
             }
             Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => None,
         };
@@ -233,7 +233,7 @@ impl Client {
             host: setup.host,
             jitter: || 0.5,
         };
-        self.stage = Stage::Waiting(Wait::new(policy, now, None));
+        self.stage = Stage::Waiting(Wait::new(policy, now));
         self.on_wait(wait::Event::Start, now, network);
     }
 
@@ -424,7 +424,8 @@ impl Client {
 
     fn end_task(&mut self, found: Vec<Report>, now: Moment, network: &mut Network) {
         for report in self.renewals.end(found, false) {
-            let event = session::Event::Lease(report.lease_event());
+            let event = self.renewals.learn(&report, now);
+            let event = event.map_or(session::Event::Tick, session::Event::Lease);
             self.on_session(event, now, network);
         }
         self.go_on_with_tasks(now, network);
@@ -434,10 +435,10 @@ impl Client {
         if !matches!(self.stage, Stage::Running(_)) || self.pending.is_some() {
             return;
         }
-        match self.renewals.next_task(now) {
-            Some(renewals::Task::Renew) => self.ask(Task::Renew, now, network),
-            Some(renewals::Task::Check) => self.ask(Task::Check, now, network),
-            Some(renewals::Task::Reconnect) | None => {}
+        if self.renewals.renewal_is_due(now) {
+            self.ask(Task::Renew, now, network);
+        } else if let Some(renewals::Task::Check) = self.renewals.next_task(now) {
+            self.ask(Task::Check, now, network);
         }
     }
 
@@ -498,15 +499,10 @@ impl Client {
             let Stage::Running(session) = &mut self.stage else {
                 return;
             };
-            let actions = session.on_event(event, now);
-            self.lease = session.lease().or(self.lease);
-            for action in actions {
+            let lease = self.renewals.lease();
+            self.lease = lease.or(self.lease);
+            for action in session.on_event(event, lease, now) {
                 match action {
-                    session::Action::Renew => {
-                        if self.renewals.renew(self.pending.is_some()) {
-                            self.ask(Task::Renew, now, network);
-                        }
-                    }
                     session::Action::Kill(_) | session::Action::KillRest => {
                         let takes = self.setup.kills_take;
                         if !self.has_command || self.setup.defects.is_never_stopped {
@@ -576,7 +572,7 @@ impl Client {
             let Stage::Waiting(wait) = &mut self.stage else {
                 return;
             };
-            for action in wait.on_event(event, now) {
+            for action in wait.on_event(event, None, now) {
                 match action {
                     wait::Action::Ask(place) => {
                         let sharded = false;
@@ -610,7 +606,6 @@ impl Client {
                     wait::Action::TakeOver(_) => events.push_back(wait::Event::TakenOver(false)),
                     wait::Action::LookAtRun(_) => events.push_back(wait::Event::Run(None)),
                     wait::Action::Suspend
-                    | wait::Action::Renew
                     | wait::Action::StopWatching
                     | wait::Action::Show { .. }
                     | wait::Action::ShowOutage { .. }
@@ -658,8 +653,10 @@ impl Client {
         self.fence = fence;
         self.slot = slot;
         self.has_command = true;
-        self.stage = Stage::Running(Session::new(policy, Some(lease)));
+        self.renewals.add(lease);
+        self.stage = Stage::Running(Session::new(policy));
         self.on_session(session::Event::Tick, now, network);
+        self.go_on_with_tasks(now, network);
     }
 }
 

@@ -926,7 +926,7 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
 
 #[test]
 fn what_is_made_wrong_on_purpose_is_found() {
-    let most = number("MODEL_STATES").unwrap_or(30_000);
+    let most = number("MODEL_STATES").unwrap_or(40_000);
     let is_whole = number("MODEL_STATES").is_some();
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = defects().into_iter();

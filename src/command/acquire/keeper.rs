@@ -18,10 +18,10 @@ use crate::clock::{Moment, Timer, now};
 use crate::command::acquisition::{Acquisition, HeldLocks, outcome_of, sleep};
 use crate::command::environment::origin_of;
 use crate::exit::Exit;
-use crate::lease::{LeaseEvent, try_timeout};
+use crate::lease::try_timeout;
 use crate::lock::{HoldOutcome, ReleaseMode};
 use crate::process::{self, ProcessFd};
-use crate::renewals::Report;
+use crate::renewals::{LeaseEvent, Report};
 use crate::session::{self, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
@@ -342,7 +342,7 @@ pub(super) fn leave_behind(
         let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
         holds.client.lift_limit();
     }
-    let session = Session::new(policy, holds.lease.take());
+    let session = Session::new(policy);
     let mut keeper = Keeper {
         target,
         id: id.unwrap_or_default(),
@@ -399,6 +399,9 @@ impl Keeper<'_> {
             if let Some(end) = self.apply(session::Event::Tick) {
                 return Ok(end);
             }
+            if self.holds.renewal_is_due() {
+                self.renew();
+            }
             if self.target.process.has_ended() {
                 if !std::mem::replace(&mut ended, true) {
                     let status = self.target.exit_status();
@@ -420,7 +423,8 @@ impl Keeper<'_> {
                     return Ok(end);
                 }
             }
-            let due = self.session.due().into_iter().chain(self.holds.due());
+            let due = self.session.due(self.holds.lease()).into_iter();
+            let due = due.chain(self.holds.due());
             let look = (!looked || self.target.has_others()).then(|| now() + LOOK);
             timer.set(due.chain(look).min())?;
             let fixed = [Some(self.signals.as_fd()), Some(timer.as_fd())];
@@ -473,18 +477,33 @@ impl Keeper<'_> {
     /// What the renewer reports as an event.
     fn event_of(&mut self, report: Report) -> session::Event {
         let (event, _) = self.holds.record(report);
-        if self.only_warn && event == LeaseEvent::Cancelled {
+        if self.only_warn && event == Some(LeaseEvent::Cancelled) {
             let _ = self.target.process.signal(SIGURG);
             return session::Event::Tick;
         }
-        session::Event::Lease(event)
+        event.map_or(session::Event::Tick, session::Event::Lease)
+    }
+
+    /// Renews the lease, and notes down what works under it.
+    fn renew(&mut self) {
+        self.holds.renew();
+        let noted = now();
+        let until = self.session.next_stop(self.holds.lease());
+        self.target.remember(until);
+        // What was found in too little time is less than there is.
+        if until.is_none_or(|until| now() < until) {
+            let ancestors = self.target.ancestors.as_deref();
+            let members = self.target.processes();
+            self.holds.leave_marks(noted, &members, ancestors);
+        }
     }
 
     /// Lets the session decide about an event, carries that out, and goes on with the events that follow from it.
     fn apply(&mut self, event: session::Event) -> Option<HoldOutcome> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            for action in self.session.on_event(event, now()) {
+            let lease = self.holds.lease();
+            for action in self.session.on_event(event, lease, now()) {
                 match action {
                     session::Action::Forward(signal) => {
                         let _ = self.target.process.signal(signal);
@@ -495,24 +514,13 @@ impl Keeper<'_> {
                     | session::Action::ForwardOutside(_)
                     | session::Action::TerminateOutside
                     | session::Action::NameSurvivors => {}
-                    session::Action::Renew => {
-                        self.holds.renew();
-                        let noted = now();
-                        let until = self.session.next_stop();
-                        self.target.remember(until);
-                        // What was found in too little time is less than there is.
-                        if until.is_none_or(|until| now() < until) {
-                            let ancestors = self.target.ancestors.as_deref();
-                            let members = self.target.processes();
-                            self.holds.leave_marks(noted, &members, ancestors);
-                        }
-                    }
                     session::Action::Warn => {
                         let _ = self.target.process.signal(SIGURG);
                         return Some(HoldOutcome::Lost);
                     }
                     session::Action::Terminate(_) => {
-                        self.target.terminate(&self.id, self.session.next_stop());
+                        let kill_at = self.session.next_stop(self.holds.lease());
+                        self.target.terminate(&self.id, kill_at);
                     }
                     session::Action::Kill(_) | session::Action::KillRest => {
                         self.killed = Some(self.target.kill(&self.id));

@@ -191,7 +191,7 @@ fn wait_for_reader(
         if let Some(gone) = requester.gone() {
             return Err(gone);
         }
-        let left = holds.lease.map(|lease| lease.deadline().since(now()));
+        let left = holds.lease().map(|lease| lease.deadline().since(now()));
         if left.is_some_and(|left| left.is_zero()) {
             let line = "the lock expired before its token was read from standard output";
             return Ok(Some(Reason::Lost(line.into())));

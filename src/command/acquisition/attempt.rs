@@ -101,7 +101,7 @@ impl<'a> Attempt<'a> {
         };
         Self {
             acquisition,
-            wait: Wait::new(policy, now(), held.lease),
+            wait: Wait::new(policy, now()),
             claim,
             client: held.client.hand_over(),
             held,
@@ -221,8 +221,9 @@ impl<'a> Attempt<'a> {
                 self.acquisition.verbosity().verbose(error);
             }
             self.trouble = trouble;
-            let applied = self.apply(wait::Event::Lease(event))?;
-            if let Applied::End(_) = applied {
+            if let Some(event) = event
+                && let applied @ Applied::End(_) = self.apply(wait::Event::Lease(event))?
+            {
                 return Ok(applied);
             }
         }
@@ -230,12 +231,16 @@ impl<'a> Attempt<'a> {
         if let Applied::Something | Applied::End(_) = applied {
             return Ok(applied);
         }
+        if self.held.renewal_is_due() {
+            self.held.renew();
+        }
         if self.holder.as_ref().is_some_and(ProcessFd::has_ended) {
             self.holder = None;
             return self.apply(wait::Event::HolderEnded);
         }
+        let stop = self.held.lease().map(|lease| lease.stop_at());
         let due = self.wait.due().into_iter().chain(self.held.due());
-        self.timer.set(due.min())?;
+        self.timer.set(due.chain(stop).min())?;
         let own = [
             Some(self.signals.as_fd()),
             Some(self.timer.as_fd()),
@@ -276,7 +281,7 @@ impl<'a> Attempt<'a> {
         let mut events = VecDeque::new();
         let mut next = Some(event);
         while let Some(event) = next {
-            for action in self.wait.on_event(event, now()) {
+            for action in self.wait.on_event(event, self.held.lease(), now()) {
                 if let wait::Action::End(end) = action {
                     return Ok(Applied::End(end));
                 }
@@ -298,7 +303,6 @@ impl<'a> Attempt<'a> {
             wait::Action::Suspend => {
                 self.signals.suspend()?;
             }
-            wait::Action::Renew => self.held.renew(),
             wait::Action::SearchDeadlock(lasting) => {
                 events.push_back(self.search_deadlock(lasting));
             }
@@ -481,7 +485,6 @@ impl<'a> Attempt<'a> {
 
     /// How the wait ended, for the whole acquisition: a lock that is ours is held from now on.
     fn outcome_of(&mut self, end: wait::End) -> Result<Outcome> {
-        self.held.lease = self.wait.lease();
         self.skipped = self.skipped_by(&end);
         let name = self.claim.lock().name();
         let verbosity = self.acquisition.verbosity();

@@ -10,10 +10,10 @@ use nix::unistd::Pid;
 use crate::child::Child;
 use crate::clock::{Moment, now};
 use crate::command::environment::{JobLock, origin_of};
-use crate::lease::{Lease, LeaseEvent};
+use crate::lease::Lease;
 use crate::lock::{Claim, Client, Error, Incoming, Loss, Name, Who};
 use crate::process;
-use crate::renewals::{Renewals, Report, Task};
+use crate::renewals::{LeaseEvent, Renewals, Report, Task};
 use crate::renewer::{self, Completed, Renewer};
 use crate::tree::{self, IsMarked, Origin, Process};
 use crate::watchdog::Watchdog;
@@ -59,8 +59,6 @@ pub enum LockTrouble {
 /// All locks of a run, in the order in which they were taken.
 pub struct HeldLocks {
     pub all: Vec<HeldLock>,
-    /// The lease of all together: it ends when the first of them does.
-    pub lease: Option<Lease>,
     /// The client; not open while the renewer has it.
     pub client: Client,
     /// The length of each lease by a renewal.
@@ -86,7 +84,6 @@ impl HeldLocks {
     pub fn none(client: Client, ttl: Duration) -> Self {
         Self {
             all: Vec::new(),
-            lease: None,
             client,
             ttl,
             renewer: None,
@@ -102,9 +99,13 @@ impl HeldLocks {
 
     /// A lock is ours.
     pub fn add(&mut self, hold: HeldLock, lease: Lease) {
-        self.renewals.add(self.is_asking());
+        self.renewals.add(lease);
         self.all.push(hold);
-        self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
+    }
+
+    /// The lease of all together: it ends when the first of them does.
+    pub fn lease(&self) -> Option<Lease> {
+        self.renewals.lease()
     }
 
     /// A lock is ours by a grant that is good for this long, and that the first renewal confirms.
@@ -143,9 +144,9 @@ impl HeldLocks {
         }
     }
 
-    /// What a report means for the lease of all; a lock that is gone is forgotten.
-    pub fn record(&mut self, report: Report) -> (LeaseEvent, Option<LockTrouble>) {
-        let event = report.lease_event();
+    /// Takes in a report: what there is to decide, and what to say; a lock that is gone is forgotten.
+    pub fn record(&mut self, report: Report) -> (Option<LeaseEvent>, Option<LockTrouble>) {
+        let event = self.renewals.learn(&report, now());
         let trouble = match report {
             Report::Renewed(_) | Report::RenewedInPart | Report::Confirmed(..) => None,
             Report::Failed(error) => Some(LockTrouble::Unreachable(error)),
@@ -159,19 +160,30 @@ impl HeldLocks {
                 Some(LockTrouble::Released(name))
             }
         };
+        if self.all.is_empty() {
+            self.renewals.forget_lease();
+        }
         (event, trouble)
     }
 
-    /// Whether a renewal or a check is under way, or waits for one that is.
+    /// The locks are given up for lost: they are renewed no more.
+    pub fn stop_renewing(&mut self) {
+        self.renewals.forget_lease();
+    }
+
+    /// Whether a renewal or a check is under way.
     pub fn is_asking(&self) -> bool {
-        self.renewer.as_ref().is_some_and(Renewer::is_busy)
+        self.renewals.is_under_way()
+    }
+
+    /// Whether a renewal is due.
+    pub fn renewal_is_due(&self) -> bool {
+        self.renewals.renewal_is_due(now())
     }
 
     /// Has the leases renewed, in the background.
     pub fn renew(&mut self) {
-        if self.renewals.renew(self.is_asking()) {
-            self.start_task(Task::Renew);
-        }
+        self.start_task(Task::Renew);
     }
 
     /// Notes down on this host what works under the locks, as it was found from this moment on, and what had started
@@ -297,19 +309,16 @@ impl HeldLocks {
             reports.extend(found);
             self.client = completed.client;
         }
-        let is_busy = self.is_asking();
         let next = if let Err(error) = self.take_pushes() {
             self.client.disconnect();
             // A service may have closed it because its password is over.
-            let is_over = self.client.has_password_command() && !is_busy;
+            let is_over = self.client.has_password_command() && !self.is_asking();
             if is_over && self.renewals.may_ask_at_once(now()) {
                 Some(Task::Renew)
             } else {
                 reports.push(Report::Failed(error));
                 None
             }
-        } else if is_busy {
-            None
         } else {
             self.renewals.next_task(now())
         };
@@ -329,13 +338,13 @@ impl HeldLocks {
         Ok(())
     }
 
-    /// When a check is due.
+    /// When a renewal or a check is due.
     pub fn due(&self) -> Option<Moment> {
         if self.completed.is_some() {
             return Some(now());
         }
         // The renewer has to be done first, and wakes us.
-        self.renewals.due(self.is_asking())
+        self.renewals.due()
     }
 
     /// One of these becomes readable when there may be something to report.
@@ -354,6 +363,7 @@ impl HeldLocks {
             && let Some(completed) = renewer.finish(within, is_slow)
         {
             self.client = completed.client;
+            self.renewals.end(Vec::new(), false);
         }
     }
 }

@@ -437,7 +437,7 @@ impl Run<'_> {
                 return Ok(Some(Reason::Interrupted(received.signal)));
             }
         }
-        let is_over = holds.lease.is_some_and(|lease| now() >= lease.stop_at());
+        let is_over = holds.lease().is_some_and(|lease| now() >= lease.stop_at());
         Ok(is_over.then(|| {
             let names = environment::list_of(&self.acquisition.names);
             let names = names.display();

@@ -17,7 +17,7 @@ use crate::clock::{Moment, Timer, now};
 use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep};
 use crate::duration;
 use crate::exit::Exit;
-use crate::lease::{Lease, LeaseEvent};
+use crate::lease::Lease;
 use crate::lock;
 use crate::process;
 use crate::renewals::Report;
@@ -61,7 +61,7 @@ impl Run<'_> {
         let conditions = Conditions {
             own_group: !self.on_terminal,
             sigchld_ignored: signals.sigchld_ignored,
-            not_after: holds.lease.as_ref().map(Lease::deadline),
+            not_after: holds.lease().as_ref().map(Lease::deadline),
             is_marked: holds.is_marked(),
         };
         let child = match Child::spawn(&job.prepared, &job.environment, &conditions) {
@@ -86,7 +86,7 @@ impl Run<'_> {
         let mut supervision = Supervision {
             run: self,
             job,
-            session: Session::new(policy, holds.lease.take()),
+            session: Session::new(policy),
             child,
             holds,
             trouble: None,
@@ -163,6 +163,9 @@ impl Supervision<'_> {
             if let Some(exit) = self.apply(session::Event::Tick)? {
                 return Ok(exit);
             }
+            if self.holds.renewal_is_due() {
+                self.renew();
+            }
             if let Some(exit) = self.reap()? {
                 return Ok(exit);
             }
@@ -174,7 +177,8 @@ impl Supervision<'_> {
                 self.signals.watch_group();
             }
             let stopped = self.stopped.map(|since| since + STOPPED_FOR);
-            let due = self.session.due().into_iter().chain(self.holds.due());
+            let due = self.session.due(self.holds.lease()).into_iter();
+            let due = due.chain(self.holds.due());
             let more = self.more_to_reap.then(now);
             let due = due.chain(stopped).chain(more).chain(self.watch_group_at);
             let due = due.min();
@@ -182,7 +186,7 @@ impl Supervision<'_> {
             let own = [Some(self.signals.as_fd()), Some(self.timer.as_fd())];
             sleep(own.into_iter().chain(self.holds.poll_fds()), None)?;
             // Where we were late, a renewal may have succeeded meanwhile.
-            let stop = self.session.next_stop();
+            let stop = self.next_stop();
             let is_past = |stop: &Moment| due.is_some_and(|due| due < *stop) && now() >= *stop;
             self.has_overslept |= stop.as_ref().is_some_and(is_past);
             if stop.is_some_and(|stop| now() >= stop)
@@ -279,7 +283,7 @@ impl Supervision<'_> {
     /// Stops ourselves until we are continued, or something of COMMAND's tree works on; whether somebody
     /// else has continued us.
     fn suspend(&mut self) -> Result<bool> {
-        let stop = self.session.next_stop();
+        let stop = self.next_stop();
         let continued = self.stop_ourselves()?;
         self.has_overslept |= stop.is_some_and(|stop| now() >= stop);
         Ok(continued)
@@ -297,7 +301,7 @@ impl Supervision<'_> {
         let goes_on = || !is_stopped(command) || !child.has_tree_stopped();
         let own = Pid::this();
         // By then there is still time to renew.
-        let left = self.session.next_stop().map(|stop| stop.since(now()));
+        let left = self.next_stop().map(|stop| stop.since(now()));
         let patience = left.map_or(STOPPING, |left| STOPPING.min(left / 4));
         // COMMAND may be continued alone, and what it has started need not stop with it; neither may work without
         // us. Where no process can be made for that, we stop all the same: the terminal waits for it.
@@ -340,6 +344,7 @@ impl Supervision<'_> {
 
     /// What the renewer reports as an event; what only matters for messages is kept.
     fn event_of(&mut self, report: Report) -> session::Event {
+        let is_renewal = matches!(report, Report::Renewed(_));
         let (event, trouble) = self.holds.record(report);
         let verbosity = self.run.verbosity();
         match trouble {
@@ -352,29 +357,19 @@ impl Supervision<'_> {
             }
             None => {}
         }
-        match event {
-            LeaseEvent::Renewed(_) => {
-                self.has_overslept = false;
-                if std::mem::take(&mut self.said_not_replicated) {
-                    verbosity.info("renewals count again");
-                } else {
-                    verbosity.verbose("lease renewed");
-                }
-                // What was lost, or is wanted, stays so.
-                if let Some(LockTrouble::Unreachable(_)) = self.trouble {
-                    self.trouble = None;
-                }
+        if is_renewal {
+            self.has_overslept = false;
+            if std::mem::take(&mut self.said_not_replicated) {
+                verbosity.info("renewals count again");
+            } else {
+                verbosity.verbose("lease renewed");
             }
-            // COMMAND still works under the others.
-            LeaseEvent::Released if !self.holds.all.is_empty() => return session::Event::Tick,
-            LeaseEvent::Released
-            | LeaseEvent::RenewedInPart
-            | LeaseEvent::Confirmed(..)
-            | LeaseEvent::RenewalFailed
-            | LeaseEvent::Lost
-            | LeaseEvent::Cancelled => {}
+            // What was lost, or is wanted, stays so.
+            if let Some(LockTrouble::Unreachable(_)) = self.trouble {
+                self.trouble = None;
+            }
         }
-        session::Event::Lease(event)
+        event.map_or(session::Event::Tick, session::Event::Lease)
     }
 
     fn note_failure(&mut self, error: lock::Error) {
@@ -394,10 +389,12 @@ impl Supervision<'_> {
     fn apply(&mut self, event: session::Event) -> Result<Option<Exit>> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let actions = self.session.on_event(event, now());
+            let lease = self.holds.lease();
+            let actions = self.session.on_event(event, lease, now());
             // Before COMMAND is told, which may stop us.
-            self.holds
-                .tell_watchdog(self.session.dead_by(), self.session.by_renewal());
+            let (dead_by, by_renewal) =
+                (self.session.dead_by(lease), self.session.by_renewal(lease));
+            self.holds.tell_watchdog(dead_by, by_renewal);
             for action in actions {
                 match action {
                     session::Action::Finish(exit) => return Ok(Some(exit)),
@@ -438,15 +435,8 @@ impl Supervision<'_> {
                     Refused::new()
                 }
             }
-            session::Action::Renew => {
-                let noted = now();
-                self.holds
-                    .start_watchdog(&self.child, self.session.dead_by());
-                self.holds.renew();
-                self.leave_marks(noted);
-                Refused::new()
-            }
             session::Action::Warn => {
+                self.holds.stop_renewing();
                 let loss = self.loss_message();
                 report::error(format_args!(
                     "{loss}; the command continues without the lock"
@@ -454,13 +444,13 @@ impl Supervision<'_> {
                 Refused::new()
             }
             session::Action::Terminate(reason) => {
-                let (refused, walk) = self.child.terminate(self.session.next_stop(), false);
+                let (refused, walk) = self.child.terminate(self.next_stop(), false);
                 self.session.walked(walk);
                 self.announce(reason, "stopping the command");
                 refused
             }
             session::Action::TerminateOutside => {
-                let (refused, walk) = self.child.terminate(self.session.next_stop(), true);
+                let (refused, walk) = self.child.terminate(self.next_stop(), true);
                 self.session.walked(walk);
                 self.announce(StopReason::Signal, "stopping the command");
                 refused
@@ -498,11 +488,25 @@ impl Supervision<'_> {
         self.survivors_named = true;
     }
 
+    /// Renews the lease. With the first renewal comes all that a short run never has.
+    fn renew(&mut self) {
+        let noted = now();
+        let dead_by = self.session.dead_by(self.holds.lease());
+        self.holds.start_watchdog(&self.child, dead_by);
+        self.holds.renew();
+        self.leave_marks(noted);
+    }
+
+    /// When COMMAND has to be asked to stop, or killed.
+    fn next_stop(&self) -> Option<Moment> {
+        self.session.next_stop(self.holds.lease())
+    }
+
     /// Notes down what works under the locks. What was found in too little time is less than there is, so that the
     /// earlier note says more.
     fn leave_marks(&mut self, noted: Moment) {
         // The renewal is under way meanwhile, and its answer has to be heard in time.
-        let left = self.session.next_stop().map(|stop| stop.since(noted));
+        let left = self.next_stop().map(|stop| stop.since(noted));
         let until = left.map(|left| noted + left / LOOKS_FOR);
         self.session.walked(self.child.look(until));
         // What had moved or was hidden by one that ended, while we looked, is found the second time.
@@ -545,7 +549,9 @@ impl Supervision<'_> {
                 Ok(Some(Reaped::Child(status))) => {
                     // A COMMAND that was killed has no exit status.
                     if status.code().is_some() {
-                        self.session.on_event(session::Event::Ended(status), now());
+                        let lease = self.holds.lease();
+                        self.session
+                            .on_event(session::Event::Ended(status), lease, now());
                         exit = self.session.exit();
                     }
                 }
