@@ -355,13 +355,16 @@ impl<'a> Acquisition<'a> {
         let _ = sys::fork_for(RELEASER, until.since(now()), || {
             for claim in left {
                 let client = &mut holds.client;
-                while !matches!(
-                    claim.release_or_retry(client, mode, until.since(now()), None, || {}),
-                    Ok((_, true))
-                ) && now() < until
-                {
-                    client.follow_locks();
-                    std::thread::sleep(RELEASE_AGAIN);
+                while now() < until {
+                    let within = until.since(now());
+                    match claim.release_or_retry(client, mode, within, None, || {}) {
+                        Ok((_, true)) => break,
+                        Err(error) if !error.kind.may_pass() => break,
+                        Ok((_, false)) | Err(_) => {
+                            client.follow_locks();
+                            std::thread::sleep(RELEASE_AGAIN);
+                        }
+                    }
                 }
                 process::remove_mark(&claim.id());
             }
