@@ -15,6 +15,7 @@ pub mod fuzz;
 mod history;
 mod identity;
 mod job;
+mod looks;
 mod privacy;
 mod release;
 mod run;

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::change::change;
 use super::identity::{masked, own_identity};
+use super::looks::{LOOK, Looks};
 use super::selection::{Selection, refuse_unclear, select};
 use super::usage::name;
-use super::wait::{LOOK, sleep};
 use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
@@ -18,7 +18,6 @@ use crate::lock::{
     Client, Error, Hold, HoldOutcome, Inspected, Key, Limit, Lock, Name, StopReply, Who,
 };
 use crate::report;
-use crate::wait::{Outage, Pace, ProgressSchedule};
 
 /// Asks the holder to end.
 pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
@@ -80,8 +79,10 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         ));
         return Ok(Exit::Success);
     }
-    let after = wait_until_gone(&lock, &holds, &whom, asked, &mut client, settings)?;
-    if let Some(line) = lost_first(&holds, &lock, &mut client, settings) {
+    let names = std::slice::from_ref(&name);
+    let mut looks = Looks::new(client, settings, names, asked);
+    let after = wait_until_gone(&holds, &whom, &mut looks, settings)?;
+    if let Some(line) = lost_first(&holds, &lock, &mut looks.client, settings) {
         report::error(line);
         return Ok(Exit::Lost);
     }
@@ -162,18 +163,15 @@ fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
 /// # Errors
 /// That of a server that has been away for as long as the leases last: there is nothing left to wait for.
 fn wait_until_gone(
-    lock: &Lock,
     holds: &[&Hold],
     whom: &str,
-    began: Moment,
-    client: &mut Client,
+    looks: &mut Looks,
     settings: &Settings,
 ) -> Result<Inspected> {
-    let mut progress = ProgressSchedule::new(began, report::has_terminal());
-    let mut pace = Pace::default();
-    let mut outage: Option<(Moment, Outage)> = None;
+    let began = now();
     let mut silent = HashSet::new();
     let leases = holds.iter().filter_map(|hold| hold.left).max();
+    let leases = leases.unwrap_or_default();
     // One of several that leave a lock doesn't change its key, so Redis doesn't tell us.
     let is_group = |hold: &&Hold| {
         let holder = hold.holder.as_ref();
@@ -184,71 +182,32 @@ fn wait_until_gone(
     } else {
         LOOK
     };
+    // It was reached before: it may come back.
+    let gives_up = |_: &Client, _: &Error, since: Moment, at: Moment| at.since(since) >= leases;
     loop {
-        let ask_at = pace.ask_at(now());
-        if ask_at > now() {
-            sleep(None, ask_at)?;
-        }
-        let looked = now();
-        match look(lock, client, settings) {
-            Ok(Some(found)) => {
-                let asked: Vec<&Hold> = still_held(&found, holds).collect();
-                for hold in &asked {
-                    if let Some(line) = no_sign_of_life(&found.name, hold)
-                        && silent.insert(hold.id.clone())
-                    {
-                        settings.verbosity.info(line);
-                    }
-                }
-                if asked.is_empty() {
-                    report::status_line(None);
-                    return Ok(found);
-                }
-            }
-            Ok(None) => {}
-            // It was reached before: it may come back.
-            Err(error) if error.kind.may_pass() => {
-                let new = || {
-                    (
-                        looked,
-                        Outage::new(error.kind, looked, report::has_terminal()),
-                    )
-                };
-                let (since, outage) = outage.get_or_insert_with(new);
-                if now().since(*since) >= leases.unwrap_or_default() {
-                    report::status_line(None);
-                    return Err(anyhow::Error::from(error)
-                        .context(format!("{whom} was asked to stop, but not seen to")));
-                }
-                outage.becomes(error.kind, now());
-                if let Some((kind, lasting)) = outage.shown(now()) {
-                    let line = report::outage_line(kind, "", lasting);
-                    settings.verbosity.progress(&line);
-                }
-                sleep(None, looked + LOOK / 4)?;
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        }
-        if outage.take().is_some_and(|(_, outage)| outage.was_shown()) {
-            settings.verbosity.answers_again();
-        }
-        loop {
-            let at = now();
-            // What came in with an answer isn't seen at the descriptor.
-            if at >= looked + every || !matches!(client.receive(), Ok(None)) {
-                break;
-            }
-            if progress.is_due_for("", None, at) {
-                let (name, lasting) = (lock.name(), in_seconds(at.since(began)));
-                let line =
-                    format!("waiting, {lasting} so far, for {whom} to stop under \"{name}\"");
-                settings.verbosity.progress(&line);
-            }
-            if sleep(Some(client), (looked + every).min(progress.due()))? {
-                break;
+        let looked = looks.ask(gives_up);
+        let mut looked =
+            looked.with_context(|| format!("{whom} was asked to stop, but not seen to"))?;
+        let Some(found) = looked.found.pop() else {
+            continue;
+        };
+        let asked: Vec<&Hold> = still_held(&found, holds).collect();
+        for hold in &asked {
+            if let Some(line) = no_sign_of_life(&found.name, hold)
+                && silent.insert(hold.id.clone())
+            {
+                settings.verbosity.info(line);
             }
         }
+        if asked.is_empty() {
+            report::status_line(None);
+            return Ok(found);
+        }
+        let line = |at: Moment| {
+            let (name, lasting) = (&found.name, in_seconds(at.since(began)));
+            format!("waiting, {lasting} so far, for {whom} to stop under \"{name}\"")
+        };
+        looks.wait_until(looked.at + every, ("", None), line)?;
     }
 }
 
@@ -285,15 +244,6 @@ fn lost_first(
         "{} was asked to stop, but {how} before it had ended; its command may still run",
         whom(holds)
     ))
-}
-
-/// The lock as it is now.
-fn look(lock: &Lock, client: &mut Client, settings: &Settings) -> Result<Option<Inspected>, Error> {
-    let names = std::slice::from_ref(lock.name());
-    client.skip_incoming()?;
-    settings.locks.track(client, names)?;
-    let found = settings.locks.inspect(client, names)?.pop();
-    Ok(found)
 }
 
 /// Those of these holds that still have the lock while their commands run.

@@ -1,23 +1,16 @@
 //! `redlock wait`: return when locks are free, without taking them.
 
-use std::os::fd::AsFd;
-use std::time::Duration;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
+use super::looks::{LOOK, Look, Looks};
 use super::usage::{BadUsage, parse_names};
 use crate::cli;
-use crate::clock::{Moment, Timer, now};
+use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Client, Error, Inspected, Key, Name};
+use crate::lock::{Busy, Client, Error, Inspected, Key};
 use crate::report;
-use crate::wait::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
-
-/// How often to look where the server doesn't say when something changes, or said it over a
-/// connection that broke.
-pub(super) const LOOK: Duration = Duration::from_secs(2);
+use crate::wait::{WaitLimit, end_of};
 
 /// Waits until none of the locks has a holder.
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
@@ -28,48 +21,16 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     }
     let began = now();
     let limit = WaitLimit::since(began, options.wait.no_wait, options.wait.wait);
-    let mut progress = ProgressSchedule::new(began, report::has_terminal());
-    let mut client = settings.locks.client();
-    let mut pace = Pace::default();
-    let mut outage: Option<Outage> = None;
+    let mut looks = Looks::new(settings.locks.client(), settings, &names, began);
+    // One that was reached before may come back, and one that says so will be ready.
+    let gives_up = |client: &Client, error: &Error, _: Moment, at: Moment| {
+        !(client.was_reached() || error.kind.will_pass()) || limit.is_over(at)
+    };
     let mut is_first = true;
     loop {
-        let asked = now();
-        let look_at = pace.ask_at(asked);
-        if look_at > asked {
-            sleep(None, look_at)?;
-        }
-        let looked = now();
-        let found = match look(&mut client, settings, &names) {
-            Ok(found) => found,
-            // One that was reached before may come back, and one that says so will be ready.
-            Err(error)
-                if error.kind.may_pass()
-                    && (client.was_reached() || error.kind.will_pass())
-                    && !limit.is_over(looked) =>
-            {
-                let (kind, at) = (error.kind, now());
-                settings.verbosity.verbose(error);
-                let new = || Outage::new(kind, looked, report::has_terminal());
-                let outage = outage.get_or_insert_with(new);
-                outage.becomes(kind, at);
-                if let Some((kind, lasting)) = outage.shown(at) {
-                    let line = report::outage_line(kind, "", lasting);
-                    settings.verbosity.progress(&line);
-                }
-                sleep(None, looked + LOOK / 4)?;
-                continue;
-            }
-            Err(error) => {
-                report::status_line(None);
-                return Err(error.into());
-            }
-        };
-        if outage.take().is_some_and(|outage| outage.was_shown()) {
-            settings.verbosity.answers_again();
-        }
+        let Look { at: looked, found } = looks.ask(gives_up)?;
         if std::mem::take(&mut is_first) {
-            settings.warn_of_replica(&client);
+            settings.warn_of_replica(&looks.client);
         }
         for lock in &found {
             if let Key::NotALock(kind) = &lock.key {
@@ -104,49 +65,11 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             }
             look_at = look_at.min(end);
         }
-        loop {
-            let at = now();
-            // What came in with an answer isn't seen at the descriptor.
-            if at >= look_at || !matches!(client.receive(), Ok(None)) {
-                break;
-            }
-            let frozen = busy.blocked_since();
-            if progress.is_due_for(&busy.id, frozen, at) {
-                let outlook = report::Outlook {
-                    usual,
-                    queues: false,
-                };
-                let view = report::waiting_line(&held, &busy, at.since(looked), outlook);
-                settings.verbosity.progress(&view);
-            }
-            if sleep(Some(&client), look_at.min(progress.due()))? {
-                break;
-            }
-        }
+        let outlook = report::Outlook {
+            usual,
+            queues: false,
+        };
+        let line = |at: Moment| report::waiting_line(&held, &busy, at.since(looked), outlook);
+        looks.wait_until(look_at, (&busy.id, busy.blocked_since()), line)?;
     }
-}
-
-/// What the locks are now.
-fn look(client: &mut Client, settings: &Settings, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-    // What was said before this look is answered by it.
-    client.skip_incoming()?;
-    if !client.is_open() {
-        client.ask_role()?;
-    }
-    settings.locks.track(client, names)?;
-    settings.locks.inspect_with_usual(client, names)
-}
-
-/// Sleeps until a moment; true when the server has said something before.
-pub(super) fn sleep(client: Option<&Client>, until: Moment) -> Result<bool> {
-    let mut timer = Timer::new()?;
-    timer.set(Some(until))?;
-    let connection = client.into_iter().flat_map(Client::fds);
-    let mut fds: Vec<PollFd> = std::iter::once(timer.as_fd())
-        .chain(connection)
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
-    poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
-    let said = |fd: &PollFd| fd.any() == Some(true);
-    Ok(fds.iter().skip(1).any(said))
 }
