@@ -138,6 +138,19 @@ impl Signals {
         }
     }
 
+    /// The next signal that ends what waits, where there is no COMMAND. One that stops a job stops us meanwhile.
+    pub fn next_ending(&self) -> io::Result<Option<i32>> {
+        while let Some(received) = self.next()? {
+            if ends_waiting(received.signal) {
+                return Ok(Some(received.signal));
+            }
+            if received.signal == SIGTSTP {
+                self.suspend()?;
+            }
+        }
+        Ok(None)
+    }
+
     /// Stops ourselves, until we are continued. On a terminal we stop as a job does, by TSTP: the kernel
     /// ignores that where no shell could continue us; and what continues us continues the job, so
     /// that it isn't passed on. Whether we were stopped at all.

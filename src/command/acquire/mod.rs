@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use self::keeper::Target;
-use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, Requester, ending};
+use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, Requester};
 use super::environment::Environment;
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
@@ -173,7 +173,7 @@ fn acquire_lock(
     {
         return Ok(Err(why));
     }
-    Ok(match ending(signals)? {
+    Ok(match signals.next_ending()? {
         Some(signal) => Err(Reason::Interrupted(signal)),
         None => Ok(()),
     })
@@ -206,7 +206,7 @@ fn wait_for_reader(
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
         poll(&mut fds, timeout).context("can't wait for standard output")?;
-        if let Some(signal) = ending(signals)? {
+        if let Some(signal) = signals.next_ending()? {
             return Ok(Some(Reason::Interrupted(signal)));
         }
         if fds[0].any() == Some(true) {

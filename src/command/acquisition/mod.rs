@@ -35,7 +35,7 @@ use crate::lock::{
 use crate::output;
 use crate::process::{self, ProcessFd};
 use crate::report::{self, Verbosity};
-use crate::signal::{SIGTSTP, Signals, ends_waiting, is_passed_up};
+use crate::signal::{Signals, is_passed_up};
 use crate::sys;
 use crate::tree::RELEASER;
 
@@ -634,29 +634,14 @@ fn open_in_background(
     })?;
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())], None)?;
-        while let Some(received) = signals.next()? {
-            if ends_waiting(received.signal) {
-                output::stop();
-                return Ok(Ok(Err(received.signal)));
-            }
-            if received.signal == SIGTSTP {
-                signals.suspend()?;
-            }
+        if let Some(signal) = signals.next_ending()? {
+            output::stop();
+            return Ok(Ok(Err(signal)));
         }
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened.map(Ok));
         }
     }
-}
-
-/// A signal that has come and ends us before there is a COMMAND.
-pub fn ending(signals: &Signals) -> io::Result<Option<i32>> {
-    while let Some(received) = signals.next()? {
-        if ends_waiting(received.signal) {
-            return Ok(Some(received.signal));
-        }
-    }
-    Ok(None)
 }
 
 /// Sleeps until one of the descriptors has something to read, or the reader of the output is gone.

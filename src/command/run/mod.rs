@@ -36,8 +36,8 @@ use crate::lock::{self, ReleaseMode, SkipReason, Who};
 use crate::process;
 use crate::reason::reason;
 use crate::report::{self, Verbosity};
+use crate::signal::Signals;
 use crate::signal::on_terminal;
-use crate::signal::{SIGTSTP, Signals, ends_waiting};
 use crate::stderr;
 use crate::sys::SpawnError;
 
@@ -432,10 +432,8 @@ impl Run<'_> {
     /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
     /// that is as good as over, after this machine stood still, say.
     fn last_check(&self, holds: &HeldLocks, senses: &EventSources) -> Result<Option<Reason>> {
-        while let Some(received) = senses.signals.next()? {
-            if ends_waiting(received.signal) {
-                return Ok(Some(Reason::Interrupted(received.signal)));
-            }
+        if let Some(signal) = senses.signals.next_ending()? {
+            return Ok(Some(Reason::Interrupted(signal)));
         }
         let is_over = holds.lease().is_some_and(|lease| now() >= lease.stop_at());
         Ok(is_over.then(|| {
@@ -485,13 +483,8 @@ fn sleep_until(moment: Moment, senses: &mut EventSources) -> Result<Option<i32>>
             [Some(senses.signals.as_fd()), Some(senses.timer.as_fd())],
             None,
         )?;
-        while let Some(received) = senses.signals.next()? {
-            if ends_waiting(received.signal) {
-                return Ok(Some(received.signal));
-            }
-            if received.signal == SIGTSTP {
-                senses.signals.suspend()?;
-            }
+        if let Some(signal) = senses.signals.next_ending()? {
+            return Ok(Some(signal));
         }
     }
     Ok(None)
