@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::cli::{Common, SyncOptions, SyncReplicas, history_size, positive_duration};
-use crate::command::VARIABLES;
 use crate::file;
 use crate::lock::{
     self, Access, Client, Locks, PasswordCommand, PasswordSource, Quorum, Replication, TlsFiles,
@@ -24,6 +23,7 @@ use crate::output;
 use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
+use crate::variables::VARIABLES;
 
 pub use self::options::{FromSettings, StandIn};
 pub use self::trust::Exposure;

@@ -86,6 +86,19 @@ pub struct Lease {
 /// a tenth of a second in any case.
 const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 
+/// What is to be decided after something was learned of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// The locks are ours still, and this renewal or check was sent only after the end of this lease.
+    TooLate(Lease),
+    /// A lock is definitely not ours any more; this was the lease.
+    Lost(Lease),
+    /// A newer run wants this one to end.
+    Cancelled,
+    /// The job has released a lock.
+    Released,
+}
+
 impl Lease {
     /// A lease by a request sent at `sent`.
     pub fn new(sent: Moment, terms: Terms) -> Self {

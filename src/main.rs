@@ -15,15 +15,16 @@
 //! command/doctor → lock::doctor        what is wrong with a server, by evidence that is judged purely
 //! command/environment → lock           the variables by which a job knows its locks
 //! renewer → lock                       the background thread that renews
-//! renewals → lease                     decisions about renewing and checking what is held; pure, and uses only the
+//! renewals → lease, wait               the one owner of the lease, which decides when it is renewed; pure, and uses only the
 //!                                      answers of `lock`
-//! session → lease, exit                decisions about a running command; pure
+//! session → lease, exit                decisions about a running command; pure, and only reads the lease
 //! wait → lease, exit                   decisions about waiting; pure, and uses only the answers of `lock`
 //! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
 //! watchdog → child                     a process that kills COMMAND's tree where redlock can't
 //! output                               what a command prints that works for redlock itself
+//! variables                            the names of the variables that a job finds
 //! duration                             durations, in words that can be typed; pure
 //! reason                               why the system refused something, in words; pure
 //! shell                                words and lines as a shell takes them; pure
@@ -85,6 +86,7 @@ mod sys;
 mod systemd;
 mod tree;
 mod typed;
+mod variables;
 mod wait;
 mod watchdog;
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::lease::{Lease, confirm_timeout, try_timeout};
+use crate::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
 use crate::lock::{Claim, Error, LeaseState, Loss, Name, Who};
 use crate::wait::Pace;
 
@@ -50,19 +50,6 @@ impl Report {
             of_one => Some(of_one),
         }
     }
-}
-
-/// What there is to decide after a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseEvent {
-    /// The locks are ours still, and this renewal or check was sent only after the end of this lease.
-    TooLate(Lease),
-    /// A lock is definitely not ours any more; this was the lease.
-    Lost(Lease),
-    /// A newer run wants this one to end.
-    Cancelled,
-    /// The job has released a lock.
-    Released,
 }
 
 /// What a renewal of these claims, sent at this moment, has found. It gives what was asked for, whatever number came

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::lease::Lease;
-use crate::renewals::LeaseEvent;
+use crate::lease::{Lease, LeaseEvent};
 use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
 use crate::sys::{Reach, ReceivedSignal};
 

@@ -17,9 +17,8 @@ use self::timing::{FAILOVER, Next, RECONNECT, WakeBy, heartbeat, is_near, next, 
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::lease::{Lease, Terms, shortest_for};
+use crate::lease::{Lease, LeaseEvent, Terms, shortest_for};
 use crate::lock::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who};
-use crate::renewals::LeaseEvent;
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// What a wait knows from its start.

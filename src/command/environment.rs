@@ -6,21 +6,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::lock::{Claim, Name, Token};
 use crate::tree::Origin;
+use crate::variables::{FENCE, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
-
-const NAME: &str = "REDLOCK_NAME";
-const TOKEN: &str = "REDLOCK_TOKEN";
-const FENCE: &str = "REDLOCK_FENCE";
-const SLOT: &str = "REDLOCK_SLOT";
-const WAITED_MS: &str = "REDLOCK_WAITED_MS";
-/// All that the job holds, what the runs around this one hold included: `NAME=TOKEN …`. What was reentered is there
-/// twice: it isn't the job's own to release.
-const HELD: &str = "REDLOCK_HELD";
-
-/// All that a job may find of ours. What a run around this one has set doesn't count.
-pub const VARIABLES: [&str; 6] = [NAME, TOKEN, FENCE, SLOT, WAITED_MS, HELD];
 
 /// A lock of a job.
 pub struct JobLock<'a> {

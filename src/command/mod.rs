@@ -29,7 +29,6 @@ mod wait;
 pub use self::acquire::{acquire, fail_eval};
 pub use self::corrections::mistyped;
 pub use self::doctor::doctor;
-pub use self::environment::VARIABLES;
 pub use self::extend::{check, extend};
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};

@@ -214,7 +214,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::command::VARIABLES;
+    use crate::variables::VARIABLES;
 
     /// What clap makes of a command line, with these settings of the environment.
     fn read(words: &[&str], settings: &[(&str, &str)]) -> String {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::Parser;
 
-use super::environment::{VARIABLES, origin_of, pair, read_held};
+use super::environment::{origin_of, pair, read_held};
 use super::fence::Content;
 use super::identity::shortened;
 use super::usage::mistake;
@@ -16,6 +16,7 @@ use crate::fuzz::{Target, assert_safe, assert_safe_line, texts};
 use crate::lock::Token;
 use crate::report::escaped;
 use crate::typed::Typed;
+use crate::variables::VARIABLES;
 
 pub const TARGETS: [Target; 5] = [
     Target {

@@ -90,7 +90,7 @@ fn one_file_names_the_variables_of_a_job() {
         "\"REDLOCK_WAITED_MS\"",
         "REDLOCK_HELD",
     ];
-    assert_eq!(strays(&words, &["command/environment.rs"]), [""; 0]);
+    assert_eq!(strays(&words, &["variables.rs"]), [""; 0]);
 }
 
 #[test]
@@ -150,4 +150,79 @@ fn only_main_ends_the_process() {
         strays(&["process::exit", "process::abort"], &["main.rs"]),
         [""; 0]
     );
+}
+
+/// The rooms of the house, from the top floor down. A room imports only rooms that stand below it: so no two of them need each
+/// other, and each can be read, and changed, with what is below it alone.
+const FLOORS: [&[&str]; 11] = [
+    &["main"],
+    &["command"],
+    &["watchdog"],
+    &["renewer"],
+    &["renewals", "config"],
+    &["wait", "child", "process", "report"],
+    &["session", "tree"],
+    &["lock"],
+    &["signal", "lease", "output", "stderr", "typed"],
+    &["cli"],
+    &[
+        "sys",
+        "clock",
+        "exit",
+        "pattern",
+        "ci",
+        "systemd",
+        "duration",
+        "file",
+        "reason",
+        "shell",
+        "variables",
+    ],
+];
+
+/// The rooms that a text names after `crate::`.
+fn named_rooms(code: &str) -> Vec<&str> {
+    let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let word = |text: &'_ str| -> usize { text.find(|c| !is_part(c)).unwrap_or(text.len()) };
+    let mut rooms = Vec::new();
+    let code = code
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    for line in code {
+        for (at, _) in line.match_indices("crate::") {
+            let rest = &line[at + "crate::".len()..];
+            match rest.strip_prefix('{') {
+                Some(list) => {
+                    let list = list.split('}').next().unwrap_or_default();
+                    let each = list.split(',').map(str::trim);
+                    rooms.extend(each.map(|name| &name[..word(name)]));
+                }
+                None => rooms.push(&rest[..word(rest)]),
+            }
+        }
+    }
+    rooms
+}
+
+#[test]
+fn each_room_imports_only_rooms_on_lower_floors() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let floor_of = |room: &str| FLOORS.iter().position(|floor| floor.contains(&room));
+    let mut wrong = Vec::new();
+    for (path, code) in sources() {
+        let path = path.strip_prefix(&root).unwrap();
+        let first = path.iter().next().unwrap().to_str().unwrap();
+        let own = first.strip_suffix(".rs").unwrap_or(first);
+        let Some(floor) = floor_of(own) else {
+            wrong.push(format!("{own} stands on no floor"));
+            continue;
+        };
+        for room in named_rooms(&code) {
+            let below = floor_of(room).is_some_and(|other| other > floor);
+            if room != own && !below {
+                wrong.push(format!("{} imports {room}", path.display()));
+            }
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
 }

@@ -23,7 +23,7 @@ use super::acquisition::{
 };
 use super::corrections::is_program;
 use super::environment;
-use super::environment::{Environment, VARIABLES};
+use super::environment::Environment;
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names, shell_word};
 use crate::child;
@@ -40,6 +40,7 @@ use crate::signal::Signals;
 use crate::signal::on_terminal;
 use crate::stderr;
 use crate::sys::SpawnError;
+use crate::variables::VARIABLES;
 
 /// Runs COMMAND under the locks.
 pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
