@@ -4,6 +4,7 @@
 #[path = "../tests/fuzz/report.rs"]
 pub mod fuzz;
 mod style;
+mod table;
 mod text;
 mod words;
 
@@ -19,6 +20,7 @@ pub use crate::duration::brief as format_duration;
 pub use crate::shell::{command_line, quote};
 
 pub use self::style::{Line, Style, has_colors, is_dumb};
+pub use self::table::{Cell, Column, Step, Table};
 pub use self::text::{
     columns, escaped, escaped_json, format_wait, padded, shorten, size, timestamp, truncate, width,
 };

@@ -44,6 +44,7 @@ impl Line {
     /// The same line with more at its end.
     pub fn and(mut self, style: Style, text: &str) -> Self {
         match self.0.last_mut() {
+            _ if text.is_empty() => {}
             Some((last, so_far)) if *last == style => *so_far += text,
             _ => {
                 let mut part = String::with_capacity(text.len().max(80));

@@ -92,6 +92,19 @@ fn at_40_columns_each_row_is_a_few_short_lines() {
 }
 
 #[test]
+fn the_table_never_cuts_the_name_of_a_lock() {
+    let redis = Redis::start();
+    let names = ["deploy-production-eu-west-1-blue", "nightly"];
+    let _runs = names.map(|name| by_runner(&redis, name));
+    for columns in [120, 80, 60, 36] {
+        let text = shown(&redis, columns, "status").join("\n");
+        for name in names {
+            assert!(text.contains(name), "{columns}: {text}");
+        }
+    }
+}
+
+#[test]
 fn the_id_is_the_first_column_to_go_and_the_pid_the_next() {
     let redis = Redis::start();
     let _run = Gated::start(&redis, &["a"]).ready();

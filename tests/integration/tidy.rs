@@ -118,6 +118,7 @@ fn decisions_read_no_clock_and_do_no_io() {
         "lock/name.rs",
         "lock/who.rs",
         "ci.rs",
+        "report/table.rs",
         "command/history/listing.rs",
         "command/history/chart",
         "command/doctor/checks/",

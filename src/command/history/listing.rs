@@ -1,6 +1,5 @@
 //! The history line by line, for people and for programs. Pure.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,8 +9,8 @@ use serde::Serialize;
 use super::calendar::Calendar;
 use crate::lock::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
 use crate::report::{
-    describe_job, escaped, escaped_json, format_duration, timestamp, truncate, user_at_host,
-    user_at_host_with_reason,
+    Cell, Column, Step, Style, Table, columns, describe_job, escaped, escaped_json,
+    format_duration, timestamp, user_at_host, user_at_host_with_reason,
 };
 
 /// What is listed.
@@ -152,93 +151,28 @@ fn skipped(skip: &Skip, brief: bool) -> String {
     }
 }
 
-/// The columns of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Name,
-    Started,
-    Waited,
-    Ran,
-    End,
-    Who,
-    Pid,
-    Command,
-}
+const NAME: usize = 0;
+const STARTED: usize = 1;
+const WAITED: usize = 2;
+const RAN: usize = 3;
+const END: usize = 4;
+const WHO: usize = 5;
+const PID: usize = 6;
+const COMMAND: usize = 7;
 
-impl Column {
-    const ALL: [Self; 8] = [
-        Self::Name,
-        Self::Started,
-        Self::Waited,
-        Self::Ran,
-        Self::End,
-        Self::Who,
-        Self::Pid,
-        Self::Command,
-    ];
-
-    /// How wide it is where lines are to come, and it isn't known how wide they will be.
-    fn usual(self) -> usize {
-        match self {
-            Self::Name | Self::End => 10,
-            Self::Who => 12,
-            Self::Waited | Self::Ran | Self::Pid => 7,
-            Self::Started | Self::Command => 0,
-        }
-    }
-
-    /// The widest that it is where there is too little room for all.
-    fn most(self) -> usize {
-        match self {
-            Self::Name | Self::Who => 16,
-            Self::End => 12,
-            _ => usize::MAX,
-        }
-    }
-}
-
-/// How far the table is condensed to leave room for the command. Each step adds to those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Density {
-    Full,
-    WithoutPid,
-    /// Times without year and zone, which the heading names; ends in a word or two.
-    Brief,
-    /// Names, ends and users cut.
-    Cut,
-    /// The host only.
-    WithoutUser,
-    /// Nothing on waiting.
-    WithoutWait,
-    WithoutHost,
-}
-
-const DENSITIES: [Density; 7] = [
-    Density::Full,
-    Density::WithoutPid,
-    Density::Brief,
-    Density::Cut,
-    Density::WithoutUser,
-    Density::WithoutWait,
-    Density::WithoutHost,
-];
-
-/// How many columns of the terminal the command gets at least, where it is that long.
-const COMMAND: usize = 20;
-
-/// What is cut further than this says nothing.
-const SHORTEST: usize = 8;
-
-/// What the lines of a table have in common.
+/// The table of holds, and of runs that ended without the lock.
 #[derive(Debug)]
 pub struct Layout {
+    table: Table,
+    form: Form,
+}
+
+/// How cells are written.
+#[derive(Debug)]
+struct Form {
     calendar: Calendar,
-    density: Density,
-    /// The zone that the heading names.
+    /// The zone that the heading of brief times names.
     zone: String,
-    /// Each with its width, but for the last.
-    columns: Vec<(Column, usize)>,
-    width: Option<usize>,
 }
 
 impl Layout {
@@ -253,147 +187,80 @@ impl Layout {
     ) -> Self {
         let last = items.last().map_or(now_ms, Item::started_ms);
         let zone = calendar.zone(last);
-        let mut layout = Self {
-            calendar,
-            density: Density::Full,
-            zone,
-            columns: Vec::new(),
+        let form = Form { calendar, zone };
+        let columns = [
+            // The least widths: how wide they usually are.
+            (Column::new("NAME").whole(), 10),
+            (
+                Column::of("STARTED", format!("STARTED ({})", form.zone)),
+                columns(&calendar.moment(now_ms)),
+            ),
+            (Column::new("WAITED"), 7),
+            (Column::new("RAN"), 7),
+            (Column::new("END"), 10),
+            (Column::of("WHO", "HOST").middle(), 12),
+            (Column::new("PID"), 7),
+            (Column::new("COMMAND"), 20),
+        ];
+        let columns =
+            columns.map(|(column, usual)| column.at_least(if to_come { usual } else { 0 }));
+        let mut table = Table::new(columns.into(), items, |item, column, brief| {
+            form.cell(item, now_ms, column, brief)
+        });
+        let command = width.map_or(20, |width| 20.min(width / 4));
+        // What is least missed goes first, and the name, which is typed next, last.
+        table.fit(
             width,
-        };
-        for density in DENSITIES {
-            layout.density = density;
-            let kept = |column: &Column| match column {
-                Column::Name => !one,
-                Column::Pid => density < Density::WithoutPid,
-                Column::Waited => density < Density::WithoutWait,
-                Column::Who => density < Density::WithoutHost,
-                _ => true,
-            };
-            let columns = Column::ALL.into_iter().filter(kept);
-            layout.columns = columns
-                .map(|column| (column, layout.wanted(column, items, now_ms, to_come)))
-                .collect();
-            if density >= Density::WithoutWait {
-                layout.shrink(to_come);
-            }
-            if layout.lacks(to_come) == 0 {
-                break;
-            }
-        }
-        layout
-    }
-
-    /// Cuts what can be cut further, the longest first.
-    fn shrink(&mut self, to_come: bool) {
-        while self.lacks(to_come) > 0 {
-            let can_be_cut = |(column, width): &&mut (Column, usize)| {
-                column.most() < usize::MAX && *width > SHORTEST
-            };
-            let longest = self.columns.iter_mut().filter(can_be_cut);
-            match longest.max_by_key(|(_, width)| *width) {
-                Some((_, width)) => *width -= 1,
-                None => break,
-            }
-        }
-    }
-
-    /// How many columns the terminal lacks for the command to have its share.
-    fn lacks(&self, to_come: bool) -> usize {
-        let (Some(width), Some((command, others))) = (self.width, self.columns.split_last()) else {
-            return 0;
-        };
-        let others: usize = others.iter().map(|(_, width)| width + 2).sum();
-        let command = if to_come { COMMAND } else { command.1 };
-        (others + command.min(COMMAND).min(width / 4)).saturating_sub(width)
-    }
-
-    /// How wide a column would have to be.
-    fn wanted(&self, column: Column, items: &[Item], now_ms: u64, to_come: bool) -> usize {
-        let cells = items.iter().map(|item| self.cell(column, item, now_ms));
-        let widest = cells.map(|cell| cell.chars().count()).max();
-        let heading = self.heading(column).chars().count();
-        let mut wanted = widest.unwrap_or(0).max(heading);
-        if to_come {
-            wanted = wanted.max(column.usual());
-            if column == Column::Started {
-                wanted = wanted.max(self.started(now_ms).chars().count());
-            }
-        }
-        if self.density >= Density::Cut {
-            wanted = wanted.min(column.most());
-        }
-        wanted
-    }
-
-    fn heading(&self, column: Column) -> String {
-        match column {
-            Column::Name => "NAME".into(),
-            Column::Started if self.density >= Density::Brief => {
-                format!("STARTED ({})", self.zone)
-            }
-            Column::Started => "STARTED".into(),
-            Column::Waited => "WAITED".into(),
-            Column::Ran => "RAN".into(),
-            Column::End => "END".into(),
-            Column::Who if self.density >= Density::WithoutUser => "HOST".into(),
-            Column::Who => "WHO".into(),
-            Column::Pid => "PID".into(),
-            Column::Command => "COMMAND".into(),
-        }
-    }
-
-    fn started(&self, ms: u64) -> String {
-        if self.density >= Density::Brief {
-            self.calendar.brief(ms, &self.zone)
-        } else {
-            self.calendar.moment(ms)
-        }
-    }
-
-    /// A cell, safe for a terminal.
-    fn cell(&self, column: Column, item: &Item, now_ms: u64) -> String {
-        let brief = self.density >= Density::Brief;
-        let who = item.who();
-        let text = match (column, item) {
-            (Column::Name, item) => item.name().to_string(),
-            (Column::Started, item) => self.started(item.started_ms()),
-            (Column::Waited, Item::Hold(entry)) => format_duration(entry.waited),
-            (Column::Waited, Item::Skip(skip)) => format_duration(waited(skip)),
-            (Column::Ran, Item::Hold(entry)) => format_duration(ran(entry, now_ms)),
-            (Column::Ran, Item::Skip(_)) => "-".into(),
-            (Column::End, Item::Hold(entry)) => ended(&entry.outcome, brief),
-            (Column::End, Item::Skip(skip)) => skipped(skip, brief),
-            (Column::Who, _) if self.density >= Density::WithoutUser => who.host.clone(),
-            (Column::Who, _) => format!("{}@{}", who.user, who.host),
-            (Column::Pid, _) => who.pid.to_string(),
-            (Column::Command, _) => describe_job(who),
-        };
-        escaped(&text).into_owned()
-    }
-
-    fn line(&self, cells: impl Iterator<Item = String>) -> String {
-        let mut line = String::new();
-        let last = self.columns.len() - 1;
-        for (at, (cell, (_, width))) in cells.zip(&self.columns).enumerate() {
-            if at == last {
-                line += &cell;
-            } else {
-                let cell = truncate(&cell, *width);
-                let _ = write!(line, "{cell:<width$}  ");
-            }
-        }
-        truncate(line.trim_end(), self.width.unwrap_or(usize::MAX)).into_owned() + "\n"
+            &[
+                if one { &[Step::Hide(NAME)] } else { &[] },
+                &[Step::Cut(COMMAND, command, usize::MAX)],
+                &[Step::Hide(PID)],
+                &[Step::Brief(STARTED), Step::Brief(END)],
+                &[Step::Cut(WHO, 16, 16)],
+                &[Step::Brief(WHO)],
+                &[Step::Hide(WAITED)],
+                &[Step::Cut(WHO, 8, 16), Step::Cut(END, 8, usize::MAX)],
+                &[Step::Hide(WHO)],
+                &[Step::Hide(RAN)],
+                &[Step::Cut(COMMAND, 8.min(command), usize::MAX)],
+                &[Step::Cut(NAME, 8, usize::MAX)],
+            ],
+        );
+        Self { table, form }
     }
 
     /// The headings.
     pub fn header(&self) -> String {
-        self.line(self.columns.iter().map(|(column, _)| self.heading(*column)))
+        self.table.heading().painted(false, false) + "\n"
     }
 
     /// The line for a hold, or for a run that ended without the lock.
     pub fn row(&self, item: &Item, now_ms: u64) -> String {
-        let cell = |(column, _): &(Column, usize)| self.cell(*column, item, now_ms);
-        self.line(self.columns.iter().map(cell))
+        let cell = |column, brief| self.form.cell(item, now_ms, column, brief);
+        self.table.line(cell).painted(false, false) + "\n"
+    }
+}
+
+impl Form {
+    /// A cell, safe for a terminal.
+    fn cell(&self, item: &Item, now_ms: u64, column: usize, brief: bool) -> Cell<'static> {
+        let who = item.who();
+        let text = match (column, item) {
+            (NAME, item) => item.name().to_string(),
+            (STARTED, item) if brief => self.calendar.brief(item.started_ms(), &self.zone),
+            (STARTED, item) => self.calendar.moment(item.started_ms()),
+            (WAITED, Item::Hold(entry)) => format_duration(entry.waited),
+            (WAITED, Item::Skip(skip)) => format_duration(waited(skip)),
+            (RAN, Item::Hold(entry)) => format_duration(ran(entry, now_ms)),
+            (RAN, Item::Skip(_)) => "-".into(),
+            (END, Item::Hold(entry)) => ended(&entry.outcome, brief),
+            (END, Item::Skip(skip)) => skipped(skip, brief),
+            (WHO, _) if brief => who.host.clone(),
+            (WHO, _) => format!("{}@{}", who.user, who.host),
+            (PID, _) => who.pid.to_string(),
+            _ => describe_job(who),
+        };
+        (Style::Plain, escaped(&text).into_owned().into())
     }
 }
 
@@ -637,6 +504,21 @@ pub mod tests {
             assert!(at <= 60, "{text}");
             assert!(text.contains("./deploy-everything"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_name_is_whole_until_the_command_has_eight_columns() {
+        let mut long = hold("build-agent-17", 100, Some(110), HoldOutcome::Status(0));
+        long.name = "deploy-production-eu-west-1".parse().unwrap();
+        long.who.command = vec!["./deploy-everything.sh".into()];
+        let short = hold("h", 100, Some(110), HoldOutcome::Status(0));
+        let items = [Item::Hold(&long), Item::Hold(&short)];
+        for width in [58, 60, 80, 100] {
+            let text = with(&items, Some(width));
+            assert!(text.contains(long.name.as_str()), "{width}: {text}");
+        }
+        let text = with(&items, Some(40));
+        assert!(text.contains("deploy") && text.contains('…'), "{text}");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The history summed up, by lock or by lock and host. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,7 +9,9 @@ use serde::Serialize;
 use super::listing::{Item, failed, milliseconds, ran};
 use crate::lock::{HoldOutcome, Name};
 use crate::pattern::natural_cmp;
-use crate::report::{escaped, escaped_json, format_duration, timestamp, truncate};
+use crate::report::{
+    Cell, Column, Step, Style, Table, escaped, escaped_json, format_duration, timestamp, truncate,
+};
 
 /// What is known of the runs of a lock, or of those on one host.
 #[derive(Debug, Default)]
@@ -95,13 +96,34 @@ impl Summary {
 
     /// A table; on a terminal that is too narrow for it, a narrower one, or a block for each lock.
     pub fn text(&self, now_ms: u64, width: Option<usize>) -> String {
-        let width = width.unwrap_or(usize::MAX);
-        for (form, gap) in [(&WIDE, 2), (&NARROW, 1)] {
-            if let Some(text) = self.table(form, gap, (now_ms, width)) {
-                return text;
-            }
+        let figures = FIGURES.map(|(full, brief, _)| Column::of(full, brief).right());
+        let labels = [Column::new("NAME").whole(), Column::new("HOST").middle()];
+        let columns = labels.into_iter().chain(figures).collect();
+        let mut table = Table::new(columns, &self.totals, |of, column, brief| {
+            cell(of, now_ms, column, brief)
+        });
+        let mut needless = Vec::new();
+        needless.extend((!self.by_host).then_some(Step::Hide(HOST)));
+        needless.extend((!self.names_are_needed()).then_some(Step::Hide(NAME)));
+        let stages = [
+            &needless[..],
+            &[Step::Cut(HOST, 8, usize::MAX)],
+            &[Step::Dense],
+            &[Step::Hide(WAITED_P95)],
+            &[Step::Hide(LONGEST)],
+            &[Step::Hide(WAITED)],
+        ];
+        if !table.fit(width, &stages) {
+            return self.blocks(now_ms, width.unwrap_or(usize::MAX));
         }
-        self.blocks(now_ms, width)
+        let rows = self
+            .totals
+            .iter()
+            .map(|of| table.line(|column, brief| cell(of, now_ms, column, brief)));
+        let lines = std::iter::once(table.heading()).chain(rows);
+        lines
+            .map(|line| line.painted(false, false) + "\n")
+            .collect()
     }
 
     /// Whether the name says nothing new.
@@ -110,79 +132,19 @@ impl Summary {
         !self.by_host || !pairs.all(|two| two[0].0.0 == two[1].0.0)
     }
 
-    /// `None` where it doesn't fit.
-    fn table(&self, form: &Form, gap: usize, (now_ms, width): (u64, usize)) -> Option<String> {
-        let mut rows: Vec<Vec<String>> = Vec::new();
-        let mut first = Vec::new();
-        if self.names_are_needed() {
-            first.push("NAME".to_owned());
-        }
-        if self.by_host {
-            first.push("HOST".to_owned());
-        }
-        let labels = first.len();
-        first.extend(form.headings.map(str::to_owned));
-        rows.push(first);
-        for ((name, host), total) in &self.totals {
-            let mut row = Vec::new();
-            if self.names_are_needed() {
-                row.push(escaped(name.as_str()).into_owned());
-            }
-            if self.by_host {
-                row.push(escaped(host).into_owned());
-            }
-            row.extend(total.cells(now_ms, form.brief));
-            rows.push(row);
-        }
-        let columns = rows[0].len();
-        let mut widths: Vec<usize> = (0..columns)
-            .map(|column| {
-                let cells = rows.iter().map(|row| row[column].chars().count());
-                cells.max().unwrap_or(0)
-            })
-            .collect();
-        // Names and hosts may be cut: the longest first, to what still says something.
-        let mut lacking =
-            (widths.iter().sum::<usize>() + gap * (columns - 1)).saturating_sub(width);
-        while lacking > 0 {
-            let longest = widths[..labels]
-                .iter_mut()
-                .filter(|width| **width > SHORTEST);
-            *longest.max()? -= 1;
-            lacking -= 1;
-        }
-        let mut text = String::new();
-        for row in &rows {
-            let mut line = String::new();
-            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                let gap = if column == 0 { 0 } else { gap };
-                let cell = truncate(cell, width);
-                line += &" ".repeat(gap);
-                let _ = if column < labels {
-                    write!(line, "{cell:<width$}")
-                } else {
-                    write!(line, "{cell:>width$}")
-                };
-            }
-            text += line.trim_end();
-            text.push('\n');
-        }
-        Some(text)
-    }
-
     fn blocks(&self, now_ms: u64, width: usize) -> String {
         let mut text = String::new();
-        for ((name, host), total) in &self.totals {
-            let mut title = escaped(name.as_str()).into_owned();
-            if self.by_host {
-                title = title + " on " + &escaped(host);
-            }
-            let cells = total.cells(now_ms, false);
-            let lines = LABELS.iter().zip(cells);
-            let lines = lines.map(|(label, cell)| format!("  {label:<13} {cell}"));
-            for line in std::iter::once(title).chain(lines) {
-                text += &truncate(&line, width);
-                text.push('\n');
+        for of in &self.totals {
+            let mut add = |line: &str| text.extend([line, "\n"]);
+            let cell = |column| cell(of, now_ms, column, false).1;
+            // The terminal breaks a name.
+            add(&if self.by_host {
+                format!("{} on {}", cell(NAME), cell(HOST)).into()
+            } else {
+                cell(NAME)
+            });
+            for (column, (_, _, label)) in (FIRST..).zip(FIGURES) {
+                add(&truncate(&format!("  {label:<13} {}", cell(column)), width));
             }
         }
         text
@@ -210,51 +172,27 @@ impl Summary {
     }
 }
 
-/// The headings of the figures, and whether the figures are brief.
-struct Form {
-    headings: [&'static str; 11],
-    brief: bool,
-}
+const NAME: usize = 0;
+const HOST: usize = 1;
+/// The first of the figures.
+const FIRST: usize = 2;
+const LONGEST: usize = 9;
+const WAITED: usize = 10;
+const WAITED_P95: usize = 11;
 
-/// What is cut further than this says nothing.
-const SHORTEST: usize = 8;
-
-const WIDE: Form = Form {
-    headings: [
-        "RUNS",
-        "OK",
-        "FAILED",
-        "LOST",
-        "SKIPPED",
-        "RAN 50%",
-        "95%",
-        "LONGEST",
-        "WAITED 50%",
-        "95%",
-        "LAST SUCCESS",
-    ],
-    brief: false,
-};
-
-const NARROW: Form = Form {
-    headings: [
-        "RUNS", "OK", "FAIL", "LOST", "SKIP", "RAN", "95%", "MAX", "WAIT", "95%", "LAST OK",
-    ],
-    brief: true,
-};
-
-const LABELS: [&str; 11] = [
-    "runs",
-    "ok",
-    "failed",
-    "lost",
-    "skipped",
-    "ran 50%",
-    "ran 95%",
-    "longest",
-    "waited 50%",
-    "waited 95%",
-    "last success",
+/// What the figures are called: in the heading, in a brief one, and in a line.
+const FIGURES: [(&str, &str, &str); 11] = [
+    ("RUNS", "RUNS", "runs"),
+    ("OK", "OK", "ok"),
+    ("FAILED", "FAIL", "failed"),
+    ("LOST", "LOST", "lost"),
+    ("SKIPPED", "SKIP", "skipped"),
+    ("RAN 50%", "RAN", "ran 50%"),
+    ("95%", "95%", "ran 95%"),
+    ("LONGEST", "MAX", "longest"),
+    ("WAITED 50%", "WAIT", "waited 50%"),
+    ("95%", "95%", "waited 95%"),
+    ("LAST SUCCESS", "LAST OK", "last success"),
 ];
 
 impl Total {
@@ -292,35 +230,41 @@ impl Total {
         total.waited = Ranks::of(waited);
         total
     }
+}
 
-    fn cells(&self, now_ms: u64, brief: bool) -> [String; 11] {
-        let duration = |duration: Option<Duration>| {
-            let text = duration.map_or("-".into(), format_duration);
-            if brief { text.replace(' ', "") } else { text }
-        };
-        let count = |count: usize, cut: bool| format!("{count}{}", if cut { "+" } else { "" });
-        let success = self.last_success_ms.map(|ms| {
-            let mut ago = format_duration(Duration::from_millis(now_ms.saturating_sub(ms)));
-            // One unit is enough.
-            let unit = ago.find(char::is_alphabetic).unwrap_or_default();
-            let smaller = ago[unit..].find(|c: char| c.is_ascii_digit());
-            ago.truncate(smaller.map_or(ago.len(), |at| unit + at));
-            if brief { ago } else { ago + " ago" }
-        });
-        [
-            count(self.runs, self.runs_cut),
-            self.succeeded.to_string(),
-            self.failed.to_string(),
-            self.lost.to_string(),
-            count(self.skipped, self.skips_cut),
-            duration(self.ran.median),
-            duration(self.ran.p95),
-            duration(self.ran.longest),
-            duration(self.waited.median),
-            duration(self.waited.p95),
-            success.unwrap_or("-".into()),
-        ]
-    }
+/// A cell, safe for a terminal.
+fn cell(
+    ((name, host), total): &((Name, String), Total),
+    now_ms: u64,
+    column: usize,
+    brief: bool,
+) -> Cell<'_> {
+    let duration = |duration: Option<Duration>| duration.map_or("-".into(), format_duration);
+    let count = |count: usize, cut: bool| format!("{count}{}", if cut { "+" } else { "" });
+    let success = |ms: u64| {
+        let mut ago = format_duration(Duration::from_millis(now_ms.saturating_sub(ms)));
+        // One unit is enough.
+        let unit = ago.find(char::is_alphabetic).unwrap_or_default();
+        let smaller = ago[unit..].find(|c: char| c.is_ascii_digit());
+        ago.truncate(smaller.map_or(ago.len(), |at| unit + at));
+        if brief { ago } else { ago + " ago" }
+    };
+    let text = match column {
+        NAME => escaped(name.as_str()),
+        HOST => escaped(host),
+        2 => count(total.runs, total.runs_cut).into(),
+        3 => total.succeeded.to_string().into(),
+        4 => total.failed.to_string().into(),
+        5 => total.lost.to_string().into(),
+        6 => count(total.skipped, total.skips_cut).into(),
+        7 => duration(total.ran.median).into(),
+        8 => duration(total.ran.p95).into(),
+        LONGEST => duration(total.ran.longest).into(),
+        WAITED => duration(total.waited.median).into(),
+        WAITED_P95 => duration(total.waited.p95).into(),
+        _ => total.last_success_ms.map_or("-".into(), success).into(),
+    };
+    (Style::Plain, text)
 }
 
 #[derive(Serialize)]
@@ -408,6 +352,16 @@ mod tests {
             .map(|row| row[..4].join(" "))
             .collect();
         assert_eq!(hosts, ["h 2+ 1 0", "i 2+ 0 1"], "{by_host}");
+        let long = "deploy-production-eu-west-1";
+        let mut long_one = hold("i", 180, Some(200), HoldOutcome::Status(0));
+        long_one.name = long.parse().unwrap();
+        let mut summed = Summary::new(false);
+        summed.add(&[Item::Hold(&long_one)], (false, false));
+        for width in [20, 60, 80, 100] {
+            let text = summed.text(200_000, Some(width));
+            assert!(text.contains(long), "{width}: {text}");
+            assert_eq!(text.contains("NAME"), width >= 80, "{width}: {text}");
+        }
         for width in [25, 40, 60, 80, 100, 200] {
             let text = summary.text(200_000, Some(width));
             let most = text.lines().map(|line| line.chars().count()).max();

@@ -1,13 +1,12 @@
 //! The table of locks: a row for each holder and each waiter, with the columns that fit. Pure.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::picture::{Kind, Picture};
 use crate::lock::{Frozen, Hold, Inspected, Key, Renewal, Restarted, Waiting, Who};
 use crate::report::{
-    Line, Style, columns, command_and_reason, describe_job, escaped, format_duration, held_back,
-    padded, shorten, truncate,
+    Cell, Column, Line, Step, Style, Table, columns, command_and_reason, describe_job, escaped,
+    format_duration, held_back, shorten, truncate,
 };
 
 const COLUMNS: [&str; 8] = [
@@ -22,14 +21,20 @@ const LEFT: usize = 5;
 const ID: usize = 6;
 const COMMAND: usize = 7;
 
-/// Between two columns.
+/// What gives way on a terminal: what is least missed goes first, and a name is never cut.
+const STAGES: [&[Step]; 8] = [
+    &[Step::Cut(COMMAND, 20, usize::MAX)],
+    &[Step::Hide(ID)],
+    &[Step::Hide(PID)],
+    &[Step::Cut(WHO, 24, 28)],
+    &[Step::Hide(LEFT), Step::Brief(MODE)],
+    &[Step::Cut(WHO, 16, 28)],
+    &[Step::Brief(FOR)],
+    &[Step::Cut(COMMAND, 8, usize::MAX)],
+];
+
+/// Between the parts of a line without a table.
 const GAP: usize = 2;
-
-/// The least of a command that is shown beside the other columns.
-const LEAST_COMMAND: usize = 20;
-
-/// The most of a user and host that has been cut.
-const WIDE_WHO: usize = 28;
 
 /// What is said of a lease that should have been renewed.
 pub const NOT_RENEWED: &str = "not renewed";
@@ -47,61 +52,28 @@ struct Row {
     link: Option<String>,
 }
 
-/// Which columns are shown, and how wide.
-#[derive(Clone, Debug)]
-struct Layout {
-    shown: [bool; 8],
-    /// The most columns for a name and for a user and host.
-    name: usize,
-    who: usize,
-    usual: bool,
-}
-
 /// A picture of some locks. `width`: that of the terminal, if there is one.
 pub fn picture(locks: &[Inspected], width: Option<usize>) -> Picture {
     let rows: Vec<Row> = locks
         .iter()
         .flat_map(|lock| rows_of(lock, width.is_some()))
         .collect();
-    match width {
-        None => whole(&rows),
-        Some(width) => match Layout::fitting(&rows, width) {
-            Some(layout) => layout.picture(&rows, width),
-            None => stacked(&rows, width),
-        },
-    }
-}
-
-/// Nothing is cut.
-fn whole(rows: &[Row]) -> Picture {
-    let layout = Layout::whole();
-    layout.picture(rows, usize::MAX)
-}
-
-/// Without a table, for a terminal that has no room for one: each row in a few lines.
-fn stacked(rows: &[Row], width: usize) -> Picture {
+    let mut all = COLUMNS.map(Column::new);
+    all[NAME] = Column::new(COLUMNS[NAME]).whole();
+    all[WHO] = Column::new(COLUMNS[WHO]).middle();
+    let mut table = Table::new(all.to_vec(), &rows, Row::cell);
     let mut picture = Picture::default();
-    for row in rows {
-        let [name, mode, who, _, _, left, _, command] = &row.cells;
-        let rest = columns(mode) + columns(&row.short_for) + 2 * GAP;
-        let name = shorten(name, width.saturating_sub(rest).max(8));
-        let head = Line::of(Style::Bold, padded(&name, columns(&name) + GAP))
-            .and(row.styles[MODE], &padded(mode, columns(mode) + GAP))
-            .and(Style::Plain, &row.short_for);
-        let mut lines = vec![head];
-        let room = width.saturating_sub(GAP);
-        let mut add = |style, text: &str| {
-            if !text.is_empty() {
-                lines.push(Line::of(style, format!("{:GAP$}{text}", "")));
-            }
+    let fits = table.fit(width, &STAGES);
+    if fits {
+        picture.add(Kind::Heading, vec![table.heading()]);
+    }
+    for row in &rows {
+        let mut lines = match width {
+            Some(width) if !fits => row.stacked(width),
+            _ => vec![table.line(|column, brief| row.cell(column, brief))],
         };
-        add(Style::Plain, &shorten(who, room));
-        if row.mode_alone.is_some() {
-            add(row.styles[LEFT], &truncate(left, room));
-        }
-        add(Style::Plain, &truncate(command, room));
         if let Some(link) = &row.link {
-            add(Style::Plain, link);
+            lines.push(Line::of(Style::Plain, format!("{:GAP$}{link}", "")));
         }
         picture.add(row.kind(), lines);
     }
@@ -115,117 +87,39 @@ impl Row {
         Kind::row(&[&cells[..], &[self.mode_alone.unwrap_or_default()]].concat())
     }
 
-    /// The text of a column.
-    fn cell(&self, column: usize, layout: &Layout) -> Cow<'_, str> {
-        let cell = self.cells[column].as_str();
-        match column {
-            NAME => shorten(cell, layout.name),
-            WHO => shorten(cell, layout.who),
-            MODE if !layout.shown[LEFT] => self.mode_alone.unwrap_or(cell).into(),
-            FOR if !layout.usual => self.short_for.as_str().into(),
-            _ => cell.into(),
-        }
-    }
-
-    fn style(&self, column: usize, layout: &Layout) -> Style {
-        if column == MODE && !layout.shown[LEFT] && self.mode_alone.is_some() {
-            return self.styles[LEFT];
-        }
-        self.styles[column]
-    }
-}
-
-impl Layout {
-    fn whole() -> Self {
-        Self {
-            shown: [true; 8],
-            name: usize::MAX,
-            who: usize::MAX,
-            usual: true,
-        }
-    }
-
-    /// The most that fits: what is least missed goes first. `None`: a table doesn't fit.
-    fn fitting(rows: &[Row], width: usize) -> Option<Self> {
-        let mut layout = Self::whole();
-        let steps: [&dyn Fn(&mut Self); 9] = [
-            &|_| {},
-            &|layout| layout.shown[ID] = false,
-            &|layout| layout.shown[PID] = false,
-            &|layout| layout.who = 24,
-            &|layout| layout.shown[LEFT] = false,
-            &|layout| layout.who = 16,
-            &|layout| layout.usual = false,
-            &|layout| layout.name = 24,
-            &|layout| layout.name = 16,
-        ];
-        for step in steps {
-            step(&mut layout);
-            if let Some(spare) = width.checked_sub(layout.least(rows)) {
-                // What was cut gets some of the room that is left; the command has the rest.
-                if layout.who < usize::MAX {
-                    layout.who = (layout.who + spare).min(WIDE_WHO);
-                }
-                return Some(layout);
-            }
-        }
-        None
-    }
-
-    /// How wide the columns are but for the command.
-    fn widths(&self, rows: &[Row]) -> [usize; 8] {
-        let mut widths = COLUMNS.map(columns);
-        for row in rows {
-            for (column, width) in widths.iter_mut().enumerate() {
-                *width = columns(&row.cell(column, self)).max(*width);
-            }
-        }
-        for (width, shown) in widths.iter_mut().zip(self.shown) {
-            *width *= usize::from(shown);
-        }
-        widths
-    }
-
-    /// The least width of the table.
-    fn least(&self, rows: &[Row]) -> usize {
-        let widths = self.widths(rows);
-        let gaps = self.shown.iter().filter(|shown| **shown).count() - 1;
-        let command = widths[COMMAND].min(LEAST_COMMAND);
-        widths[..COMMAND].iter().sum::<usize>() + gaps * GAP + command
-    }
-
-    fn picture(&self, rows: &[Row], width: usize) -> Picture {
-        let widths = self.widths(rows);
-        let shown = || (0..COLUMNS.len()).filter(|column| self.shown[*column]);
-        let before: usize = shown()
-            .filter(|column| *column < COMMAND)
-            .map(|column| widths[column] + GAP)
-            .sum();
-        let room = width.saturating_sub(before);
-        let add = |line: Line, column: usize, style, text: &str| {
-            if column == COMMAND {
-                return line.and(style, &truncate(text, room));
-            }
-            // The gap isn't coloured.
-            let gap = widths[column].saturating_sub(columns(text)) + GAP;
-            line.and(style, text).and_spaces(gap)
+    fn cell(&self, column: usize, brief: bool) -> Cell<'_> {
+        let (style, text) = match (column, self.mode_alone) {
+            (MODE, Some(mode)) if brief => (self.styles[LEFT], mode),
+            (FOR, _) if brief => (self.styles[FOR], self.short_for.as_str()),
+            _ => (self.styles[column], self.cells[column].as_str()),
         };
-        let mut picture = Picture::default();
-        let heading = shown().fold(Line::default(), |line, column| {
-            add(line, column, Style::Dim, COLUMNS[column])
-        });
-        picture.add(Kind::Heading, vec![heading]);
-        for row in rows {
-            let mut lines = vec![shown().fold(Line::default(), |line, column| {
-                let style = row.style(column, self);
-                add(line, column, style, &row.cell(column, self))
-            })];
-            if let Some(link) = &row.link {
-                lines.push(Line::of(Style::Plain, format!("{:GAP$}{link}", "")));
-            }
-            picture.add(row.kind(), lines);
+        (style, text.into())
+    }
+
+    /// The row in a few lines, for a terminal that has no room for a table. A name that doesn't fit beside the rest has
+    /// a line of its own, which the terminal breaks.
+    fn stacked(&self, width: usize) -> Vec<Line> {
+        let [name, mode, who, _, _, left, _, command] = &self.cells;
+        let taken = [name, mode, &self.short_for].map(|text| columns(text));
+        let mut lines = Vec::new();
+        let mut head = Line::of(Style::Bold, name);
+        if taken.iter().sum::<usize>() + 2 * GAP > width {
+            lines.push(std::mem::take(&mut head));
         }
-        picture
+        let head = head.and_spaces(GAP).and(self.styles[MODE], mode);
+        lines.push(head.and_spaces(GAP).and(Style::Plain, &self.short_for));
+        let room = width.saturating_sub(GAP);
+        let mut add = |style, text: &str| {
+            if !text.is_empty() {
+                lines.push(Line::default().and_spaces(GAP).and(style, text));
+            }
+        };
+        add(Style::Plain, &shorten(who, room));
+        if self.mode_alone.is_some() {
+            add(self.styles[LEFT], &truncate(left, room));
+        }
+        add(Style::Plain, &truncate(command, room));
+        lines
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Bar, Chart};
 use crate::command::history::listing::failed;
-use crate::report::{escaped, truncate};
+use crate::report::{columns, escaped, padded, truncate};
 
 /// What is drawn with: nothing, waiting, running, the end of a run that failed.
 struct Ink {
@@ -32,7 +32,7 @@ impl Chart<'_> {
     pub fn timeline(&self, width: usize, unicode: bool) -> String {
         let ink = if unicode { UNICODE } else { ASCII };
         let hosts = self.locks.iter().flat_map(|lock| &lock.rows);
-        let hosts = hosts.map(|row| escaped(row.host).chars().count());
+        let hosts = hosts.map(|row| columns(&escaped(row.host)));
         let label = hosts.max().unwrap_or(0).min(width / 3);
         let length = width.saturating_sub(label + 2).max(1);
         let mut text = String::new();
@@ -44,7 +44,8 @@ impl Chart<'_> {
                 let mut host = escaped(row.host).into_owned();
                 for lane in &row.lanes {
                     let bar: String = self.bars(lane, length, &ink).into_iter().collect();
-                    let _ = writeln!(text, "{:<label$}  {bar}", truncate(&host, label));
+                    let start = padded(&truncate(&host, label), label);
+                    let _ = writeln!(text, "{start}  {bar}");
                     host.clear();
                 }
             }
