@@ -1,4 +1,4 @@
-//! The local time, by the system's zones.
+//! Civil time, as the C library counts it: local time by the system's zones, UTC, and the way back from UTC.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -20,10 +20,38 @@ pub struct CivilTime {
 
 /// The local time at a moment, in seconds since 1970, by $TZ or the system's zone.
 pub fn local_time(seconds: i64) -> Option<CivilTime> {
+    civil(seconds, libc::localtime_r)
+}
+
+/// The same in UTC.
+pub fn utc_time(seconds: i64) -> Option<CivilTime> {
+    let time = civil(seconds, libc::gmtime_r)?;
+    // Some libraries call it GMT.
+    let zone = "UTC".into();
+    Some(CivilTime { zone, ..time })
+}
+
+/// The moment at which a day begins in UTC, in seconds since 1970. Months are counted from January, which is 0; there may
+/// be more than twelve.
+pub fn midnight_utc(year: i64, month: i64, day: i64) -> Option<i64> {
+    let part = |number: i64| i32::try_from(number).ok();
+    // SAFETY: a structure of numbers and a pointer that may be null.
+    let mut time: libc::tm = unsafe { MaybeUninit::zeroed().assume_init() };
+    time.tm_year = part(year - 1900)?;
+    time.tm_mon = part(month)?;
+    time.tm_mday = part(day)?;
+    // SAFETY: the structure is valid.
+    Some(unsafe { libc::timegm(&raw mut time) })
+}
+
+fn civil(
+    seconds: i64,
+    convert: unsafe extern "C" fn(*const i64, *mut libc::tm) -> *mut libc::tm,
+) -> Option<CivilTime> {
     let mut time = MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both structures are valid. The environment, which the call reads, is never changed.
+    // SAFETY: both structures are valid. The environment, which the call may read, is never changed.
     let time = unsafe {
-        if libc::localtime_r(&raw const seconds, time.as_mut_ptr()).is_null() {
+        if convert(&raw const seconds, time.as_mut_ptr()).is_null() {
             return None;
         }
         time.assume_init()

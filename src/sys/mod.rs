@@ -32,7 +32,7 @@ use nix::unistd::Pid;
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
 pub use self::environment::variables;
-pub use self::local::{CivilTime, local_time};
+pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard

@@ -1,7 +1,7 @@
 //! Moments as a calendar shows them, in the local time zone or in UTC; and the round ones among them. Pure:
 //! the local calendar is a function that is passed in.
 
-use crate::sys::CivilTime;
+use crate::sys::{CivilTime, midnight_utc, utc_time};
 
 /// How a moment, in seconds since 1970, is called.
 #[derive(Clone, Copy, Debug)]
@@ -12,98 +12,40 @@ const LAST: u64 = 253_402_300_799_000;
 
 const DAY: i64 = 86_400;
 
-const MONTHS: [&str; 12] = [
+const NAMES: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
-
-/// A moment in UTC.
-pub fn utc(seconds: i64) -> CivilTime {
-    let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
-    let (year, month, day) = date_of(days);
-    let rest = u32::try_from(rest).unwrap_or_default();
-    CivilTime {
-        year,
-        month,
-        day,
-        hour: rest / 3600,
-        minute: rest / 60 % 60,
-        second: rest % 60,
-        ahead: 0,
-        zone: "UTC".into(),
-    }
-}
-
-/// The date of a day, counted from 1970-01-01 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-fn date_of(days: i64) -> (i64, u32, u32) {
-    let shifted = days + 719_468; // from 0000-03-01
-    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153; // from March
-    let date = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year + i64::from(month <= 2);
-    let small = |number| u32::try_from(number).unwrap_or_default();
-    (year, small(month), small(date))
-}
-
-/// The day of the first of a month, counted from 1970-01-01; months are counted from the year 0.
-fn first_of(month: i64) -> i64 {
-    let (year, month) = (month.div_euclid(12), month.rem_euclid(12));
-    // Days before that year, and within it.
-    let before = |year: i64| 365 * year + (year + 3) / 4 - (year + 99) / 100 + (year + 399) / 400;
-    let leaps = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let within = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    let within = within[usize::try_from(month).unwrap_or_default()];
-    before(year) + within + i64::from(leaps && month > 1) - before(1970)
-}
 
 /// The distances that ticks may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Seconds(i64),
+    /// Counted from a Monday.
     Days(i64),
-    /// From Monday to Monday.
-    Week,
     Months(i64),
 }
 
-const STEPS: [Step; 26] = [
-    Step::Seconds(1),
-    Step::Seconds(2),
-    Step::Seconds(5),
-    Step::Seconds(10),
-    Step::Seconds(15),
-    Step::Seconds(30),
-    Step::Seconds(60),
-    Step::Seconds(120),
-    Step::Seconds(300),
-    Step::Seconds(600),
-    Step::Seconds(900),
-    Step::Seconds(1800),
-    Step::Seconds(3600),
-    Step::Seconds(7200),
-    Step::Seconds(10_800),
-    Step::Seconds(21_600),
-    Step::Seconds(43_200),
-    Step::Days(1),
-    Step::Days(2),
-    Step::Week,
-    Step::Months(1),
-    Step::Months(2),
-    Step::Months(3),
-    Step::Months(6),
-    Step::Months(12),
-    Step::Months(24),
+const SECONDS: [i64; 17] = [
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200,
 ];
+const DAYS: [i64; 3] = [1, 2, 7];
+const MONTHS: [i64; 6] = [1, 2, 3, 6, 12, 24];
 
 impl Step {
+    /// All, but for those of decades.
+    fn all() -> impl Iterator<Item = Self> {
+        let days = SECONDS
+            .map(Self::Seconds)
+            .into_iter()
+            .chain(DAYS.map(Self::Days));
+        days.chain(MONTHS.map(Self::Months))
+    }
+
     /// Its length in seconds, or a little less.
     fn length(self) -> i64 {
         match self {
             Self::Seconds(seconds) => seconds,
             Self::Days(days) => days * DAY,
-            Self::Week => 7 * DAY,
             Self::Months(months) => months * 30 * DAY,
         }
     }
@@ -111,27 +53,29 @@ impl Step {
     /// The number of the last step that begins at or before a local moment, and the moment at which
     /// the step of a number begins.
     fn number_at(self, local: i64) -> i64 {
-        let day = local.div_euclid(DAY);
         match self {
             Self::Seconds(seconds) => local.div_euclid(seconds),
-            Self::Days(days) => day.div_euclid(days),
             // 1970-01-01 was a Thursday.
-            Self::Week => (day + 3).div_euclid(7),
+            Self::Days(days) => (local.div_euclid(DAY) + 3).div_euclid(days),
             Self::Months(months) => {
-                let (year, month, _) = date_of(day);
-                (year * 12 + i64::from(month) - 1).div_euclid(months)
+                let civil = utc(local);
+                (civil.year * 12 + i64::from(civil.month) - 1).div_euclid(months)
             }
         }
     }
 
-    fn start_of(self, number: i64) -> i64 {
+    fn start_of(self, number: i64) -> Option<i64> {
         match self {
-            Self::Seconds(seconds) => number * seconds,
-            Self::Days(days) => number * days * DAY,
-            Self::Week => (number * 7 - 3) * DAY,
-            Self::Months(months) => first_of(number * months) * DAY,
+            Self::Seconds(seconds) => Some(number * seconds),
+            Self::Days(days) => Some((number * days - 3) * DAY),
+            Self::Months(months) => midnight_utc(0, number * months, 1),
         }
     }
+}
+
+/// A moment in UTC.
+pub fn utc(seconds: i64) -> CivilTime {
+    utc_time(seconds).expect("the calendar has the moments up to the year 9999")
 }
 
 impl Calendar {
@@ -176,12 +120,15 @@ impl Calendar {
         // Whole decades, as many as it takes: a server's clock may say anything.
         let decades = || Step::Months(120 * (span / most / (119 * 30 * DAY) + 1));
         let fits = |step: &Step| span / step.length() < most;
-        let step = STEPS.into_iter().find(fits).unwrap_or_else(decades);
+        let step = Step::all().find(fits).unwrap_or_else(decades);
         let local = |ms: u64| seconds(ms) + (self.0)(seconds(ms)).ahead;
         let numbers = step.number_at(local(from_ms)) - 1..=step.number_at(local(to_ms)) + 1;
         let mut ticks: Vec<(u64, String)> = Vec::new();
         for number in numbers {
-            let Some(ms) = self.moment_of(step.start_of(number)) else {
+            let Some(ms) = step
+                .start_of(number)
+                .and_then(|start| self.moment_of(start))
+            else {
                 continue;
             };
             if (from_ms..=to_ms).contains(&ms) && ticks.last().is_none_or(|(last, _)| *last < ms) {
@@ -215,12 +162,12 @@ impl Calendar {
             second,
             ..
         } = civil;
-        let name = MONTHS.get(month as usize - 1).copied().unwrap_or("?");
+        let name = NAMES.get(month as usize - 1).copied().unwrap_or("?");
         match step {
             Step::Seconds(..60) => format!("{hour:02}:{minute:02}:{second:02}"),
             // At midnight another day begins.
             Step::Seconds(_) if (hour, minute) != (0, 0) => format!("{hour:02}:{minute:02}"),
-            Step::Seconds(_) | Step::Days(_) | Step::Week => format!("{day} {name}"),
+            Step::Seconds(_) | Step::Days(_) => format!("{day} {name}"),
             Step::Months(..12) => format!("{name} {year}"),
             Step::Months(_) => format!("{year}"),
         }
@@ -270,9 +217,11 @@ pub mod tests {
             assert_eq!(shown, expected);
         }
         for day in (0..80_000).chain([2_932_896]) {
-            let (year, month, date) = date_of(day);
-            let first = first_of(year * 12 + i64::from(month) - 1);
-            assert_eq!(first + i64::from(date) - 1, day);
+            let civil = utc(day * DAY);
+            let (month, date) = (i64::from(civil.month) - 1, i64::from(civil.day));
+            let expected = Some(day * DAY);
+            assert_eq!(midnight_utc(civil.year, month, date), expected);
+            assert_eq!(midnight_utc(0, civil.year * 12 + month, date), expected);
         }
         assert_eq!(Calendar::UTC.moment(u64::MAX), "-");
     }
