@@ -2,6 +2,7 @@
 
 mod acquire;
 mod acquisition;
+mod asked;
 mod change;
 mod corrections;
 mod doctor;

@@ -9,7 +9,7 @@ mod chart;
 mod listing;
 mod summary;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
@@ -21,12 +21,13 @@ use self::calendar::{Calendar, utc};
 use self::chart::Chart;
 use self::listing::{Item, Layout, milliseconds};
 use self::summary::Summary;
-use super::usage::{BadUsage, parse_names, refuse_url};
+use super::asked::Asked;
+use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
-use crate::pattern::{is_pattern, matches, natural_cmp};
+use crate::pattern::natural_cmp;
 use crate::report::{format_duration, lines_of, print, width};
 use crate::signal;
 use crate::sys::{CivilTime, local_time};
@@ -49,8 +50,11 @@ const NAMES: usize = 5;
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
+    let mut asked = Asked::parse(options.names.iter().map(String::as_str))?;
+    let mut met = BTreeSet::new();
+    asked.names.retain(|name| met.insert(name.clone()));
     let query = Query {
-        asked: Asked::parse(&options.names)?,
+        asked,
         options,
         locks: &settings.locks,
         calendar: if options.utc {
@@ -62,12 +66,12 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     if options.names_only {
-        let names = query.asked.look_up(&mut client, query.locks)?;
+        let names = query.names(&mut client)?;
         let names = names.iter().map(Name::as_str);
         print(&lines_of(names, settings.verbosity))?;
         return Ok(Exit::Success);
     }
-    let names = query.asked.look_up(&mut client, query.locks)?;
+    let names = query.names(&mut client)?;
     if options.follow {
         settings.warn_of_replica(&client);
         return query.follow(client);
@@ -90,55 +94,6 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
 /// A moment by the zones of this system.
 fn local(seconds: i64) -> CivilTime {
     local_time(seconds).unwrap_or_else(|| utc(seconds))
-}
-
-/// Which locks were asked for; none of either: all.
-struct Asked {
-    names: Vec<Name>,
-    patterns: Vec<String>,
-}
-
-impl Asked {
-    fn parse(texts: &[String]) -> Result<Self> {
-        texts.iter().try_for_each(|text| refuse_url(text))?;
-        let (patterns, names): (Vec<String>, Vec<String>) =
-            texts.iter().cloned().partition(|text| is_pattern(text));
-        let names = parse_names(&names)?;
-        Ok(Self { names, patterns })
-    }
-
-    /// Whether it is one lock.
-    fn is_one(&self) -> bool {
-        self.names.len() == 1 && self.patterns.is_empty()
-    }
-
-    fn is_all(&self) -> bool {
-        self.names.is_empty() && self.patterns.is_empty()
-    }
-
-    /// The names and patterns that a name is asked for by.
-    fn that_mean(&self, name: &str) -> impl Iterator<Item = &str> {
-        let names = self.names.iter().map(Name::as_str);
-        let names = names.filter(move |asked| *asked == name);
-        let patterns = self.patterns.iter().map(String::as_str);
-        names.chain(patterns.filter(move |pattern| matches(pattern, name)))
-    }
-
-    /// The names, looked up where they have to be.
-    fn look_up(&self, client: &mut Client, locks: &Locks) -> Result<Vec<Name>, lock::Error> {
-        let mut names = self.names.clone();
-        if names.is_empty() || !self.patterns.is_empty() {
-            let known = locks.names(client, Which::All)?;
-            names.extend(known.into_iter().filter(|name| {
-                let text = name.as_str();
-                let any = self.patterns.iter().any(|pattern| matches(pattern, text));
-                any || self.is_all()
-            }));
-        }
-        names.sort_by(|a, b| natural_cmp(a.as_str(), b.as_str()));
-        names.dedup();
-        Ok(names)
-    }
 }
 
 /// A line that is shown.
@@ -317,6 +272,15 @@ struct Query<'a> {
 }
 
 impl Query<'_> {
+    fn names(&self, client: &mut Client) -> Result<Vec<Name>, lock::Error> {
+        self.asked.look_up(client, self.locks, Which::All)
+    }
+
+    /// Whether one lock was asked for.
+    fn is_of_one(&self) -> bool {
+        self.asked.names.len() == 1 && self.asked.patterns.is_empty()
+    }
+
     /// Reads what is remembered of these locks, as far as it was asked for. `take` gets that of one after the other,
     /// and `after` each few what there is so far: whether to go on.
     fn read<T>(
@@ -384,7 +348,7 @@ impl Query<'_> {
         let shown = rows.items();
         let mut text = String::new();
         if !shown.is_empty() {
-            let is_of_one = self.asked.is_one();
+            let is_of_one = self.is_of_one();
             text = listing::table(&shown, found.now_ms, self.calendar, width(), is_of_one);
         }
         let before = rows.before;
@@ -608,7 +572,7 @@ impl Query<'_> {
         let options = self.options;
         let mut seen = HashSet::new();
         let mut look = |rows: &mut Rows, client: &mut Client| -> Result<u64> {
-            let names = self.asked.look_up(client, self.locks)?;
+            let names = self.names(client)?;
             let take = |(rows, seen): &mut (&mut Rows, &mut HashSet<String>), lock| {
                 let mut all = Rows::last(usize::MAX);
                 all.add_all(lock, options.skipped);
@@ -627,7 +591,7 @@ impl Query<'_> {
         let mut rows = Rows::ended_last(options.last.unwrap_or(FOLLOWED));
         let mut now_ms = look(&mut rows, &mut client)?;
         let items = rows.items();
-        let form = (self.asked.is_one(), true);
+        let form = (self.is_of_one(), true);
         let layout = Layout::new(&items, now_ms, self.calendar, width(), form);
         let line = |item: Item, now_ms: u64| {
             if options.json {

@@ -5,7 +5,6 @@
 
 mod detail;
 mod json;
-mod pattern;
 mod picture;
 mod questioner;
 mod screen;
@@ -20,15 +19,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::json::LockJson;
-use self::pattern::Pattern;
 use self::picture::Picture;
 use self::questioner::{Answer, Questioner};
+use super::asked::Asked;
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Client, Error, Inspected, Locks, Name, Which};
-use crate::pattern::natural_cmp;
+use crate::lock::{Client, Error, Inspected, Locks, Which};
 use crate::report::{self, Verbosity, escaped, escaped_json, lines_of, print};
 use crate::signal;
 
@@ -40,11 +38,13 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         .iter()
         .map(String::as_str)
         .chain(name_after_it);
-    let asked = Asked::read(texts)?;
+    let asked = Asked::parse(texts)?;
+    let mut patterns = asked.patterns.iter();
+    patterns.try_for_each(|pattern| name(pattern).map(drop))?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let Some(interval) = watch else {
-        let found = asked.find(&mut client, &settings.locks)?;
+        let found = find(&asked, &mut client, &settings.locks)?;
         settings.warn_of_replica(&client);
         settings.warn_of_lone_primary(&client);
         show(found, &asked, options, settings.verbosity)?;
@@ -115,80 +115,37 @@ fn interval(options: &cli::Status) -> Result<(Option<Duration>, Option<&str>)> {
     }
 }
 
-/// Which locks are to be shown.
-enum Asked {
-    /// All that are in use.
-    All,
-    /// These, in detail.
-    Names(Vec<Name>),
-    /// Those in use that match a pattern, and these.
-    Matching(Vec<Pattern>, Vec<Name>),
+/// Whether the locks are shown in detail: where only names were given.
+fn is_detailed(asked: &Asked) -> bool {
+    !asked.names.is_empty() && asked.patterns.is_empty()
 }
 
-impl Asked {
-    fn read<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Self> {
-        let (mut patterns, mut names) = (Vec::new(), Vec::new());
-        for text in texts {
-            match Pattern::of(name(text)?) {
-                Ok(pattern) => patterns.push(pattern),
-                Err(name) => names.push(name),
-            }
-        }
-        Ok(match (patterns.is_empty(), names.is_empty()) {
-            (true, true) => Self::All,
-            (true, false) => Self::Names(names),
-            (false, _) => Self::Matching(patterns, names),
-        })
+/// Looks at the locks that were asked for.
+fn find(asked: &Asked, client: &mut Client, locks: &Locks) -> Result<Vec<Inspected>, Error> {
+    if is_detailed(asked) {
+        return locks.inspect_with_usual(client, &asked.names);
     }
+    let names = asked.look_up(client, locks, Which::InUse)?;
+    let mut found = locks.inspect_with_usual(client, &names)?;
+    // The index also has names of locks that have ended meanwhile.
+    found.retain(|lock| asked.names.contains(&lock.name) || !lock.is_idle());
+    Ok(found)
+}
 
-    /// Looks at them.
-    fn find(&self, client: &mut Client, locks: &Locks) -> Result<Vec<Inspected>, Error> {
-        let (patterns, exact) = match self {
-            Self::All => (&[][..], &[][..]),
-            Self::Names(names) => return locks.inspect_with_usual(client, names),
-            Self::Matching(patterns, names) => (&patterns[..], &names[..]),
-        };
-        let mut names = locks.names(client, Which::InUse)?;
-        names.retain(|name| {
-            let matches = patterns.is_empty() || patterns.iter().any(|it| it.matches(name));
-            matches || exact.contains(name)
-        });
-        names.extend(
-            exact
-                .iter()
-                .filter(|name| !names.contains(name))
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
-        names.sort_by(|one, other| natural_cmp(one.as_str(), other.as_str()));
-        let mut found = locks.inspect_with_usual(client, &names)?;
-        // The index also has names of locks that have ended meanwhile.
-        found.retain(|lock| exact.contains(&lock.name) || !lock.is_idle());
-        Ok(found)
+/// How people see them. `width`: that of the terminal, if there is one.
+fn shown(asked: &Asked, found: &[Inspected], width: Option<usize>) -> Picture {
+    if is_detailed(asked) {
+        return detail::picture(found, width);
     }
-
-    /// What to say when nothing was found.
-    fn nothing(&self) -> String {
-        match self {
-            Self::Matching(patterns, _) => {
-                let patterns: Vec<String> = patterns
-                    .iter()
-                    .map(|pattern| format!("\"{}\"", escaped(pattern.as_str())))
-                    .collect();
-                format!("no lock in use matches {}", patterns.join(" or "))
-            }
-            Self::All | Self::Names(_) => "no lock is held".into(),
-        }
+    if !found.is_empty() {
+        return table::picture(found, width);
     }
-
-    /// How people see them. `width`: that of the terminal, if there is one.
-    fn picture(&self, found: &[Inspected], width: Option<usize>) -> Picture {
-        match (self, found) {
-            (Self::Names(_), _) => detail::picture(found, width),
-            (_, []) => Picture::of(&self.nothing()),
-            _ => table::picture(found, width),
-        }
-    }
+    let patterns = asked.patterns.iter();
+    let patterns: Vec<String> = patterns.map(|it| format!("\"{}\"", escaped(it))).collect();
+    Picture::of(&match patterns.join(" or ").as_str() {
+        "" => "no lock is held".into(),
+        patterns => format!("no lock in use matches {patterns}"),
+    })
 }
 
 /// All that is shown of some locks, without colours.
@@ -219,7 +176,7 @@ fn show(
         let json = serde_json::to_string(&entries)?;
         return Ok(print(&(escaped_json(&json).into_owned() + "\n"))?);
     }
-    let picture = asked.picture(&found, report::width());
+    let picture = shown(asked, &found, report::width());
     drop(found);
     for text in picture.texts(report::has_colors()) {
         if !print(&text)? {

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-use super::Asked;
+use super::find;
+use crate::command::asked::Asked;
 use crate::lock::{Client, Error, Inspected, Locks};
 use crate::sys;
 
@@ -31,10 +32,10 @@ impl Questioner {
         sys::start_thread("status", STACK, move || {
             let mut has_worked = false;
             while let Ok(()) = questioned.recv() {
-                let mut found = asked.find(&mut client, &locks);
+                let mut found = find(&asked, &mut client, &locks);
                 if found.is_err() && persistent && has_worked {
                     // Over a fresh connection.
-                    found = asked.find(&mut client, &locks);
+                    found = find(&asked, &mut client, &locks);
                 }
                 has_worked |= found.is_ok();
                 if !hand_over(found) {

@@ -14,11 +14,12 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::Asked;
 use super::picture::Picture;
 use super::questioner::{Answer, Questioner};
 use super::screen::Screen;
+use super::shown;
 use crate::clock::{Moment, Timer, now};
+use crate::command::asked::Asked;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lock::{Client, Error, Inspected};
@@ -172,7 +173,7 @@ impl View {
 
     /// After an answer: what it changed stands out until the next one.
     fn draw_anew(&mut self) {
-        let picture = self.asked.picture(&self.found, report::width());
+        let picture = shown(&self.asked, &self.found, report::width());
         let before = std::mem::replace(&mut self.picture, picture);
         self.previous = (!before.entries.is_empty()).then_some(before);
     }
@@ -181,7 +182,7 @@ impl View {
     fn show(&mut self, screen: &Screen) -> io::Result<()> {
         let (width, height) = report::size().unwrap_or((80, 24));
         // The window may have another size than when the answer came.
-        self.picture = self.asked.picture(&self.found, Some(width));
+        self.picture = shown(&self.asked, &self.found, Some(width));
         let mut lines = vec![self.head(width)];
         let room = height.saturating_sub(1);
         lines.extend(
