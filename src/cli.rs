@@ -94,11 +94,11 @@ pub struct Common {
     pub tls_key: Option<PathBuf>,
 
     /// Timeout for connecting and for each reply [env: REDLOCK_CONNECT_TIMEOUT] [default: 2s]
-    #[arg(long, value_name = "DURATION", value_parser = positive_duration, help_heading = CONNECTION, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration, help_heading = CONNECTION, hide_short_help = true)]
     pub connect_timeout: Option<Duration>,
 
     /// How many past holds of each lock to keep for `redlock history`; 0: none [env: REDLOCK_HISTORY_SIZE] [default: 200]
-    #[arg(long = "history-size", value_name = "N", value_parser = history_size, help_heading = CONNECTION, hide_short_help = true)]
+    #[arg(long = "history-size", value_name = "N", allow_negative_numbers = true, value_parser = history_size, help_heading = CONNECTION, hide_short_help = true)]
     pub history_size: Option<u32>,
 
     /// Print errors only [env: REDLOCK_QUIET]
@@ -233,7 +233,7 @@ pub struct WaitOptions {
     /// Wait at most this long [default: forever]
     ///
     /// 0 is the same as --no-wait; `forever` overrides a shorter setting.
-    #[arg(short, long, value_name = "DURATION", value_parser = wait_duration, conflicts_with = "no_wait", help_heading = "Waiting")]
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = wait_duration, conflicts_with = "no_wait", help_heading = "Waiting")]
     pub wait: Option<Duration>,
 
     /// Don't wait: give up at once if the lock is busy
@@ -241,7 +241,7 @@ pub struct WaitOptions {
     pub no_wait: bool,
 
     /// Status when the lock stays busy [default: 75]
-    #[arg(short = 'E', long, value_name = "N", value_parser = number(0_u8, 255), help_heading = "Waiting")]
+    #[arg(short = 'E', long, value_name = "N", allow_negative_numbers = true, value_parser = number(0_u8, 255), help_heading = "Waiting")]
     pub conflict_exit_code: Option<u8>,
 }
 
@@ -267,7 +267,7 @@ pub struct SyncOptions {
     ///
     /// For a renewal at most three quarters of the time that a try has: a fifth of the TTL, 3s or --connect-timeout,
     /// whichever is shortest.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive_duration, help_heading = "When it goes wrong", hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "1s", value_parser = positive_duration, help_heading = "When it goes wrong", hide_short_help = true)]
     pub sync_timeout: Duration,
 }
 
@@ -286,7 +286,7 @@ pub struct AcquireOptions {
     ///
     /// The lease: while it is renewed in the background the lock stays held, and if the holder dies, it expires within
     /// this time. At least 1s.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl, help_heading = "When it goes wrong")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "When it goes wrong")]
     pub ttl: Duration,
 
     #[command(flatten)]
@@ -304,7 +304,7 @@ pub struct AcquireOptions {
     /// Semaphore: up to N holders at a time
     ///
     /// N is a number from 1 to 9999; 1 is an exclusive lock.
-    #[arg(long, value_name = "N", value_parser = number(1_u32, 9999), help_heading = "Sharing")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 9999), help_heading = "Sharing")]
     pub slots: Option<u32>,
 
     /// One holder at a time, which is the default
@@ -331,7 +331,7 @@ pub struct AcquireOptions {
     /// With --supersede: this run's version
     ///
     /// N is a number that grows, such as that of the build; a run older than the newest seen gives up.
-    #[arg(long, value_name = "N", requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest")]
     pub order: Option<u64>,
 
     /// With --supersede: also terminate the run that holds the lock
@@ -353,14 +353,14 @@ pub struct AcquireOptions {
     ///
     /// The lease ends this much sooner, so that what runs under it is dead even if a Redis host whose clock is ahead takes over;
     /// at most a third of the TTL. [default: 500ms with redis-sentinel:// and redis-cluster:// URLs, otherwise 0]
-    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "When it goes wrong", hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "When it goes wrong", hide_short_help = true)]
     pub clock_skew: Option<Duration>,
 
     /// After a restart of Redis, hold an unknown lock back
     ///
     /// A lock that Redis has never seen isn't granted until Redis has been up for this long: it may have forgotten a
     /// holder. Choose the longest TTL in use. 0: never.
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = remembered_or_none, help_heading = "When it goes wrong", hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = remembered_or_none, help_heading = "When it goes wrong", hide_short_help = true)]
     pub restart_grace: Duration,
 
     /// Reason, shown in `redlock status` and to waiters
@@ -408,13 +408,13 @@ pub struct Run {
     /// Terminate COMMAND after this long (status 124)
     ///
     /// 0: never. (flock's --timeout limits the wait for the lock, which is --wait here.)
-    #[arg(short, long, value_name = "DURATION", value_parser = duration, help_heading = "The command")]
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
     pub timeout: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL
     ///
     /// The grace when COMMAND is terminated, for whatever reason; capped at half the TTL.
-    #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, help_heading = "The command")]
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, help_heading = "The command")]
     pub kill_after: Duration,
 
     /// When the lock is lost
@@ -430,13 +430,13 @@ pub struct Run {
     /// Keep the lock at least this long
     ///
     /// Even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice.
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
     pub hold_at_least: Duration,
 
     /// Skip if a run succeeded within this time
     ///
     /// COMMAND is skipped if a run of this lock succeeded; the status is then 0, or that of -E. At most 30d.
-    #[arg(long, value_name = "DURATION", value_parser = remembered, help_heading = "Once")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered, help_heading = "Once")]
     pub once_per: Option<Duration>,
 
     /// Skip (status 0) if `sh -c SCRIPT` succeeds
@@ -458,7 +458,7 @@ pub struct Run {
     pub join: bool,
 
     /// Sleep a random time first, up to this long
-    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
     pub jitter: Duration,
 
     /// Run `sh -c SCRIPT` instead of COMMAND
@@ -560,7 +560,7 @@ pub struct Acquire {
     pub on_lost: KeeperOnLost,
 
     /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL)
-    #[arg(short, long, value_name = "DURATION", default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "The command")]
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "The command")]
     pub kill_after: Duration,
 
     /// With --while-pid: also keep the lock until every process started by it since then has ended
@@ -631,7 +631,7 @@ pub struct Check {
     pub ours: OwnLock,
 
     /// Require that the lock is held for at least this long from now
-    #[arg(long = "for", value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration)]
+    #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration)]
     pub at_least: Duration,
 }
 
@@ -702,11 +702,11 @@ pub struct History {
     pub names: Vec<String>,
 
     /// Only the last N, or all [default: 20; with --follow 10; all for --json, --summary and charts]
-    #[arg(short = 'n', long = "last", value_name = "N", value_parser = last)]
+    #[arg(short = 'n', long = "last", value_name = "N", allow_negative_numbers = true, value_parser = last)]
     pub last: Option<usize>,
 
     /// Only holds that ended within this time or haven't ended
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
     pub since: Option<Duration>,
 
     /// Also runs that ended without the lock: skipped, gave up, superseded
@@ -761,7 +761,7 @@ pub struct Freeze {
     pub reason: String,
 
     /// Duration of the freeze; at most 30d [default: 30d]
-    #[arg(long = "for", value_name = "DURATION", value_parser = remembered)]
+    #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered)]
     pub lasting: Option<Duration>,
 }
 
@@ -802,7 +802,7 @@ pub struct Doctor {
     pub name: Option<String>,
 
     /// The TTL of the locks, by which times are judged
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = ttl)]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl)]
     pub ttl: Duration,
 
     /// Print a JSON object
