@@ -6,7 +6,6 @@ pub mod fuzz;
 mod options;
 mod trust;
 
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +22,7 @@ use crate::output;
 use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
+use crate::typed::Typed;
 use crate::variables::VARIABLES;
 
 pub use self::options::{FromSettings, StandIn};
@@ -31,7 +31,7 @@ use self::trust::Read;
 
 /// What the settings add to a command line, and the settings. Help, versions and mistakes in the command line
 /// come before a mistake in the settings, which is therefore reported later.
-pub fn read(typed: &[OsString]) -> (FromSettings, Result<Sources>) {
+pub fn read(typed: &Typed) -> (FromSettings, Result<Sources>) {
     let read = || {
         let sources = Sources::read()?;
         Ok((FromSettings::new(&sources, typed)?, sources))

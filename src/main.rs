@@ -27,7 +27,8 @@
 //! variables                            the names of the variables that a job finds
 //! duration                             durations, in words that can be typed; pure
 //! reason                               why the system refused something, in words; pure
-//! shell                                words and lines as a shell takes them; pure
+//! shell                                words and lines as a shell takes them, the only quoting; pure
+//! typed → cli                          the command line: clap's reading of it, and what each word of a wrong one is; pure
 //! stderr                               messages, written without waiting for a reader
 //! lock                                 the lock protocol; one Lua script an operation
 //! ```
@@ -93,22 +94,32 @@ mod watchdog;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::{Cli, Command, Invocation};
 use crate::config::{FromSettings, Settings, Sources};
 use crate::exit::Exit;
+use crate::typed::Typed;
 
 fn main() -> ExitCode {
-    let typed: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut typed = Typed::new(std::env::args_os().skip(1).collect());
     let (from_settings, sources) = config::read(&typed);
-    let words = from_settings.apply(&typed);
-    let exit = match Cli::try_parse_from(std::iter::once(&"redlock".into()).chain(&words)) {
-        Ok(cli) => dispatch(cli, &typed, sources, &from_settings)
-            .unwrap_or_else(|error| command::fail(&error, &typed)),
-        Err(error) => command::usage(&error, &typed, &from_settings.stand_ins),
+    let words = typed.with(from_settings.words());
+    let (exit, is_evaluated) = match typed.read(&words) {
+        Ok(cli) => {
+            // clap's definitions aren't needed any more.
+            let typed = typed.words;
+            let is_evaluated = typed::is_evaluated(&cli);
+            let exit = dispatch(cli, &typed, sources, &from_settings);
+            let exit = exit.unwrap_or_else(|error| command::fail(&error, &typed));
+            (exit, is_evaluated)
+        }
+        Err(error) => {
+            let exit = command::usage(&error, &typed, &from_settings.stand_ins);
+            (exit, Typed::new(words).is_evaluated())
+        }
     };
-    command::fail_eval(exit, &words);
+    if is_evaluated {
+        command::fail_eval(exit);
+    }
     output::stop();
     stderr::flush(stderr::LINGER);
     if let Exit::Interrupted(signal) = exit {

@@ -1,32 +1,80 @@
-//! Words as a shell takes them. Pure.
+//! Words as a shell takes them: the only quoting of the crate. Pure.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
 
 /// A command line for people: quoted where a shell would need it.
-pub fn command_line(command: &[String]) -> String {
-    let words = command.iter().map(|word| quote(word));
+pub fn command_line(command: &[impl AsRef<OsStr>]) -> String {
+    let words = command.iter().map(|word| quote(word.as_ref()));
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A text as one word of a shell: as it is, unless a shell would change it.
-pub fn quote(word: &str) -> Cow<'_, str> {
+/// A text as one word of a shell, for people: as it is, unless a shell would change it.
+pub fn quote(word: &(impl AsRef<OsStr> + ?Sized)) -> Cow<'_, str> {
+    let word = word.as_ref();
+    let Some(text) = word
+        .to_str()
+        .filter(|text| !text.contains(char::is_control))
+    else {
+        return ansi_quoted(word).into();
+    };
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%^".contains(c);
     // zsh expands =word, and with extended patterns ^word.
-    if !word.is_empty() && word.chars().all(is_plain) && !word.starts_with(['=', '^']) {
-        return word.into();
+    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with(['=', '^']) {
+        text.into()
+    } else if text.contains('\'') && !text.contains(['"', '$', '`', '\\', '!']) {
+        format!("\"{text}\"").into()
+    } else {
+        literal(text).into()
     }
-    format!("'{}'", word.replace('\'', r"'\''")).into()
+}
+
+/// The same, for any POSIX shell to evaluate: nothing in quotes means anything but itself.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// A word with bytes that only `$'…'` can name. A shell that doesn't know these quotes finds no other end of them.
+fn ansi_quoted(word: &OsStr) -> String {
+    let mut text = String::from("$'");
+    for chunk in word.as_encoded_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' => text.push_str("\\n"),
+                '\t' => text.push_str("\\t"),
+                '\\' => text.push_str("\\\\"),
+                c if c.is_ascii_control() || c == '\'' => {
+                    let _ = write!(text, "\\{:03o}", u32::from(c));
+                }
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\{byte:03o}");
+        }
+    }
+    text + "'"
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
     fn a_command_line_is_quoted_where_a_shell_needs_it() {
-        let words = ["sh", "-c", "echo it's", ""].map(str::to_owned);
-        assert_eq!(command_line(&words), r"sh -c 'echo it'\''s' ''");
-        let words = ["HEAD^", "a=b", "=ls", "^a", "$(id)"].map(str::to_owned);
+        let words = ["sh", "-c", "echo it's", "", "it's $x"];
+        assert_eq!(command_line(&words), r#"sh -c "echo it's" '' 'it'\''s $x'"#);
+        let words = ["HEAD^", "a=b", "=ls", "^a", "$(id)"];
         assert_eq!(command_line(&words), "HEAD^ a=b '=ls' '^a' '$(id)'");
+        assert_eq!(quote("l\n'm\u{1}"), r"$'l\n\047m\001'");
+        assert_eq!(quote(OsStr::from_bytes(b"caf\xe9")), r"$'caf\351'");
+    }
+
+    #[test]
+    fn a_value_is_one_word_of_a_shell() {
+        assert_eq!(literal("it's $(x)"), r"'it'\''s $(x)'");
     }
 }

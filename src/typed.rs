@@ -1,24 +1,27 @@
-//! The command line as it was typed: what each of its words is. Pure.
+//! The command line as it was typed: the only reader of argv. It defines clap's command line once, reads with it, and
+//! tells what each word of a wrong line is. Pure; it says nothing and mends nothing.
 //!
 //! clap tells what a command line means, and of a wrong one only what it stumbled over. What a user
 //! wanted to type, and which options a setting may stand in for, takes a look at the words.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use clap::{Arg, CommandFactory};
+use clap::{Arg, CommandFactory, FromArgMatches};
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command, Format, Invocation};
 
 /// What a word of a command line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
+    /// The name of a command.
+    Command,
     /// An option, or several short ones; the last of them.
     Option(&'a Arg),
     UnknownOption,
     /// The value of the option before it.
     Value(&'a Arg),
-    /// A command, a name, a file.
+    /// A name, a file; an unknown command.
     Plain,
     /// The `--`.
     Dashes,
@@ -26,196 +29,199 @@ pub enum Word<'a> {
     AfterDashes,
 }
 
-/// A command line, split at the name of the command.
+/// A command line, and what clap knows of it.
 #[derive(Debug)]
 pub struct Typed {
     /// All words after `redlock`.
     pub words: Vec<OsString>,
-    /// Where the name of the command stands.
+    /// Where the name of the command stands, or what is none.
     pub command_at: Option<usize>,
-    /// The command with that name.
-    pub command: Option<clap::Command>,
-    pub root: clap::Command,
+    root: clap::Command,
 }
 
 impl Typed {
-    /// Looks at all words after `redlock`.
+    /// Looks for the command in all words after `redlock`, and defines its arguments. Each run does this: clap reads
+    /// with the same definitions.
     pub fn new(words: Vec<OsString>) -> Self {
         let mut root = Cli::command();
-        let command_at = kinds(&root, &words)
+        let mut reader = Reader::of(&root);
+        let command_at = words
             .iter()
-            .position(|word| *word == Word::Plain);
+            .position(|word| reader.kind(word) == Word::Plain);
         let name = command_at.and_then(|at| words[at].to_str());
-        let command = name.and_then(|name| {
-            let command = root.find_subcommand_mut(name)?;
+        if let Some(command) = name.and_then(|name| root.find_subcommand_mut(name)) {
             command.build();
-            Some(command.clone())
-        });
+        }
         Self {
             words,
             command_at,
-            command,
             root,
         }
     }
 
-    /// The name of the command, where there is one of that name.
+    /// The words, with others behind the command's name.
+    pub fn with(&self, added: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+        let at = self.command_at.map_or(0, |at| at + 1);
+        let mut words = self.words.clone();
+        words.splice(at..at, added);
+        words
+    }
+
+    /// What clap makes of words that name the same command as these.
+    pub fn read(&mut self, words: &[OsString]) -> Result<Cli, clap::Error> {
+        let line = std::iter::once(OsString::from("redlock")).chain(words.iter().cloned());
+        let mut found = self.root.try_get_matches_from_mut(line)?;
+        Cli::from_arg_matches_mut(&mut found).map_err(|error| error.format(&mut self.root))
+    }
+
+    /// The command, where there is one of that name.
+    pub fn command(&self) -> Option<&clap::Command> {
+        self.root.find_subcommand(self.words.get(self.command_at?)?)
+    }
+
+    /// Its name.
     pub fn name(&self) -> Option<&str> {
-        self.command.as_ref().map(clap::Command::get_name)
+        self.command().map(clap::Command::get_name)
+    }
+
+    /// Whether the command, or redlock where there is none, has an option of this long name.
+    pub fn has_option(&self, long: &str) -> bool {
+        let mut all = self.command().unwrap_or(&self.root).get_arguments();
+        all.any(|option| option.get_long() == Some(long))
     }
 
     /// What all the words are; what follows an unknown command, as arguments of redlock itself.
     pub fn kinds(&self) -> Vec<Word<'_>> {
-        let known = self.command_at.filter(|_| self.command.is_some());
-        let end = known.map_or(self.words.len(), |at| at + 1);
-        let mut all = kinds(&self.root, &self.words[..end]);
-        all.extend(self.arguments().into_iter().map(|(_, kind)| kind));
-        all
+        let mut reader = Reader::of(&self.root);
+        let mut kinds = Vec::with_capacity(self.words.len());
+        for (at, word) in self.words.iter().enumerate() {
+            let command = self.command().filter(|_| self.command_at == Some(at));
+            kinds.push(match command {
+                Some(command) => {
+                    reader = Reader::of(command);
+                    Word::Command
+                }
+                None => reader.kind(word),
+            });
+        }
+        kinds
     }
 
-    /// The words after the command's name, and what they are.
-    pub fn arguments(&self) -> Vec<(&OsStr, Word<'_>)> {
-        let (Some(at), Some(command)) = (self.command_at, &self.command) else {
-            return Vec::new();
+    /// Whether this is an acquire whose output is made for `eval`, as far as a line that may be wrong says.
+    pub fn is_evaluated(&self) -> bool {
+        let is_other = |(word, kind): (&OsString, Word)| {
+            let word = word.to_str().unwrap_or_default();
+            let format = match kind {
+                Word::Value(option) if option.get_long() == Some("format") => word,
+                Word::Option(option) if option.get_long() == Some("format") => {
+                    attached(option, word).unwrap_or_default()
+                }
+                _ => return false,
+            };
+            ["json", "token", "github"].contains(&format)
         };
-        let words = &self.words[at + 1..];
-        let kinds = kinds(command, words);
-        words.iter().map(OsString::as_os_str).zip(kinds).collect()
+        self.name() == Some("acquire") && !self.words.iter().zip(self.kinds()).any(is_other)
     }
 }
 
-/// What each word is, as the arguments of this command.
-fn kinds<'a>(command: &'a clap::Command, words: &[OsString]) -> Vec<Word<'a>> {
-    let mut kinds = Vec::new();
-    let mut wants_value: Option<&Arg> = None;
-    let mut after_dashes = false;
-    for word in words {
+/// Whether this is an acquire whose output is made for `eval`.
+pub fn is_evaluated(cli: &Cli) -> bool {
+    let command = cli
+        .chosen
+        .as_ref()
+        .map(|Invocation { command, .. }| command);
+    matches!(command, Some(Command::Acquire(options)) if options.format == Format::Env)
+}
+
+/// The value of an option that stands in its word: `5` of `--wait=5`, `-w5` and `-nw5`.
+pub fn attached<'a>(option: &Arg, word: &'a str) -> Option<&'a str> {
+    if word.starts_with("--") {
+        return word.split_once('=').map(|(_, value)| value);
+    }
+    let (_, value) = word.split_once(option.get_short()?)?;
+    let value = value.strip_prefix('=').unwrap_or(value);
+    (!value.is_empty()).then_some(value)
+}
+
+/// Takes one word after the other, as arguments of a command.
+struct Reader<'a> {
+    command: &'a clap::Command,
+    wants_value: Option<&'a Arg>,
+    after_dashes: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn of(command: &'a clap::Command) -> Self {
+        Self {
+            command,
+            wants_value: None,
+            after_dashes: false,
+        }
+    }
+
+    /// What the next word is.
+    fn kind(&mut self, word: &OsString) -> Word<'a> {
         let bytes = word.as_bytes();
         let is_option = bytes.len() > 1 && bytes[0] == b'-';
-        kinds.push(if after_dashes {
+        let may_lack_value = |option: &Arg| {
+            let values = option.get_num_args();
+            values.is_some_and(|values| values.min_values() == 0)
+        };
+        if self.after_dashes {
             Word::AfterDashes
-        } else if let Some(option) = wants_value.take()
-            && !(is_option && is_value_optional(option))
+        } else if let Some(option) = self.wants_value.take()
+            && !(is_option && may_lack_value(option))
         {
             Word::Value(option)
         } else if bytes == b"--" {
-            after_dashes = true;
+            self.after_dashes = true;
             Word::Dashes
         } else if is_option {
-            let (kind, wants) = option(command, bytes);
-            wants_value = wants;
-            kind
+            let option = self.option(&String::from_utf8_lossy(bytes));
+            option.map_or(Word::UnknownOption, Word::Option)
         } else {
             Word::Plain
-        });
-    }
-    kinds
-}
-
-fn is_value_optional(option: &Arg) -> bool {
-    option
-        .get_num_args()
-        .is_some_and(|values| values.min_values() == 0)
-}
-
-/// What an option is, and which one takes the next word as its value.
-fn option<'a>(command: &'a clap::Command, word: &[u8]) -> (Word<'a>, Option<&'a Arg>) {
-    let takes_value = |option: &Arg| option.get_action().takes_values();
-    if let Some(long) = word.strip_prefix(b"--") {
-        let end = long.iter().position(|&byte| byte == b'=');
-        let name = &long[..end.unwrap_or(long.len())];
-        let known = command.get_arguments().find(|option| {
-            let all = option.get_long_and_visible_aliases().unwrap_or_default();
-            let hidden = option.get_all_aliases().unwrap_or_default();
-            all.into_iter()
-                .chain(hidden)
-                .any(|long| long.as_bytes() == name)
-        });
-        let wants = known.filter(|option| end.is_none() && takes_value(option));
-        return (known.map_or(Word::UnknownOption, Word::Option), wants);
-    }
-    let mut last = None;
-    let letters = String::from_utf8_lossy(&word[1..]).into_owned();
-    for (at, letter) in letters.char_indices() {
-        let known = command.get_arguments().find(|option| {
-            let all = option.get_short_and_visible_aliases().unwrap_or_default();
-            let hidden = option.get_all_short_aliases().unwrap_or_default();
-            all.into_iter().chain(hidden).any(|short| short == letter)
-        });
-        let Some(option) = known else {
-            return (Word::UnknownOption, None);
-        };
-        last = Some(option);
-        if takes_value(option) {
-            let is_last = at + letter.len_utf8() == letters.len();
-            return (Word::Option(option), is_last.then_some(option));
         }
     }
-    (last.map_or(Word::UnknownOption, Word::Option), None)
-}
 
-/// What a word was probably meant to be, where it is nearly that.
-pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let length = word.chars().count();
-    let allowed = (length / 3).clamp(1, 3);
-    known
-        // The others aren't looked at: a word may be as long as a command line.
-        .filter(|known| known.chars().count().abs_diff(length) <= allowed)
-        .map(|known| (distance(word, known), known))
-        .filter(|(distance, known)| *distance <= allowed && *distance < known.chars().count())
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, known)| known)
-}
-
-/// How many letters have to be changed, added, left out or swapped with their neighbour.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
-    for i in 1..=one.len() {
-        let mut row = vec![i];
-        for j in 1..=other.len() {
-            let is_other = usize::from(one[i - 1] != other[j - 1]);
-            let mut least = (rows[i - 1][j] + 1)
-                .min(row[j - 1] + 1)
-                .min(rows[i - 1][j - 1] + is_other);
-            if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
+    /// The option of a word, or the last of several; it may take the next word as its value.
+    fn option(&mut self, word: &str) -> Option<&'a Arg> {
+        let find = |is_it: &dyn Fn(&Arg) -> bool| self.command.get_arguments().find(|it| is_it(it));
+        let takes_value = |option: &Arg| option.get_action().takes_values();
+        if let Some(long) = word.strip_prefix("--") {
+            let (name, value) = long
+                .split_once('=')
+                .map_or((long, None), |(name, value)| (name, Some(value)));
+            let option = find(&|option| {
+                let aliases = option.get_all_aliases().unwrap_or_default();
+                option.get_long() == Some(name) || aliases.contains(&name)
+            })?;
+            self.wants_value = Some(option).filter(|it| value.is_none() && takes_value(it));
+            return Some(option);
+        }
+        let mut letters = word[1..].chars();
+        let mut last = None;
+        while let Some(letter) = letters.next() {
+            let option = find(&|option| {
+                let aliases = option.get_all_short_aliases().unwrap_or_default();
+                option.get_short() == Some(letter) || aliases.contains(&letter)
+            })?;
+            last = Some(option);
+            if takes_value(option) {
+                self.wants_value = last.filter(|_| letters.as_str().is_empty());
+                break;
             }
-            row.push(least);
         }
-        rows.push(row);
+        last
     }
-    rows[one.len()][other.len()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_a_word_that_is_nearly_right_is_taken_for_another() {
-        let known = ["run", "release", "status", "--no-wait", "--on-lost"];
-        for (word, meant) in [
-            ("rum", Some("run")),
-            ("relaese", Some("release")),
-            ("--no-wiat", Some("--no-wait")),
-            ("frobnicate", None),
-            ("list", None),
-            ("x", None),
-        ] {
-            assert_eq!(nearest(word, known.into_iter()), meant, "{word}");
-        }
-        // A word as long as a command line can be is no more work.
-        assert_eq!(nearest(&"r".repeat(1 << 20), known.into_iter()), None);
-    }
-
-    fn plain(line: &[&str]) -> Vec<String> {
-        let typed = Typed::new(line.iter().map(Into::into).collect());
-        let arguments = typed.arguments().into_iter();
-        arguments
-            .filter(|(_, kind)| *kind == Word::Plain)
-            .map(|(word, _)| word.to_str().unwrap().to_owned())
-            .collect()
+    fn typed(words: &[&str]) -> Typed {
+        Typed::new(words.iter().map(Into::into).collect())
     }
 
     #[test]
@@ -230,7 +236,37 @@ mod tests {
             (&["status", "--watch", "1s", "a"], &["a"]),
         ];
         for (line, names) in cases {
-            assert_eq!(plain(line), names, "{line:?}");
+            let typed = typed(line);
+            let words = typed.words.iter().zip(typed.kinds());
+            let plain = words.filter(|(_, kind)| *kind == Word::Plain);
+            let plain: Vec<&str> = plain.map(|(word, _)| word.to_str().unwrap()).collect();
+            assert_eq!(plain, names, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_shell_is_told_of_a_failure_where_it_evaluates_the_output() {
+        for (line, evaluated) in [
+            ("acquire a", true),
+            ("-q acquire a --while-pdi 1", true),
+            ("acquire a --format env", true),
+            ("acquire a --format", true),
+            ("acquire a --format json", false),
+            ("acquire --format=token a", false),
+            ("acquire --format=token --bogus", false),
+            ("--prefix run -u acquire acquire a", true),
+            ("--prefix=run acquire run", true),
+            ("-u acquire status", false),
+            ("-u", false),
+            ("run acquire -- true", false),
+            ("status", false),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let mut typed = typed(&words);
+            assert_eq!(typed.is_evaluated(), evaluated, "{line}");
+            if let Ok(cli) = typed.read(&typed.words.clone()) {
+                assert_eq!(is_evaluated(&cli), evaluated, "{line}");
+            }
         }
     }
 }

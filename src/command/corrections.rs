@@ -1,16 +1,17 @@
-//! Command lines that show a mistake, as they were probably meant: each is shown whole, to be pasted.
+//! Command lines that show a mistake, as they were probably meant: each is shown whole, to be pasted, without URLs.
+//! It corrects only what shows in the words; a line that clap takes and that shows no mistake stays as it is.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::usage::{is_private_url, read, shell_word, shown_word};
+use super::usage::is_private_url;
 use crate::cli;
 use crate::exit::Exit;
 use crate::lock::Name;
-use crate::report;
-use crate::typed::{Typed, Word};
+use crate::report::{self, quote};
+use crate::typed::{Typed, Word, attached};
 
 /// A mistake that shows in the words: what to say of it, and the words as they were probably meant.
 struct Correction {
@@ -56,7 +57,6 @@ pub fn mistyped(words: &[OsString]) -> Option<Exit> {
 fn may_be_mistyped(words: &[OsString]) -> bool {
     let dashes = words.iter().position(|word| word == "--");
     let (before, after) = words.split_at(dashes.unwrap_or(words.len()));
-    let is_option = |word: &OsString| word.len() > 1 && word.as_bytes()[0] == b'-';
     after.get(1).is_some_and(is_option)
         || before.iter().any(|word| !word.as_bytes().is_ascii())
         || before.windows(2).any(|two| {
@@ -71,69 +71,55 @@ const DASHES: &[char] = &[
     '\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2015}', '\u{2212}',
 ];
 
-/// Their quotes, which no shell removes. (The apostrophe is one of them.)
-const QUOTES: &[char] = &['\u{2018}', '\u{201c}', '\u{201d}', '\u{201e}'];
+/// Their quotes, which no shell removes. (The apostrophe is one that closes.)
+const OPENING: &[char] = &['\u{2018}', '\u{201c}', '\u{201e}'];
+const CLOSING: char = '\u{201d}';
 
 /// Dashes and quotes that a text processor has put in the place of those that were typed.
 fn typographic(typed: &Typed) -> Option<Correction> {
     let kinds = typed.kinds();
-    let is_option = |name: &str| {
-        let mut all = typed
-            .command
-            .as_ref()
-            .unwrap_or(&typed.root)
-            .get_arguments();
-        all.any(|option| option.get_long() == Some(name))
-    };
-    for (at, word) in typed.words.iter().enumerate() {
-        let Some(text) = word.to_str().filter(|_| kinds[at] == Word::Plain) else {
-            continue;
-        };
-        let mut words = typed.words.clone();
-        let said = format!("{} has a typographic", shown_word(word));
-        if let Some(name) = text.strip_prefix(DASHES) {
-            let name = name.trim_start_matches(DASHES);
-            let is_long = name.is_empty() || is_option(name.split('=').next().unwrap_or(name));
-            words[at] = format!("{}{name}", if is_long { "--" } else { "-" }).into();
-            let said = format!("{said} dash, and not a -");
-            return Some(Correction { said, words });
-        }
-        if text.contains(QUOTES) {
-            // The shell has split what stands between them.
-            let opens = |at: &usize| {
-                words[*at]
-                    .to_string_lossy()
-                    .contains(['\u{2018}', '\u{201c}', '\u{201e}'])
-            };
-            let first = (0..=at).rev().find(opens).unwrap_or(at);
-            let whole = words[first..=at].join(OsStr::new(" "));
-            let whole = whole
-                .to_string_lossy()
-                .replace([QUOTES, &['\u{2019}']].concat().as_slice(), "");
-            words.splice(first..=at, [whole.into()]);
-            let said = format!("{said} quote, which the shell doesn't know");
-            return Some(Correction { said, words });
-        }
+    let is_typographic =
+        |text: &str| text.starts_with(DASHES) || text.contains(OPENING) || text.contains(CLOSING);
+    let (at, text) = typed.words.iter().enumerate().find_map(|(at, word)| {
+        let text = word.to_str().filter(|text| is_typographic(text))?;
+        (kinds[at] == Word::Plain).then_some((at, text))
+    })?;
+    let mut words = typed.words.clone();
+    let said = format!("{} has a typographic", shown_word(&words[at]));
+    if text.starts_with(DASHES) {
+        let name = text.trim_start_matches(DASHES);
+        let long = name.split('=').next().unwrap_or(name);
+        let is_long = name.is_empty() || typed.has_option(long);
+        words[at] = format!("{}{name}", if is_long { "--" } else { "-" }).into();
+        let said = format!("{said} dash, and not a -");
+        return Some(Correction { said, words });
     }
-    None
+    // The shell has split what stands between them.
+    let opens = |at: &usize| words[*at].to_string_lossy().contains(OPENING);
+    let first = (0..=at).rev().find(opens).unwrap_or(at);
+    let whole = words[first..=at].join(OsStr::new(" "));
+    let is_quote = |c: char| OPENING.contains(&c) || c == CLOSING || c == '\u{2019}';
+    let whole = whole.to_string_lossy().replace(is_quote, "");
+    words.splice(first..=at, [whole.into()]);
+    let said = format!("{said} quote, which the shell doesn't know");
+    Some(Correction { said, words })
 }
 
 /// A lock's name, or options of `run`, without the `run`.
 fn run_missing(typed: &Typed) -> Option<Correction> {
-    if typed.command.is_some() {
+    if typed.command().is_some() {
         return None;
     }
-    let kinds = typed.kinds();
-    let mut begins = kinds.iter();
-    let begins = begins.position(|kind| matches!(kind, Word::Plain | Word::UnknownOption))?;
-    let words = with(&typed.words, begins, &["run".into()]);
+    let mut kinds = typed.kinds().into_iter();
+    let begins = kinds.position(|kind| matches!(kind, Word::Plain | Word::UnknownOption))?;
+    let words = with(&typed.words, begins, "run".into());
     // Where no -- says so, a program after the name does: `flock FILE cmd`.
     let has_program = || {
         let found = dashes_missing(&Typed::new(words.clone()))?;
         let dashes = found.words.iter().position(|word| word == "--")?;
-        (read(&found.words).is_ok() && is_program(found.words.get(dashes + 1)?)).then_some(())
+        Some(reads(&found.words) && is_program(found.words.get(dashes + 1)?))
     };
-    (read(&words).is_ok() || has_program().is_some()).then(|| Correction {
+    (reads(&words) || has_program() == Some(true)).then(|| Correction {
         said: "put run before the lock's name and its options".into(),
         words,
     })
@@ -151,68 +137,54 @@ fn is_part_of_duration(word: &str) -> bool {
 
 /// A duration that the shell has split: its rest would be the name of a lock.
 fn duration_in_parts(typed: &Typed) -> Option<Correction> {
-    let begins = typed.command_at? + 1;
-    let arguments = typed.arguments();
-    let plain = |at: usize| match arguments.get(at) {
-        Some((word, Word::Plain)) => word.to_str(),
-        _ => None,
+    let kinds = typed.kinds();
+    let plain = |at: usize| {
+        let is_plain = kinds.get(at) == Some(&Word::Plain);
+        typed.words.get(at).filter(|_| is_plain)?.to_str()
     };
     let takes_duration = |option: &clap::Arg| {
         let names = option.get_value_names().unwrap_or_default();
         names.iter().any(|name| name == "DURATION")
     };
-    for (at, (word, kind)) in arguments.iter().enumerate() {
-        let Some(text) = word.to_str() else { continue };
-        let value = match kind {
+    // With two arguments the first may be a name.
+    let extends = typed.name() == Some("extend") && plain(typed.command_at? + 3).is_some();
+    (0..kinds.len()).find_map(|at| {
+        let text = typed.words[at].to_str()?;
+        let begun = match kinds[at] {
             Word::Value(option) if takes_duration(option) => text,
-            Word::Option(option) if takes_duration(option) => {
-                let short = option.get_short().unwrap_or('=');
-                let parts = text.split_once('=').or_else(|| text.split_once(short));
-                parts.map_or("", |(_, value)| value)
-            }
-            // With two arguments the first may be a name.
-            Word::Plain if typed.name() == Some("extend") && plain(2).is_some() => text,
-            _ => continue,
+            Word::Option(option) if takes_duration(option) => attached(option, text)?,
+            Word::Plain if extends => text,
+            _ => return None,
         };
-        if !plain(at + 1).is_some_and(is_part_of_duration) {
-            continue;
-        }
+        plain(at + 1).filter(|next| !begun.is_empty() && is_part_of_duration(next))?;
         let rest: Vec<&str> = (at + 1..).map_while(plain).take(8).collect();
-        let is_whole = |parts: &usize| {
-            let whole = format!("{value}{}", rest[..*parts].concat());
-            cli::duration(&whole).is_ok() && !value.is_empty()
-        };
-        let Some(parts) = (1..=rest.len()).rev().find(is_whole) else {
-            continue;
-        };
+        let is_whole =
+            |parts: &usize| cli::duration(&(begun.to_owned() + &rest[..*parts].concat())).is_ok();
+        let parts = (1..=rest.len()).rev().find(is_whole)?;
         let mut words = typed.words.clone();
-        let whole = format!("{text}{}", rest[..parts].concat());
-        words.splice(begins + at..=begins + at + parts, [whole.into()]);
+        let whole = text.to_owned() + &rest[..parts].concat();
+        words.splice(at..=at + parts, [whole.into()]);
         let said = "a duration is one word".into();
-        return Some(Correction { said, words });
-    }
-    None
+        Some(Correction { said, words })
+    })
 }
 
 /// Options of `run` that would be COMMAND.
 fn options_after_dashes(typed: &Typed) -> Option<Correction> {
     let at = typed.words.iter().position(|word| word == "--")?;
-    let first = typed.words.get(at + 1)?.as_bytes();
-    if typed.name() != Some("run") || first.len() < 2 || first[0] != b'-' {
+    if typed.name() != Some("run") || !is_option(typed.words.get(at + 1)?) {
         return None;
     }
-    let words = [&typed.words[..at], &typed.words[at + 1..]].concat();
-    let meant = Typed::new(words);
+    let meant = Typed::new([&typed.words[..at], &typed.words[at + 1..]].concat());
     let kinds = meant.kinds();
     if !matches!(kinds[at], Word::Option(_)) {
         return None;
     }
-    let program = (at..kinds.len()).find(|&at| kinds[at] == Word::Plain);
-    let has_script = (at..kinds.len()).any(|at| is_script(kinds[at]));
-    let words = match program {
-        _ if has_script => meant.words,
-        Some(program) => with(&meant.words, program, &["--".into()]),
-        None => return None,
+    let words = if kinds[at..].iter().any(is_script) {
+        meant.words
+    } else {
+        let program = kinds[at..].iter().position(|kind| *kind == Word::Plain)?;
+        with(&meant.words, at + program, "--".into())
     };
     let said = "options of redlock stand before the --".into();
     Some(Correction { said, words })
@@ -223,40 +195,29 @@ fn name_missing(typed: &Typed) -> Option<Correction> {
     if typed.name() != Some("run") {
         return None;
     }
-    let arguments = typed.arguments();
-    let find = |wanted| arguments.iter().position(|(_, kind)| *kind == wanted);
-    let (dashes, command) = match (find(Word::Plain), find(Word::Dashes)) {
-        (None, Some(dashes)) => (None, dashes + 1),
+    let kinds = typed.kinds();
+    let find = |wanted| kinds.iter().position(|kind| *kind == wanted);
+    let (at, words) = match (find(Word::Plain), find(Word::Dashes)) {
+        (None, Some(dashes)) => (dashes, typed.words.clone()),
         (Some(first), None) => {
-            let is_path = arguments[first].0.as_bytes().contains(&b'/');
-            let is_other = |(_, kind): &&(&OsStr, Word)| *kind == Word::Plain;
-            let mut others = arguments[first + 1..].iter().filter(is_other).peekable();
-            let is_only = others.peek().is_some() && !others.any(|(word, _)| is_program(word));
-            let is_command = is_program(arguments[first].0) && (is_path || is_only);
-            let has_others = arguments[..first]
-                .iter()
-                .any(|(_, kind)| *kind == Word::UnknownOption);
-            if !is_command || has_others || arguments.iter().any(|(_, kind)| is_script(*kind)) {
+            let program = &typed.words[first];
+            let mut others = typed.words[first + 1..].iter().zip(&kinds[first + 1..]);
+            let is_only = others.clone().any(|(_, kind)| *kind == Word::Plain)
+                && !others.any(|(word, kind)| *kind == Word::Plain && is_program(word));
+            let is_command = is_program(program) && (is_only || program.as_bytes().contains(&b'/'));
+            let is_strange = kinds[..first].contains(&Word::UnknownOption);
+            if !is_command || is_strange || kinds.iter().any(is_script) {
                 return None;
             }
-            (Some("--"), first)
+            (first, with(&typed.words, first, "--".into()))
         }
         _ => return None,
     };
-    let begins = typed.command_at? + 1 + command;
-    let name = lock_for(
-        typed
-            .words
-            .get(begins..)
-            .filter(|words| !words.is_empty())?,
-    );
-    let (at, added) = match dashes {
-        Some(dashes) => (begins, vec![name.into(), dashes.into()]),
-        None => (begins - 1, vec![name.into()]),
-    };
+    let command = words.get(at + 1..).filter(|command| !command.is_empty())?;
+    let name = lock_for(command).into();
     Some(Correction {
         said: "no lock NAME given; with one named after the command".into(),
-        words: with(&typed.words, at, &added),
+        words: with(&words, at, name),
     })
 }
 
@@ -272,94 +233,80 @@ fn lock_for(command: &[OsString]) -> String {
 
 /// The `--` is missing.
 fn dashes_missing(typed: &Typed) -> Option<Correction> {
-    if typed.name() != Some("run") {
+    let kinds = typed.kinds();
+    if typed.name() != Some("run") || kinds.contains(&Word::Dashes) {
         return None;
     }
-    let arguments = typed.arguments();
-    if arguments.iter().any(|(_, kind)| *kind == Word::Dashes) {
-        return None;
-    }
-    let plain: Vec<usize> = (0..arguments.len())
-        .filter(|&at| arguments[at].1 == Word::Plain)
-        .collect();
+    let plain = (0..kinds.len()).filter(|&at| kinds[at] == Word::Plain);
     // The first word is a name, whatever it is. So may those be that follow it, up to one that can be executed.
-    let others = plain.get(1..)?;
-    let is_shell_with_script = |&at: &usize| {
-        is_shell(arguments[at].0) && arguments.get(at + 1).is_some_and(|it| is_script(it.1))
-    };
+    let others: Vec<usize> = plain.skip(1).collect();
+    let has_script =
+        |&at: &usize| is_shell(&typed.words[at]) && kinds.get(at + 1).is_some_and(is_script);
     // Else the script of a -c is what is to be run.
-    let has_script = arguments.iter().any(|(_, kind)| is_script(*kind));
-    if has_script && !others.iter().any(is_shell_with_script) {
+    if kinds.iter().any(is_script) && !others.iter().any(has_script) {
         return None;
     }
-    let mut programs = others.iter().filter(|&&at| is_program(arguments[at].0));
+    let mut programs = others.iter().filter(|&&at| is_program(&typed.words[at]));
     let program = *programs.next().or(others.first())?;
-    let unknown = |(_, kind): &(&OsStr, Word)| *kind == Word::UnknownOption;
-    if arguments[..program].iter().any(unknown) {
-        return None;
-    }
-    let begins = typed.command_at? + 1 + program;
-    Some(Correction {
+    let is_strange = kinds[..program].contains(&Word::UnknownOption);
+    (!is_strange).then(|| Correction {
         said: "put -- before the command".into(),
-        words: with(&typed.words, begins, &["--".into()]),
+        words: with(&typed.words, program, "--".into()),
     })
 }
 
-/// The words with others among them, from there on.
-fn with(words: &[OsString], at: usize, added: &[OsString]) -> Vec<OsString> {
-    [&words[..at], added, &words[at..]].concat()
+/// The words with another among them, at that place.
+fn with(words: &[OsString], at: usize, added: OsString) -> Vec<OsString> {
+    [&words[..at], &[added], &words[at..]].concat()
+}
+
+/// Whether clap takes these words for a command, or for options in front of one.
+pub(super) fn reads(words: &[OsString]) -> bool {
+    Typed::new(words.to_vec()).read(words).is_ok()
+}
+
+fn is_option(word: &OsString) -> bool {
+    word.len() > 1 && word.as_bytes()[0] == b'-'
 }
 
 /// Whether this is the option of `run` for a script.
-fn is_script(kind: Word) -> bool {
+fn is_script(kind: &Word) -> bool {
     matches!(kind, Word::Option(option) if option.get_long() == Some("shell"))
 }
 
 /// The shells that `-c` is an option of, too.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"];
 
-fn is_shell(word: &OsStr) -> bool {
+fn is_shell(word: &OsString) -> bool {
     let program = Path::new(word).file_name().and_then(OsStr::to_str);
     program.is_some_and(|program| SHELLS.contains(&program))
 }
 
-/// The words with each value that is a negative number tied to its option, if there is one.
-pub(super) fn with_negative_values(typed: &Typed) -> Option<Vec<OsString>> {
-    let is_number = |word: &OsString| matches!(word.as_bytes(), [b'-', b'0'..=b'9', ..]);
-    let mut words = Vec::new();
-    for (word, kind) in typed.words.iter().zip(typed.kinds()) {
-        match (kind, words.last_mut()) {
-            (Word::Value(_), Some(option)) if is_number(word) => {
-                let option: &mut OsString = option;
-                option.push("=");
-                option.push(word);
-            }
-            _ => words.push(word.clone()),
-        }
+/// A word as a shell takes it in, unless it is a URL, which may contain a password.
+pub(super) fn shown_word(word: &OsStr) -> String {
+    if word.to_string_lossy().contains("://") {
+        return "URL".into();
     }
-    (words.len() < typed.words.len()).then_some(words)
+    quote(word).into_owned()
 }
 
 /// A line as it may be typed, after `redlock`. A URL may contain a password, and isn't repeated.
 fn shown_line(typed: &Typed) -> String {
+    let is_url = |option: &clap::Arg| option.get_long() == Some("url");
     let words = typed.words.iter().zip(typed.kinds());
-    let shown = words.map(|(word, kind)| match kind {
-        Word::Value(option) if option.get_long() == Some("url") => "URL".into(),
-        Word::Option(option) if option.get_long() == Some("url") => {
-            let text = word.to_string_lossy();
-            let name = if text.starts_with("--") {
-                text.find('=').map(|at| &text[..=at])
-            } else {
-                text.find('u').map(|at| &text[..=at])
-            };
-            match name {
-                Some(name) if name.len() < text.len() => format!("{name}URL"),
-                _ => text.into_owned(),
+    let shown = words.map(|(word, kind)| {
+        let text = word.to_string_lossy();
+        match kind {
+            Word::Value(option) if is_url(option) => "URL".into(),
+            Word::Option(option) if is_url(option) => {
+                let value = attached(option, &text);
+                let name = value.map_or(&*text, |value| &text[..text.len() - value.len()]);
+                format!("{name}{}", value.map_or("", |_| "URL"))
             }
+            Word::AfterDashes if is_private_url(&text) => "URL".into(),
+            Word::AfterDashes => quote(word).into_owned(),
+            _ => shown_word(word),
         }
-        Word::AfterDashes if is_private_url(&word.to_string_lossy()) => "URL".into(),
-        Word::AfterDashes => shell_word(word),
-        _ => shown_word(word),
     });
     shown.collect::<Vec<String>>().join(" ")
 }

@@ -11,7 +11,7 @@ use clap::{Arg, CommandFactory};
 
 use super::{BadConfig, NAMES, Setting, Sources, is_in_job};
 use crate::cli::{Cli, ONLY_WITH, WITH_SETTINGS, variable};
-use crate::typed::{Typed, Word, nearest};
+use crate::typed::{Typed, Word};
 
 /// A setting in place of an option.
 #[derive(Debug)]
@@ -28,18 +28,16 @@ pub struct StandIn {
 #[derive(Debug, Default)]
 pub struct FromSettings {
     pub stand_ins: Vec<StandIn>,
-    /// Before which word they go.
-    pub at: usize,
     /// Variables of the environment that look like ours, and aren't, in a sentence.
     pub unknown: Option<String>,
 }
 
 impl FromSettings {
-    /// Looks for what stands in for options of this command line; `words` are all after `redlock`.
+    /// Looks for what stands in for options of this command line.
     ///
     /// # Errors
     /// [`BadConfig`] for a file that sets what isn't a setting, and for a switch that isn't 1 or 0.
-    pub fn new(sources: &Sources, words: &[OsString]) -> Result<Self, BadConfig> {
+    pub fn new(sources: &Sources, typed: &Typed) -> Result<Self, BadConfig> {
         let others = || {
             let settings = sources.settings.iter();
             settings.filter(|setting| !NAMES.contains(&setting.name.as_str()))
@@ -47,11 +45,8 @@ impl FromSettings {
         if others().next().is_none() {
             return Ok(Self::default());
         }
-        let typed = Typed::new(words.to_vec());
-        let command = typed
-            .command
-            .as_ref()
-            .filter(|command| WITH_SETTINGS.contains(&command.get_name()));
+        let known = |command: &&clap::Command| WITH_SETTINGS.contains(&command.get_name());
+        let command = typed.command().filter(known);
         let mut candidates: Vec<(&Arg, &Setting)> = Vec::new();
         let mut elsewhere: Vec<&Setting> = Vec::new();
         for setting in others() {
@@ -62,10 +57,10 @@ impl FromSettings {
                 Some(option) => candidates.push((option, setting)),
             }
         }
-        let unknown = unknown(&elsewhere)?;
+        let unknown = unknown(elsewhere)?;
         let mut stand_ins = Vec::new();
         if let Some(command) = command {
-            for (option, setting) in chosen(command, &typed, candidates)? {
+            for (option, setting) in chosen(command, typed, candidates)? {
                 let long = option.get_long().unwrap_or_default().to_owned();
                 let word = if option.get_action().takes_values() {
                     format!("--{long}={}", setting.value)
@@ -79,19 +74,12 @@ impl FromSettings {
                 });
             }
         }
-        Ok(Self {
-            stand_ins,
-            at: typed.command_at.map_or(0, |at| at + 1),
-            unknown,
-        })
+        Ok(Self { stand_ins, unknown })
     }
 
-    /// The command line with what the settings add to it.
-    pub fn apply(&self, words: &[OsString]) -> Vec<OsString> {
-        let mut words = words.to_vec();
-        let added = self.stand_ins.iter().map(|added| added.word.clone());
-        words.splice(self.at..self.at, added);
-        words
+    /// What the settings add to the command line, behind the command's name.
+    pub fn words(&self) -> impl Iterator<Item = OsString> {
+        self.stand_ins.iter().map(|added| added.word.clone())
     }
 }
 
@@ -106,7 +94,7 @@ fn option_of<'a>(command: &'a clap::Command, name: &str) -> Option<&'a Arg> {
 /// Those of the settings that go with what was typed, and with each other.
 fn chosen<'a>(
     command: &'a clap::Command,
-    typed: &Typed,
+    typed: &'a Typed,
     candidates: Vec<(&'a Arg, &'a Setting)>,
 ) -> Result<Vec<(&'a Arg, &'a Setting)>, BadConfig> {
     let excludes = |one: &Arg, other: &Arg| {
@@ -114,12 +102,10 @@ fn chosen<'a>(
         of(one).contains(&other) || of(other).contains(&one)
     };
     let given: Vec<&Arg> = typed
-        .arguments()
+        .kinds()
         .into_iter()
-        .filter_map(|(_, kind)| match kind {
-            Word::Option(option) => command
-                .get_arguments()
-                .find(|other| other.get_id() == option.get_id()),
+        .filter_map(|kind| match kind {
+            Word::Option(option) => Some(option),
             // COMMAND excludes some options, too.
             Word::AfterDashes => command
                 .get_positionals()
@@ -165,43 +151,38 @@ fn file(setting: &Setting) -> Option<&std::path::Path> {
 
 /// What is set, and isn't a setting of any command. In a file it is a mistake; in the environment it may be
 /// another program's.
-fn unknown(settings: &[&Setting]) -> Result<Option<String>, BadConfig> {
+fn unknown(mut settings: Vec<&Setting>) -> Result<Option<String>, BadConfig> {
+    // Nothing is defined in vain: that would take longer than reading the command line.
     if settings.is_empty() {
         return Ok(None);
     }
     let mut known: Vec<String> = NAMES.map(str::to_owned).into();
     let mut all = Cli::command();
     for name in WITH_SETTINGS {
-        if let Some(command) = all.find_subcommand_mut(name) {
-            command.build();
-            known.extend(
-                command
-                    .get_arguments()
-                    .filter_map(|argument| variable(argument.get_long()?)),
-            );
+        if settings.is_empty() {
+            return Ok(None);
         }
+        let command = all.find_subcommand_mut(name).expect("it is a command");
+        command.build();
+        let options = command.get_arguments();
+        known.extend(options.filter_map(|option| variable(option.get_long()?)));
+        settings.retain(|setting| !known.contains(&setting.name));
     }
-    let hint = |name: &str| match nearest(name, known.iter().map(String::as_str)) {
-        Some(near) => format!("; did you mean {near}?"),
-        None => String::new(),
+    let hint = |name: &str| {
+        let near = nearest(name, &known);
+        near.map_or(String::new(), |near| format!("; did you mean {near}?"))
     };
-    let mut strange = Vec::new();
-    for setting in settings {
-        if known.contains(&setting.name) {
-            continue;
-        }
-        match &setting.place {
-            Some((file, line)) => {
-                let (file, name) = (file.display(), &setting.name);
-                let hint = hint(name);
-                return Err(BadConfig(format!(
-                    "{file}:{line}: unknown setting {name}{hint}"
-                )));
-            }
-            None => strange.push(setting.name.as_str()),
-        }
+    let mut in_files = settings.iter().filter_map(|setting| {
+        let (file, line) = setting.place.as_ref()?;
+        Some((file.display(), line, &setting.name))
+    });
+    if let Some((file, line, name)) = in_files.next() {
+        let hint = hint(name);
+        let line = format!("{file}:{line}: unknown setting {name}{hint}");
+        return Err(BadConfig(line));
     }
-    Ok(match strange.as_slice() {
+    let names: Vec<&str> = settings.iter().map(|setting| &*setting.name).collect();
+    Ok(match names.as_slice() {
         [] => None,
         _ if is_in_job() => None,
         [name] => Some(format!("unknown variable {name}{}", hint(name))),
@@ -209,10 +190,21 @@ fn unknown(settings: &[&Setting]) -> Result<Option<String>, BadConfig> {
     })
 }
 
+/// The variable that this one was probably meant to be: with up to a third of its letters changed.
+fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a String> {
+    let allowed = (name.len() / 3).clamp(1, 3);
+    // The others aren't compared: a name may be as long as an environment.
+    let all = known.iter();
+    let alike = all.filter(|known| known.len().abs_diff(name.len()) <= allowed);
+    alike
+        .map(|known| (strsim::osa_distance(name, known), known))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
     use crate::variables::VARIABLES;
 
@@ -229,10 +221,11 @@ mod tests {
             settings,
             ..Sources::default()
         };
-        let from_settings = FromSettings::new(&sources, &words).unwrap();
-        let words = from_settings.apply(&words);
-        let all = std::iter::once("redlock".into()).chain(words.clone());
-        let cli = Cli::try_parse_from(all).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        let mut typed = Typed::new(words);
+        let words = typed.with(FromSettings::new(&sources, &typed).unwrap().words());
+        let cli = typed
+            .read(&words)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"));
         format!("{cli:?}")
     }
 
@@ -291,6 +284,29 @@ mod tests {
             }
         }
         assert!(seen > 40, "{seen}");
+    }
+
+    #[test]
+    fn only_a_name_that_is_nearly_right_is_taken_for_another() {
+        let known = [
+            "REDLOCK_TTL",
+            "REDLOCK_URL",
+            "REDLOCK_WAIT",
+            "REDLOCK_NO_WAIT",
+        ];
+        let known = known.map(str::to_owned);
+        for (name, meant) in [
+            ("REDLOCK_TLT", Some("REDLOCK_TTL")),
+            ("REDLOCK_URI", Some("REDLOCK_URL")),
+            ("REDLOCK_WIAT", Some("REDLOCK_WAIT")),
+            ("REDLOCK_NOWAIT", Some("REDLOCK_NO_WAIT")),
+            ("REDLOCK_FROBNICATE", None),
+            ("REDLOCK_X1Y2", None),
+        ] {
+            assert_eq!(nearest(name, &known).map(String::as_str), meant, "{name}");
+        }
+        // A name as long as an environment can be is no more work.
+        assert_eq!(nearest(&"R".repeat(1 << 20), &known), None);
     }
 
     #[test]

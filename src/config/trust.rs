@@ -179,8 +179,7 @@ fn exposure(path: &Path, whose: &str, found: &Metadata, cure: Cure) -> Exposure 
 
 /// What to do about a file or directory that others than root and this user may write; `None` where they may not.
 fn mistrust(path: &Path, owner: u32, is_writable: bool, user: u32) -> Option<Cure> {
-    let path = path.to_string_lossy();
-    let path = quote(&path);
+    let path = quote(path);
     let is_trusted = owner == 0 || owner == user || (owner == UNKNOWN && !knows_root());
     match (is_trusted, is_writable) {
         (true, false) => None,
@@ -238,7 +237,7 @@ pub fn exposed(path: &Path, secret: &str) -> Option<Exposure> {
             "every user of this host can read {}, which has {secret}",
             path.display()
         ),
-        command: Some(format!("chmod o-r {}", quote(&path.to_string_lossy()))),
+        command: Some(format!("chmod o-r {}", quote(path))),
         otherwise: None,
     })
 }

@@ -4,14 +4,11 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use clap::Parser;
-
 use super::environment::{origin_of, pair, read_held};
 use super::fence::Content;
 use super::identity::shortened;
-use super::usage::mistake;
+use super::mistakes::mistake;
 use super::{history, privacy, status};
-use crate::cli::Cli;
 use crate::fuzz::{Target, assert_safe, assert_safe_line, texts};
 use crate::lock::Token;
 use crate::report::escaped;
@@ -146,10 +143,9 @@ fn words(bytes: &[u8]) {
     let words: Vec<OsString> = words
         .map(|word| OsString::from_vec(word.to_vec()))
         .collect();
-    let typed = Typed::new(words.clone());
-    assert!(typed.kinds().len() <= typed.words.len());
-    let line = std::iter::once(OsString::from("redlock")).chain(words);
-    if let Err(error) = Cli::try_parse_from(line) {
+    let mut typed = Typed::new(words.clone());
+    assert_eq!(typed.kinds().len(), typed.words.len());
+    if let Err(error) = typed.read(&words) {
         let (said, _) = mistake(&error, &typed, &[]);
         assert_safe_line(&escaped(&said));
     }

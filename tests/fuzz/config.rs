@@ -8,6 +8,7 @@ use super::{FromSettings, Sources, parse};
 use crate::cli;
 use crate::fuzz::{Target, assert_safe_line, texts};
 use crate::report::escaped;
+use crate::typed::Typed;
 
 pub const TARGET: Target = Target {
     name: "config",
@@ -50,9 +51,10 @@ fn config(bytes: &[u8]) {
         sources.verbosity(),
     );
     let words = ["run", "a", "--", "true"].map(OsString::from);
-    match FromSettings::new(&sources, &words) {
+    let typed = Typed::new(words.to_vec());
+    match FromSettings::new(&sources, &typed) {
         Ok(from_settings) => {
-            let all = from_settings.apply(&words);
+            let all = typed.with(from_settings.words());
             assert_eq!(all.len(), words.len() + from_settings.stand_ins.len());
         }
         Err(error) => assert_safe_line(&escaped(&error.to_string())),

@@ -1,6 +1,6 @@
 //! What is typed, right and wrong: sentences for mistakes, durations, help, and a variable for each option.
 //!
-//! What each mistake is called is tested beside the code, in `src/command/usage.rs`; here are some seen from
+//! What each mistake is called is tested beside the code, in `src/command/mistakes.rs`; here are some seen from
 //! outside, and what needs a terminal, an environment or a server.
 
 use std::ffi::OsStr;
@@ -277,21 +277,27 @@ fn a_mistake_names_the_help_of_its_command() {
     for (typed, says) in [
         (
             "run --no-wiat a -- b",
-            "no option --no-wiat; did you mean --no-wait? see redlock run -h",
+            "unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h",
         ),
-        ("run -x5 a -- b", "no option -5; see redlock run -h"),
+        (
+            "run -x5 a -- b",
+            "unexpected argument '-5' found; see redlock run -h",
+        ),
         (
             "ls --jsno",
-            "no option --jsno; did you mean --json? see redlock status -h",
+            "unexpected argument '--jsno' found; did you mean --json? see redlock status -h",
         ),
         (
             "force-unlock a",
             "no command force-unlock; did you mean redlock release? see redlock -h",
         ),
-        ("help nonsense", "no command nonsense; see redlock -h"),
+        (
+            "help nonsense",
+            "unrecognized subcommand 'nonsense'; see redlock -h",
+        ),
         (
             "run -s -x a -- b",
-            "--shared can't be combined with --exclusive; see redlock run -h",
+            "the argument '--shared' cannot be used with '--exclusive'; see redlock run -h",
         ),
     ] {
         let words: Vec<&str> = typed.split(' ').collect();
@@ -378,7 +384,7 @@ fn months_and_years_are_refused_with_what_to_write() {
     ] {
         let words = ["run", "-t", duration, "a", "--", "true"];
         let said = mistake(&words);
-        assert!(said.starts_with("--timeout "), "{said}");
+        assert!(said.contains("'--timeout <DURATION>'"), "{said}");
         assert!(said.contains(says), "{said}");
         let end = outcome(redlock(&["run", "a", "--", "true"]).env("REDLOCK_TIMEOUT", duration));
         // An empty variable is none.

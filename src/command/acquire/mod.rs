@@ -5,17 +5,12 @@
 
 mod keeper;
 
-use std::borrow::Cow;
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, IsTerminal};
-use std::os::unix::ffi::OsStrExt;
-
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -32,6 +27,7 @@ use crate::exit::Exit;
 use crate::lock::{ReleaseMode, Who};
 use crate::process;
 use crate::report::{mask_in_github, print};
+use crate::shell::literal;
 use crate::signal::Signals;
 use crate::signal::on_terminal;
 use crate::tree::{self, Stat};
@@ -226,7 +222,8 @@ fn text(
     match options.format {
         Format::Env => {
             for (name, value) in environment {
-                let _ = writeln!(text, "export {name}={}", quoted(value));
+                let value = literal(&value.to_string_lossy());
+                let _ = writeln!(text, "export {name}={value}");
             }
         }
         Format::Github => {
@@ -261,93 +258,21 @@ fn text(
     text
 }
 
-/// A text as one word of a shell.
-fn quoted(text: &OsString) -> String {
-    let text = String::from_utf8_lossy(text.as_bytes());
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 /// How long the end of a failed acquire waits for a reader.
 const READER_WITHIN: u16 = 1000;
 
-/// Where our output is evaluated by a shell and we have failed: has it end the script with our
-/// status, which is 0 where the user wants that for a busy lock. An interactive shell only gets the
-/// status. `words` are the command line after `redlock`, with what settings add to it.
-pub fn fail_eval(exit: Exit, words: &[OsString]) {
+/// Has the shell that evaluates our output end the script with our status, as we have failed; it is 0 where the user
+/// wants that for a busy lock. An interactive shell only gets the status.
+pub fn fail_eval(exit: Exit) {
     let status = exit.code();
-    if matches!(exit, Exit::Success) || !is_evaluated(words) || std::io::stdout().is_terminal() {
+    let stdout = std::io::stdout();
+    if matches!(exit, Exit::Success) || stdout.is_terminal() {
         return;
     }
     let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
-    let stdout = std::io::stdout();
     let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)];
     // Without a reader it is not evaluated.
     if poll(&mut fds, READER_WITHIN) == Ok(1) {
         let _ = print(&line);
-    }
-}
-
-/// Whether this is an acquire whose output is made for `eval`, as far as a command line that may be
-/// wrong says.
-fn is_evaluated(words: &[OsString]) -> bool {
-    let words: Vec<Cow<str>> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let Some(at) = command_at(&words) else {
-        return false;
-    };
-    let after = &words[at + 1..];
-    let formats = ["json", "token", "github"];
-    let in_one = |word: &Cow<str>| {
-        let format = word.strip_prefix("--format=");
-        format.is_some_and(|format| formats.contains(&format))
-    };
-    let in_two = |two: &[Cow<str>]| two[0] == "--format" && formats.contains(&two[1].as_ref());
-    words[at] == "acquire" && !after.iter().any(in_one) && !after.windows(2).any(in_two)
-}
-
-/// The position of the command: the first word that is neither an option nor the value of one.
-fn command_at(words: &[Cow<str>]) -> Option<usize> {
-    let cli = cli::Cli::command();
-    let has_value = |word: &str| {
-        cli.get_arguments().any(|option| {
-            let long = option.get_long().map(|long| format!("--{long}"));
-            let short = option.get_short().map(|short| format!("-{short}"));
-            option.get_action().takes_values()
-                && [long, short].into_iter().flatten().any(|name| name == word)
-        })
-    };
-    let mut at = 0;
-    while words.get(at)?.starts_with('-') {
-        at += if has_value(&words[at]) { 2 } else { 1 };
-    }
-    Some(at)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shell_is_told_of_a_failure_where_it_evaluates_the_output() {
-        for (line, evaluated) in [
-            ("acquire a", true),
-            ("-q acquire a --while-pdi 1", true),
-            ("acquire a --format env", true),
-            ("acquire a --format json", false),
-            ("acquire --format=token a", false),
-            ("--prefix run -u acquire acquire a", true),
-            ("--prefix=run acquire run", true),
-            ("-u acquire status", false),
-            ("-u", false),
-            ("run acquire -- true", false),
-            ("status", false),
-        ] {
-            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
-            assert_eq!(is_evaluated(&words), evaluated, "{line}");
-        }
-    }
-
-    #[test]
-    fn a_value_is_one_word_of_a_shell() {
-        assert_eq!(quoted(&"it's $(x)".into()), r"'it'\''s $(x)'");
     }
 }

@@ -25,7 +25,7 @@ use super::corrections::is_program;
 use super::environment;
 use super::environment::Environment;
 use super::identity::own_job;
-use super::usage::{BadUsage, parse_names, shell_word};
+use super::usage::{BadUsage, parse_names};
 use crate::child;
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
@@ -35,7 +35,8 @@ use crate::lease::ttl_for_failover;
 use crate::lock::{self, ReleaseMode, SkipReason, Who};
 use crate::process;
 use crate::reason::reason;
-use crate::report::{self, Verbosity};
+use crate::report::{self, Verbosity, quote};
+use crate::shell::literal;
 use crate::signal::Signals;
 use crate::signal::on_terminal;
 use crate::stderr;
@@ -185,7 +186,7 @@ fn why_not(program: &Path, error: &io::Error) -> String {
             "it is a directory".into()
         }
         io::ErrorKind::PermissionDenied if is_path && is_not_executable(program) => {
-            let word = shell_word(program.as_os_str());
+            let word = quote(program);
             format!("it isn't executable; run: chmod +x {word}")
         }
         _ => reason(error),
@@ -461,7 +462,7 @@ impl Run<'_> {
         let said = match self.verbosity() {
             Verbosity::Quiet => String::new(),
             Verbosity::Normal | Verbosity::Verbose => {
-                format!("echo '{}' >&2; ", report::line(UNLESS_SUCCEEDED))
+                format!("echo {} >&2; ", literal(&report::line(UNLESS_SUCCEEDED)))
             }
         };
         let asking = format!(r#"(eval "$0") && {{ {said}exit 0; }}; exec "$@""#);

@@ -1,0 +1,530 @@
+//! Answers a command line that clap didn't take for a command: help on stdout, and a mistake as one line on stderr.
+//! That is clap's own line, except where the words show more: the line to type, or the habits of another tool. It
+//! never repeats a URL.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
+
+use super::corrections::{corrected, reads, shown_word};
+use super::usage::with_help;
+use crate::cli;
+use crate::config::StandIn;
+use crate::exit::Exit;
+use crate::report;
+use crate::typed::{Typed, Word};
+
+/// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
+pub fn usage(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> Exit {
+    let words = &typed.words;
+    // A wrong setting keeps nobody from reading.
+    let asks_for_help = || {
+        let error = Typed::new(words.clone()).read(words).err();
+        error.is_some_and(|error| error.kind() == ErrorKind::DisplayHelp)
+    };
+    if error.kind() == ErrorKind::DisplayHelp || !stand_ins.is_empty() && asks_for_help() {
+        let mut before_dashes = words.iter().take_while(|word| *word != "--");
+        return print_help(typed.name(), before_dashes.any(|word| word == "--help"));
+    }
+    let at = typed.command_at.filter(|_| typed.command().is_none());
+    match at.map(|at| (words[at].to_str(), &words[at + 1..])) {
+        Some((Some("help"), [])) => return print_help(None, true),
+        Some((Some("help"), [command])) => {
+            let mut asked = Typed::new(vec![command.clone()]);
+            let is_known = asked.command().is_some() || command == "help" || command == "version";
+            match asked.read(std::slice::from_ref(command)) {
+                Err(error) if !is_known => report::error(mistake(&error, &asked, &[]).0),
+                _ => return print_help(asked.name(), true),
+            }
+        }
+        Some((Some("version"), rest)) if rest.iter().all(is_verbose) => {
+            return super::version(words.iter().any(is_verbose)).unwrap_or(Exit::Internal);
+        }
+        _ => {
+            let (line, exit) = mistake(error, typed, stand_ins);
+            report::error(line);
+            return exit;
+        }
+    }
+    Exit::Usage
+}
+
+fn is_verbose(word: &OsString) -> bool {
+    word == "-v" || word == "--verbose"
+}
+
+/// Prints the help of a command, or of redlock.
+fn print_help(command: Option<&str>, at_length: bool) -> Exit {
+    let mut all = cli::documented();
+    let shown = match command {
+        Some(name) => all.find_subcommand_mut(name).expect("it was found before"),
+        None => &mut all,
+    };
+    let text = if at_length {
+        shown.render_long_help()
+    } else {
+        // A line each: the names of the values say it.
+        let brief = |argument: clap::Arg| {
+            if argument.get_action().takes_values() {
+                argument.hide_possible_values(true)
+            } else {
+                argument
+            }
+        };
+        shown.clone().mut_args(brief).render_help()
+    };
+    let _ = report::print(&text.to_string());
+    Exit::Success
+}
+
+const NO_COMMAND: &str = "no command given; try `redlock run NAME -- COMMAND` or see redlock -h";
+
+/// The mistake of giving no command at all.
+pub fn no_command() -> Exit {
+    report::error(NO_COMMAND);
+    Exit::Usage
+}
+
+/// What was typed wrong, and the status: that of a wrong configuration if a setting is wrong.
+pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> (String, Exit) {
+    if let Some(line) = mistake_in_settings(error, stand_ins) {
+        return (line, Exit::Config);
+    }
+    let lacks_words = || {
+        let missing = context(error, ContextKind::InvalidArg);
+        missing.iter().any(|what| what.starts_with('<'))
+    };
+    let line = match error.kind() {
+        ErrorKind::MissingSubcommand => Some(NO_COMMAND.into()),
+        ErrorKind::InvalidSubcommand => wrong_command(error, typed),
+        ErrorKind::UnknownArgument | ErrorKind::TooManyValues => corrected(&typed.words),
+        ErrorKind::MissingRequiredArgument if lacks_words() => corrected(&typed.words),
+        _ => None,
+    };
+    let line = line.unwrap_or_else(|| {
+        let what = own_sentence(error, typed).unwrap_or_else(|| first_line(error));
+        // What is wrong in front of the command's name isn't explained by the command's help.
+        let front = &typed.words[..typed.command_at.unwrap_or_default()];
+        with_help(&what, typed.name().filter(|_| reads(front)))
+    });
+    (line, Exit::Usage)
+}
+
+/// What clap says of an error, as texts.
+fn context(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(Context::String(text)) => vec![text.clone()],
+        Some(Context::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// clap's line, with the nearest of the names that it suggests. A URL may contain a password: of a line with one, only
+/// the kind is said.
+fn first_line(error: &clap::Error) -> String {
+    let has_url = |(_, value): (_, &Context)| value.to_string().contains("://");
+    let text = error.to_string();
+    let what = match error.kind().as_str() {
+        Some(kind) if error.context().any(has_url) => kind,
+        _ => text.split("\n\n").next().unwrap_or(&text),
+    };
+    let what = what.trim_start_matches("error: ").split_whitespace();
+    let what = what.collect::<Vec<_>>().join(" ");
+    let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
+    match suggested
+        .iter()
+        .find_map(|kind| context(error, *kind).pop())
+    {
+        Some(name) => format!("{what}; did you mean {name}?"),
+        None => what,
+    }
+}
+
+/// A mistake in what stands in for options.
+fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<String> {
+    let standing = |kind| {
+        let arguments = context(error, kind);
+        let mut options = arguments.iter().filter_map(|text| {
+            let option = text.strip_prefix("--")?.split(' ').next();
+            stand_ins.iter().find(|it| Some(&*it.option) == option)
+        });
+        options.next().map(|stand_in| &stand_in.said)
+    };
+    let one = standing(ContextKind::InvalidArg)?;
+    match error.kind() {
+        ErrorKind::ArgumentConflict => {
+            let other = standing(ContextKind::PriorArg)?;
+            Some(format!("{one} can't be combined with {other}"))
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            Some(format!("{one}: {}", first_line(error)))
+        }
+        _ => None,
+    }
+}
+
+/// What people type for a command of another name.
+const OTHER_NAMES: [(&[&str], &str); 9] = [
+    (&["list", "show", "who", "info"], "redlock status"),
+    (&["force-unlock", "break", "free"], "redlock release"),
+    (&["lock"], "redlock run or redlock acquire"),
+    (&["exec"], "redlock run"),
+    (&["log", "logs"], "redlock history"),
+    (&["renew", "refresh"], "redlock extend"),
+    (&["kill", "cancel", "abort"], "redlock stop"),
+    (&["pause", "block"], "redlock freeze"),
+    (
+        &["resume", "unfreeze", "unpause", "unblock"],
+        "redlock thaw",
+    ),
+];
+
+/// Options of other programs, such as flock(1) and redis-cli(1), and what to do without them.
+const NOT_OURS: [(&[&str], &str); 8] = [
+    (
+        &["-o", "--close"],
+        "leave it out, as COMMAND inherits no lock",
+    ),
+    (
+        &["-F", "--no-fork"],
+        "leave it out, as redlock has to stay to renew the lock",
+    ),
+    (
+        &["--unlock"],
+        "a lock is given back by redlock release NAME",
+    ),
+    (&["--command"], "put -c SCRIPT"),
+    (&["--fcntl"], "leave it out, as redlock locks no file"),
+    (
+        &["--password", "--pass"],
+        "put --password-file FILE, as anyone on this host can read a command line",
+    ),
+    (&["--host", "--port"], "put -u redis://HOST:PORT"),
+    (&["--name", "--lock"], "put the lock's name without it"),
+];
+
+/// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
+fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
+    let word = typed.words.get(typed.command_at?)?;
+    let mut others = OTHER_NAMES.iter();
+    if let Some((_, meant)) = others.find(|(names, _)| names.iter().any(|name| word == name)) {
+        let what = format!("no command {}; did you mean {meant}?", shown_word(word));
+        return Some(with_help(&what, None));
+    }
+    // They are none of clap's.
+    for (known, takes) in [("help", "one command"), ("version", "no argument")] {
+        if word == known {
+            return Some(with_help(&format!("redlock {known} takes {takes}"), None));
+        }
+    }
+    // Of all commands only run has a --, and a lock has any name.
+    let mut as_run = typed.words.clone();
+    as_run[typed.command_at?] = "run".into();
+    let suggested = context(error, ContextKind::SuggestedSubcommand).pop();
+    let is_meant = match suggested.as_deref() {
+        Some("run") => reads(&as_run) || !typed.kinds().contains(&Word::Dashes),
+        Some(_) => !typed.kinds().contains(&Word::Dashes),
+        None => false,
+    };
+    corrected(&typed.words).filter(|_| !is_meant)
+}
+
+/// What clap's line doesn't say, or says in terms of another tool.
+fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
+    let argument = context(error, ContextKind::InvalidArg).pop();
+    let argument = argument.unwrap_or_default();
+    let name = typed.name();
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let mut all = NOT_OURS.iter();
+            let other = all.find(|(names, _)| names.contains(&argument.as_str()));
+            if let Some((_, instead)) = other {
+                return Some(format!("no option {argument}: {instead}"));
+            }
+            if argument == "-f" && typed.has_option("force") {
+                return Some("no option -f; did you mean --force?".into());
+            }
+            let runs = name == Some("acquire") && typed.kinds().contains(&Word::Dashes);
+            let instead = "acquire runs no command: put redlock run NAME -- COMMAND";
+            runs.then(|| instead.into())
+        }
+        ErrorKind::MissingRequiredArgument if argument.starts_with('<') => match name? {
+            "run" => {
+                Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
+            }
+            // clap calls both arguments NAME.
+            "extend" => Some("no DURATION given".into()),
+            _ => None,
+        },
+        ErrorKind::InvalidUtf8 => {
+            let mut before_dashes = typed.words.iter().take_while(|word| *word != "--");
+            let wrong = before_dashes.find(|word| word.to_str().is_none())?;
+            Some(format!("{} isn't UTF-8", shown_word(wrong)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &[&str]) -> String {
+        let words: Vec<OsString> = line.iter().map(Into::into).collect();
+        let mut typed = Typed::new(words.clone());
+        let error = typed.read(&words).unwrap_err();
+        mistake(&error, &typed, &[]).0
+    }
+
+    #[track_caller]
+    fn assert_said(cases: &[(&str, &str)]) {
+        for (line, expected) in cases {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(said(&words), *expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_a_run_is_one_line_that_says_where_to_read_on() {
+        assert_said(&[
+            (
+                "run a",
+                "put a lock's name, --, and a command: redlock run NAME -- COMMAND; see redlock run -h",
+            ),
+            (
+                "run",
+                "put a lock's name, --, and a command: redlock run NAME -- COMMAND; see redlock run -h",
+            ),
+            (
+                "run -- true",
+                "no lock NAME given; with one named after the command: redlock run true -- true",
+            ),
+            (
+                "run --ttl",
+                "a value is required for '--ttl <DURATION>' but none was supplied; see redlock run -h",
+            ),
+            (
+                "run --ttl 1M a -- b",
+                "invalid value '1M' for '--ttl <DURATION>': M would be a month: write 1m for a minute or 30d; see redlock run -h",
+            ),
+            (
+                "run --slots 0 a -- b",
+                "invalid value '0' for '--slots <N>': must be a number from 1 to 9999; see redlock run -h",
+            ),
+            (
+                "run --on-lost x a -- b",
+                "invalid value 'x' for '--on-lost <stop|warn>' [possible values: stop, warn]; see redlock run -h",
+            ),
+            (
+                "run -w 1 -n a -- b",
+                "the argument '--wait <DURATION>' cannot be used with '--no-wait'; see redlock run -h",
+            ),
+            (
+                "run -n -n a -- b",
+                "the argument '--no-wait' cannot be used multiple times; see redlock run -h",
+            ),
+            (
+                "run --shared=yes a -- b",
+                "unexpected value 'yes' for '--shared' found; no more were expected; see redlock run -h",
+            ),
+            (
+                "run --order 1 a -- b",
+                "the following required arguments were not provided: --supersede; see redlock run -h",
+            ),
+            (
+                "run --no-wiat a -- b",
+                "unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h",
+            ),
+            (
+                "run -z a -- b",
+                "unexpected argument '-z' found; see redlock run -h",
+            ),
+            (
+                "release -f a",
+                "no option -f; did you mean --force? see redlock release -h",
+            ),
+            (
+                "run -r a -- b",
+                "unexpected argument '-r' found; see redlock run -h",
+            ),
+            (
+                "run --name a -- b",
+                "no option --name: put the lock's name without it; see redlock run -h",
+            ),
+            (
+                "freeze a looking",
+                "unexpected argument 'looking' found; see redlock freeze -h",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_mistake_before_a_command_or_in_another_one_is_one_line_that_says_where_to_read_on() {
+        assert_said(&[
+            (
+                "--bogus run a -- b",
+                "unexpected argument '--bogus' found; see redlock -h",
+            ),
+            (
+                "--connect-timeout x run a -- b",
+                "invalid value 'x' for '--connect-timeout <DURATION>': must be a duration such as 500ms, 30s, 1h30m, or a number of seconds; see redlock -h",
+            ),
+            (
+                "rum",
+                "unrecognized subcommand 'rum'; did you mean run? see redlock -h",
+            ),
+            (
+                "list",
+                "no command list; did you mean redlock status? see redlock -h",
+            ),
+            (
+                "unlok a",
+                "unrecognized subcommand 'unlok'; did you mean unlock? see redlock -h",
+            ),
+            (
+                "kill a",
+                "no command kill; did you mean redlock stop? see redlock -h",
+            ),
+            (
+                "frobnicate",
+                "unrecognized subcommand 'frobnicate'; see redlock -h",
+            ),
+            (
+                "--password hunter2 status",
+                "no option --password: put --password-file FILE, as anyone on this host can read a command line; see redlock -h",
+            ),
+            (
+                "--host db --port 6380 status",
+                "no option --host: put -u redis://HOST:PORT; see redlock -h",
+            ),
+            (
+                "version x",
+                "redlock version takes no argument; see redlock -h",
+            ),
+            (
+                "-q deploy -- ./x",
+                "put run before the lock's name and its options: redlock -q run deploy -- ./x",
+            ),
+            ("extend", "no DURATION given; see redlock extend -h"),
+            (
+                "extend a b c",
+                "unexpected value 'c' for '<NAME>...' found; no more were expected; see redlock extend -h",
+            ),
+            (
+                "thaw a b",
+                "unexpected argument 'b' found; see redlock thaw -h",
+            ),
+            (
+                "freeze a",
+                "the following required arguments were not provided: --reason <TEXT>; see redlock freeze -h",
+            ),
+            (
+                "acquire",
+                "the following required arguments were not provided: <NAME>; see redlock acquire -h",
+            ),
+            (
+                "acquire a -- b",
+                "acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire -h",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_line_that_shows_its_mistake_is_shown_as_it_was_probably_meant() {
+        for (line, expected) in [
+            (
+                "-w 10 deploy -- ./x",
+                "put run before the lock's name and its options: redlock run -w 10 deploy -- ./x",
+            ),
+            (
+                "-n deploy -- ./x",
+                "put run before the lock's name and its options: redlock run -n deploy -- ./x",
+            ),
+            (
+                "/tmp/x.lock echo hi",
+                "put run before the lock's name and its options: redlock run /tmp/x.lock -- echo hi",
+            ),
+            (
+                "-n /tmp/x.lock echo hi",
+                "put run before the lock's name and its options: redlock run -n /tmp/x.lock -- echo hi",
+            ),
+            (
+                "-w 10 deploy sh -x",
+                "put run before the lock's name and its options: redlock run -w 10 deploy -- sh -x",
+            ),
+            (
+                "start -- ./x",
+                "put run before the lock's name and its options: redlock run start -- ./x",
+            ),
+            (
+                "deploy no-such-program",
+                "unrecognized subcommand 'deploy'; see redlock -h",
+            ),
+            (
+                "-w 1h 30m deploy -- ./x",
+                "put run before the lock's name and its options: redlock run -w 1h30m deploy -- ./x",
+            ),
+            (
+                "run echo hi",
+                "no lock NAME given; with one named after the command: redlock run echo -- echo hi",
+            ),
+            (
+                "acquire -w 1h 30m a",
+                "a duration is one word: redlock acquire -w 1h30m a",
+            ),
+            (
+                "extend a 1 h 30m",
+                "a duration is one word: redlock extend a 1h30m",
+            ),
+            (
+                "run -w -1 a -- b",
+                "invalid value '-1' for '--wait <DURATION>': a duration can't be negative; -n doesn't wait; see redlock run -h",
+            ),
+            (
+                "run --ttl=-1 a -- b",
+                "invalid value '-1' for '--ttl <DURATION>': a duration can't be negative; see redlock run -h",
+            ),
+            (
+                "run -o a -- b",
+                "no option -o: leave it out, as COMMAND inherits no lock; see redlock run -h",
+            ),
+            (
+                "run -F a -- b",
+                "no option -F: leave it out, as redlock has to stay to renew the lock; see redlock run -h",
+            ),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(said(&words), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_shown_with_them_as_it_was_typed() {
+        for (line, put) in [
+            (
+                &["run", "deploy", "./deploy.sh", "arg"][..],
+                "run deploy -- ./deploy.sh arg",
+            ),
+            (
+                &["run", "-w", "5", "a", "./x", "--flag"],
+                "run -w 5 a -- ./x --flag",
+            ),
+            (
+                &["-q", "run", "a", "-n", "sh", "-x", "a && b"],
+                "-q run a -n -- sh -x 'a && b'",
+            ),
+            (&["run", "a", "b", "sh", "it's"], "run a b -- sh \"it's\""),
+            (
+                &["run", "a", "./x", "", "$HOME", "l\nm"],
+                "run a -- ./x '' '$HOME' $'l\\nm'",
+            ),
+            (
+                &["-u", "redis://u:hunter2@h", "run", "a", "./x"],
+                "-u URL run a -- ./x",
+            ),
+        ] {
+            let expected = format!("put -- before the command: redlock {put}");
+            assert_eq!(said(line), expected, "{line:?}");
+        }
+    }
+}
