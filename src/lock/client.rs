@@ -251,8 +251,7 @@ impl Client {
             return Ok(());
         };
         let connection = engine.connection();
-        let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
-        if !states.iter().any(is_lost) {
+        if !is_one_lost(states) {
             self.deployment.note_granter(connection);
         } else if !self.deployment.believe_loss(connection, timeout) {
             let message = format!(
@@ -404,6 +403,12 @@ impl Client {
     }
 }
 
+/// Whether the server says that one of several locks is lost, whatever it says of the others.
+fn is_one_lost(states: &[LeaseState]) -> bool {
+    let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
+    states.iter().any(is_lost)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -505,6 +510,18 @@ mod tests {
             drop(client);
             assert_eq!(server.join().unwrap(), (sent_again, sent_again));
         }
+    }
+
+    #[test]
+    fn the_loss_of_one_of_several_locks_is_a_loss_to_be_judged() {
+        let held = || LeaseState::Held {
+            left: Duration::ZERO,
+            cancelled_by: None,
+            is_grant: false,
+        };
+        let lost = || LeaseState::Lost(claim::Loss::default());
+        assert!(is_one_lost(&[held(), lost()]) && is_one_lost(&[lost(), held()]));
+        assert!(!is_one_lost(&[held(), LeaseState::Released, held()]));
     }
 
     #[test]

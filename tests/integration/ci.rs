@@ -646,3 +646,19 @@ fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older
     let older = ["run", "--supersede", "--order", "3", "a", "--", "true"];
     outcome(&mut redis.redlock(&older)).assert_code(75);
 }
+
+#[test]
+fn a_numbered_run_that_is_killed_as_soon_as_it_begins_keeps_older_ones_out_when_its_lease_is_over()
+{
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let options = ["run", "--ttl", "3s", "--supersede", "--order", "5", "a"];
+    let newer = queued(&redis, &[&options[..], &["-c", "kill -9 $PPID"]].concat());
+    holder.end();
+    newer.finish();
+    wait_until("its lease is over", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    let older = ["run", "--supersede", "--order", "3", "a", "--", "true"];
+    outcome(&mut redis.redlock(&older)).assert_code(75);
+}

@@ -1,7 +1,7 @@
 //! Several names, runs within runs, and jobs that wait for each other.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
@@ -177,6 +177,20 @@ fn an_inner_run_takes_only_what_is_not_held_yet() {
 }
 
 #[test]
+fn an_inner_run_releases_what_it_took_before_and_after_what_it_reuses() {
+    let redis = Redis::start();
+    let script = format!(
+        r"{CLI}
+        redlock run -n a b c -- true
+        cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b"
+    );
+    let end = outcome(&mut redis.run("b", &script));
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "0\n1\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     let redis = Redis::start();
     // The outer one takes no notice of its loss, so that the inner one's can be seen.
@@ -205,6 +219,19 @@ fn shared_and_slots_within_exclusive_are_fine() {
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "shared none\nslot 1\n");
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn slots_within_an_exclusive_lock_whose_entry_is_gone_have_the_first() {
+    let redis = Redis::start();
+    let script = format!(
+        r#"{CLI}
+        cli DEL {{redlock:a}}:meta >/dev/null
+        redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#
+    );
+    let end = outcome(&mut redis.run("a", &script));
+    end.assert_code(0);
+    assert_eq!(end.stdout, "slot 1\n");
 }
 
 #[test]
@@ -377,6 +404,98 @@ fn readers_that_both_want_to_write_are_a_deadlock_too() {
     assert_nothing_left(&redis);
 }
 
+/// A job that holds `own`, says so, and then wants `next`.
+fn link(redis: &Redis, own: &str, next: &str, go: &str) -> Running {
+    let script = format!(
+        r#"redlock run {own} -c '
+            echo ready
+            until [ -e "$HOME/{go}" ]; do sleep 0.01; done
+            redlock run {next} -- true'"#
+    );
+    let mut job = job(redis, &script);
+    job.expect_line("ready");
+    job
+}
+
+/// Has the jobs that wait for this file go on, and waits until so many are in the queue of a lock.
+fn go(redis: &Redis, go: &str, name: &str, waiters: &str) {
+    fs::write(redis.dir.path().join(go), "").unwrap();
+    let queue = format!("{{redlock:{name}}}:queue");
+    wait_until("they wait", || redis.cli(&["ZCARD", &queue]) == waiters);
+}
+
+#[test]
+fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
+    let redis = Redis::start();
+    // The others know that it waits, and look several times before it does.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("inspect", 0) => Action::Stall(Duration::from_millis(2500)),
+            _ => Action::Pass,
+        }
+    });
+    let slowly = format!("-u {} --connect-timeout 10s a", proxy.url());
+    let first = link(&redis, "a", "b", "first");
+    let second = link(&redis, "b", "c", "second");
+    let third = link(&redis, "c", &slowly, "third");
+    go(&redis, "first", "b", "1");
+    go(&redis, "second", "c", "1");
+    go(&redis, "third", "a", "1");
+    third.finish().assert_code(75);
+    for other in [first, second] {
+        other.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
+    for outer in ["", "redlock run z -- "] {
+        let redis = Redis::start();
+        let other = link(&redis, "b", "a", "go");
+        let several = job(&redis, &format!("{outer}redlock run a b -- true"));
+        let queue = "{redlock:b}:queue";
+        wait_until("it waits", || redis.cli(&["ZCARD", queue]) == "1");
+        go(&redis, "go", "a", "1");
+        other.finish().assert_code(75).assert_says("deadlock");
+        several.finish().assert_code(0);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
+    let redis = Redis::start();
+    let stuck = link(&redis, "--slots 3 s", "x", "first");
+    let works = link(&redis, "--slots 3 s", "free", "end");
+    let last = link(&redis, "x", "--slots 3 s", "last");
+    let alone = job(&redis, "redlock run s -- true");
+    wait_until("it waits", || {
+        redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "1"
+    });
+    go(&redis, "first", "x", "1");
+    go(&redis, "last", "s", "2");
+    last.finish().assert_code(75).assert_says("deadlock");
+    stuck.finish().assert_code(0);
+    go(&redis, "end", "free", "0");
+    for other in [works, alone] {
+        other.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_wait_for_several_names_is_limited_as_a_whole() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "2000"]);
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "60000"]);
+    let began = Instant::now();
+    let mut run = redis.redlock(&["run", "--wait", "3s", "a", "b", "--", "true"]);
+    outcome(&mut run).assert_code(75).assert_says("\"b\"");
+    // It began to wait for b after two seconds.
+    assert!(began.elapsed() < Duration::from_millis(4500));
+}
+
 #[test]
 fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
     let redis = Redis::start();
@@ -484,6 +603,35 @@ fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_mea
 }
 
 #[test]
+fn what_an_inner_run_reuses_is_good_from_its_question_on_and_not_from_the_answer() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The answer comes late, and then nothing comes any more.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("renew", 0) => Action::StallReply(Duration::from_millis(900)),
+            ("renew", 1..) => Action::LoseRequest,
+            _ => Action::Pass,
+        }
+    });
+    let options = "--ttl 4s -k 100ms --connect-timeout 10s";
+    // No run around it renews the lock.
+    let script = format!(
+        r#"eval "$(redlock acquire --ttl 4s a)"
+        exec redlock -u {} run -q {options} a -c "$DEAF""#,
+        proxy.url()
+    );
+    let mut first = directly(&redis, &["sh", "-c", &script]);
+    let first = Running::start(first.env("DEAF", DEAF));
+    wait_until("it is held", || redis.cli(&["EXISTS", "redlock:a"]) == "1");
+    let second = outcome(&mut redis.redlock(&["run", "-q", "a", "-c", "date +%s%N"]));
+    let first = first.finish();
+    first.assert_code(79);
+    let alive = moment(first.stdout.lines().last().unwrap());
+    assert!(alive < moment(&second.stdout), "{proxy:?}");
+}
+
+#[test]
 fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others() {
     let redis = Redis::start();
     load_scripts(&redis);
@@ -523,4 +671,22 @@ fn over_a_long_line_each_of_several_locks_is_watched_from_the_start() {
         .finish()
         .assert_exited(79)
         .assert_says("lock \"b\" was forced free");
+}
+
+#[test]
+fn of_several_locks_the_loss_of_any_is_noticed_long_after_their_start() {
+    for lost in ["a", "b"] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::new(&redis);
+        let url = proxy.url();
+        let run = Gated::start(&redis, &["-u", &url, "--ttl", "1h", "a", "b"]).ready();
+        // Behind the first renewal, which is followed by none for twenty minutes.
+        wait_until("both are watched", || proxy.answered("check") >= 2);
+        outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
+        run.run
+            .finish()
+            .assert_exited(79)
+            .assert_says(&format!("lock \"{lost}\" was forced free"));
+    }
 }

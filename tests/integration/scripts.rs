@@ -619,6 +619,20 @@ fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
 }
 
 #[test]
+fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_fine() {
+    let redis = Redis::start();
+    let script = "redlock release --force -q a; redlock check; echo $?; redlock extend 1m; echo $?";
+    let end = outcome(&mut redis.run("--on-lost warn a b", script));
+    assert_eq!(end.assert_code(79).stdout, "79\n79\n");
+    // The others are released all the same.
+    let script = "redlock release a; redlock release; echo $?; redlock run -n b -- echo free";
+    let end = outcome(&mut redis.run("a b", script));
+    assert_eq!(end.assert_code(0).stdout, "79\nfree\n");
+    end.assert_says("lock \"a\" was already released");
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn check_names_the_present_holder_or_says_that_the_lock_is_free() {
     let redis = Redis::start();
     let text = r#"eval "$(redlock acquire a --while-pid $$ --on-lost warn)"; redlock release --force -q a
