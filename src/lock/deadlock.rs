@@ -9,6 +9,7 @@
 //! used twice, a wait or a hold that is found again in a second look has lasted from the first to
 //! the second, so what is found twice was there all at once between the two.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::connection::Connection;
@@ -98,6 +99,7 @@ impl WaitEdge<'_> {
             own_holds: &self.holds,
             connection,
             seen: vec![self.id.clone()],
+            stuck: HashMap::new(),
         };
         let Some((lock, me)) = search.waiting(&self.wants, &self.id)? else {
             return Ok(None);
@@ -114,6 +116,8 @@ struct Search<'a> {
     connection: &'a mut Connection,
     /// The waiters that were met.
     seen: Vec<String>,
+    /// Those of them that can't go on: since when they wait, and the members behind them. Several paths may lead to one.
+    stuck: HashMap<String, (Began, Vec<CycleMember>)>,
 }
 
 impl Search<'_> {
@@ -166,7 +170,14 @@ impl Search<'_> {
             };
             match stuck {
                 Some(stuck) if needs_all => return Ok(Some(stuck)),
-                Some(stuck) => members.extend(stuck),
+                // Each once, and behind those that lead to it.
+                Some(stuck) => {
+                    let is_new = |member: &CycleMember| {
+                        stuck.iter().all(|other| other.began != member.began)
+                    };
+                    members.retain(is_new);
+                    members.extend(stuck);
+                }
                 None if needs_all => {}
                 None => return Ok(None),
             }
@@ -195,23 +206,28 @@ impl Search<'_> {
         let Ok(wants) = wants.parse::<Name>() else {
             return Ok(None);
         };
-        if self.seen.iter().any(|seen| seen == id) || self.seen.len() > MOST {
-            return Ok(None);
+        if !self.stuck.contains_key(id) {
+            if self.seen.iter().any(|seen| seen == id) || self.seen.len() > MOST {
+                return Ok(None);
+            }
+            self.seen.push(id.to_owned());
+            let Some((lock, waiting)) = self.waiting(&wants, id)? else {
+                return Ok(None);
+            };
+            let Some(rest) = self.follow_lock(&lock, &waiting)? else {
+                return Ok(None);
+            };
+            self.stuck.insert(id.to_owned(), (began(&waiting), rest));
         }
-        self.seen.push(id.to_owned());
-        let Some((lock, waiting)) = self.waiting(&wants, id)? else {
+        let Some((began, rest)) = self.stuck.get(id).cloned() else {
             return Ok(None);
         };
-        let Some(rest) = self.follow_lock(&lock, &waiting)? else {
-            return Ok(None);
-        };
-        let mut members = vec![CycleMember {
+        let first = CycleMember {
             holds: holds.clone(),
             wants,
             who: who.clone(),
-            began: began(&waiting),
-        }];
-        members.extend(rest);
-        Ok(Some(members))
+            began,
+        };
+        Ok(Some([vec![first], rest].concat()))
     }
 }

@@ -425,6 +425,27 @@ fn go(redis: &Redis, go: &str, name: &str, waiters: &str) {
 }
 
 #[test]
+fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
+    let redis = Redis::start();
+    let crossing = link(&redis, "l", "x", "first");
+    let slots = [(); 2].map(|()| link(&redis, "--slots 2 s", "l", "second"));
+    let last = link(&redis, "x", "--slots 2 s", "third");
+    go(&redis, "first", "x", "1");
+    go(&redis, "second", "l", "2");
+    go(&redis, "third", "s", "1");
+    let end = last.finish();
+    end.assert_code(75)
+        .assert_says("this job holds \"x\" and waits for \"s\"");
+    let named = end.stderr.matches("holds \"l\" and waits for \"x\"");
+    assert_eq!(named.count(), 1, "{end:?}");
+    crossing.finish().assert_code(0);
+    for slot in slots {
+        slot.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
     let redis = Redis::start();
     // The others know that it waits, and look several times before it does.
