@@ -157,9 +157,8 @@ impl Search<'_> {
         let before = lock.waiters.iter().take_while(|other| other.id != me.id);
         let limits = before.chain([me]).map(|other| other.waiter.limit);
         // A request for the lock alone, or behind such a request, needs all holders to leave, so
-        // one that can't is enough. A request for a slot needs any of them to.
-        let needs_all = limits.min() == Some(Limit::EXCLUSIVE)
-            || matches!(lock.limit(), Some(Limit::EXCLUSIVE | Limit::SHARED));
+        // one that can't is enough. A request for a slot needs any of them to, also where they share the lock.
+        let needs_all = limits.min() == Some(Limit::EXCLUSIVE);
         let mut members = Vec::new();
         for hold in lock.holds() {
             let stuck = if self.own_holds.contains(&hold.id) {

@@ -506,6 +506,33 @@ fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
 }
 
 #[test]
+fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
+    let redis = Redis::start();
+    let stuck = link(&redis, "--shared s", "x", "first");
+    let works = link(&redis, "--shared s", "free", "end");
+    let last = link(&redis, "x", "--slots 2 s", "last");
+    go(&redis, "first", "x", "1");
+    go(&redis, "last", "s", "1");
+    // With its second look it publishes once more that it waits, so that the first look is over.
+    let mut before = i64::MAX;
+    wait_until("it has looked for a deadlock", || {
+        let keys = redis.keys();
+        let notes = keys.iter().filter(|key| key.contains(":blocked:"));
+        let mut its = notes.filter(|key| redis.cli(&["GET", key]).ends_with(" s"));
+        let left = its.next().map(|key| redis.cli(&["PTTL", key]));
+        let ended = redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "0";
+        let left = left.and_then(|left| left.parse().ok()).unwrap_or(i64::MAX);
+        ended || left > std::mem::replace(&mut before, left)
+    });
+    go(&redis, "end", "free", "0");
+    last.finish().assert_code(0);
+    for other in [stuck, works] {
+        other.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn the_wait_for_several_names_is_limited_as_a_whole() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "2000"]);
