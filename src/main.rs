@@ -12,7 +12,7 @@
 //!                   session, process
 //! command/acquisition → lock, wait,    acquiring locks, and what is held all the while
 //!                       renewals, renewer
-//! command/doctor → lock::doctor        what is wrong with a server, by evidence that is judged purely
+//! command/doctor → lock                what is wrong with a server, by evidence that is judged purely
 //! command/environment → lock           the variables by which a job knows its locks
 //! renewer → lock                       the background thread that renews
 //! renewals → lease, wait               the one owner of the lease, which decides when it is renewed; pure, and uses only the

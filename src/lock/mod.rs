@@ -67,13 +67,13 @@
 //! which talks to Redis. A [`Claim`] is one attempt to hold a lock, by its own [`Token`]. What may take long
 //! is sent first, and its answer comes in later, so that a caller may watch signals in between.
 
+mod ask;
 mod claim;
 mod client;
 mod cluster;
 mod connection;
 mod deadlock;
 mod deployment;
-pub mod doctor;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/lock.rs"]
@@ -93,6 +93,8 @@ mod server;
 mod stream;
 mod tls;
 mod token;
+mod transport;
+mod trial;
 mod url;
 mod who;
 
@@ -105,6 +107,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+pub use self::ask::{About, Answer, Endpoint, KeyNames, Question, Refusal, left, those_that_count};
 pub use self::claim::{
     Acquired, Busy, Claim, LeaseState, Loss, Place, QueueOptions, Reentry, ReleaseMode, Released,
     Request, Supersede,
@@ -126,9 +129,12 @@ use self::scripts::{
     FORCE, FREEZE, MOST_PARTS, STOP, Script, THAW, count, cursor, endless, holder,
     unexpected_reply, waiter,
 };
+pub use self::sentinel::KnownReplica;
 pub use self::server::UrlOrigin;
 pub use self::tls::TlsFiles;
 pub use self::token::Token;
+pub use self::transport::Transport;
+pub use self::trial::{Messages, Rehearsal, Trial};
 pub use self::url::passwords;
 pub use self::who::{Frozen, Holder, Limit, Restarted, Waiter, Who};
 

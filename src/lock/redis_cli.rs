@@ -55,7 +55,7 @@ impl RedisCli {
     }
 
     /// The same, where it is known whether the user is an administrator.
-    pub(super) fn of_admin(self, is_admin: bool) -> Self {
+    pub fn of_admin(self, is_admin: bool) -> Self {
         Self { is_admin, ..self }
     }
 

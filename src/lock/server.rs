@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
-use super::doctor::Transport;
 use super::password::{PasswordCommand, PasswordSource};
 use super::redis_cli::RedisCli;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
+use super::transport::Transport;
 use super::url::{Address, Login};
 use super::{Error, ErrorKind};
 use crate::reason::reason;
@@ -357,16 +357,7 @@ impl Server {
 
     /// How it is reached.
     pub(super) fn transport(&self) -> Transport {
-        match &self.address {
-            Address::Unix(_) => Transport::Socket,
-            Address::Tcp {
-                host, tls: true, ..
-            } => Transport::Tls { host: host.clone() },
-            Address::Tcp { host, .. } => Transport::Plain {
-                is_loopback: host == "localhost"
-                    || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
-            },
-        }
+        Transport::of(&self.address)
     }
 
     /// Whether whoever answers at the address that we were told gets a password of ours. A public CA vouches for anyone,

@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use super::doctor::evidence::{Info, Validity, other_primaries};
 use super::environment::{origin_of, pair, read_held};
 use super::fence::Content;
 use super::identity::shortened;
@@ -11,11 +12,12 @@ use super::mistakes::mistake;
 use super::{history, privacy, status};
 use crate::fuzz::{Target, assert_safe, assert_safe_line, texts};
 use crate::lock::Token;
+use crate::lock::fuzz::{certificate_examples, server_examples};
 use crate::report::escaped;
 use crate::typed::Typed;
 use crate::variables::VARIABLES;
 
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target {
         name: "masks",
         check: masks,
@@ -40,6 +42,11 @@ pub const TARGETS: [Target; 5] = [
         name: "words",
         check: words,
         examples: words_examples,
+    },
+    Target {
+        name: "evidence",
+        check: evidence,
+        examples: evidence_examples,
     },
 ];
 
@@ -88,6 +95,27 @@ fn environment(bytes: &[u8]) {
     if let Some(token) = Token::read(bytes.to_vec()) {
         assert!(!token.as_bytes().ends_with(b"\n"));
     }
+}
+
+// What doctor finds
+
+fn evidence_examples() -> Vec<Vec<u8>> {
+    [server_examples(), certificate_examples()].concat()
+}
+
+/// What servers say of themselves and of others, and certificates.
+fn evidence(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let info = Info::parse(&text);
+    for entry in other_primaries(&text).into_iter().chain(info.replicas()) {
+        let _ = entry.place();
+    }
+    let _ = (
+        info.mode(),
+        info.number("uptime_in_seconds"),
+        info.is_on("aof_enabled"),
+    );
+    let _ = Validity::of(bytes);
 }
 
 // Fence files
@@ -153,6 +181,8 @@ fn words(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -176,6 +206,24 @@ mod tests {
 
     proptest! {
         #![proptest_config(cases(200))]
+
+        #[test]
+        fn the_time_of_a_certificate_is_read(
+            year in 1970..=9999_i64, month in 1..=12_u8, day in 1..=28_u8,
+            time in (0..24_u8, 0..60_u8, 0..60_u8),
+        ) {
+            let (hour, minute, second) = time;
+            let text = format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}Z");
+            let bytes = &certificate_examples()[0];
+            let old = b"20240229123456Z";
+            let at = bytes.windows(old.len()).position(|part| part == old).unwrap();
+            let mut bytes = bytes.clone();
+            bytes[at..at + old.len()].copy_from_slice(text.as_bytes());
+            let until = Validity::of(&bytes).unwrap().until;
+            let until = UNIX_EPOCH + Duration::from_secs(until.cast_unsigned());
+            let read = humantime::format_rfc3339_seconds(until).to_string();
+            prop_assert_eq!(read.replace(['-', 'T', ':'], ""), text);
+        }
 
         #[test]
         fn a_secret_is_masked_whatever_it_is_made_of(

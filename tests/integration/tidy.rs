@@ -75,6 +75,16 @@ fn connections_and_servers_are_known_to_the_lock_protocol_alone() {
 }
 
 #[test]
+fn doctor_alone_asks_servers_other_things_than_the_protocol_does() {
+    let words = ["Endpoint", "Rehearsal", "KeyNames"];
+    assert_eq!(
+        strays(&words, &["lock/", "command/doctor/evidence/"]),
+        [""; 0]
+    );
+    assert_eq!(strays(&["doctor::"], &["command/", "main.rs"]), [""; 0]);
+}
+
+#[test]
 fn a_connection_is_opened_in_one_place() {
     let opens = strays(&["Connection::open(", "Self::open("], &[]);
     assert_eq!(opens.len(), 1, "{opens:?}");
@@ -124,8 +134,10 @@ fn decisions_read_no_clock_and_do_no_io() {
         "command/doctor/checks/",
         "command/doctor/finding.rs",
         "command/doctor/page.rs",
-        "lock/doctor/certificate.rs",
-        "lock/doctor/evidence.rs",
+        "command/doctor/evidence/certificate.rs",
+        "command/doctor/evidence/info.rs",
+        "command/doctor/evidence/mod.rs",
+        "command/doctor/evidence/probe.rs",
     ];
     let impure = [
         "now()",

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::Map;
 
+use super::evidence::Unknown;
 use super::fix::Fix;
-use crate::lock::doctor::Unknown;
 
 /// How well it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -1,10 +1,11 @@
 //! `redlock doctor`: whether this Redis is fit to hold locks, whether we may use it, and what to do where it
 //! isn't so.
 //!
-//! `lock::doctor` asks the server, `host` this machine; `checks` judges what was found, `page` draws it for
+//! `evidence` asks the server, `host` this machine; `checks` judges what was found, `page` draws it for
 //! people.
 
 mod checks;
+pub(super) mod evidence;
 mod finding;
 mod fix;
 mod host;
@@ -53,7 +54,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         ..own_identity()
     };
     let host = Host::examine(settings);
-    let evidence = settings.locks.examine(asked.as_ref(), &who, began + WITHIN);
+    let evidence = evidence::examine(&settings.locks, asked.as_ref(), &who, began + WITHIN);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let measure = Measure {
         ttl: options.ttl,

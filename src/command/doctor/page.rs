@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::checks::{Verdict, counted, not_known, short, verdict};
+use super::evidence::{Evidence, Unknown};
 use super::finding::{Finding, Group, Level};
 use super::fix::Fix;
-use crate::lock::doctor::{Evidence, Unknown};
 use crate::report::{Line, Style, columns, escaped, format_duration, padded};
 
 /// What is drawn, and for how wide a terminal; `None` without one, where no line is broken.

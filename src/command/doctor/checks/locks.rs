@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::super::evidence::{Evidence, NamedLock, Probe, Subject, Unknown, Verdict};
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
 use super::{Measure, counted, in_parts, micros, refuses_writes, short, with_notes};
-use crate::lock::doctor::{Evidence, NamedLock, Probe, Subject, Unknown, Verdict};
 use crate::lock::{Key, Name};
 use crate::report::{busy_line, format_duration, held_back, typed};
 

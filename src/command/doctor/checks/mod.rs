@@ -16,10 +16,10 @@ use self::network::{
 use self::server::{
     clients, cluster, eviction, persistence, replicas, role, server, sync, uptime, writes,
 };
+use super::evidence::{Evidence, Info, Unknown};
 use super::finding::{Check, Finding, Level};
 use super::fix::{Fix, Repair};
 use super::host::Host;
-use crate::lock::doctor::{Evidence, Info, Unknown};
 use crate::lock::{Error, ErrorKind};
 
 /// What the findings are judged by.

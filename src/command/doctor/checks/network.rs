@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use super::super::evidence::{
+    ClockOffset, Evidence, Sentinel, SentinelAnswer, SentinelEvidence, Unknown, Validity,
+    best_clock,
+};
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
 use super::locks::ADD_RULES;
 use super::{Measure, config_set, in_parts, micros, rounded_up, short, with_notes};
 use crate::lease::ttl_for_failover;
-use crate::lock::doctor::{
-    ClockOffset, Evidence, Sentinel, SentinelAnswer, SentinelEvidence, Transport, Unknown,
-    Validity, best_clock,
-};
-use crate::lock::{Error, ErrorKind};
+use crate::lock::{Error, ErrorKind, Transport};
 use crate::report::format_duration;
 
 const CONNECTION: Check = Check("connection", Group::Network);

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
+use super::super::evidence::{Evidence, Info, Replica, ReplicaEntry, SentinelEvidence, Unknown};
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
 use super::{
     Measure, by_info, config_set, counted, in_parts, refuses_writes, rounded_up, size, with_notes,
 };
-use crate::lock::doctor::{
-    Evidence, Info, Replica, ReplicaEntry, SentinelEvidence, Transport, Trial, Unknown,
-};
+use crate::lock::{Transport, Trial};
 use crate::report::format_duration;
 
 pub(super) fn server(evidence: &Evidence) -> Finding {

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use super::super::evidence::{
+    ClockOffset, Known, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip, Sentinel,
+    SentinelAnswer, SentinelEvidence, Stranger, Subject, Validity, Verdict as Permission,
+};
 use super::super::finding::Level;
 use super::super::host::Proc;
 use super::*;
 use crate::config::Exposure;
-use crate::lock::doctor::{
-    ClockOffset, Known, KnownReplica, Messages, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip,
-    Sentinel, SentinelAnswer, SentinelEvidence, Stranger, Subject, Transport, Trial, Validity,
-    Verdict as Permission,
-};
-use crate::lock::{Hold, Inspected, Key, RedisCli};
+use crate::lock::{Hold, Inspected, Key, KnownReplica, Messages, RedisCli, Transport, Trial};
 use crate::report::format_duration;
 
 const INFO: &str = "redis_version:7.0.15\r\nredis_mode:standalone\r\nos:Linux\r\n\

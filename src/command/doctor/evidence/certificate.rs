@@ -14,7 +14,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 impl Validity {
     /// Reads a certificate (RFC 5280, 4.1); `None` for anything else.
-    pub(in crate::lock) fn of(certificate: &[u8]) -> Option<Self> {
+    pub fn of(certificate: &[u8]) -> Option<Self> {
         let (content, _) = element(certificate, SEQUENCE)?;
         let (signed, _) = element(content, SEQUENCE)?;
         // The version may be absent; then come the serial number, the algorithm and the issuer.

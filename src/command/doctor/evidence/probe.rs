@@ -4,166 +4,145 @@
 //! one key is enough for all commands: it is a string, at which the commands for other types fail, and
 //! nothing is left of it.
 
-use redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
-
-use super::super::error::key_starts;
-use super::super::name::Keys;
-use super::evidence::{Probe, Subject, Verdict};
+use super::examine::question;
+use super::{Probe, Subject, Verdict};
+use crate::lock::{Answer, KeyNames, Question, Refusal};
 
 /// A command, and what its answer says something about.
-pub(super) struct Question {
+pub(super) struct Attempt {
     subjects: Vec<Subject>,
-    pub(super) command: Cmd,
+    pub(super) words: Question,
 }
 
-/// How long the key is kept if it can't be removed.
-const KEPT_MS: u32 = 5000;
+/// A command without which nothing works.
+fn needed(name: &'static str, words: &[&str]) -> Attempt {
+    Attempt {
+        subjects: vec![Subject::Command(name)],
+        words: question(words),
+    }
+}
+
+/// One without which something is slower.
+fn optional(name: &'static str, words: &[&str]) -> Attempt {
+    Attempt {
+        subjects: vec![Subject::Optional(name)],
+        words: question(words),
+    }
+}
+
+impl Attempt {
+    /// The same, which says something about this, too.
+    fn and(mut self, subject: Subject) -> Self {
+        self.subjects.push(subject);
+        self
+    }
+}
+
+/// Commands that only look at a key, or fail at a string; what stands behind it.
+const ON_A_KEY: [(&str, &str); 20] = [
+    ("get", ""),
+    ("getrange", "0 0"),
+    ("exists", ""),
+    ("type", ""),
+    ("pttl", ""),
+    ("pexpire", "5000"),
+    ("hget", "f"),
+    ("hmget", "f"),
+    ("hscan", "0"),
+    ("hdel", "f"),
+    ("zrem", "m"),
+    ("zrange", "0 0"),
+    ("zrank", "m"),
+    ("zscan", "0"),
+    ("zscore", "m"),
+    ("zcard", ""),
+    ("zrangebyscore", "0 0"),
+    ("zremrangebyscore", "0 0"),
+    ("ltrim", "0 0"),
+    ("lrange", "0 0"),
+];
 
 /// The commands that don't create anything; the first one creates the key that the others are about.
 /// `is_node`: the server is used as a node of a cluster.
-pub(super) fn questions(prefix: &str, keys: &Keys, is_node: bool) -> Vec<Question> {
-    let (lock, beside) = key_starts(prefix);
-    let state = keys.state.as_slice();
-    let about = |name: &'static str| vec![Subject::Command(name)];
-    let mut asked = vec![ask(
-        [about("set"), vec![Subject::Keys(beside.clone())]].concat(),
-        cmd("SET").arg(state).arg("doctor").arg("PX").arg(KEPT_MS),
-    )];
-    let plain: [(&'static str, &[&str]); 23] = [
-        ("get", &[]),
-        ("getrange", &["0", "0"]),
-        ("exists", &[]),
-        ("type", &[]),
-        ("pttl", &[]),
-        ("pexpire", &["5000"]),
-        ("hget", &["f"]),
-        ("hmget", &["f"]),
-        ("hscan", &["0"]),
-        ("hdel", &["f"]),
-        ("zrem", &["m"]),
-        ("zrange", &["0", "0"]),
-        ("zrank", &["m"]),
-        ("zscan", &["0"]),
-        ("zscore", &["m"]),
-        ("zcard", &[]),
-        ("zrangebyscore", &["0", "0"]),
-        ("zremrangebyscore", &["0", "0"]),
-        ("ltrim", &["0", "0"]),
-        ("lrange", &["0", "0"]),
-        ("exists", &[]),
-        ("type", &[]),
-        ("pttl", &[]),
-    ];
-    for (at, (name, rest)) in plain.into_iter().enumerate() {
-        // The last ones are about the lock itself, and the index.
-        let (key, start) = match at {
-            0..20 => (state, &beside),
-            20 | 21 => (keys.lock.as_slice(), &lock),
-            _ => (keys.index.as_slice(), &beside),
-        };
-        asked.push(ask(
-            vec![Subject::Command(name), Subject::Keys(start.clone())],
-            cmd(name).arg(key).arg(rest),
-        ));
-    }
+pub(super) fn questions(keys: &KeyNames, is_node: bool) -> Vec<Attempt> {
+    let (of_lock, beside) = &keys.starts;
+    let (state, channels) = (keys.state.as_str(), keys.channels.as_str());
+    let at = |(name, rest): (&'static str, &str), key: &str, start: &str| {
+        let rest = rest.split_whitespace();
+        let words: Vec<&str> = [name, key].into_iter().chain(rest).collect();
+        needed(name, &words).and(Subject::Keys(start.to_owned()))
+    };
+    // If it can't be removed, it is kept for this long.
+    let mut asked = vec![at(("set", "doctor PX 5000"), state, beside)];
+    asked.extend(ON_A_KEY.map(|command| at(command, state, beside)));
     asked.extend([
-        ask(about("time"), &mut cmd("TIME")),
-        ask(about("eval"), cmd("EVAL").arg("return 1").arg(0)),
-        ask(about("evalsha"), cmd("EVALSHA").arg("0".repeat(40)).arg(0)),
-        ask(
-            vec![
-                Subject::Optional("publish"),
-                Subject::Channels(beside.clone()),
-            ],
-            // Listeners pass this word over.
-            cmd("PUBLISH").arg(keys.channels.as_slice()).arg("hello"),
-        ),
-        ask(vec![Subject::Optional("role")], &mut cmd("ROLE")),
-        ask(vec![Subject::Optional("info")], cmd("INFO").arg("server")),
+        at(("exists", ""), &keys.lock, of_lock),
+        at(("type", ""), &keys.lock, of_lock),
+        at(("pttl", ""), &keys.index, beside),
+        needed("time", &["TIME"]),
+        needed("eval", &["EVAL", "return 1", "0"]),
+        needed("evalsha", &["EVALSHA", &"0".repeat(40), "0"]),
+        // Listeners pass this word over.
+        optional("publish", &["PUBLISH", channels, "hello"]).and(Subject::Channels(beside.clone())),
+        optional("role", &["ROLE"]),
+        optional("info", &["INFO", "server"]),
         // For none it doesn't wait.
-        ask(vec![Subject::Optional("wait")], cmd("WAIT").arg(0).arg(1)),
-        ask(
-            vec![Subject::Optional("client|tracking")],
-            cmd("CLIENT").arg("TRACKING").arg("OFF"),
-        ),
-        ask(
-            vec![Subject::Optional("client|caching")],
-            cmd("CLIENT").arg("CACHING").arg("YES"),
-        ),
+        optional("wait", &["WAIT", "0", "1"]),
+        optional("client|tracking", &["CLIENT", "TRACKING", "OFF"]),
+        optional("client|caching", &["CLIENT", "CACHING", "YES"]),
     ]);
     if is_node {
         asked.extend([
-            ask(
-                vec![Subject::Optional("spublish"), Subject::Channels(beside)],
-                cmd("SPUBLISH").arg(keys.channels.as_slice()).arg("hello"),
-            ),
-            ask(
-                vec![Subject::Optional("cluster|nodes")],
-                cmd("CLUSTER").arg("NODES"),
-            ),
-            ask(vec![Subject::Optional("asking")], &mut cmd("ASKING")),
+            optional("spublish", &["SPUBLISH", channels, "hello"])
+                .and(Subject::Channels(beside.clone())),
+            optional("cluster|nodes", &["CLUSTER", "NODES"]),
+            optional("asking", &["ASKING"]),
         ]);
     }
     asked
 }
 
 /// These create something where the key isn't there.
-const CREATING: [&str; 3] = ["hset", "zadd", "lpush"];
+const CREATING: [(&str, &[&str]); 3] = [
+    ("hset", &["f", "v"]),
+    ("zadd", &["0", "m"]),
+    ("lpush", &["v"]),
+];
 
 /// What isn't known where they weren't tried.
 pub(super) fn not_tried() -> impl Iterator<Item = Probe> {
-    CREATING.into_iter().map(|name| Probe {
+    CREATING.into_iter().map(|(name, _)| Probe {
         subject: Subject::Command(name),
         verdict: Verdict::Unclear,
     })
 }
 
 /// How a database is chosen, where the URL has one.
-pub(super) fn selecting(database: i64) -> Question {
-    ask(
-        vec![Subject::Command("select")],
-        cmd("SELECT").arg(database),
-    )
+pub(super) fn selecting(database: i64) -> Attempt {
+    needed("select", &["SELECT", &database.to_string()])
 }
 
 /// How a waiter listens; in RESP2 that has an answer like any other command.
-pub(super) fn listening(prefix: &str, keys: &Keys, is_node: bool) -> Question {
-    let (_, beside) = key_starts(prefix);
+pub(super) fn listening(keys: &KeyNames, is_node: bool) -> Attempt {
     let name = if is_node { "ssubscribe" } else { "subscribe" };
-    ask(
-        vec![Subject::Optional(name), Subject::Channels(beside)],
-        cmd(name).arg(keys.channels.as_slice()),
-    )
+    optional(name, &[name, &keys.channels]).and(Subject::Channels(keys.starts.1.clone()))
 }
 
 /// The commands that would create something if the key weren't there; the last one removes it.
-pub(super) fn more_questions(keys: &Keys, is_there: bool) -> Vec<Question> {
-    let state = keys.state.as_slice();
-    let about = |name: &'static str| vec![Subject::Command(name)];
-    let mut asked = Vec::new();
-    if is_there {
-        let [hset, zadd, lpush] = CREATING.map(|name| (about(name), cmd(name)));
-        asked.extend([
-            ask(hset.0, hset.1.clone().arg(state).arg("f").arg("v")),
-            ask(zadd.0, zadd.1.clone().arg(state).arg(0).arg("m")),
-            ask(lpush.0, lpush.1.clone().arg(state).arg("v")),
-        ]);
-    }
+pub(super) fn more_questions(keys: &KeyNames, is_there: bool) -> Vec<Attempt> {
+    let state = keys.state.as_str();
+    let creating = CREATING.into_iter().filter(|_| is_there);
+    let creating = creating.map(|(name, rest)| needed(name, &[&[name, state][..], rest].concat()));
     // Where that isn't permitted, it goes by itself.
-    asked.push(ask(about("unlink"), cmd("UNLINK").arg(state)));
-    asked.push(ask(about("pexpire"), cmd("PEXPIRE").arg(state).arg(1)));
-    asked
-}
-
-fn ask(subjects: Vec<Subject>, command: &mut Cmd) -> Question {
-    Question {
-        subjects,
-        command: command.clone(),
-    }
+    let removing = [
+        needed("unlink", &["UNLINK", state]),
+        needed("pexpire", &["PEXPIRE", state, "1"]),
+    ];
+    creating.chain(removing).collect()
 }
 
 /// What the answers say, each subject once.
-pub(super) fn verdicts(asked: &[Question], answers: &[Value]) -> Vec<Probe> {
+pub(super) fn verdicts(asked: &[Attempt], answers: &[Answer]) -> Vec<Probe> {
     let mut found: Vec<Probe> = Vec::new();
     for (question, answer) in asked.iter().zip(answers) {
         for subject in &question.subjects {
@@ -197,39 +176,38 @@ enum Refused {
     Channels,
 }
 
-fn refused(error: &ServerError) -> Option<Refused> {
-    if error.kind() != Some(ServerErrorKind::NoPerm) {
-        return None;
-    }
-    let details = error.details().unwrap_or_default();
-    Some(if details.contains("to run the") {
-        Refused::Command
-    } else if details.contains("channel") {
-        Refused::Channels
-    } else {
-        Refused::Keys
-    })
+fn refused(refusal: Refusal<'_>) -> Option<Refused> {
+    let details = refusal.details();
+    refusal
+        .is_by_rule()
+        .then_some(if details.contains("to run the") {
+            Refused::Command
+        } else if details.contains("channel") {
+            Refused::Channels
+        } else {
+            Refused::Keys
+        })
 }
 
 /// Whether a server doesn't know a command.
-pub(super) fn is_unknown(error: &ServerError) -> bool {
-    let details = error.details().unwrap_or_default().to_lowercase();
+pub(super) fn is_unknown(refusal: Refusal<'_>) -> bool {
+    let details = refusal.details().to_lowercase();
     details.contains("unknown command") || details.contains("unknown subcommand")
 }
 
 /// Whether the command itself was refused.
-pub(super) fn is_denied(error: &ServerError) -> bool {
-    refused(error) == Some(Refused::Command)
+pub(super) fn is_denied(refusal: Refusal<'_>) -> bool {
+    refused(refusal) == Some(Refused::Command)
 }
 
-fn verdict(subject: &Subject, answer: &Value) -> Verdict {
-    let Value::ServerError(error) = answer else {
+fn verdict(subject: &Subject, answer: &Answer) -> Verdict {
+    let Some(refusal) = answer.refusal() else {
         return Verdict::Permitted;
     };
     let is_command = matches!(subject, Subject::Command(_) | Subject::Optional(_));
-    match (subject, refused(error)) {
-        _ if is_unknown(error) && is_command => Verdict::Missing,
-        _ if is_unknown(error) => Verdict::Unclear,
+    match (subject, refused(refusal)) {
+        _ if is_unknown(refusal) && is_command => Verdict::Missing,
+        _ if is_unknown(refusal) => Verdict::Unclear,
         (Subject::Keys(_), Some(Refused::Keys))
         | (Subject::Channels(_), Some(Refused::Channels))
         | (Subject::Command(_) | Subject::Optional(_), Some(Refused::Command)) => Verdict::Denied,
@@ -246,8 +224,10 @@ mod tests {
 
     use super::*;
 
-    fn answer(line: &str) -> Value {
-        parse_redis_value(format!("{line}\r\n").as_bytes()).unwrap()
+    fn answer(line: &str) -> Answer {
+        parse_redis_value(format!("{line}\r\n").as_bytes())
+            .unwrap()
+            .into()
     }
 
     #[test]
@@ -262,8 +242,8 @@ mod tests {
             // These are tried where they are used.
             .filter(|name| !["subscribe", "hello", "select"].contains(&name.as_str()))
             .collect();
-        let keys = Keys::new("redlock:", &"doctor".parse().unwrap());
-        let mut asked = questions("redlock:", &keys, false);
+        let keys = KeyNames::new("redlock:", &"doctor".parse().unwrap());
+        let mut asked = questions(&keys, false);
         asked.extend(more_questions(&keys, true));
         let names = asked.iter().flat_map(|question| &question.subjects);
         let tried: BTreeSet<String> = names
@@ -275,7 +255,7 @@ mod tests {
         assert_eq!(tried, rules);
 
         // On a cluster those that the manual names beside them, too.
-        let on_node = questions("redlock:", &keys, true);
+        let on_node = questions(&keys, true);
         let more: Vec<String> = on_node
             .iter()
             .flat_map(|question| &question.subjects)

@@ -1,0 +1,28 @@
+//! How a server is reached, as far as others are told: by a socket, in plain text or by TLS. Pure.
+
+use std::net::IpAddr;
+
+use super::url::Address;
+
+/// How a server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Socket,
+    Plain { is_loopback: bool },
+    Tls { host: String },
+}
+
+impl Transport {
+    pub(super) fn of(address: &Address) -> Self {
+        match address {
+            Address::Unix(_) => Self::Socket,
+            Address::Tcp {
+                host, tls: true, ..
+            } => Self::Tls { host: host.clone() },
+            Address::Tcp { host, .. } => Self::Plain {
+                is_loopback: host == "localhost"
+                    || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+            },
+        }
+    }
+}
