@@ -1,5 +1,9 @@
 //! From when until when a certificate is valid, read from its DER. Pure.
 
+use std::time::UNIX_EPOCH;
+
+use humantime::parse_rfc3339;
+
 /// The time of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
@@ -55,35 +59,25 @@ fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// A moment (`YYMMDDHHMMSSZ`, or with four digits for the year), and what follows it.
+/// A moment from 1970 on (`YYMMDDHHMMSSZ`, or with four digits for the year), and what follows it.
 fn time(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let (tag, content, rest) = any(bytes)?;
     let text = std::str::from_utf8(content).ok()?.strip_suffix('Z')?;
-    let (year, rest_of_text) = match tag {
-        UTC_TIME => {
-            let (year, rest) = text.split_at_checked(2)?;
-            let year: i64 = year.parse().ok()?;
-            (year + if year < 50 { 2000 } else { 1900 }, rest)
-        }
-        GENERALIZED_TIME => {
-            let (year, rest) = text.split_at_checked(4)?;
-            (year.parse().ok()?, rest)
-        }
+    let century = match tag {
+        UTC_TIME if text < "50" => "20",
+        UTC_TIME => "19",
+        GENERALIZED_TIME => "",
         _ => return None,
     };
-    let part = |at: usize| -> Option<i64> { rest_of_text.get(at..at + 2)?.parse().ok() };
-    let days = days_since_1970(year, part(0)?, part(2)?);
-    let seconds = part(4)? * 3600 + part(6)? * 60 + part(8)?;
-    Some((days * 86400 + seconds, rest))
-}
-
-/// The number of a day in the Gregorian calendar (Howard Hinnant's `days_from_civil`).
-fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+    let text = format!("{century}{text}");
+    if text.len() < 14 || !text.is_ascii() {
+        return None;
+    }
+    let [year, month, day] = [&text[..4], &text[4..6], &text[6..8]];
+    let [hour, minute, second] = [&text[8..10], &text[10..12], &text[12..14]];
+    let moment = format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z");
+    let since_1970 = parse_rfc3339(&moment).ok()?.duration_since(UNIX_EPOCH);
+    Some((i64::try_from(since_1970.ok()?.as_secs()).ok()?, rest))
 }
 
 #[cfg(test)]
