@@ -220,12 +220,18 @@ impl Questioning {
 impl Client {
     /// The same over the connection that there is, or a fresh one.
     pub fn ask(&mut self, questions: &[Question], until: Instant) -> Result<Vec<Answer>, Error> {
+        self.query_each(&commands(questions), until).map(answers)
+    }
+
+    /// Sends these at once; errors are among the answers.
+    pub(super) fn query_each(
+        &mut self,
+        commands: &[Cmd],
+        until: Instant,
+    ) -> Result<Vec<Value>, Error> {
         self.limit_to(left(until));
         self.with_connection(|connection, within| {
-            let within = within.min(left(until));
-            Ok(answers(
-                connection.query_each(&commands(questions), within)?,
-            ))
+            connection.query_each(commands, within.min(left(until)))
         })
     }
 
@@ -332,10 +338,7 @@ impl Locks {
         let mut asked: Vec<Cmd> = Vec::new();
         asked.extend(keys.map(|(key, _)| redis::cmd("TYPE").arg(key).clone()));
         asked.push(self.inspect_call(name, 0, &Page::first()).command(false));
-        client.limit_to(left(until));
-        let mut answers = client.with_connection(|connection, within| {
-            connection.query_each(&asked, within.min(left(until)))
-        })?;
+        let mut answers = client.query_each(&asked, until)?;
         let found = match answers.pop().unwrap_or(Value::Nil) {
             Value::ServerError(error) => Err(self.endpoint().error(Refusal(&error))),
             answer => Ok(inspected(name.clone(), answer).ok().map(|(lock, _)| lock)),

@@ -121,7 +121,7 @@ impl Rehearsal {
             let mut asked: Vec<Cmd> = steps.iter().map(|it| it.call.command(by_hash)).collect();
             asked.extend(self.removal());
             let began = Instant::now();
-            let answers = ask(client, &asked, until)?;
+            let answers = client.query_each(&asked, until)?;
             let took = began.elapsed();
             let is_unknown = |answer: &Value| {
                 matches!(answer, Value::ServerError(error)
@@ -159,7 +159,7 @@ impl Rehearsal {
 
     /// Removes what may be left after a request that failed.
     pub fn remove(&self, client: &mut Client, until: Instant) {
-        let _ = ask(client, &self.removal(), until);
+        let _ = client.query_each(&self.removal(), until);
     }
 
     fn removal(&self) -> [Cmd; 2] {
@@ -245,13 +245,6 @@ impl Rehearsal {
             one("history", lock.call(&HISTORY, Vec::new()), has_fields::<3>),
         ]
     }
-}
-
-fn ask(client: &mut Client, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
-    client.limit_to(left(until));
-    client.with_connection(|connection, within| {
-        connection.query_each(commands, within.min(left(until)))
-    })
 }
 
 /// One call of a script, and how its answer is read.

@@ -39,28 +39,9 @@ impl Attempt {
 }
 
 /// Commands that only look at a key, or fail at a string; what stands behind it.
-const ON_A_KEY: [(&str, &str); 20] = [
-    ("get", ""),
-    ("getrange", "0 0"),
-    ("exists", ""),
-    ("type", ""),
-    ("pttl", ""),
-    ("pexpire", "5000"),
-    ("hget", "f"),
-    ("hmget", "f"),
-    ("hscan", "0"),
-    ("hdel", "f"),
-    ("zrem", "m"),
-    ("zrange", "0 0"),
-    ("zrank", "m"),
-    ("zscan", "0"),
-    ("zscore", "m"),
-    ("zcard", ""),
-    ("zrangebyscore", "0 0"),
-    ("zremrangebyscore", "0 0"),
-    ("ltrim", "0 0"),
-    ("lrange", "0 0"),
-];
+const ON_A_KEY: &str = "get, getrange 0 0, exists, type, pttl, pexpire 5000, hget f, hmget f, \
+    hscan 0, hdel f, zrem m, zrange 0 0, zrank m, zscan 0, \
+    zscore m, zcard, zrangebyscore 0 0, zremrangebyscore 0 0, ltrim 0 0, lrange 0 0";
 
 /// The commands that don't create anything; the first one creates the key that the others are about.
 /// `is_node`: the server is used as a node of a cluster.
@@ -74,7 +55,9 @@ pub(super) fn questions(keys: &KeyNames, is_node: bool) -> Vec<Attempt> {
     };
     // If it can't be removed, it is kept for this long.
     let mut asked = vec![at(("set", "doctor PX 5000"), state, beside)];
-    asked.extend(ON_A_KEY.map(|command| at(command, state, beside)));
+    let on_a_key = ON_A_KEY.split(", ");
+    asked
+        .extend(on_a_key.map(|line| at(line.split_once(' ').unwrap_or((line, "")), state, beside)));
     asked.extend([
         at(("exists", ""), &keys.lock, of_lock),
         at(("type", ""), &keys.lock, of_lock),
