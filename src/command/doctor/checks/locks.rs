@@ -22,10 +22,7 @@ fn rules(probes: &[Probe], verdict: Verdict) -> (Vec<String>, Vec<String>) {
 
 pub(super) fn commands(evidence: &Evidence) -> Finding {
     let check = Check("commands", Group::Locks);
-    let probes = match &evidence.probes {
-        Ok(probes) => probes,
-        Err(why) => return check.unknown(why),
-    };
+    let probes = known!(check, &evidence.probes);
     if matches!(&evidence.info, Ok(info) if info.mode() == "sentinel") {
         return check.unknown(&Unknown::NotAsked);
     }
@@ -50,25 +47,8 @@ pub(super) fn commands(evidence: &Evidence) -> Finding {
 }
 
 /// The commands that looking takes: `status`, `history` and `wait`.
-const LOOKING: [&str; 17] = [
-    "evalsha",
-    "eval",
-    "get",
-    "exists",
-    "type",
-    "pttl",
-    "time",
-    "hget",
-    "hmget",
-    "hscan",
-    "zrange",
-    "zrank",
-    "zscan",
-    "zscore",
-    "zcard",
-    "zrangebyscore",
-    "lrange",
-];
+const LOOKING: &str = "evalsha eval get exists type pttl time hget hmget \
+    hscan zrange zrank zscan zscore zcard zrangebyscore lrange";
 
 /// Whether a user may look at locks, and do nothing with them.
 fn may_only_look(probes: &[Probe]) -> bool {
@@ -76,7 +56,7 @@ fn may_only_look(probes: &[Probe]) -> bool {
     for Probe { subject, verdict } in probes {
         let is_permitted = *verdict == Verdict::Permitted;
         match subject {
-            Subject::Command(name) if LOOKING.contains(name) => {
+            Subject::Command(name) if LOOKING.split(' ').any(|it| it == *name) => {
                 if !is_permitted {
                     return false;
                 }
@@ -120,10 +100,7 @@ const HIDDEN: &str = "***";
 
 pub(super) fn permissions(evidence: &Evidence) -> Finding {
     let check = Check("permissions", Group::Locks);
-    let probes = match &evidence.probes {
-        Ok(probes) => probes,
-        Err(why) => return check.unknown(why),
-    };
+    let probes = known!(check, &evidence.probes);
     let (needed, helpful) = rules(probes, Verdict::Denied);
     let user = user(evidence);
     if !needed.is_empty() && may_only_look(probes) {
@@ -175,10 +152,7 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
 
 pub(super) fn scripts(evidence: &Evidence) -> Finding {
     let check = Check("scripts", Group::Locks);
-    let trial = match &evidence.scripts {
-        Ok(trial) => trial,
-        Err(why) => return check.unknown(why),
-    };
+    let trial = known!(check, &evidence.scripts);
     match &trial.failure {
         None => check
             .ok(format!(
@@ -218,10 +192,7 @@ const RESP3: &str = "Redis 6 or later, without a proxy in between that doesn't s
 
 pub(super) fn messages(evidence: &Evidence) -> Finding {
     let check = Check("messages", Group::Locks);
-    let heard = match &evidence.messages {
-        Ok(heard) => heard,
-        Err(why) => return check.unknown(why),
-    };
+    let heard = known!(check, &evidence.messages);
     let finding = if heard.was_granted {
         let publish = if heard.is_sharded {
             "SPUBLISH"
@@ -258,10 +229,7 @@ pub(super) fn messages(evidence: &Evidence) -> Finding {
 
 pub(super) fn tracking(evidence: &Evidence, measure: Measure) -> Finding {
     let check = Check("tracking", Group::Locks);
-    let heard = match &evidence.messages {
-        Ok(heard) => heard,
-        Err(why) => return check.unknown(why),
-    };
+    let heard = known!(check, &evidence.messages);
     if heard.was_invalidated {
         return check.ok("a run learns at once that its lock was taken away");
     }

@@ -1,23 +1,34 @@
 //! What is made of the evidence: each check is a function from what was found to a finding. Pure.
 
+/// What is known; where it isn't, that is what the check says.
+macro_rules! known {
+    ($check:expr, $thing:expr) => {
+        match $thing {
+            Ok(thing) => thing,
+            Err(why) => return $check.unknown(why),
+        }
+    };
+}
+
+mod failover;
 mod host;
 mod locks;
 mod network;
+mod replicas;
+mod restart;
 mod server;
 
 use std::time::Duration;
 
+use self::failover::{cluster_failover, failover, sentinels};
 use self::host::this_host;
 use self::locks::{commands, messages, name, permissions, scripts, tracking};
-use self::network::{
-    client_certificate, clocks, cluster_failover, connection, failover, latency, packets,
-    sentinels, timeouts, tls,
-};
-use self::server::{
-    clients, cluster, eviction, persistence, replicas, role, server, sync, uptime, writes,
-};
-use super::evidence::{Evidence, Info, Unknown};
-use super::finding::{Check, Finding, Level};
+use self::network::{client_certificate, clocks, connection, latency, packets, timeouts, tls};
+use self::replicas::{replicas, sync};
+use self::restart::{persistence, uptime};
+use self::server::{clients, cluster, eviction, role, server, writes};
+use super::evidence::{Evidence, Unknown};
+use super::finding::{Finding, Level};
 use super::fix::{Fix, Repair};
 use super::host::Host;
 use crate::lock::{Error, ErrorKind};
@@ -185,14 +196,6 @@ pub fn counted(count: usize, what: &str) -> String {
 
 fn rounded_up(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs() + 1)
-}
-
-/// The finding of a check that reads INFO.
-fn by_info(evidence: &Evidence, check: Check, judge: impl FnOnce(&Info) -> Finding) -> Finding {
-    match &evidence.info {
-        Ok(info) => judge(info),
-        Err(why) => check.unknown(why),
-    }
 }
 
 /// Whether an error says that the server can't be written to, and not that something is wrong with us.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::evidence::{
-    ClockOffset, Known, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip, Sentinel,
+    ClockOffset, Info, Known, NamedLock, Probe, Replica, ReplicaEntry, RoundTrip, Sentinel,
     SentinelAnswer, SentinelEvidence, Stranger, Subject, Validity, Verdict as Permission,
 };
 use super::super::finding::Level;
