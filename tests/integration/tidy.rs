@@ -134,9 +134,10 @@ fn decisions_read_no_clock_and_do_no_io() {
         "command/doctor/checks/",
         "command/doctor/finding.rs",
         "command/doctor/page.rs",
+        "command/doctor/evidence/answers.rs",
         "command/doctor/evidence/certificate.rs",
+        "command/doctor/evidence/facts.rs",
         "command/doctor/evidence/info.rs",
-        "command/doctor/evidence/mod.rs",
         "command/doctor/evidence/probe.rs",
     ];
     let impure = [

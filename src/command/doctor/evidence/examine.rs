@@ -8,15 +8,16 @@ use std::collections::BTreeMap;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::info::{Info, ReplicaEntry, other_primaries};
-use super::probe::{
-    is_denied, is_unknown, listening, more_questions, not_tried, questions, selecting, verdicts,
-};
-use super::replicas::{Questioned, ask_time};
-use super::{
+use super::answers::{is_denied, is_unknown, question, text, why_not};
+use super::certificate::Validity;
+use super::facts::{
     Evidence, Known, NamedLock, Probe, Replica, RoundTrip, SentinelEvidence, Stranger, Subject,
-    Unknown, Validity, Verdict, sentinels,
+    Unknown, Verdict,
 };
+use super::info::{Info, ReplicaEntry, other_primaries};
+use super::probe::{Attempt, listening, more_questions, not_tried, questions, selecting, verdicts};
+use super::replicas::{Questioned, ask_time};
+use super::sentinels;
 use crate::lock::{
     About, Answer, Client, Endpoint, Error, KeyNames, Locks, Messages, Name, Question, Refusal,
     Rehearsal, Trial, Who, left,
@@ -203,11 +204,6 @@ fn random() -> u64 {
     // Without them another doctor may have the same name, and both try the scripts at once.
     let _ = getrandom::fill(&mut bytes);
     u64::from_be_bytes(bytes)
-}
-
-/// A question in words.
-pub(super) fn question(words: &[&str]) -> Question {
-    words.iter().map(|&word| word.to_owned()).collect()
 }
 
 /// Asks all of it over one connection after the other.
@@ -488,22 +484,6 @@ fn failure(what: &'static str, error: &Error, until: Instant) -> Unknown {
     }
 }
 
-/// A text, or why there is none.
-pub(super) fn text(command: &'static str, answer: Option<Answer>) -> Known<String> {
-    let answer = answer.ok_or(Unknown::NoAnswer)?;
-    match answer.refusal() {
-        None => Ok(answer.text()),
-        Some(refusal) if is_denied(refusal) => Err(Unknown::Denied(command)),
-        Some(refusal) if is_unknown(refusal) => Err(Unknown::Unsupported(command)),
-        Some(refusal) => Err(Unknown::Failed(refusal.to_string())),
-    }
-}
-
-/// Why an answer isn't the one that was asked for.
-pub(super) fn why_not(command: &'static str, answer: Option<Answer>) -> Unknown {
-    text(command, answer).err().unwrap_or(Unknown::NoAnswer)
-}
-
 /// Asks what a user may do; `ask` is told which question is the last one, after which a connection is good for no
 /// other.
 fn probes(
@@ -515,9 +495,8 @@ fn probes(
     if about.database != 0 {
         asked.push(selecting(about.database));
     }
-    let words = |asked: &[super::probe::Attempt]| -> Vec<Question> {
-        asked.iter().map(|it| it.words.clone()).collect()
-    };
+    let words =
+        |asked: &[Attempt]| -> Vec<Question> { asked.iter().map(|it| it.words.clone()).collect() };
     let mut answers = ask(&words(&asked), false)?;
     // Where it was refused for another reason than a missing rule, so are the others; and where the keys aren't
     // permitted, no other command creates one.

@@ -4,9 +4,9 @@
 //! one key is enough for all commands: it is a string, at which the commands for other types fail, and
 //! nothing is left of it.
 
-use super::examine::question;
-use super::{Probe, Subject, Verdict};
-use crate::lock::{Answer, KeyNames, Question, Refusal};
+use super::answers::{Refused, is_unknown, question, refused};
+use super::facts::{Probe, Subject, Verdict};
+use crate::lock::{Answer, KeyNames, Question};
 
 /// A command, and what its answer says something about.
 pub(super) struct Attempt {
@@ -149,38 +149,6 @@ fn clearer(one: Verdict, other: Verdict) -> Verdict {
         (Verdict::Permitted, other) => other,
         (one, _) => one,
     }
-}
-
-/// What a refusal is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Refused {
-    Command,
-    Keys,
-    Channels,
-}
-
-fn refused(refusal: Refusal<'_>) -> Option<Refused> {
-    let details = refusal.details();
-    refusal
-        .is_by_rule()
-        .then_some(if details.contains("to run the") {
-            Refused::Command
-        } else if details.contains("channel") {
-            Refused::Channels
-        } else {
-            Refused::Keys
-        })
-}
-
-/// Whether a server doesn't know a command.
-pub(super) fn is_unknown(refusal: Refusal<'_>) -> bool {
-    let details = refusal.details().to_lowercase();
-    details.contains("unknown command") || details.contains("unknown subcommand")
-}
-
-/// Whether the command itself was refused.
-pub(super) fn is_denied(refusal: Refusal<'_>) -> bool {
-    refused(refusal) == Some(Refused::Command)
 }
 
 fn verdict(subject: &Subject, answer: &Answer) -> Verdict {

@@ -3,9 +3,9 @@
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::examine::{question, text, why_not};
+use super::answers::{question, text, why_not};
+use super::facts::{ClockOffset, Known, Replica, RoundTrip, Unknown, best_clock};
 use super::info::{Info, ReplicaEntry};
-use super::{ClockOffset, Known, Replica, RoundTrip, Unknown, best_clock};
 use crate::lock::{Answer, Endpoint, Error, Question};
 
 /// How often a server is asked for its clock.

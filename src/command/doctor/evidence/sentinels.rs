@@ -3,9 +3,9 @@
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::examine::{question, why_not};
+use super::answers::{question, why_not};
+use super::facts::{Known, Sentinel, SentinelAnswer, SentinelEvidence, Unknown};
 use super::info::address;
-use super::{Known, Sentinel, SentinelAnswer, SentinelEvidence, Unknown};
 use crate::lock::{Answer, Endpoint};
 
 /// How long a sentinel is waited for.
