@@ -13,7 +13,9 @@ mod timing;
 use std::rc::Rc;
 use std::time::Duration;
 
-use self::timing::{FAILOVER, Next, RECONNECT, WakeBy, heartbeat, is_near, next, reconnect};
+use self::timing::{
+    FAILOVER, Next, RECONNECT, WakeBy, heartbeat, is_fresh, is_near, next, reconnect,
+};
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
@@ -857,6 +859,9 @@ impl<'a> Wait<'a> {
         let later = Duration::from_millis(grant.at_ms.checked_sub(busy.now_ms)?);
         // By our own clock it can't be that long: the server's was set, and the grant may be long over.
         if later > now.since(*sent).mul_f64(1.01) + ROUNDING {
+            return None;
+        }
+        if !is_fresh(now.since(*sent + later)) {
             return None;
         }
         let terms = self.policy.terms;

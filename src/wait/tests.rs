@@ -1129,6 +1129,14 @@ fn a_lease_by_a_grant_is_counted_from_the_last_question_and_not_from_its_answer(
 }
 
 #[test]
+fn a_grant_that_is_looked_at_late_is_confirmed_before_work_starts() {
+    for (looked, expected) in [(601, "end: granted"), (603, "ask, listening")] {
+        let mut waiter = Waiter::queued(policy(), &busy());
+        assert_eq!(waiter.on(looked, Event::Granted(grant(500))), expected);
+    }
+}
+
+#[test]
 fn a_lock_that_was_busy_has_been_waited_for_from_the_beginning() {
     let mut waiter = Waiter::queued(policy(), &busy());
     let actions = waiter.0.on_event(Event::Granted(grant(500)), None, at(502));

@@ -119,6 +119,12 @@ pub fn is_near(round_trip: Duration) -> bool {
     round_trip <= Duration::from_millis(100)
 }
 
+/// Whether work may start on a grant that was given at most this long ago. A waiter that was suspended since then confirms it
+/// first: a person may have taken the lock from it meanwhile.
+pub fn is_fresh(age: Duration) -> bool {
+    age <= Duration::from_millis(100)
+}
+
 /// The least time between two questions, over any longer time.
 const FLOOR: Duration = Duration::from_millis(50);
 
