@@ -11,13 +11,14 @@
 -- ARGV[13] number in an outside order or ''
 -- ARGV[14] once (ms that a success counts, or 0)
 -- ARGV[15] repair (1 or 0)
--- ARGV[16] restart grace (ms; left out when there is none)
+-- ARGV[16] restart grace (ms; '' or left out when there is none)
+-- ARGV[17] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; left out otherwise)
 -- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
 -- @include lock
 
 -- A name that a young server doesn't know may have a holder that it has forgotten.
 local notes_restart = false
-if ARGV[16] and not last_fence then
+if (ARGV[16] or '') ~= '' and not last_fence then
   local info = redis.pcall('INFO', 'server')
   if type(info) == 'table' and not string.find(info.err, 'nknown') then
     return redis.error_reply("NOPERM this user has no permissions to run the 'info' command")
@@ -52,7 +53,7 @@ if there == 0 then
   redis.call('HSET', state, 'fence', fence)
   redis.call('PEXPIRE', state, memory)
   redis.call('SET', lock, token, 'PX', ttl)
-  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0 held', who}, ' '))
+  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', ARGV[17] and 'granted' or 'held', who}, ' '))
   redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
   redis.call('PEXPIRE', history, RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
@@ -74,6 +75,7 @@ return (function()
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local place, ticket, priority, discipline = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
+local sync = ARGV[17]
 
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
@@ -84,7 +86,8 @@ local repaired = 0
 -- The token has the lock already: by a grant to be confirmed, or by a request whose reply was lost.
 local function accept(value)
   extend_lease(token, value, ttl)
-  local fence, slot = string.match(confirm(token, value, ttl), '^(%d+) %d+ %d+ (%d+) ')
+  local entry = sync and (redis.call('HGET', meta, token) or '') or confirm(token, value, ttl)
+  local fence, slot = string.match(entry, '^(%d+) %d+ %d+ (%d+) ')
   if not fence then
     fence = next_fence()
     set_state('fence', fence)
@@ -223,7 +226,7 @@ if not queued then
   local slot = free_slot(limit, value)
   if slot then
     local fence = next_fence()
-    add_holder(value, token, limit, slot, ttl, fence, 0, 'held', who)
+    add_holder(value, token, limit, slot, ttl, fence, 0, sync and 'granted' or 'held', who)
     if number then set_state('number', int_text(number), 'number_by', who) end
     if supersede ~= '0' and ticket == '' then
       local newest = int_text(last_ticket() + 1)

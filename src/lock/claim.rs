@@ -75,6 +75,15 @@ pub struct Place {
     pub polls: bool,
 }
 
+/// What a request needs of the server besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Needs {
+    /// A waiter listens to a channel of the keys' hash slot.
+    pub sharded: bool,
+    /// Replicas have to have the grant before it counts: the first renewal confirms it.
+    pub replicated: bool,
+}
+
 /// The answer to [`Claim::acquire`].
 #[derive(Clone, Debug)]
 pub enum Acquired {
@@ -250,21 +259,24 @@ impl Claim {
         request: &Request,
         place: Option<&Place>,
     ) -> Result<Duration, Error> {
-        let call = self.acquire_call(request, place, client.is_sharded());
+        let needs = Needs {
+            sharded: client.is_sharded(),
+            replicated: client.is_replicated(),
+        };
+        let call = self.acquire_call(request, place, needs);
         client.send(call)
     }
 
-    /// `sharded`: the waiter listens to a channel of the keys' hash slot.
     pub(super) fn acquire_call(
         &self,
         request: &Request,
         place: Option<&Place>,
-        sharded: bool,
+        needs: Needs,
     ) -> Call {
         let how = match place {
             None => "",
             Some(Place { polls: true, .. }) => "poll",
-            Some(_) if sharded => "shard",
+            Some(_) if needs.sharded => "shard",
             Some(Place { polls: false, .. }) => "listen",
         };
         let ticket = place.and_then(|place| place.ticket);
@@ -299,6 +311,11 @@ impl Claim {
         ];
         if !restart_grace.is_zero() {
             args.push(restart_grace.as_millis().to_string().into());
+        } else if needs.replicated {
+            args.push(Vec::new());
+        }
+        if needs.replicated {
+            args.push(b"1".to_vec());
         }
         self.lock.call(&ACQUIRE, args)
     }

@@ -78,6 +78,11 @@ pub enum Renewal {
 }
 
 impl Hold {
+    /// It was granted, and its run hasn't said yet that it uses it.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.granted)
+    }
+
     /// When its lease was renewed. A run renews after each third of the TTL: after a half of it
     /// something is wrong.
     pub fn renewal(&self) -> Renewal {
@@ -100,12 +105,23 @@ impl Hold {
 }
 
 impl Inspected {
-    /// Its holders.
+    /// All that it was granted to.
     pub fn holds(&self) -> &[Hold] {
         match &self.key {
             Key::Held(holds) => holds,
             Key::Free | Key::NotALock(_) => &[],
         }
+    }
+
+    /// Those of its holds that count: each has a run that knows of it, and the replicas that have to have it.
+    pub fn holders(&self) -> impl Iterator<Item = &Hold> {
+        self.holds().iter().filter(|hold| !hold.is_unconfirmed())
+    }
+
+    /// The clients that it was granted to, and that may not know or count on it yet.
+    pub fn grants(&self) -> impl Iterator<Item = (&Hold, &Holder)> {
+        let unconfirmed = self.holds().iter().filter(|hold| hold.is_unconfirmed());
+        unconfirmed.filter_map(|hold| Some((hold, hold.holder.as_ref()?)))
     }
 
     /// How many holders it admits: the smallest of their limits. `None` when it is free.

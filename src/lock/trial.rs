@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::ask::left;
-use super::claim::{acquired, checked, released, renewed};
+use super::claim::{Needs, acquired, checked, released, renewed};
 use super::connection::Call;
 use super::error::quoted;
 use super::scripts::{
@@ -211,7 +211,11 @@ impl Rehearsal {
             ticket: None,
             polls: !self.heard.is_subscribed,
         };
-        let wait = || waiter.acquire_call(&request, Some(&place), self.heard.is_sharded);
+        let needs = Needs {
+            sharded: self.heard.is_sharded,
+            replicated: false,
+        };
+        let wait = || waiter.acquire_call(&request, Some(&place), needs);
         let who = self.who.to_json();
         let ttl = TTL.as_millis().to_string();
         let mut skip = lock.call(
@@ -227,7 +231,7 @@ impl Rehearsal {
         vec![
             one(
                 "acquire",
-                holder.acquire_call(&request, None, false),
+                holder.acquire_call(&request, None, Needs::default()),
                 is_held,
             ),
             one("acquire", wait(), is_queued),

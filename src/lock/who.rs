@@ -187,12 +187,19 @@ pub struct Holder {
     pub waited: Duration,
     /// Its run is over; the lock is only kept for a while.
     pub kept: bool,
-    /// It was granted, and isn't confirmed yet: its lease is a short one.
+    /// It was granted, and isn't confirmed yet: its waiter may not know of it, or the replicas that have to have it may
+    /// not.
     pub granted: bool,
     pub who: Who,
 }
 
 impl Holder {
+    /// Since when it had waited, in milliseconds since 1970 by the server's clock.
+    pub fn waiting_since_ms(&self) -> u64 {
+        let waited = u64::try_from(self.waited.as_millis()).unwrap_or(u64::MAX);
+        self.since_ms.saturating_sub(waited)
+    }
+
     /// Reads `"<fence> <since> <limit> <slot> <waited> <phase> <who as JSON>"`; `None` for anything
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {

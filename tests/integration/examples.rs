@@ -132,6 +132,7 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("once", Some("0")),
             ("repair", Some("0")),
             ("grace", Some("")),
+            ("sync", Some("")),
         ],
         "renew" => &[
             ("token", None),
@@ -291,7 +292,8 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
             (None, Some(_)) if *name == "who" && script == "acquire" => {
                 show::read(&format!("{{{}}}", given["token"]))
             }
-            (None, Some("")) if *name == "grace" => continue,
+            (None, Some("")) if *name == "grace" && !given.contains_key("sync") => continue,
+            (None, Some("")) if *name == "sync" => continue,
             (None, Some("10s")) => "10000".to_owned(),
             (None, Some(default)) => show::read(default),
             (None, None) => return Err(format!("no {name}")),

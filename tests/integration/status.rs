@@ -493,11 +493,50 @@ fn a_grant_that_is_not_confirmed_and_a_lock_that_is_kept_raise_no_alarm() {
         rows.lines().count() == 3 && !rows.contains("not renewed"),
         "{rows}"
     );
-    let json = as_json(&redis, &["a", "kept"]);
-    for lock in [&json[0], &json[1]] {
-        assert_eq!(lock["holders"][0]["renewed_at"], Value::Null, "{json}");
-    }
+    let json = as_json(&redis, &["kept"]);
+    assert_eq!(json[0]["holders"][0]["renewed_at"], Value::Null, "{json}");
     waiter.resume();
+}
+
+#[test]
+fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiter = queued(&redis, &["run", "a", "--", "sleep", "60"]);
+    let _next = queued(&redis, &["run", "a", "--", "true"]);
+    waiter.suspend();
+    holder.end();
+    let json = as_json(&redis, &["a"]);
+    let lock = &json[0];
+    assert_eq!(lock["holders"], json!([]), "{json}");
+    // Nor is it free.
+    assert_eq!(lock["held"], true, "{json}");
+    let granted = |waiter: &Value| {
+        let field = |name: &str| waiter[name].clone();
+        [field("granted"), field("position"), field("priority")]
+    };
+    let first = &lock["waiters"][0];
+    assert_eq!(first["pid"], waiter.pid());
+    assert_eq!(granted(first), [json!(true), json!(0), Value::Null]);
+    assert_eq!(
+        granted(&lock["waiters"][1]),
+        [json!(false), json!(1), json!(0)]
+    );
+    let rows = status(&redis, &[]);
+    let row = rows.lines().nth(1).unwrap();
+    assert!(
+        row.contains("granted") && row.contains("not confirmed yet"),
+        "{rows}"
+    );
+    let detail = status(&redis, &["a"]);
+    assert!(
+        detail.contains("granted, not confirmed yet") && !detail.contains("holder:"),
+        "{detail}"
+    );
+    waiter.resume();
+    wait_until("it is a holder", || {
+        as_json(&redis, &["a"])[0]["holders"][0]["pid"] == waiter.pid()
+    });
 }
 
 #[test]

@@ -6,6 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
 use crate::sentinel::Proxied;
 use crate::support::{
     Job, MASTER, Plan, Replicated, Running, Sentinel, WallClock, assert_in_turn, moment, now,
@@ -93,6 +96,40 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "100"]);
     all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
     wait_until("it doesn't count any more", || runs(&all));
+}
+
+#[test]
+fn with_sync_status_shows_no_holder_before_the_replicas_have_its_grant() {
+    let all = Replicated::start();
+    let json = || -> Value {
+        let end = outcome(&mut all.redlock(&["status", "--json", "a"]));
+        serde_json::from_str(&end.assert_code(0).stdout).unwrap()
+    };
+    all.cut_replication(0, 2);
+    let options = ["run", "--sync", "2", "--sync-timeout", "20s", "--ttl", "2m"];
+    let run = Running::start(&mut all.redlock(&[&options[..], &["a", "-c", "sleep 60"]].concat()));
+    wait_until("it is granted", || {
+        all.servers[0].cli(&["EXISTS", "redlock:a"]) == "1"
+    });
+    let found = json();
+    assert_eq!(found[0]["holders"], Value::Array(Vec::new()), "{found}");
+    assert_eq!(found[0]["waiters"][0]["pid"], run.pid(), "{found}");
+    assert_eq!(found[0]["waiters"][0]["granted"], true, "{found}");
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    wait_until("it is a holder", || {
+        let found = json();
+        found[0]["holders"][0]["pid"] == run.pid()
+    });
+    run.signal(Signal::SIGTERM);
+    run.finish();
+    // A script's lock has no run that renews it.
+    outcome(&mut all.redlock(&["acquire", "--sync", "2", "a"])).assert_code(0);
+    let found = json();
+    assert_eq!(
+        found[0]["holders"].as_array().map(Vec::len),
+        Some(1),
+        "{found}"
+    );
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::network::{Asked, Incoming, Network, Request};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, Terms};
-use crate::lock::claim::{acquired, checked, released, renewed};
+use crate::lock::claim::{Needs, acquired, checked, released, renewed};
 use crate::lock::connection::Grant;
 use crate::lock::{
     self, Claim, Error, ErrorKind, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
@@ -53,6 +53,8 @@ pub struct Setup {
     /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
     /// `--order` and `--sync` does.
     pub starts_on_grant: bool,
+    /// Replicas have to have a grant before it counts.
+    pub is_replicated: bool,
     /// Replicas that don't confirm are waited for.
     pub awaits_replicas: bool,
     /// The server doesn't let it subscribe, so that it looks again and again.
@@ -575,11 +577,12 @@ impl Client {
             for action in wait.on_event(event, None, now) {
                 match action {
                     wait::Action::Ask(place) => {
-                        let sharded = false;
                         let setup = &self.setup;
-                        let call = setup
-                            .claim
-                            .acquire_call(&setup.wish, place.as_ref(), sharded);
+                        let needs = Needs {
+                            sharded: false,
+                            replicated: setup.is_replicated,
+                        };
+                        let call = setup.claim.acquire_call(&setup.wish, place.as_ref(), needs);
                         network.send(
                             self.number,
                             Request {

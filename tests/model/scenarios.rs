@@ -65,6 +65,7 @@ fn run(number: usize) -> Setup {
         },
         limit: WaitLimit::Forever,
         starts_on_grant: true,
+        is_replicated: false,
         awaits_replicas: false,
         polls: false,
         answers_take: Duration::ZERO,
@@ -477,6 +478,7 @@ fn failover_runs(runs: usize, sync: Sync) -> Vec<Setup> {
         run.terms.ttl = 5 * SECOND;
         run.terms.clock_skew = SKEW;
         run.starts_on_grant = sync == Sync::None;
+        run.is_replicated = sync != Sync::None;
         run.awaits_replicas = sync == Sync::All;
     }
     all

@@ -24,7 +24,7 @@ use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{ReleaseMode, Who};
+use crate::lock::{self, Claim, LeaseState, ReleaseMode, Who};
 use crate::process;
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
@@ -171,8 +171,28 @@ fn acquire_lock(
     }
     Ok(match signals.next_ending()? {
         Some(signal) => Err(Reason::Interrupted(signal)),
-        None => Ok(()),
+        // A keeper's first renewal confirms it.
+        None if requester.process.is_some() || !holds.client.is_replicated() => Ok(()),
+        None => confirm(acquisition, holds)
+            .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::Unused, Some(signals)))?,
     })
+}
+
+/// Confirms grants that the replicas have by now: until then others don't take us for a holder.
+fn confirm(
+    acquisition: &Acquisition,
+    holds: &mut HeldLocks,
+) -> Result<Result<(), Reason>, lock::Error> {
+    let claims: Vec<Claim> = holds.all.iter().map(|hold| hold.claim.clone()).collect();
+    let ttl = acquisition.request.ttl;
+    let (states, _) = Claim::renew_all(&claims, &mut holds.client, ttl)?;
+    let lost_now = claims.iter().zip(states).find_map(|(claim, state)| {
+        let LeaseState::Lost(loss) = state else {
+            return None;
+        };
+        Some(acquisition::lost(claim.lock().name(), &loss))
+    });
+    Ok(lost_now.map_or(Ok(()), |line| Err(Reason::Lost(line))))
 }
 
 /// Waits until standard output accepts the little that is to be printed; the reason to give up, if a

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::picture::{Kind, Picture};
-use super::table::NOT_RENEWED;
+use super::table::{GRANTED, NOT_CONFIRMED, NOT_RENEWED};
 use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Waiting, Who};
 use crate::report::{
     Line, Style, columns, command_line, escaped, expectation, format_duration, held_back, padded,
@@ -98,9 +98,13 @@ impl Block {
             );
             self.field("because", &why);
         }
-        for hold in lock.holds() {
+        for hold in lock.holders() {
             self.space();
             self.hold(lock, hold);
+        }
+        for (hold, holder) in lock.grants() {
+            self.space();
+            self.grant(lock, hold, holder);
         }
         if let Key::NotALock(_) = lock.key {
             return;
@@ -174,6 +178,22 @@ impl Block {
             let stop = typed(&["stop", "--id", id], &lock.name);
             self.fact(id, "to stop it", Style::Plain, &stop);
         }
+        let free = typed(&["release", "--force", "--id", id], &lock.name);
+        self.fact(id, "to free it", Style::Plain, &free);
+    }
+
+    /// One that isn't a holder before its grant is confirmed.
+    fn grant(&mut self, lock: &Inspected, hold: &Hold, holder: &Holder) {
+        let id = hold.id.as_str();
+        let text = format!("{}, {NOT_CONFIRMED}", user_at_host(&holder.who));
+        self.fact(id, "granted to", Style::Yellow, &text);
+        let waited = format_duration(age(lock, holder.waiting_since_ms()));
+        self.field("waiting for", &waited);
+        if let Some(left) = hold.left.map(format_duration) {
+            self.field("lease", &format!("{left} left"));
+        }
+        self.fact(id, "id", Style::Plain, id);
+        self.job(id, &holder.who);
         let free = typed(&["release", "--force", "--id", id], &lock.name);
         self.fact(id, "to free it", Style::Plain, &free);
     }
@@ -291,7 +311,8 @@ fn state(lock: &Inspected) -> String {
     let held = match (&lock.key, lock.limit()) {
         (Key::NotALock(kind), _) => return format!("not a lock: a {kind}"),
         (Key::Free | Key::Held(_), None) => "free".into(),
-        (_, Some(limit)) => match (limit.as_slots(), lock.holds().len()) {
+        (_, Some(limit)) => match (limit.as_slots(), lock.holders().count()) {
+            (_, 0) => format!("{GRANTED}, {NOT_CONFIRMED}"),
             (Some(slots), count) => format!("held, {count} of {slots} slots"),
             (None, 1) => format!("held, {}", limit.mode()),
             (None, count) => format!("held, {} by {count}", limit.mode()),

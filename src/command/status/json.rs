@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lock::{Frozen, Hold, Inspected, Key, Limit, Renewal, Restarted, Waiting, Who};
+use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Restarted, Waiting, Who};
 use crate::report::timestamp;
 
 /// A lock as JSON; the shape is part of the contract.
@@ -92,10 +92,14 @@ struct WaiterEntry<'a> {
     #[serde(flatten)]
     who: WhoEntry<'a>,
     since: Option<String>,
+    /// 0: the lock was granted to it.
     position: usize,
-    priority: i32,
+    /// Not known any more of one that the lock was granted to.
+    priority: Option<i32>,
     mode: &'static str,
     slots: Option<u32>,
+    /// The lock was granted to it, which isn't confirmed yet.
+    granted: bool,
 }
 
 #[derive(Serialize)]
@@ -143,14 +147,17 @@ impl<'a> LockJson<'a> {
                 Key::Free | Key::Held(_) => None,
             },
             holders: lock
-                .holds()
-                .iter()
+                .holders()
                 .map(|hold| HolderEntry::new(hold, lock.now_ms))
                 .collect(),
-            waiters: (1..)
-                .zip(&lock.waiters)
-                .map(|(position, waiting)| WaiterEntry::new(position, waiting))
-                .collect(),
+            waiters: {
+                let granted = lock.grants();
+                let granted = granted.map(|(hold, holder)| WaiterEntry::granted(hold, holder));
+                let queue = (1..).zip(&lock.waiters);
+                granted
+                    .chain(queue.map(|(position, waiting)| WaiterEntry::new(position, waiting)))
+                    .collect()
+            },
         }
     }
 }
@@ -188,9 +195,23 @@ impl<'a> WaiterEntry<'a> {
             who: WhoEntry::new(Some(&waiter.who)),
             since: timestamp(waiter.since_ms),
             position,
-            priority: waiter.priority,
+            priority: Some(waiter.priority),
             mode: waiter.limit.mode(),
             slots: waiter.limit.as_slots(),
+            granted: false,
+        }
+    }
+
+    fn granted(hold: &'a Hold, holder: &'a Holder) -> Self {
+        Self {
+            id: &hold.id,
+            who: WhoEntry::new(Some(&holder.who)),
+            since: timestamp(holder.waiting_since_ms()),
+            position: 0,
+            priority: None,
+            mode: holder.limit.mode(),
+            slots: holder.limit.as_slots(),
+            granted: true,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::picture::{Kind, Picture};
-use crate::lock::{Frozen, Hold, Inspected, Key, Renewal, Restarted, Waiting, Who};
+use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Renewal, Restarted, Waiting, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, columns, command_and_reason, describe_job, escaped,
     format_duration, held_back, shorten, truncate,
@@ -38,6 +38,10 @@ const GAP: usize = 2;
 
 /// What is said of a lease that should have been renewed.
 pub const NOT_RENEWED: &str = "not renewed";
+
+/// What is said of a lock, and of the client that has it next, while its grant isn't confirmed.
+pub const GRANTED: &str = "granted";
+pub const NOT_CONFIRMED: &str = "not confirmed yet";
 
 /// A row: what is in each column, safe for a terminal, and how it looks.
 #[derive(Clone, Debug)]
@@ -142,8 +146,11 @@ fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
                 &format!("not a lock: a {}", escaped(kind)),
             ));
         }
-        Key::Held(holds) => {
-            rows.extend(holds.iter().map(|hold| holding(lock, hold, on_terminal)));
+        Key::Held(_) => {
+            let holders = lock.holders();
+            rows.extend(holders.map(|hold| holding(lock, hold, on_terminal)));
+            let grants = lock.grants();
+            rows.extend(grants.map(|(hold, holder)| granted(lock, hold, holder, on_terminal)));
         }
     }
     for (position, waiting) in (1..).zip(&lock.waiters) {
@@ -242,6 +249,16 @@ fn holding(lock: &Inspected, hold: &Hold, on_terminal: bool) -> Row {
         Renewal::None => format!("expires in {left}"),
         Renewal::Ago(_) | Renewal::Unknown => left,
     };
+    row
+}
+
+/// One that isn't a holder before it, or the replicas, have confirmed its grant.
+fn granted(lock: &Inspected, hold: &Hold, holder: &Holder, on_terminal: bool) -> Row {
+    let since = holder.waiting_since_ms();
+    let mut row = Row::about(lock, GRANTED.into(), &holder.who, since, on_terminal);
+    row.cells[ID].clone_from(&hold.id);
+    row.cells[LEFT] = NOT_CONFIRMED.into();
+    row.styles[MODE] = Style::Yellow;
     row
 }
 

@@ -202,8 +202,9 @@ impl View {
             let what = format!("Redis has not answered for {late}: {error}");
             (Style::Red, what)
         } else {
-            let held = self.found.iter().filter(|lock| !lock.holds().is_empty());
-            let waiting: usize = self.found.iter().map(|lock| lock.waiters.len()).sum();
+            let held = self.found.iter().filter(|lock| lock.holders().count() > 0);
+            let waiting = |lock: &Inspected| lock.waiters.len() + lock.grants().count();
+            let waiting: usize = self.found.iter().map(waiting).sum();
             let what = format!("{} held, {waiting} waiting; q quits", held.count());
             (Style::Dim, what)
         };

@@ -55,7 +55,11 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         (Some(place(true)), false, "poll", "7"),
         (Some(place(true)), true, "poll", "7"),
     ] {
-        let call = claim().acquire_call(&request(), place.as_ref(), sharded);
+        let needs = Needs {
+            sharded,
+            replicated: false,
+        };
+        let call = claim().acquire_call(&request(), place.as_ref(), needs);
         assert_eq!(
             own_args(&call),
             [
@@ -75,13 +79,27 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         restart_grace: SECOND * 2,
         ..request()
     };
-    let call = claim().acquire_call(&request, None, false);
+    let own_args = |request: &Request, replicated| {
+        let needs = Needs {
+            sharded: false,
+            replicated,
+        };
+        own_args(&claim().acquire_call(request, None, needs))
+    };
+    let words = [
+        "token", "30000", "1", "", "", "-3", "lifo", "2", "12", "60000", "1",
+    ];
+    assert_eq!(own_args(&request, false), [&words[..], &["2000"]].concat());
     assert_eq!(
-        own_args(&call),
-        [
-            "token", "30000", "1", "", "", "-3", "lifo", "2", "12", "60000", "1", "2000"
-        ]
+        own_args(&request, true),
+        [&words[..], &["2000", "1"]].concat()
     );
+    let request = Request {
+        restart_grace: Duration::ZERO,
+        ..request
+    };
+    assert_eq!(own_args(&request, false), words);
+    assert_eq!(own_args(&request, true), [&words[..], &["", "1"]].concat());
 }
 
 #[test]
