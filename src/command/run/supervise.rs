@@ -187,8 +187,7 @@ impl Supervision<'_> {
             sleep(own.into_iter().chain(self.holds.poll_fds()), None)?;
             // Where we were late, a renewal may have succeeded meanwhile.
             let stop = self.next_stop();
-            let is_past = |stop: &Moment| due.is_some_and(|due| due < *stop) && now() >= *stop;
-            self.has_overslept |= stop.as_ref().is_some_and(is_past);
+            self.has_overslept |= stop.is_some_and(|stop| was_suspended(due, stop, now()));
             if stop.is_some_and(|stop| now() >= stop)
                 && let Some(exit) = self.take_reports()?
             {
@@ -647,6 +646,36 @@ impl Supervision<'_> {
             Some(LockTrouble::Released(_)) | None => {
                 format!("{what} not renewed in time: Redis answered too late")
             }
+        }
+    }
+}
+
+/// Whether redlock or this machine stood still: it was to wake before COMMAND had to be stopped, and woke after that.
+/// Where nothing was due before, waking then is no sign of it.
+fn was_suspended(due: Option<Moment>, stop: Moment, woke: Moment) -> bool {
+    due.is_some_and(|due| due < stop) && woke >= stop
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_was_suspended_only_where_it_woke_too_late_for_what_was_due_before_its_stop() {
+        let at = |ms| Moment::at(Duration::from_millis(ms));
+        let stop = at(1000);
+        for (due, woke, expected) in [
+            (Some(at(999)), at(1000), true),
+            (Some(at(500)), at(9000), true),
+            // In time, though late.
+            (Some(at(500)), at(999), false),
+            // What it was to wake for was the stop itself, or later.
+            (Some(stop), at(1000), false),
+            (Some(stop), at(9000), false),
+            (Some(at(1001)), at(9000), false),
+            (None, at(9000), false),
+        ] {
+            assert_eq!(was_suspended(due, stop, woke), expected, "{due:?} {woke:?}");
         }
     }
 }
