@@ -81,7 +81,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     }
     let names = std::slice::from_ref(&name);
     let mut looks = Looks::new(client, settings, names, asked);
-    let after = wait_until_gone(&holds, &whom, &mut looks, settings)?;
+    let after = wait_until_gone(&holds, &whom, asked, &mut looks, settings)?;
     if let Some(line) = lost_first(&holds, &lock, &mut looks.client, settings) {
         report::error(line);
         return Ok(Exit::Lost);
@@ -165,10 +165,10 @@ fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
 fn wait_until_gone(
     holds: &[&Hold],
     whom: &str,
+    began: Moment,
     looks: &mut Looks,
     settings: &Settings,
 ) -> Result<Inspected> {
-    let began = now();
     let mut silent = HashSet::new();
     let leases = holds.iter().filter_map(|hold| hold.left).max();
     let leases = leases.unwrap_or_default();
