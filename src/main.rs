@@ -105,7 +105,6 @@ fn main() -> ExitCode {
     let words = typed.with(from_settings.words());
     let (exit, is_evaluated) = match typed.read(&words) {
         Ok(cli) => {
-            // clap's definitions aren't needed any more.
             let typed = typed.words;
             let is_evaluated = typed::is_evaluated(&cli);
             let exit = dispatch(cli, &typed, sources, &from_settings);
