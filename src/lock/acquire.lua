@@ -53,7 +53,7 @@ if there == 0 then
   redis.call('HSET', state, 'fence', fence)
   redis.call('PEXPIRE', state, memory)
   redis.call('SET', lock, token, 'PX', ttl)
-  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', ARGV[17] and 'granted' or 'held', who}, ' '))
+  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', ARGV[17] and 'held:' or 'held', who}, ' '))
   redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
   redis.call('PEXPIRE', history, RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
@@ -86,8 +86,7 @@ local repaired = 0
 -- The token has the lock already: by a grant to be confirmed, or by a request whose reply was lost.
 local function accept(value)
   extend_lease(token, value, ttl)
-  local entry = sync and (redis.call('HGET', meta, token) or '') or confirm(token, value, ttl)
-  local fence, slot = string.match(entry, '^(%d+) %d+ %d+ (%d+) ')
+  local fence, slot = string.match(confirm(token, value, ttl, sync), '^(%d+) %d+ %d+ (%d+) ')
   if not fence then
     fence = next_fence()
     set_state('fence', fence)
@@ -226,7 +225,7 @@ if not queued then
   local slot = free_slot(limit, value)
   if slot then
     local fence = next_fence()
-    add_holder(value, token, limit, slot, ttl, fence, 0, sync and 'granted' or 'held', who)
+    add_holder(value, token, limit, slot, ttl, fence, 0, sync and 'held:' or 'held', who)
     if number then set_state('number', int_text(number), 'number_by', who) end
     if supersede ~= '0' and ticket == '' then
       local newest = int_text(last_ticket() + 1)

@@ -216,7 +216,7 @@ impl Holder {
             slot,
             waited,
             kept: phase == "kept",
-            granted: phase.starts_with("granted"),
+            granted: phase.starts_with("granted") || phase == "held:",
             who: Who::parse(parts.next()?.as_bytes())?,
         })
     }

@@ -63,13 +63,15 @@ local function note_order(entry)
   end
 end
 
--- The token has shown that it knows of its grant. Returns its entry.
-local function confirm(token, value, ttl)
+-- The token has shown that it knows of its grant, and with `sync` not yet that its replicas have it. Returns its entry.
+local function confirm(token, value, ttl, sync)
   local entry = redis.call('HGET', meta, token) or ''
   local start, phase = string.match(entry, PHASE)
-  if phase ~= 'granted' then return entry end
-  entry = start .. ' held ' .. string.match(entry, '({.*)$')
+  local is_replicating = not sync and string.find(entry, '^[%d ]+ held: ')
+  if phase ~= 'granted' and not is_replicating then return entry end
+  entry = start .. (sync and ' held: ' or ' held ') .. string.match(entry, '({.*)$')
   redis.call('HSET', meta, token, entry)
+  if phase ~= 'granted' then return entry end
   note_order(entry)
   if SHARED_VALUES[value] then
     grant_next(value, nil, 0)

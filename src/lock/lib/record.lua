@@ -3,8 +3,8 @@
 -- @include state
 
 -- The entry of a hold in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>":
--- granted (and not confirmed yet), held, or kept (its run is over). The ticket of a waiter that may not
--- know it is added to its grant: granted:<ticket>.
+-- granted (and not confirmed yet), held: (the replicas may not have it yet), held, or kept (its run is over). The ticket of
+-- a waiter that may not know it is added to its grant: granted:<ticket>.
 local PHASE = '^(%d+ %d+ %d+ %d+ %d+) (%l+):?(%d*) '
 
 -- Up to `most` of the holds that stand in `meta`, the oldest first: the token, the entry, and until when its lease
