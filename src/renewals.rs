@@ -108,6 +108,8 @@ pub struct Renewals {
     ttl: Duration,
     /// It ends when the first lock's lease does. `None`: nothing is held, or what was held is lost.
     lease: Option<Lease>,
+    /// A task was ever started: the server may push something from then on.
+    has_started: bool,
     /// A task was started, and has not ended yet.
     is_under_way: bool,
     /// A lock was added since the task that is under way was started: what comes of that isn't about all.
@@ -128,6 +130,7 @@ impl Renewals {
         Self {
             ttl,
             lease: None,
+            has_started: false,
             is_under_way: false,
             task_is_partial: false,
             grant: None,
@@ -140,6 +143,11 @@ impl Renewals {
     /// The lease of all that is held.
     pub fn lease(&self) -> Option<Lease> {
         self.lease
+    }
+
+    /// Whether a task was ever started.
+    pub fn has_started(&self) -> bool {
+        self.has_started
     }
 
     /// Whether a task is under way.
@@ -230,6 +238,7 @@ impl Renewals {
 
     /// A task is started, for all that is held; how long each answer may take.
     pub fn start(&mut self) -> Duration {
+        self.has_started = true;
         self.is_under_way = true;
         self.task_is_partial = false;
         match self.grant {

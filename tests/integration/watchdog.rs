@@ -289,6 +289,23 @@ fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
 }
 
 #[test]
+fn at_a_limit_of_processes_the_loss_of_the_lock_is_noticed_before_the_next_renewal() {
+    let Some(user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    // The next renewal is due after minutes.
+    let limited = ["prlimit", "--nproc=2", "./redlock", "run", "--ttl", "15m"];
+    let words = [&limited[..], &["a", "--", "sleep", "290"]].concat();
+    let mut command = user.command(&words);
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    wait_until("it tracks its lock", || redis.trackers() > 0);
+    redis.cli(&["DEL", "redlock:a"]);
+    wait_until("it notices that", || run.has_ended());
+    run.finish().assert_code(79);
+}
+
+#[test]
 fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     // Numbers can be chosen in a namespace of its own.
     crate::support::among_own_processes!();

@@ -24,7 +24,8 @@ use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Claim, LeaseState, ReleaseMode, Who};
+use crate::lease::try_timeout;
+use crate::lock::{Claim, ReleaseMode, Who};
 use crate::process;
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
@@ -169,30 +170,23 @@ fn acquire_lock(
     {
         return Ok(Err(why));
     }
-    Ok(match signals.next_ending()? {
-        Some(signal) => Err(Reason::Interrupted(signal)),
-        // A keeper's first renewal confirms it.
-        None if requester.process.is_some() || !holds.client.is_replicated() => Ok(()),
-        None => confirm(acquisition, holds)
-            .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::Unused, Some(signals)))?,
-    })
+    if let Some(signal) = signals.next_ending()? {
+        return Ok(Err(Reason::Interrupted(signal)));
+    }
+    // A keeper's first renewal does that.
+    if requester.process.is_none() && holds.client.is_replicated() {
+        show_as_held(holds, acquisition.request.ttl);
+    }
+    Ok(Ok(()))
 }
 
-/// Confirms grants that the replicas have by now: until then others don't take us for a holder.
-fn confirm(
-    acquisition: &Acquisition,
-    holds: &mut HeldLocks,
-) -> Result<Result<(), Reason>, lock::Error> {
+/// Has `status` show us as a holder: the replicas have the grant by now. Where that fails, it shows a grant that isn't
+/// confirmed.
+fn show_as_held(holds: &mut HeldLocks, ttl: Duration) {
     let claims: Vec<Claim> = holds.all.iter().map(|hold| hold.claim.clone()).collect();
-    let ttl = acquisition.request.ttl;
-    let (states, _) = Claim::renew_all(&claims, &mut holds.client, ttl)?;
-    let lost_now = claims.iter().zip(states).find_map(|(claim, state)| {
-        let LeaseState::Lost(loss) = state else {
-            return None;
-        };
-        Some(acquisition::lost(claim.lock().name(), &loss))
-    });
-    Ok(lost_now.map_or(Ok(()), |line| Err(Reason::Lost(line))))
+    holds.client.limit_to(try_timeout(ttl));
+    let _ = Claim::renew_all(&claims, &mut holds.client, ttl);
+    holds.client.lift_limit();
 }
 
 /// Waits until standard output accepts the little that is to be printed; the reason to give up, if a

@@ -299,8 +299,7 @@ impl HeldLocks {
     pub fn reports(&mut self) -> Vec<Report> {
         let mut reports = Vec::new();
         let of_renewer = self.renewer.as_mut().and_then(Renewer::completed);
-        let is_first = self.renewer.is_none() && self.completed.is_none();
-        if is_first {
+        if !self.renewals.has_started() {
             return reports;
         }
         if let Some(completed) = self.completed.take().or(of_renewer) {
@@ -313,7 +312,7 @@ impl HeldLocks {
             self.client.disconnect();
             // A service may have closed it because its password is over.
             let is_over = self.client.has_password_command() && !self.is_asking();
-            if is_over && self.renewals.may_ask_at_once(now()) {
+            if is_over && self.lease().is_some() && self.renewals.may_ask_at_once(now()) {
                 Some(Task::Renew)
             } else {
                 reports.push(Report::Failed(error));
@@ -350,7 +349,7 @@ impl HeldLocks {
     /// One of these becomes readable when there may be something to report.
     pub fn poll_fds(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         // The server pushes nothing before the first renewal.
-        let listens = self.renewer.is_some();
+        let listens = self.renewals.has_started();
         let client = self.client.fds().filter(move |_| listens);
         std::iter::once(self.renewer.as_ref().map(AsFd::as_fd)).chain(client.map(Some))
     }
