@@ -71,7 +71,6 @@ local function confirm(token, value, ttl, sync)
   if phase ~= 'granted' and not is_replicating then return entry end
   entry = start .. (sync and ' held: ' or ' held ') .. string.match(entry, '({.*)$')
   redis.call('HSET', meta, token, entry)
-  if phase ~= 'granted' then return entry end
   note_order(entry)
   if SHARED_VALUES[value] then
     grant_next(value, nil, 0)
