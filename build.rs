@@ -13,7 +13,7 @@ const SCRIPTS: [&str; 12] = [
 ];
 
 fn main() {
-    let directory = Path::new("src/lock");
+    let directory = Path::new("src/protocol");
     let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
     let mut constants = String::new();
@@ -23,12 +23,12 @@ fn main() {
         fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
         let constant = name.to_uppercase();
         constants.extend([
-            format!("pub(super) static {constant}: Script = Script {{\n"),
+            format!("pub static {constant}: Script = Script {{\n"),
             format!("    source: include_str!(\"{name}.lua\"),\n    hash: \"{hash}\",\n}};\n"),
         ]);
     }
     fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");
-    println!("cargo::rerun-if-changed=src/lock");
+    println!("cargo::rerun-if-changed=src/protocol");
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=build.rs");
 }

@@ -14,11 +14,11 @@ use anyhow::Result;
 
 use crate::cli::{Common, SyncOptions, SyncReplicas, history_size, positive_duration};
 use crate::file;
-use crate::lock::{
+use crate::output;
+use crate::protocol::{
     self, Access, Client, Locks, PasswordCommand, PasswordSource, Quorum, Replication, TlsFiles,
     UrlOrigin,
 };
-use crate::output;
 use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
@@ -189,8 +189,8 @@ impl Settings {
     /// The same settings; what is acquired and renewed with them is replicated as these options want it.
     ///
     /// # Errors
-    /// [`lock::ErrorKind::Config`] where that isn't possible.
-    pub fn replicated(&self, options: &SyncOptions) -> Result<Self, lock::Error> {
+    /// [`protocol::ErrorKind::Config`] where that isn't possible.
+    pub fn replicated(&self, options: &SyncOptions) -> Result<Self, protocol::Error> {
         let quorum = match options.sync {
             None | Some(SyncReplicas::AtLeast(0)) => return Ok(self.clone()),
             Some(SyncReplicas::All) => Quorum::All,
@@ -262,7 +262,7 @@ fn exposed(
     (url, origin): (&str, &UrlOrigin),
     key: Option<&Path>,
 ) -> Vec<Exposure> {
-    let (in_url, beside_url) = lock::passwords(url);
+    let (in_url, beside_url) = protocol::passwords(url);
     let mut files: Vec<(&Path, &str)> = Vec::new();
     if let (true, UrlOrigin::File(path, _)) = (in_url, origin) {
         files.push((path, "a password"));

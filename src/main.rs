@@ -10,15 +10,15 @@
 //!               child
 //! command/acquire → acquisition,       a lock for a script, and the keeper that stays behind
 //!                   session, process
-//! command/acquisition → lock, wait,    acquiring locks, and what is held all the while
+//! command/acquisition → protocol,      acquiring locks, and what is held all the while
 //!                       renewals, renewer
-//! command/doctor → lock                what is wrong with a server, by evidence that is judged purely
-//! command/environment → lock           the variables by which a job knows its locks
-//! renewer → lock                       the background thread that renews
+//! command/doctor → protocol            what is wrong with a server, by evidence that is judged purely
+//! command/environment → protocol       the variables by which a job knows its locks
+//! renewer → protocol                   the background thread that renews
 //! renewals → lease, wait               the one owner of the lease, which decides when it is renewed; pure, and uses only the
-//!                                      answers of `lock`
+//!                                      answers of `protocol`
 //! session → lease, exit                decisions about a running command; pure, and only reads the lease
-//! wait → lease, exit                   decisions about waiting; pure, and uses only the answers of `lock`
+//! wait → lease, exit                   decisions about waiting; pure, and uses only the answers of `protocol`
 //! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
@@ -30,7 +30,8 @@
 //! shell                                words and lines as a shell takes them, the only quoting; pure
 //! typed → cli                          the command line: clap's reading of it, and what each word of a wrong one is; pure
 //! stderr                               messages, written without waiting for a reader
-//! lock                                 the lock protocol; one Lua script an operation
+//! protocol                             what is said about locks; one Lua script an operation
+//! redis                                how a server is reached
 //! ```
 //!
 //! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
@@ -40,7 +41,7 @@
 //!
 //! # Invariants
 //!
-//! 1. `lock` alone names the redis crate; `child` alone spawns what is supervised, and `output` what
+//! 1. `redis` and `protocol` alone name the redis crate; `child` alone spawns what is supervised, and `output` what
 //!    works for redlock itself; `sys` alone is unsafe.
 //! 2. `session`, `lease`, `renewals`, `wait`, `exit`, `ci`, `pattern` and what draws the history never read a clock,
 //!    do I/O or start a thread.
@@ -71,11 +72,12 @@ mod file;
 #[path = "../tests/fuzz/mod.rs"]
 mod fuzz;
 mod lease;
-mod lock;
 mod output;
 mod pattern;
 mod process;
+mod protocol;
 mod reason;
+mod redis;
 mod renewals;
 mod renewer;
 mod report;

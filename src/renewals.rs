@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
-use crate::lock::{Claim, Error, LeaseState, Loss, Name, Who};
+use crate::protocol::{Claim, Error, LeaseState, Loss, Name, Who};
 use crate::wait::Pace;
 
 /// What to do.

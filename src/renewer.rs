@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
-use crate::lock::{Claim, Client, Error, LeaseState};
+use crate::protocol::{Claim, Client, Error, LeaseState};
 use crate::renewals::{self, Report, Task};
 use crate::sys;
 

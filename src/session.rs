@@ -580,7 +580,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Loss, Name};
+    use crate::protocol::{Loss, Name};
     use crate::renewals::{Renewals, Report};
     use libc::{SIGALRM, SIGCONT};
 

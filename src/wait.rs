@@ -20,7 +20,9 @@ pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, LeaseEvent, Terms, shortest_for};
-use crate::lock::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who};
+use crate::protocol::{
+    self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who,
+};
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// What a wait knows from its start.
@@ -67,7 +69,7 @@ pub enum Event {
     /// What was learned about the lease of what is held already.
     Lease(LeaseEvent),
     /// A request failed, or the connection did while nothing was asked.
-    Failed(lock::Error),
+    Failed(protocol::Error),
     /// The server doesn't let us subscribe.
     SubscribeDenied,
     /// The server pushed that something has changed.
@@ -84,7 +86,7 @@ pub enum Event {
     /// take this long.
     Sent(Moment, Duration),
     /// The answer to it; the server may also have answered with an error.
-    Answered(Result<Acquired, lock::Error>),
+    Answered(Result<Acquired, protocol::Error>),
     /// What is known of the holder's process.
     Holder(HolderState),
     /// Whether the lock was taken from its dead holder.
@@ -113,7 +115,7 @@ pub enum Action {
     /// Nothing came in time: report that as a failure.
     TimeOut,
     /// Give a connection up that has failed like this.
-    Disconnect(lock::Error),
+    Disconnect(protocol::Error),
     /// Look at the holder's process. One that lives is to be watched, or not.
     Examine { busy: Rc<Busy>, watch: bool },
     /// The process that was watched is of no interest any more.
@@ -171,7 +173,7 @@ pub enum End {
     Abandoned,
     /// The lock came so late, several times, that its lease was almost over.
     TooSlow,
-    Failed(lock::Error),
+    Failed(protocol::Error),
 }
 
 /// The answer that the lock is busy.
@@ -550,7 +552,7 @@ impl<'a> Wait<'a> {
         self.ask(question, now, actions);
     }
 
-    fn on_failure(&mut self, error: lock::Error, now: Moment, actions: &mut Vec<Action>) {
+    fn on_failure(&mut self, error: protocol::Error, now: Moment, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Searching { asked } => {
                 // Others may have read it all the same.
@@ -578,7 +580,7 @@ impl<'a> Wait<'a> {
     /// waited for; one that has, or of which others know, or that says that it will be ready, is, for as long as a busy lock.
     fn retry_or_fail(
         &mut self,
-        error: lock::Error,
+        error: protocol::Error,
         asked: Moment,
         now: Moment,
         actions: &mut Vec<Action>,
@@ -644,7 +646,7 @@ impl<'a> Wait<'a> {
 
     fn on_answer(
         &mut self,
-        answer: Result<Acquired, lock::Error>,
+        answer: Result<Acquired, protocol::Error>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::usage::{name, refuse_url};
-use crate::lock::{Client, Error, Locks, Name, Which};
 use crate::pattern::{is_pattern, matches, natural_cmp};
+use crate::protocol::{Client, Error, Locks, Name, Which};
 
 /// Names and patterns; none of either: all.
 #[derive(Debug)]

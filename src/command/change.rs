@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
-use crate::lock::{Error, Name};
+use crate::protocol::{Error, Name};
 use crate::{report, signal, stderr, sys};
 
 /// The warning of the change that was asked for and isn't answered yet.

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::lock::{Claim, Name, Token};
+use crate::protocol::{Claim, Name, Token};
 use crate::tree::Origin;
 use crate::variables::{FENCE, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
@@ -160,7 +160,7 @@ pub(super) fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Access, Locks};
+    use crate::protocol::{Access, Locks};
 
     fn lock(name: &str, token: &str) -> Claim {
         let access = Access {

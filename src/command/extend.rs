@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::duration;
 use crate::exit::Exit;
 use crate::lease::{Lease, Terms};
-use crate::lock::{Claim, LeaseState};
+use crate::protocol::{Claim, LeaseState};
 use crate::report;
 
 /// The longest that a grant lasts.

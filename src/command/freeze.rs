@@ -9,7 +9,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::duration;
 use crate::exit::Exit;
-use crate::lock::Who;
+use crate::protocol::Who;
 use crate::report;
 
 /// Admits no new holder.

@@ -6,7 +6,7 @@ use super::privacy;
 use crate::ci;
 use crate::cli;
 use crate::config::Show;
-use crate::lock::Who;
+use crate::protocol::Who;
 
 /// Who we are, to others.
 pub(super) fn own_identity() -> Who {

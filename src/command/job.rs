@@ -9,7 +9,7 @@ use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::file;
-use crate::lock::{Claim, Name, Token};
+use crate::protocol::{Claim, Name, Token};
 
 /// What a job says it holds.
 pub enum Held {

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
-use crate::lock::{Client, Error, Inspected, Name};
+use crate::protocol::{Client, Error, Inspected, Name};
 use crate::report;
 use crate::wait::{Outage, Pace, ProgressSchedule};
 

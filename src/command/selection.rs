@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lock::{Hold, Inspected, Waiting};
+use crate::protocol::{Hold, Inspected, Waiting};
 use crate::report;
 
 /// What was meant.
@@ -85,7 +85,7 @@ pub(super) fn refuse_unclear(lock: &Inspected, id: Option<&str>, lines: &[String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Key, Limit, Waiter, Who};
+    use crate::protocol::{Key, Limit, Waiter, Who};
 
     fn lock(holds: &[&str], waiters: &[&str]) -> Inspected {
         let hold = |id: &&str| Hold {

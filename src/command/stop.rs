@@ -14,7 +14,7 @@ use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{
+use crate::protocol::{
     Client, Error, Hold, HoldOutcome, Inspected, Key, Limit, Lock, Name, StopReply, Who,
 };
 use crate::report;

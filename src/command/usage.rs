@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::config::BadConfig;
 use crate::exit::Exit;
-use crate::lock::{self, Name};
+use crate::protocol::{self, Name};
 use crate::report;
 use crate::typed::Typed;
 
@@ -30,18 +30,18 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
         Exit::Usage
     } else if error.downcast_ref::<BadConfig>().is_some() {
         Exit::Config
-    } else if let Some(error) = error.downcast_ref::<lock::Error>() {
+    } else if let Some(error) = error.downcast_ref::<protocol::Error>() {
         match error.kind {
-            lock::ErrorKind::Unreachable
-            | lock::ErrorKind::Loading
-            | lock::ErrorKind::Busy
-            | lock::ErrorKind::NoPrimary
-            | lock::ErrorKind::NotNow
-            | lock::ErrorKind::Moving
-            | lock::ErrorKind::NotReplicated => Exit::Unreachable,
-            lock::ErrorKind::Refused => Exit::Refused,
-            lock::ErrorKind::Config | lock::ErrorKind::Replica => Exit::Config,
-            lock::ErrorKind::Internal => Exit::Internal,
+            protocol::ErrorKind::Unreachable
+            | protocol::ErrorKind::Loading
+            | protocol::ErrorKind::Busy
+            | protocol::ErrorKind::NoPrimary
+            | protocol::ErrorKind::NotNow
+            | protocol::ErrorKind::Moving
+            | protocol::ErrorKind::NotReplicated => Exit::Unreachable,
+            protocol::ErrorKind::Refused => Exit::Refused,
+            protocol::ErrorKind::Config | protocol::ErrorKind::Replica => Exit::Config,
+            protocol::ErrorKind::Internal => Exit::Internal,
         }
     } else {
         Exit::Internal
@@ -83,8 +83,8 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
         let typed = Typed::new(words.to_vec());
         report::error(with_help(&format!("{error:#}"), typed.name()));
     } else {
-        let lock_error = error.downcast_ref::<lock::Error>();
-        let more = lock_error.is_some_and(lock::Error::doctor_knows_more);
+        let lock_error = error.downcast_ref::<protocol::Error>();
+        let more = lock_error.is_some_and(protocol::Error::doctor_knows_more);
         let mut line = format!("{error:#}");
         line += &unread_variable(&line);
         let hint = if more && !line.contains("`redlock doctor`") {

@@ -8,7 +8,7 @@ use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Busy, Client, Error, Inspected, Key};
+use crate::protocol::{Busy, Client, Error, Inspected, Key};
 use crate::report;
 use crate::wait::{WaitLimit, end_of};
 

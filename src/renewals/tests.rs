@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lease::{Lease, Terms};
-use crate::lock::{Access, ErrorKind, Locks, Token};
+use crate::protocol::{Access, ErrorKind, Locks, Token};
 
 const MS: Duration = Duration::from_millis(1);
 const START: Moment = Moment::at(Duration::from_secs(1000));

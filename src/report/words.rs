@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::text::{columns, ordinal, shorten};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
-use crate::lock::{Busy, ErrorKind, Frozen, Hold, Holder, Loss, Name, Renewal, Restarted, Who};
+use crate::protocol::{Busy, ErrorKind, Frozen, Hold, Holder, Loss, Name, Renewal, Restarted, Who};
 
 /// The command or its label, and its reason in parentheses.
 pub fn command_and_reason(who: &Who) -> String {
@@ -373,7 +373,7 @@ mod tests {
             holder: Some(Holder {
                 fence: 1,
                 since_ms: 0,
-                limit: crate::lock::Limit::EXCLUSIVE,
+                limit: crate::protocol::Limit::EXCLUSIVE,
                 slot: 1,
                 waited: Duration::ZERO,
                 kept: false,
@@ -421,7 +421,7 @@ mod tests {
             holder: Some(Holder {
                 fence: 1,
                 since_ms: 0,
-                limit: crate::lock::Limit::EXCLUSIVE,
+                limit: crate::protocol::Limit::EXCLUSIVE,
                 slot: 1,
                 waited: Duration::ZERO,
                 kept: false,

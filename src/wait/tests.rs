@@ -1,7 +1,7 @@
 //! The promises of a wait as tables: what comes in and when, and what is done about it.
 
 use super::*;
-use crate::lock::{ErrorKind, Holder, Limit};
+use crate::protocol::{ErrorKind, Holder, Limit};
 use crate::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 const START: Moment = Moment::at(Duration::from_secs(100));
@@ -99,8 +99,8 @@ fn grant(later: i64) -> Grant {
     }
 }
 
-fn unreachable() -> lock::Error {
-    lock::Error::new(ErrorKind::Unreachable, "no answer".into())
+fn unreachable() -> protocol::Error {
+    protocol::Error::new(ErrorKind::Unreachable, "no answer".into())
 }
 
 /// Actions in words.
@@ -409,7 +409,7 @@ fn the_node_that_a_cluster_names_is_asked_at_once_and_after_a_pause_where_it_nam
     waiter.on(0, Event::Start);
     for (asked, due) in [(0, 0), (1, 151), (151, 451_u64)] {
         waiter.sent(asked);
-        waiter.on(asked, Event::Failed(lock::Error::moved()));
+        waiter.on(asked, Event::Failed(protocol::Error::moved()));
         assert_eq!(waiter.due(), u128::from(due));
         waiter.tick(due.max(1));
     }
@@ -417,7 +417,7 @@ fn the_node_that_a_cluster_names_is_asked_at_once_and_after_a_pause_where_it_nam
 
 #[test]
 fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
-    let error = |kind| lock::Error::new(kind, String::new());
+    let error = |kind| protocol::Error::new(kind, String::new());
     let over = WaitLimit::Until(at(10));
     for (what, policy, kind, expected) in [
         (
@@ -509,7 +509,10 @@ fn gives_up(policy: Policy<'static>, kind: ErrorKind) -> Option<u64> {
     let mut waiter = Waiter::asking(policy);
     let mut asked = 0;
     while waiter
-        .on(asked, Event::Failed(lock::Error::new(kind, String::new())))
+        .on(
+            asked,
+            Event::Failed(protocol::Error::new(kind, String::new())),
+        )
         .starts_with("disconnect")
     {
         while !waiter.tick(asked).contains("ask") {
@@ -568,7 +571,7 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
 
 #[test]
 fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
-    let loading = || Event::Failed(lock::Error::new(ErrorKind::Loading, String::new()));
+    let loading = || Event::Failed(protocol::Error::new(ErrorKind::Loading, String::new()));
     let first = Policy {
         reached: false,
         ..policy()

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::lock::ErrorKind;
+use crate::protocol::ErrorKind;
 
 /// How long a user wants to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

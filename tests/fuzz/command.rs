@@ -11,8 +11,8 @@ use super::identity::shortened;
 use super::mistakes::mistake;
 use super::{history, privacy, status};
 use crate::fuzz::{Target, assert_safe, assert_safe_line, texts};
-use crate::lock::Token;
-use crate::lock::fuzz::{certificate_examples, server_examples};
+use crate::protocol::Token;
+use crate::protocol::fuzz::{certificate_examples, server_examples};
 use crate::report::escaped;
 use crate::typed::Typed;
 use crate::variables::VARIABLES;
@@ -36,7 +36,7 @@ pub const TARGETS: [Target; 6] = [
     Target {
         name: "screens",
         check: screens,
-        examples: crate::lock::fuzz::listings,
+        examples: crate::protocol::fuzz::listings,
     },
     Target {
         name: "words",
@@ -138,7 +138,7 @@ fn fence_file(bytes: &[u8]) {
 // What is drawn
 
 fn screens(bytes: &[u8]) {
-    let (locks, histories) = crate::lock::fuzz::found(bytes);
+    let (locks, histories) = crate::protocol::fuzz::found(bytes);
     let widths = [None, Some(1), Some(20), Some(80), Some(300)];
     let width = widths[bytes.len() % widths.len()];
     for text in status::drawn(&locks, width) {

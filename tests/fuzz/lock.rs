@@ -9,25 +9,25 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::claim::{acquired, checked, released, renewed};
-use super::cluster::{Nodes, Redirect, field};
-use super::connection::Grant;
-use super::deployment::Deployment;
 use super::history;
 use super::inspect::inspected;
 use super::name::{Keys, hash_slot, hash_tag};
-use super::password::password_in;
-use super::replication::{Quorum, Replicas, Role};
-use super::resp::Replies;
 use super::scripts::{ACQUIRE, lossy_text};
-use super::sentinel::answer::{Fields, known_replica, those_that_count};
-use super::server::{Part, Server};
-use super::tls::{certificates_in, may_sign, names};
-use super::url::{Address, Login, Place, Url};
 use super::{
     Error, Frozen, Holder, Inspected, LockHistory, Name, Restarted, TlsFiles, Token, UrlOrigin,
     Waiter, Who,
 };
 use crate::fuzz::{Target, assert_safe_line, texts};
+use crate::redis::cluster::{Nodes, Redirect, field};
+use crate::redis::connection::Grant;
+use crate::redis::deployment::Deployment;
+use crate::redis::password::password_in;
+use crate::redis::replication::{Quorum, Replicas, Role};
+use crate::redis::resp::Replies;
+use crate::redis::sentinel::answer::{Fields, known_replica, those_that_count};
+use crate::redis::server::{Part, Server};
+use crate::redis::tls::{certificates_in, may_sign, names};
+use crate::redis::url::{Address, Login, Place, Url};
 use crate::report::escaped;
 
 pub const TARGETS: [Target; 9] = [
@@ -623,7 +623,7 @@ fn errors(bytes: &[u8]) {
     }
 }
 
-pub(super) fn any_server(part: Part) -> Server {
+pub fn any_server(part: Part) -> Server {
     let address = Address::Tcp {
         host: "h".into(),
         port: 7,

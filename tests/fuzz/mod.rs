@@ -4,7 +4,7 @@
 //! The tests below call them with examples that were changed at random; `make fuzz-input` has libFuzzer
 //! look for inputs that reach new code. Each part of the crate lists its own targets.
 
-use crate::{command, config, lock, pattern, process, report, tree};
+use crate::{command, config, pattern, process, protocol, report, tree};
 
 /// A function that reads bytes, and what it is tried with.
 pub struct Target {
@@ -17,7 +17,7 @@ pub struct Target {
 /// All targets.
 pub fn targets() -> Vec<Target> {
     let mut all = Vec::new();
-    all.extend(lock::fuzz::TARGETS);
+    all.extend(protocol::fuzz::TARGETS);
     all.extend(command::fuzz::TARGETS);
     all.extend([
         config::fuzz::TARGET,

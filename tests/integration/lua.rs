@@ -103,7 +103,7 @@ fn an_include_that_is_missing_or_leads_back_to_itself_fails_the_build_and_is_nam
 
 #[test]
 fn every_script_is_what_its_files_are_joined_to() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lock");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol");
     for (name, source) in SCRIPTS {
         assert_eq!(join::join(&directory, name).unwrap(), source, "{name}");
         assert!(!source.contains("@include"), "{name}");

@@ -51,7 +51,7 @@ impl Workshop {
     fn open() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("lib")).unwrap();
-        let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lock"));
+        let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol"));
         for (name, text) in &files {
             fs::write(Self::path(&directory, name), text).unwrap();
         }
@@ -420,7 +420,7 @@ fn a_mistake_in_a_script_breaks_a_promise_that_the_fuzz_sees() {
 
 #[test]
 fn each_explanation_is_for_a_mutant_that_there_is() {
-    let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lock"));
+    let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol"));
     let keys: Vec<String> = all(&files)
         .iter()
         .map(|(file, mutant)| key(file, mutant))

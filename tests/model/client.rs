@@ -17,11 +17,11 @@ use super::network::{Asked, Incoming, Network, Request};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, Terms};
-use crate::lock::claim::{Needs, acquired, checked, released, renewed};
-use crate::lock::connection::Grant;
-use crate::lock::{
+use crate::protocol::claim::{Needs, acquired, checked, released, renewed};
+use crate::protocol::{
     self, Claim, Error, ErrorKind, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
 };
+use crate::redis::connection::Grant;
 use crate::renewals::{self, Renewals, Report};
 use crate::session::{self, Session};
 use crate::signal::SIGTERM;
@@ -671,6 +671,6 @@ fn answer(value: Value) -> Result<Value, Error> {
     }
 }
 
-fn failure(kind: ErrorKind) -> lock::Error {
+fn failure(kind: ErrorKind) -> protocol::Error {
     Error::new(kind, "simulated".into())
 }

@@ -9,9 +9,9 @@ use super::client::Client;
 use super::redis::Data;
 use super::redis::data::Content;
 use super::world::{BOOT, Plain, Rules};
-use crate::lock::Supersede;
-use crate::lock::connection::Call;
-use crate::lock::scripts::{ACQUIRE, FREEZE, RELEASE, THAW};
+use crate::protocol::Supersede;
+use crate::protocol::scripts::{ACQUIRE, FREEZE, RELEASE, THAW};
+use crate::redis::connection::Call;
 
 /// One promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

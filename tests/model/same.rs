@@ -9,7 +9,7 @@ use super::network::Link;
 use super::redis::Data;
 use super::redis::data::Content;
 use super::world::{Kind, Rules, START_MS, World};
-use crate::lock::name::Keys;
+use crate::protocol::name::Keys;
 
 impl World {
     /// A number for the state: another one for each two from which something else can happen.

@@ -14,10 +14,10 @@ use super::redis::Interpreter;
 use super::simulate::{Mode, Simulation};
 use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
 use crate::lease::Terms;
-use crate::lock::claim::QueueOptions;
-use crate::lock::name::Keys;
-use crate::lock::scripts::{ACQUIRE, FORCE, FREEZE, RELEASE, RENEW, THAW};
-use crate::lock::{Claim, Limit, Lock, Request, Supersede, Token, Who};
+use crate::protocol::claim::QueueOptions;
+use crate::protocol::name::Keys;
+use crate::protocol::scripts::{ACQUIRE, FORCE, FREEZE, RELEASE, RENEW, THAW};
+use crate::protocol::{Claim, Limit, Lock, Request, Supersede, Token, Who};
 use crate::wait::WaitLimit;
 
 const SECOND: Duration = Duration::from_secs(1);

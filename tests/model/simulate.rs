@@ -13,7 +13,7 @@ use super::network::Delay;
 use super::promises::{Broken, Promise};
 use super::scenarios;
 use super::world::{Plain, Replaced, Step, World};
-use crate::lock::{Claim, Limit, Supersede, Token};
+use crate::protocol::{Claim, Limit, Supersede, Token};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -18,8 +18,8 @@ use super::redis::data::Content;
 use super::redis::{Bytes, Data, Interpreter};
 use super::same::{digest_of_data, last_fence};
 use crate::clock::Moment;
-use crate::lock::Lock;
-use crate::lock::scripts::{ACQUIRE, RENEW, Script};
+use crate::protocol::Lock;
+use crate::protocol::scripts::{ACQUIRE, RENEW, Script};
 
 /// When the servers' clocks start, in milliseconds since 1970: in the year 2020.
 pub const START_MS: i64 = 1_577_836_800_000;

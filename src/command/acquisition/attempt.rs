@@ -18,11 +18,11 @@ use super::{
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
 use crate::duration;
-use crate::lock::{
+use crate::process::{self, Liveness, ProcessFd};
+use crate::protocol::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
     WaitEdge, Who,
 };
-use crate::process::{self, Liveness, ProcessFd};
 use crate::report::{self, Outlook, Verbosity};
 use crate::signal::Signals;
 use crate::systemd;
@@ -127,7 +127,7 @@ impl<'a> Attempt<'a> {
             Ok(end) => self.outcome_of(end),
             Err(error) => {
                 let line = format!("can't wait: {error}");
-                Err(lock::Error::new(ErrorKind::Internal, line).into())
+                Err(protocol::Error::new(ErrorKind::Internal, line).into())
             }
         };
         report::status_line(None);
@@ -472,7 +472,10 @@ impl<'a> Attempt<'a> {
 
     /// The outcome of the hold that kept us waiting. From now on the server pushes when the lock
     /// changes, where it can.
-    fn look_at_run(&mut self, busy: &Busy) -> Result<Option<lock::HoldOutcome>, lock::Error> {
+    fn look_at_run(
+        &mut self,
+        busy: &Busy,
+    ) -> Result<Option<protocol::HoldOutcome>, protocol::Error> {
         let locks = &self.acquisition.settings.locks;
         let names = std::slice::from_ref(self.claim.lock().name());
         locks.track(&mut self.client, names)?;
@@ -553,11 +556,11 @@ impl<'a> Attempt<'a> {
                 let ttl = duration::exact(self.acquisition.request.ttl);
                 let locks = &self.acquisition.settings.locks;
                 let line = format!("{locks} is too slow for --ttl {ttl}");
-                return Err(lock::Error::new(ErrorKind::Unreachable, line).into());
+                return Err(protocol::Error::new(ErrorKind::Unreachable, line).into());
             }
             wait::End::Failed(error) if error.kind == ErrorKind::NotReplicated => {
                 let line = format!("lock \"{name}\" was given back: {error}");
-                return Err(lock::Error::new(error.kind, line).into());
+                return Err(protocol::Error::new(error.kind, line).into());
             }
             wait::End::Failed(error) => return Err(error.into()),
         };

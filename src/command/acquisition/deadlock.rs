@@ -1,7 +1,7 @@
 //! A wait that is part of a deadlock: as others read it, and how to say it.
 
 use super::{Acquisition, HeldLocks};
-use crate::lock::{Claim, CycleMember, Name, WaitEdge};
+use crate::protocol::{Claim, CycleMember, Name, WaitEdge};
 use crate::report;
 
 /// The wait for what `claim` wants, by a job that holds what it inherited and what is held.

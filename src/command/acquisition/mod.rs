@@ -28,12 +28,12 @@ use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::{Lease, Terms, longest_skew_for, shortest_for};
-use crate::lock::{
+use crate::output;
+use crate::process::{self, ProcessFd};
+use crate::protocol::{
     self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Loss, Name, QueueOptions,
     Reentry, ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
-use crate::output;
-use crate::process::{self, ProcessFd};
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, is_passed_up};
 use crate::sys;
@@ -246,7 +246,7 @@ impl<'a> Acquisition<'a> {
         lock: &Lock,
         client: &mut Client,
         skipped: (SkipReason, Duration, Option<&Who>),
-    ) -> Result<Option<String>, lock::Error> {
+    ) -> Result<Option<String>, protocol::Error> {
         let noted = lock.record_skip(client, skipped, &self.request.who);
         if let Err(error) = &noted {
             self.verbosity().verbose(format_args!(
@@ -259,7 +259,7 @@ impl<'a> Acquisition<'a> {
 
     /// Forgets inherited locks that are over, once they are many: a shell that acquires and releases hands on all
     /// that it has ever held, and the kernel starts no program with an endless environment.
-    pub fn forget_released(&mut self) -> Result<(), lock::Error> {
+    pub fn forget_released(&mut self) -> Result<(), protocol::Error> {
         if self.inherited.len() < MANY_INHERITED {
             return Ok(());
         }
@@ -476,7 +476,7 @@ impl<'a> Acquisition<'a> {
         until: Moment,
         client: &mut Client,
         signals: Option<&Signals>,
-    ) -> Result<(Released, bool), lock::Error> {
+    ) -> Result<(Released, bool), protocol::Error> {
         let (patience, within) = (until.since(now()), farewell(signals));
         let is_slow = || self.let_through(signals);
         let released = claim.release_or_retry(client, mode, patience, within, is_slow);
@@ -534,12 +534,12 @@ fn in_one_word(duration: Duration) -> String {
 }
 
 /// How the history calls the end of what was done under a lock.
-pub fn outcome_of(exit: Exit) -> lock::HoldOutcome {
+pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
     match exit {
-        Exit::Signal(signal) | Exit::Interrupted(signal) => lock::HoldOutcome::Signal(signal),
-        Exit::Timeout => lock::HoldOutcome::Timeout,
-        Exit::Lost => lock::HoldOutcome::Lost,
-        Exit::Cancelled => lock::HoldOutcome::Cancelled(None),
+        Exit::Signal(signal) | Exit::Interrupted(signal) => protocol::HoldOutcome::Signal(signal),
+        Exit::Timeout => protocol::HoldOutcome::Timeout,
+        Exit::Lost => protocol::HoldOutcome::Lost,
+        Exit::Cancelled => protocol::HoldOutcome::Cancelled(None),
         Exit::Success
         | Exit::Command(_)
         | Exit::StaleFence
@@ -551,7 +551,7 @@ pub fn outcome_of(exit: Exit) -> lock::HoldOutcome {
         | Exit::Config
         | Exit::Internal
         | Exit::CannotExecute
-        | Exit::NotFound => lock::HoldOutcome::Status(exit.code()),
+        | Exit::NotFound => protocol::HoldOutcome::Status(exit.code()),
     }
 }
 
@@ -606,13 +606,13 @@ const SOON: Duration = Duration::from_millis(250);
 
 /// Opens a connection, for a process whose signals are collected: a signal that ends us, if one comes
 /// before the server lets us in.
-pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, lock::Error> {
+pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, protocol::Error> {
     let Some(opening) = client.open_soon(SOON)? else {
         return Ok(None);
     };
     let opened = open_in_background(opening, signals).unwrap_or_else(|error| {
         let line = format!("can't wait for a connection: {error}");
-        Err(lock::Error::new(ErrorKind::Internal, line))
+        Err(protocol::Error::new(ErrorKind::Internal, line))
     })?;
     match opened {
         Ok(open) => *client = open,
@@ -624,7 +624,7 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, lock:
 fn open_in_background(
     opening: SlowOpening,
     signals: &Signals,
-) -> io::Result<Result<Result<Client, i32>, lock::Error>> {
+) -> io::Result<Result<Result<Client, i32>, protocol::Error>> {
     let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
     let (answer, answered) = channel();
     let waker = Arc::clone(&done);

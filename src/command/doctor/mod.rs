@@ -25,7 +25,7 @@ use super::usage::name;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Name, Who};
+use crate::protocol::{Name, Who};
 use crate::report::{self, escaped_json, has_colors, print};
 
 /// When all questions end. The rest of the two seconds is for starting and drawing.

@@ -4,8 +4,8 @@ mod svg;
 mod text;
 
 use super::calendar::Calendar;
-use crate::lock::{HistoryEntry, Name, Waiter};
 use crate::pattern::natural_cmp;
+use crate::protocol::{HistoryEntry, Name, Waiter};
 
 /// What is drawn.
 pub struct Chart<'a> {
@@ -159,7 +159,7 @@ impl<'a> Chart<'a> {
 mod tests {
     use super::*;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::HoldOutcome;
+    use crate::protocol::HoldOutcome;
 
     #[test]
     fn what_overlaps_is_on_separate_lanes_and_what_follows_is_not() {

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use super::calendar::Calendar;
-use crate::lock::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
+use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
 use crate::report::{
     Cell, Column, Step, Style, Table, columns, describe_job, escaped, escaped_json,
     format_duration, timestamp, user_at_host, user_at_host_with_reason,

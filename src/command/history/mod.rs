@@ -26,8 +26,8 @@ use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
 use crate::pattern::natural_cmp;
+use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
 use crate::report::{format_duration, lines_of, print, width};
 use crate::signal;
 use crate::sys::{CivilTime, local_time};
@@ -272,7 +272,7 @@ struct Query<'a> {
 }
 
 impl Query<'_> {
-    fn names(&self, client: &mut Client) -> Result<Vec<Name>, lock::Error> {
+    fn names(&self, client: &mut Client) -> Result<Vec<Name>, protocol::Error> {
         self.asked.look_up(client, self.locks, Which::All)
     }
 
@@ -518,7 +518,7 @@ impl Query<'_> {
         let each = |all: &mut Vec<Name>, lock: LockHistory| {
             all.extend((!is_empty(&lock)).then_some(lock.name));
         };
-        let enough = |all: &mut Vec<Name>| Ok::<_, lock::Error>(all.len() <= NAMES);
+        let enough = |all: &mut Vec<Name>| Ok::<_, protocol::Error>(all.len() <= NAMES);
         self.locks
             .each_history(client, &names, &mut all, each, enough)?;
         if all.is_empty() {

@@ -7,8 +7,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::listing::{Item, failed, milliseconds, ran};
-use crate::lock::{HoldOutcome, Name};
 use crate::pattern::natural_cmp;
+use crate::protocol::{HoldOutcome, Name};
 use crate::report::{
     Cell, Column, Step, Style, Table, escaped, escaped_json, format_duration, timestamp, truncate,
 };
@@ -289,7 +289,7 @@ struct TotalJson<'a> {
 mod tests {
     use super::*;
     use crate::command::history::listing::tests::{hold, skip};
-    use crate::lock::SkipReason;
+    use crate::protocol::SkipReason;
 
     #[test]
     fn ranks_are_nearest_ranks() {

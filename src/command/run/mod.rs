@@ -32,8 +32,8 @@ use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::lease::ttl_for_failover;
-use crate::lock::{self, ReleaseMode, SkipReason, Who};
 use crate::process;
+use crate::protocol::{self, ReleaseMode, SkipReason, Who};
 use crate::reason::reason;
 use crate::report::{self, Verbosity, quote};
 use crate::shell::literal;
@@ -375,7 +375,7 @@ impl Run<'_> {
     /// Whether COMMAND runs without a lock, where no server was reached at all.
     fn may_run_unlocked(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
-            .downcast_ref::<lock::Error>()
+            .downcast_ref::<protocol::Error>()
             .is_some_and(|error| error.kind.is_unreachable());
         unreachable && self.options.on_unreachable == OnUnreachable::Run
     }

@@ -18,8 +18,8 @@ use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep
 use crate::duration;
 use crate::exit::Exit;
 use crate::lease::Lease;
-use crate::lock;
 use crate::process;
+use crate::protocol;
 use crate::renewals::Report;
 use crate::report;
 use crate::session::{self, Session, StopReason};
@@ -371,9 +371,9 @@ impl Supervision<'_> {
         event.map_or(session::Event::Tick, session::Event::Lease)
     }
 
-    fn note_failure(&mut self, error: lock::Error) {
+    fn note_failure(&mut self, error: protocol::Error) {
         let verbosity = self.run.verbosity();
-        let is_replicated = error.kind != lock::ErrorKind::NotReplicated;
+        let is_replicated = error.kind != protocol::ErrorKind::NotReplicated;
         if is_replicated || std::mem::replace(&mut self.said_not_replicated, true) {
             verbosity.verbose(format_args!("renewal failed: {error}"));
         } else {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::picture::{Kind, Picture};
 use super::table::{GRANTED, NOT_CONFIRMED, NOT_RENEWED};
-use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Waiting, Who};
+use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Waiting, Who};
 use crate::report::{
     Line, Style, columns, command_line, escaped, expectation, format_duration, held_back, padded,
     typed, user_at_host,

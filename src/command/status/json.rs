@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Restarted, Waiting, Who};
+use crate::protocol::{
+    Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Restarted, Waiting, Who,
+};
 use crate::report::timestamp;
 
 /// A lock as JSON; the shape is part of the contract.

@@ -26,7 +26,7 @@ use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Client, Error, Inspected, Locks, Which};
+use crate::protocol::{Client, Error, Inspected, Locks, Which};
 use crate::report::{self, Verbosity, escaped, escaped_json, lines_of, print};
 use crate::signal;
 

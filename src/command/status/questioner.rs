@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use super::find;
 use crate::command::asked::Asked;
-use crate::lock::{Client, Error, Inspected, Locks};
+use crate::protocol::{Client, Error, Inspected, Locks};
 use crate::sys;
 
 /// The thread asks, reads and hands over.

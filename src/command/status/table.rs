@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::picture::{Kind, Picture};
-use crate::lock::{Frozen, Hold, Holder, Inspected, Key, Renewal, Restarted, Waiting, Who};
+use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Renewal, Restarted, Waiting, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, columns, command_and_reason, describe_job, escaped,
     format_duration, held_back, shorten, truncate,

@@ -22,7 +22,7 @@ use crate::clock::{Moment, Timer, now};
 use crate::command::asked::Asked;
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lock::{Client, Error, Inspected};
+use crate::protocol::{Client, Error, Inspected};
 use crate::report::{self, Line, Style, format_duration};
 use crate::signal::{
     SIGCONT, SIGINT, SIGTSTP, Signals, block_terminal_stops, ends_waiting, is_passed_up,

@@ -6,7 +6,7 @@ use super::super::evidence::{Evidence, NamedLock, Probe, Subject, Unknown, Verdi
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
 use super::{Measure, counted, in_parts, micros, refuses_writes, short, with_notes};
-use crate::lock::{Key, Name};
+use crate::protocol::{Key, Name};
 use crate::report::{busy_line, format_duration, held_back, typed};
 
 /// The rules with this verdict: those that are needed, and those that only help.

@@ -31,7 +31,7 @@ use super::evidence::{Evidence, Unknown};
 use super::finding::{Finding, Level};
 use super::fix::{Fix, Repair};
 use super::host::Host;
-use crate::lock::{Error, ErrorKind};
+use crate::protocol::{Error, ErrorKind};
 
 /// What the findings are judged by.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
 use super::locks::ADD_RULES;
 use super::{Measure, config_set, in_parts, micros, rounded_up, short, with_notes};
-use crate::lock::{Error, ErrorKind, Transport};
+use crate::protocol::{Error, ErrorKind, Transport};
 use crate::report::format_duration;
 
 const CONNECTION: Check = Check("connection", Group::Network);

@@ -4,7 +4,7 @@ use super::super::evidence::{Evidence, Info, Replica, Unknown};
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::Repair;
 use super::{config_set, counted, in_parts, refuses_writes, size};
-use crate::lock::{Transport, Trial};
+use crate::protocol::{Transport, Trial};
 
 pub(super) fn server(evidence: &Evidence) -> Finding {
     let check = Check("server", Group::Server);

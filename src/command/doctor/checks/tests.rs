@@ -10,7 +10,7 @@ use super::super::finding::Level;
 use super::super::host::Proc;
 use super::*;
 use crate::config::Exposure;
-use crate::lock::{Hold, Inspected, Key, KnownReplica, Messages, RedisCli, Transport, Trial};
+use crate::protocol::{Hold, Inspected, Key, KnownReplica, Messages, RedisCli, Transport, Trial};
 use crate::report::format_duration;
 
 const INFO: &str = "redis_version:7.0.15\r\nredis_mode:standalone\r\nos:Linux\r\n\

@@ -1,7 +1,7 @@
 //! How questions are put in words, and what an answer says, or its refusal. Pure.
 
 use super::facts::{Known, Unknown};
-use crate::lock::{Answer, Question, Refusal};
+use crate::protocol::{Answer, Question, Refusal};
 
 /// A question in words.
 pub(super) fn question(words: &[&str]) -> Question {

@@ -18,7 +18,7 @@ use super::info::{Info, ReplicaEntry, other_primaries};
 use super::probe::{Attempt, listening, more_questions, not_tried, questions, selecting, verdicts};
 use super::replicas::{Questioned, ask_time};
 use super::sentinels;
-use crate::lock::{
+use crate::protocol::{
     About, Answer, Client, Endpoint, Error, KeyNames, Locks, Messages, Name, Question, Refusal,
     Rehearsal, Trial, Who, left,
 };

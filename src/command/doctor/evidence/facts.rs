@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::certificate::Validity;
 use super::info::{Info, ReplicaEntry};
-use crate::lock::{
+use crate::protocol::{
     Error, Inspected, KnownReplica, Messages, RedisCli, Transport, Trial, those_that_count,
 };
 

@@ -6,7 +6,7 @@
 
 use super::answers::{Refused, is_unknown, question, refused};
 use super::facts::{Probe, Subject, Verdict};
-use crate::lock::{Answer, KeyNames, Question};
+use crate::protocol::{Answer, KeyNames, Question};
 
 /// A command, and what its answer says something about.
 pub(super) struct Attempt {

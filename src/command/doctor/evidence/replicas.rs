@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::answers::{question, text, why_not};
 use super::facts::{ClockOffset, Known, Replica, RoundTrip, Unknown, best_clock};
 use super::info::{Info, ReplicaEntry};
-use crate::lock::{Answer, Endpoint, Error, Question};
+use crate::protocol::{Answer, Endpoint, Error, Question};
 
 /// How often a server is asked for its clock.
 const CLOCK_QUESTIONS: usize = 3;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::answers::{question, why_not};
 use super::facts::{Known, Sentinel, SentinelAnswer, SentinelEvidence, Unknown};
 use super::info::address;
-use crate::lock::{Answer, Endpoint};
+use crate::protocol::{Answer, Endpoint};
 
 /// How long a sentinel is waited for.
 const WITHIN: Duration = Duration::from_secs(1);

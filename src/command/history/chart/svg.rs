@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Bar, Chart};
 use crate::command::history::listing::{ended, failed, ran};
-use crate::lock::Who;
+use crate::protocol::Who;
 use crate::report::{command_line, describe_job, escaped, format_duration, truncate, user_at_host};
 
 /// Sizes in the picture's own units.
@@ -302,7 +302,7 @@ mod tests {
     use crate::command::history::calendar::Calendar;
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::{HistoryEntry, HoldOutcome, Limit, Waiter};
+    use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Waiter};
 
     #[test]
     fn a_picture_is_well_formed_whatever_the_names() {

@@ -122,7 +122,7 @@ mod tests {
     use crate::command::history::calendar::Calendar;
     use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::lock::{HistoryEntry, HoldOutcome};
+    use crate::protocol::{HistoryEntry, HoldOutcome};
 
     #[test]
     fn waiting_running_and_bad_ends_are_told_apart() {

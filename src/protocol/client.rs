@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::claim::{Acquired, LeaseState};
-use super::connection::{Call, Connection, Grant, Received};
-use super::deployment::Deployment;
-use super::replication::{Quorum, Replication};
 use super::scripts::{ACQUIRE, array};
 use super::{Error, ErrorKind, claim};
+use crate::redis::connection::{Call, Connection, Grant, Received};
+use crate::redis::deployment::Deployment;
+use crate::redis::replication::{Quorum, Replication};
 
 /// How Redis is reached.
 enum Engine {

@@ -20,7 +20,7 @@ const WEIGHT: usize = 192;
 
 /// Why no more replies can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub enum Broken {
     /// What came is not the protocol: its beginning.
     Noise(String),
     /// A reply was larger than its limit.
@@ -46,7 +46,7 @@ struct Text {
 
 /// The replies in a stream of bytes.
 #[derive(Default)]
-pub(super) struct Replies {
+pub struct Replies {
     bytes: Vec<u8>,
     /// Where the bytes begin that aren't part of a value yet.
     at: usize,
@@ -63,7 +63,7 @@ pub(super) struct Replies {
 
 impl Replies {
     /// Takes in what was read.
-    pub(super) fn add(&mut self, bytes: &[u8]) {
+    pub fn add(&mut self, bytes: &[u8]) {
         if let Some(text) = &mut self.text
             && self.at == self.bytes.len()
             && bytes.len() <= text.missing
@@ -86,12 +86,12 @@ impl Replies {
     }
 
     /// What the last reply weighed, in bytes.
-    pub(super) fn last_weight(&self) -> usize {
+    pub fn last_weight(&self) -> usize {
         self.last
     }
 
     /// The next reply; `None` while it isn't complete. It may weigh at most `limit`.
-    pub(super) fn next(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
+    pub fn next(&mut self, limit: usize) -> Result<Option<Value>, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::connection::{Call, Connection};
 use super::scripts::{
     self, ACQUIRE, CHECK, KEEP, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
     milliseconds, number, restarted, slot, some_text, unexpected_reply,
@@ -19,6 +18,7 @@ use super::scripts::{
 use super::{
     Client, Error, ErrorKind, Frozen, HoldOutcome, Holder, Limit, Lock, Restarted, Token, Who,
 };
+use crate::redis::connection::{Call, Connection};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]

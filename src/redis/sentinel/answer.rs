@@ -7,11 +7,11 @@ use redis::{Value, cmd};
 
 use super::super::connection::Connection;
 use super::super::replication::address;
-use super::super::scripts::lossy_text;
 use super::super::server::Server;
 use super::super::url::Address;
 use super::super::{Error, ErrorKind};
 use super::heard::Heard;
+use crate::protocol::scripts::lossy_text;
 
 /// What a sentinel says.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-pub(in super::super) fn known_replica(value: &Value) -> KnownReplica {
+pub fn known_replica(value: &Value) -> KnownReplica {
     let fields = Fields::new(value);
     let text = |name| fields.get(name).unwrap_or_default();
     let flags = text("flags");
@@ -135,10 +135,7 @@ pub(in super::super) fn known_replica(value: &Value) -> KnownReplica {
 /// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and
 /// those that a majority of all sentinels sees down, or just back as the primary that they were. No sentinel promotes one
 /// that is down, nor one of the latter before others.
-pub(in super::super) fn those_that_count(
-    lists: &[&[KnownReplica]],
-    sentinels: usize,
-) -> Vec<String> {
+pub fn those_that_count(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for replica in lists.iter().copied().flatten() {
         // What only reads the stream has no port.
@@ -166,14 +163,14 @@ fn is_before(one: &KnownReplica, former: &KnownReplica) -> bool {
 }
 
 /// The priority of a replica that says nothing else.
-pub(in super::super) const PRIORITY: u32 = 100;
+pub const PRIORITY: u32 = 100;
 
 /// Names and values in turn.
 #[derive(Default)]
-pub(in super::super) struct Fields(Vec<(String, String)>);
+pub struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    pub(in super::super) fn new(value: &Value) -> Self {
+    pub fn new(value: &Value) -> Self {
         let Value::Array(fields) = value else {
             return Self::default();
         };
@@ -185,7 +182,7 @@ impl Fields {
         )
     }
 
-    pub(in super::super) fn get(&self, name: &str) -> Option<String> {
+    pub fn get(&self, name: &str) -> Option<String> {
         let found = self.0.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.clone())
     }

@@ -9,27 +9,27 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::error::quoted;
 use super::{Error, ErrorKind, Frozen, Holder, Restarted, Waiter, Who};
+use crate::redis::error::quoted;
 
 /// The largest number of ours: above it, Lua's numbers have gaps. Fences are below it until the year
 /// 2255, moments in milliseconds for longer than that.
-pub(super) const MOST: u64 = 1 << 53;
+pub const MOST: u64 = 1 << 53;
 
 /// The most holders of a lock that count as slots, and so the largest slot.
-pub(super) const SLOTS: u32 = 9999;
+pub const SLOTS: u32 = 9999;
 
 /// The values of the key of a lock that several clients hold (`lib/lock.lua` has the same).
-pub(super) const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
+pub const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
 
 /// The longest that a lease of ours, or what is left of it, can be: no client can ask for more than a
 /// year, and a clock that is set can't give more.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A Lua script, joined with what it includes, and its SHA-1, by which it is called.
-pub(super) struct Script {
-    pub(super) source: &'static str,
-    pub(super) hash: &'static str,
+pub struct Script {
+    pub source: &'static str,
+    pub hash: &'static str,
 }
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
@@ -77,7 +77,7 @@ fn shape(field: &Value) -> String {
 }
 
 /// A field's text; empty where there is none. Never fails: other clients' bytes may be anything.
-pub(super) fn lossy_text(value: &Value) -> String {
+pub fn lossy_text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) => text.clone(),
@@ -132,7 +132,7 @@ pub(super) fn number(value: &Value) -> Result<u64, Error> {
 }
 
 /// A count of holders, waiters and the like.
-pub(super) fn count(value: &Value) -> Result<u32, Error> {
+pub fn count(value: &Value) -> Result<u32, Error> {
     let most = 1_000_000_000_u32;
     Ok(u32::try_from(number_to(most.into(), value)?).unwrap_or(most))
 }
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn every_script_says_what_it_takes_and_the_body_agrees() {
-        let directory = Path::new("src/lock");
+        let directory = Path::new("src/protocol");
         for folder in [directory, &directory.join("lib")] {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();

@@ -139,7 +139,7 @@ fn chains_to(roots: RootCertStore) -> Result<Option<Arc<WebPkiServerVerifier>>, 
 
 /// Whether a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) say that it is a CA, or
 /// it has none, as those of old CAs. The library takes any trusted certificate for a CA.
-pub(super) fn may_sign(certificate: &[u8]) -> bool {
+pub fn may_sign(certificate: &[u8]) -> bool {
     const BASIC_CONSTRAINTS: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x13];
     const TRUE: [u8; 3] = [0x01, 0x01, 0xff];
     let at = certificate
@@ -163,7 +163,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 /// The certificates of a file, of which there has to be one.
-pub(super) fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+pub fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     found.ok().filter(|found| !found.is_empty())
 }
@@ -414,7 +414,7 @@ fn in_words(name: &str) -> String {
 }
 
 /// The names of a certificate, as many as a message has room for.
-pub(super) fn names(presented: &[String]) -> String {
+pub fn names(presented: &[String]) -> String {
     // `DnsName("localhost")`, `IpAddress(127.0.0.1)`
     let bare = |name: &String| {
         let inner = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);

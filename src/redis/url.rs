@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Address {
+pub enum Address {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
 }
@@ -24,15 +24,15 @@ impl fmt::Display for Address {
 /// A user name and a password, as far as they were given.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
-pub(super) struct Login {
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
+pub struct Login {
+    pub username: Option<String>,
+    pub password: Option<String>,
 }
 
 /// Where the locks are.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
-pub(super) enum Place {
+pub enum Place {
     /// On this server.
     Server(Address),
     /// On the primary that these sentinels know by this name.
@@ -54,10 +54,10 @@ pub(super) enum Place {
 /// What a URL says.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
-pub(super) struct Url {
-    pub(super) place: Place,
-    pub(super) database: i64,
-    pub(super) login: Login,
+pub struct Url {
+    pub place: Place,
+    pub database: i64,
+    pub login: Login,
 }
 
 const SCHEMES: &str = "redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://";
@@ -67,7 +67,7 @@ const SENTINEL_PORT: u16 = 26379;
 impl Url {
     /// Reads a URL; what is wrong with it otherwise. White space around it, such as the newline at the end of a
     /// secret, is no part of it.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("it must begin with {SCHEMES}"));

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deployment::Deployment;
 use super::name::Keys;
-use super::password::PasswordSource;
-use super::server::UrlOrigin;
 use super::{Client, Error, ErrorKind, Lock, Name, Quorum, Replication, TlsFiles};
+use crate::redis::deployment::Deployment;
+use crate::redis::password::PasswordSource;
+use crate::redis::server::UrlOrigin;
 
 /// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value, cmd};
 
 use super::connection::Connection;
-use super::name::index_key;
 use super::replication::{Quorum, Replicas, Replication, Role};
-use super::scripts::lossy_text;
 use super::sentinel::{KnownReplica, PRIORITY, those_that_count};
 use super::server::Server;
 use super::url::Address;
 use super::{Error, ErrorKind};
+use crate::protocol::name::index_key;
+use crate::protocol::scripts::lossy_text;
 
 /// How many nodes are asked for one connection at the most, and how many are remembered.
 const MOST: usize = 16;
@@ -51,7 +51,7 @@ type Opened = (Connection, Arc<Replicas>);
 
 /// Where a node says that keys are: `<slot> <host>:<port>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Redirect {
+pub struct Redirect {
     slot: u16,
     /// Empty: the host of the node that says so.
     host: String,
@@ -60,7 +60,7 @@ pub(super) struct Redirect {
 
 impl Redirect {
     /// `None` for anything else, as for a node that knows no address of the other.
-    pub(super) fn parse(details: &str) -> Option<Self> {
+    pub fn parse(details: &str) -> Option<Self> {
         let mut words = details.split(' ');
         let slot = words.next()?.parse().ok()?;
         let (host, port) = words.next()?.rsplit_once(':')?;
@@ -72,7 +72,7 @@ impl Redirect {
     }
 
     /// The address, if a node at this one says so.
-    pub(super) fn address(&self, by: &Address) -> Address {
+    pub fn address(&self, by: &Address) -> Address {
         sibling(by, &self.host, self.port)
     }
 }
@@ -464,7 +464,7 @@ impl Search {
 }
 
 /// A field of the answer to `HELLO`.
-pub(super) fn field(answer: &Value, name: &str) -> Option<String> {
+pub fn field(answer: &Value, name: &str) -> Option<String> {
     let Value::Map(fields) = answer else {
         return None;
     };
@@ -474,9 +474,9 @@ pub(super) fn field(answer: &Value, name: &str) -> Option<String> {
 
 /// What a node knows of the others.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Nodes {
+pub struct Nodes {
     /// Where they are, those first that could take its slots over.
-    pub(super) others: Vec<Address>,
+    pub others: Vec<Address>,
     /// Its own replicas.
     replicas: Vec<KnownReplica>,
 }
@@ -484,7 +484,7 @@ pub(super) struct Nodes {
 impl Nodes {
     /// Reads the answer of the node at this address to `CLUSTER NODES`: lines of
     /// `<id> <ip>:<port>@<bus>[,<host name>…] <flags> <primary> …`. Anything else is passed over.
-    pub(super) fn parse(list: &str, at: &Address) -> Self {
+    pub fn parse(list: &str, at: &Address) -> Self {
         let lines = || list.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let is_myself =
             |line: &Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
@@ -523,7 +523,7 @@ impl Nodes {
     }
 
     /// The replicas that count for `--sync all`. That one is down is what most primaries say.
-    pub(super) fn replicas(&self) -> Vec<String> {
+    pub fn replicas(&self) -> Vec<String> {
         those_that_count(&[self.replicas.as_slice()], 1)
     }
 }

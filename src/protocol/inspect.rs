@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{Call, Connection};
-use super::error::quoted;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::name::index_key;
 use super::scripts::{
@@ -14,6 +12,8 @@ use super::scripts::{
     number, restarted, some_text, unexpected_reply, waiter,
 };
 use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Restarted, Waiter};
+use crate::redis::connection::{Call, Connection};
+use crate::redis::error::quoted;
 
 /// A lock as it was found.
 #[derive(Clone, Debug)]

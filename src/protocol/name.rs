@@ -106,7 +106,7 @@ impl Keys {
 }
 
 /// The key of the index of all names below a prefix.
-pub(super) fn index_key(prefix: &str) -> Vec<u8> {
+pub fn index_key(prefix: &str) -> Vec<u8> {
     key_of_prefix(prefix, "index").into()
 }
 
@@ -125,7 +125,7 @@ fn key_of_prefix(prefix: &str, what: &str) -> String {
 }
 
 /// Whether all keys below this prefix are in one hash slot of a Redis Cluster.
-pub(super) fn is_in_one_slot(prefix: &str) -> bool {
+pub fn is_in_one_slot(prefix: &str) -> bool {
     hash_tag(prefix).is_some()
 }
 

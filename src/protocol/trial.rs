@@ -10,15 +10,16 @@ use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::ask::left;
 use super::claim::{Needs, acquired, checked, released, renewed};
-use super::connection::Call;
-use super::error::quoted;
 use super::scripts::{
     FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, count, number, unexpected_reply,
 };
 use super::{
     Acquired, Claim, Client, Error, ErrorKind, Incoming, LeaseState, Limit, Lock, Locks, Name,
-    Place, QueueOptions, ReleaseMode, Released, Request, Who, ready,
+    Place, QueueOptions, ReleaseMode, Released, Request, Who,
 };
+use crate::redis::connection::Call;
+use crate::redis::error::quoted;
+use crate::redis::ready;
 
 /// The lease of a lock of our own, which is over with the request that acquires it.
 const TTL: Duration = Duration::from_secs(5);

@@ -99,7 +99,7 @@ impl PasswordCommand {
 }
 
 /// The password that was printed: all but for the newline at its end.
-pub(super) fn password_in(printed: Vec<u8>) -> Result<String, &'static str> {
+pub fn password_in(printed: Vec<u8>) -> Result<String, &'static str> {
     let mut text = String::from_utf8(printed).map_err(|_| "printed what isn't UTF-8")?;
     if text.ends_with('\n') {
         text.pop();

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
 
-use super::connection::Connection;
-use super::error::{key_starts, quoted};
 use super::inspect::{Page, inspected};
 use super::name::{Keys, hash_slot, hash_tag};
 use super::scripts::{lossy_text, number};
-use super::sentinel::{self, Fields, known_replica};
-use super::server::{Part, Server};
 use super::{Client, Error, Inspected, KnownReplica, Lock, Locks, Name, RedisCli, Transport};
+use crate::redis::connection::Connection;
+use crate::redis::error::{key_starts, quoted};
+use crate::redis::sentinel::{self, Fields, known_replica};
+use crate::redis::server::{Part, Server};
 
 /// A command and its arguments.
 pub type Question = Vec<String>;

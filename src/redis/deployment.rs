@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
-use super::name::is_in_one_slot;
 use super::password::PasswordSource;
 use super::replication::Replication;
 use super::sentinel::Sentinels;
@@ -19,10 +18,11 @@ use super::tls::TlsFiles;
 use super::url::{Place, Url};
 use super::{Error, ErrorKind};
 use crate::file;
+use crate::protocol::name::is_in_one_slot;
 use crate::reason::reason;
 
 /// The servers behind one URL.
-pub(super) struct Deployment {
+pub struct Deployment {
     kind: Kind,
     /// The one that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
@@ -46,7 +46,7 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Config`] for a URL that can't be used; the message never repeats it, as it may hold a
     /// password.
-    pub(super) fn parse(
+    pub fn parse(
         url: &str,
         origin: &UrlOrigin,
         tls: &TlsFiles,
@@ -111,7 +111,7 @@ impl Deployment {
     }
 
     /// Uses this password, in place of the URL's.
-    pub(super) fn set_password(&mut self, password: PasswordSource) {
+    pub fn set_password(&mut self, password: PasswordSource) {
         if let Some(server) = Arc::get_mut(&mut self.lock()) {
             server.set_password(password);
         }
@@ -122,12 +122,12 @@ impl Deployment {
     }
 
     /// The server that was used last, or is tried first.
-    pub(super) fn server(&self) -> Arc<Server> {
+    pub fn server(&self) -> Arc<Server> {
         Arc::clone(&self.lock())
     }
 
     /// Whether another server may take over from the one that has the locks.
-    pub(super) fn may_fail_over(&self) -> bool {
+    pub fn may_fail_over(&self) -> bool {
         match &self.kind {
             Kind::Single => false,
             Kind::Sentinels(_) | Kind::Cluster(_) => true,
@@ -135,7 +135,7 @@ impl Deployment {
     }
 
     /// How long a primary is silent until another server takes over, as far as that was said.
-    pub(super) fn down_after(&self) -> Option<Duration> {
+    pub fn down_after(&self) -> Option<Duration> {
         match &self.kind {
             Kind::Single | Kind::Cluster(_) => None,
             Kind::Sentinels(sentinels) => sentinels.down_after(),
@@ -143,7 +143,7 @@ impl Deployment {
     }
 
     /// Whether another server than the one that was used last may be the primary, by the sentinels, which are asked.
-    pub(super) fn is_alone(&self) -> bool {
+    pub fn is_alone(&self) -> bool {
         match &self.kind {
             Kind::Single | Kind::Cluster(_) => false,
             Kind::Sentinels(sentinels) => sentinels.is_alone(&self.server()),
@@ -151,7 +151,7 @@ impl Deployment {
     }
 
     /// Whether a command prints the password for each new connection.
-    pub(super) fn has_password_command(&self) -> bool {
+    pub fn has_password_command(&self) -> bool {
         self.lock().password_command.is_some()
     }
 
@@ -159,7 +159,7 @@ impl Deployment {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
-    pub(super) fn open(
+    pub fn open(
         &self,
         timeout: Duration,
         within: Duration,
@@ -191,7 +191,7 @@ impl Deployment {
     }
 
     /// The sentinels that are asked for the primary, if any are.
-    pub(super) fn sentinels(&self) -> Option<&Sentinels> {
+    pub fn sentinels(&self) -> Option<&Sentinels> {
         match &self.kind {
             Kind::Single | Kind::Cluster(_) => None,
             Kind::Sentinels(sentinels) => Some(sentinels),
@@ -199,7 +199,7 @@ impl Deployment {
     }
 
     /// The server at the other end has said that a lock is ours.
-    pub(super) fn note_granter(&self, connection: &Connection) {
+    pub fn note_granter(&self, connection: &Connection) {
         if let Kind::Sentinels(sentinels) = &self.kind {
             sentinels.note_granter(connection.server());
         }
@@ -207,7 +207,7 @@ impl Deployment {
 
     /// Whether it counts that the server at the other end says that a lock is lost, as far as can be found out `within` a
     /// time.
-    pub(super) fn believe_loss(&self, connection: &Connection, within: Duration) -> bool {
+    pub fn believe_loss(&self, connection: &Connection, within: Duration) -> bool {
         match &self.kind {
             Kind::Single | Kind::Cluster(_) => true,
             Kind::Sentinels(sentinels) => sentinels.believe_loss(connection.server(), within),
@@ -216,7 +216,7 @@ impl Deployment {
 
     /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
-    pub(super) fn have_moved(
+    pub fn have_moved(
         &self,
         connection: &mut Connection,
         within: Duration,

@@ -88,7 +88,7 @@ pub struct Error {
 const QUOTED: usize = 300;
 
 /// The text as a message quotes it, from any author: not endless.
-pub(super) fn quoted(text: &str) -> Cow<'_, str> {
+pub fn quoted(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(QUOTED) {
         None => text.into(),
         Some((end, _)) => format!("{}…", &text[..end]).into(),
@@ -162,7 +162,7 @@ impl Error {
     }
 
     /// Whether the keys are just being moved to another node of a cluster.
-    pub(super) fn is_migration(&self) -> bool {
+    pub fn is_migration(&self) -> bool {
         self.is_migration
     }
 
@@ -175,13 +175,13 @@ impl Error {
     }
 
     /// Where the keys are instead, by a node of a cluster.
-    pub(super) fn redirect(&self) -> Option<&Redirect> {
+    pub fn redirect(&self) -> Option<&Redirect> {
         self.redirect.as_ref()
     }
 
     /// What an error that a server answers with means to a user; `key` is the lock's and `script` the text of
     /// the script, if it was asked about one.
-    pub(super) fn from_server(
+    pub fn from_server(
         error: &ServerError,
         server: &Server,
         key: Option<&[u8]>,
@@ -546,7 +546,7 @@ fn is_refused_in_script(said: &str) -> bool {
 }
 
 /// What the keys of the locks begin with, and those beside them, whose names don't contain braces.
-pub(super) fn key_starts(prefix: &str) -> (String, String) {
+pub fn key_starts(prefix: &str) -> (String, String) {
     // Where the prefix has a hash tag, all keys begin with that, too.
     let beside = match prefix.find('{') {
         None => format!("{{{prefix}"),
@@ -749,7 +749,7 @@ mod tests {
 
     #[test]
     fn a_script_in_whose_midst_the_keys_move_or_the_cluster_goes_down_is_asked_for_again() {
-        let node = crate::lock::fuzz::any_server(Part::Node);
+        let node = crate::protocol::fuzz::any_server(Part::Node);
         for (details, kind) in [
             (
                 "Script attempted to access a non local key in a cluster node",

@@ -11,7 +11,7 @@
 //! - that a lock is lost, by a server that didn't grant it;
 //! - under `--sync all`, that the primary still is one, and which replicas it has: most of all the sentinels there are.
 
-pub(super) mod answer;
+pub mod answer;
 mod heard;
 mod poll;
 
@@ -24,7 +24,7 @@ use redis::cmd;
 
 pub use self::answer::KnownReplica;
 use self::answer::{Answer, Question, ask};
-pub(super) use self::answer::{Fields, PRIORITY, known_replica, those_that_count};
+pub use self::answer::{Fields, PRIORITY, known_replica, those_that_count};
 use self::heard::{Heard, LEAST};
 use self::poll::{Agreed, Need, Poll, left};
 use super::connection::Connection;
@@ -37,7 +37,7 @@ use super::{Error, ErrorKind};
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The sentinels of a URL, and the name under which they know the primary.
-pub(super) struct Sentinels {
+pub struct Sentinels {
     nodes: Vec<Arc<Server>>,
     primary: String,
     /// The one to ask next.
@@ -73,12 +73,12 @@ impl Sentinels {
         }
     }
 
-    pub(super) fn nodes(&self) -> &[Arc<Server>] {
+    pub fn nodes(&self) -> &[Arc<Server>] {
         &self.nodes
     }
 
     /// The name under which they know the primary.
-    pub(super) fn primary(&self) -> &str {
+    pub fn primary(&self) -> &str {
         &self.primary
     }
 

@@ -5,10 +5,10 @@ use std::net::TcpListener;
 
 use super::answer::{PRIORITY, known_replica};
 use super::*;
-use crate::lock::replication::Goal;
-use crate::lock::server::Part;
-use crate::lock::url::Login;
-use crate::lock::{TlsFiles, UrlOrigin};
+use crate::protocol::{TlsFiles, UrlOrigin};
+use crate::redis::replication::Goal;
+use crate::redis::server::Part;
+use crate::redis::url::Login;
 
 fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Call;
 use super::scripts::{HISTORY, MOST, SKIP, array, is_id, lossy_text, number, unexpected_reply};
 use super::{Client, Error, Holder, Limit, Lock, Locks, Name, Who};
+use crate::redis::connection::Call;
 
 /// What is known of a lock's holds.
 #[derive(Clone, Debug)]

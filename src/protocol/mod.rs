@@ -69,33 +69,18 @@
 
 mod ask;
 mod claim;
-mod client;
-mod cluster;
-mod connection;
+pub mod client;
 mod deadlock;
-mod deployment;
-mod error;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/lock.rs"]
 pub mod fuzz;
 mod history;
 mod inspect;
 mod locks;
-mod name;
-mod password;
-mod ready;
-mod redis_cli;
-mod replication;
-mod resp;
-mod scripts;
-mod sentinel;
-mod server;
-mod stream;
-mod tls;
+pub mod name;
+pub mod scripts;
 mod token;
-mod transport;
 mod trial;
-mod url;
 mod who;
 
 #[cfg(test)]
@@ -113,30 +98,30 @@ pub use self::claim::{
     Request, Supersede,
 };
 pub use self::client::{Client, Incoming, SlowOpening};
-use self::connection::Call;
-pub use self::connection::Grant;
 pub use self::deadlock::{CycleMember, WaitEdge};
-pub use self::error::{Error, ErrorKind};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
 pub use self::locks::{Access, Locks};
 use self::name::Keys;
 pub use self::name::Name;
-pub use self::password::{PasswordCommand, PasswordSource};
-pub use self::redis_cli::RedisCli;
-pub use self::replication::{Quorum, Replication};
 use self::scripts::{
     FORCE, FREEZE, MOST_PARTS, STOP, Script, THAW, count, cursor, endless, holder,
     unexpected_reply, waiter,
 };
-pub use self::sentinel::KnownReplica;
-pub use self::server::UrlOrigin;
-pub use self::tls::TlsFiles;
 pub use self::token::Token;
-pub use self::transport::Transport;
 pub use self::trial::{Messages, Rehearsal, Trial};
-pub use self::url::passwords;
 pub use self::who::{Frozen, Holder, Limit, Restarted, Waiter, Who};
+use crate::redis::connection::Call;
+pub use crate::redis::connection::Grant;
+pub use crate::redis::error::{Error, ErrorKind};
+pub use crate::redis::password::{PasswordCommand, PasswordSource};
+pub use crate::redis::redis_cli::RedisCli;
+pub use crate::redis::replication::{Quorum, Replication};
+pub use crate::redis::sentinel::KnownReplica;
+pub use crate::redis::server::UrlOrigin;
+pub use crate::redis::tls::TlsFiles;
+pub use crate::redis::transport::Transport;
+pub use crate::redis::url::passwords;
 
 /// A lock on a server: its name and keys.
 #[derive(Clone, Debug)]

@@ -33,10 +33,11 @@ use self::replicas::Pending;
 use super::cluster::{self, Nodes};
 use super::replication::{Goal, Quorum, Replicas, Replication, Role};
 use super::resp::{Broken, Replies};
-use super::scripts::{MOST, RELEASE, SHARED_VALUES, SLOTS, Script, lossy_text};
 use super::server::{Part, Server};
 use super::stream::Stream;
-use super::{Error, ErrorKind, Incoming, ready};
+use super::{Error, ErrorKind, ready};
+use crate::protocol::Incoming;
+use crate::protocol::scripts::{MOST, RELEASE, SHARED_VALUES, SLOTS, Script, lossy_text};
 
 /// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
 /// one holder and a word about another, so a few kilobytes.
@@ -66,15 +67,15 @@ const NODES_LAST: Duration = Duration::from_secs(60);
 const SHARDED_SINCE: u32 = 7;
 
 /// One call of a script.
-pub(super) struct Call {
-    pub(super) script: &'static Script,
-    pub(super) keys: Vec<Vec<u8>>,
-    pub(super) args: Vec<Vec<u8>>,
+pub struct Call {
+    pub script: &'static Script,
+    pub keys: Vec<Vec<u8>>,
+    pub args: Vec<Vec<u8>>,
 }
 
 impl Call {
     /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
-    pub(super) fn command(&self, by_hash: bool) -> Cmd {
+    pub fn command(&self, by_hash: bool) -> Cmd {
         let mut command = if by_hash {
             let mut command = cmd("EVALSHA");
             command.arg(self.script.hash);
@@ -151,7 +152,7 @@ pub struct Grant {
 
 impl Grant {
     /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
-    pub(super) fn parse(message: &str) -> Option<Self> {
+    pub fn parse(message: &str) -> Option<Self> {
         let mut words = message.strip_prefix("granted ")?.split(' ');
         let mut number = |most: u64| -> Option<u64> {
             let number = words.next()?.parse().ok()?;
@@ -171,7 +172,7 @@ impl Grant {
 const LONGEST_GRANT: u64 = 60_000;
 
 /// What came in.
-pub(super) enum Received {
+pub enum Received {
     /// The answer to a request.
     Answer {
         number: RequestId,
@@ -193,7 +194,7 @@ enum ReplyLimit {
 
 /// A connection to one server.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
-pub(super) struct Connection {
+pub struct Connection {
     stream: Stream,
     replies: Replies,
     /// How much was read since [`Self::receive`] last returned nothing.
@@ -266,7 +267,7 @@ impl Connection {
     }
 
     /// The same; also asks these questions, in the same round trip. Their answers, in order.
-    pub(super) fn open_asking(
+    pub fn open_asking(
         server: &Arc<Server>,
         timeout: Duration,
         within: Duration,
@@ -320,7 +321,7 @@ impl Connection {
     }
 
     /// Whether its password, which a command has printed, may soon be over.
-    pub(super) fn wants_new_password(&self) -> bool {
+    pub fn wants_new_password(&self) -> bool {
         self.server.password_command.is_some() && self.opened.elapsed() > NEW_PASSWORD
     }
 
@@ -353,12 +354,12 @@ impl Connection {
     }
 
     /// The server at the other end.
-    pub(super) fn server(&self) -> &Arc<Server> {
+    pub fn server(&self) -> &Arc<Server> {
         &self.server
     }
 
     /// Whether a grant and a renewal count only when replicas have them.
-    pub(super) fn is_replicated(&self) -> bool {
+    pub fn is_replicated(&self) -> bool {
         self.replication.is_some()
     }
 
@@ -419,12 +420,12 @@ impl Connection {
     }
 
     /// Whether a waiter's channel is one of its hash slot.
-    pub(super) fn is_sharded(&self) -> bool {
+    pub fn is_sharded(&self) -> bool {
         self.sharded
     }
 
     /// Sends a call; its answer comes in later.
-    pub(super) fn send(&mut self, call: Call) -> Result<(), Error> {
+    pub fn send(&mut self, call: Call) -> Result<(), Error> {
         let until = self.until() + self.replicas_timeout();
         self.request(call, until).map(drop)
     }
@@ -493,7 +494,7 @@ impl Connection {
     /// Listens to a channel, on this same connection (RESP3, Redis 6 or later), from what is sent
     /// next on: that waits here until it is known that the server can.
     /// Where that was asked before, it is not asked again.
-    pub(super) fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
+    pub fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
         if self.subscribed.as_deref() == Some(channel) {
             return Ok(());
         }
@@ -506,7 +507,7 @@ impl Connection {
     }
 
     /// Whether a subscription was asked for and the server hasn't answered yet.
-    pub(super) fn is_subscribing(&self) -> bool {
+    pub fn is_subscribing(&self) -> bool {
         let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
         self.expected.iter().any(subscribed)
     }
@@ -593,10 +594,7 @@ impl Connection {
     /// tracking, RESP3). A server without tracking sends no notification. Only keys that are read here are
     /// tracked: most of a script's keys are written all the time. The key's value isn't requested, as it
     /// may be anything.
-    pub(super) fn track_keys<'a>(
-        &mut self,
-        keys: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<(), Error> {
+    pub fn track_keys<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         let until = self.until();
         let asks = match self.resp3 {
             Resp3::Spoken | Resp3::Asked => false,
@@ -634,7 +632,7 @@ impl Connection {
     /// Calls a renewal of the lock with this key, and in the same write asks to be notified of changes of
     /// the key from then on, as the renewal changes it itself; its answer, and whether that is so. It isn't
     /// where tracking has not begun (by [`Self::track_keys`]), or the server doesn't know the script.
-    pub(super) fn renew_tracked(
+    pub fn renew_tracked(
         &mut self,
         call: Call,
         key: &[u8],
@@ -680,7 +678,7 @@ impl Connection {
     /// What came in, if anything has. Never blocks. Call until `None` before waiting for the
     /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
     /// [`TURN`] bytes, and the descriptor says that there is more.
-    pub(super) fn receive(&mut self) -> Result<Option<Received>, Error> {
+    pub fn receive(&mut self) -> Result<Option<Received>, Error> {
         if std::mem::take(&mut self.key_changed) {
             return Ok(Some(Received::Event(Incoming::KeyChanged)));
         }
@@ -849,7 +847,7 @@ impl Connection {
         error
     }
 
-    pub(super) fn gives_up(&self, why: &str) -> Error {
+    pub fn gives_up(&self, why: &str) -> Error {
         Error::new(
             ErrorKind::Unreachable,
             format!("gave up the connection to Redis at {}: {why}", self.server),
@@ -945,7 +943,7 @@ impl Connection {
     }
 
     /// Asks the server whether it is a replica, with what is sent next.
-    pub(super) fn ask_role(&mut self) -> Result<(), Error> {
+    pub fn ask_role(&mut self) -> Result<(), Error> {
         let until = self.until();
         self.nothing_is_left()?;
         self.expected.push_back(Expected::Role);
@@ -991,7 +989,7 @@ impl Connection {
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
     /// were not read are passed over.
-    pub(super) fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
+    pub fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
         let until = Instant::now() + within;
         let number = self.request(call, until)?;
         self.answer(number, until)
@@ -999,7 +997,7 @@ impl Connection {
 
     /// Calls the release; `is_slow` is called when the answer takes longer than `soon`. Whether the replicas have it is
     /// known by [`Self::is_followed`].
-    pub(super) fn release(
+    pub fn release(
         &mut self,
         call: Call,
         soon: Duration,
@@ -1021,7 +1019,7 @@ impl Connection {
     }
 
     /// Sends many calls of one script at once and reads all answers, which may take `within` together.
-    pub(super) fn pipeline<T>(
+    pub fn pipeline<T>(
         &mut self,
         calls: Vec<Call>,
         within: Duration,
@@ -1033,7 +1031,7 @@ impl Connection {
 
     /// The same for answers that may be long: each may take the server's timeout, and all together
     /// may weigh as much as a listing. What was read of one is kept, not the answer.
-    pub(super) fn list<T>(
+    pub fn list<T>(
         &mut self,
         calls: Vec<Call>,
         mut read: impl FnMut(Value) -> Result<T, Error>,
@@ -1056,7 +1054,7 @@ impl Connection {
 
     /// The same where nothing of an answer has to be kept, however many there are: each alone may weigh as
     /// much as a listing.
-    pub(super) fn stream(
+    pub fn stream(
         &mut self,
         calls: Vec<Call>,
         mut read: impl FnMut(Value) -> Result<(), Error>,
@@ -1117,7 +1115,7 @@ impl Connection {
 
     /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
     /// answers no script that names them all; whether that was done.
-    pub(super) fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
+    pub fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
         let until = Instant::now() + within;
         // Each node knows the script only once it was sent, and it is short.
         let command = call.command(false);
@@ -1140,7 +1138,7 @@ impl Connection {
     }
 
     /// Sends a plain command and waits for its answer.
-    pub(super) fn query(&mut self, command: &Cmd) -> Result<Value, Error> {
+    pub fn query(&mut self, command: &Cmd) -> Result<Value, Error> {
         self.query_until(command, self.until())
     }
 
@@ -1152,7 +1150,7 @@ impl Connection {
     }
 
     /// The same for an answer that may be long.
-    pub(super) fn query_list(&mut self, command: &Cmd) -> Result<Value, Error> {
+    pub fn query_list(&mut self, command: &Cmd) -> Result<Value, Error> {
         self.reply_limit = ReplyLimit::Listing(LISTING);
         let answer = self.query(command);
         self.reply_limit = ReplyLimit::Usual;
@@ -1160,11 +1158,7 @@ impl Connection {
     }
 
     /// Sends plain commands at once and waits for all answers, in which an error is an answer, too.
-    pub(super) fn query_each(
-        &mut self,
-        commands: &[Cmd],
-        within: Duration,
-    ) -> Result<Vec<Value>, Error> {
+    pub fn query_each(&mut self, commands: &[Cmd], within: Duration) -> Result<Vec<Value>, Error> {
         let until = Instant::now() + within;
         self.nothing_is_left()?;
         let mut bytes = Vec::new();
@@ -1181,12 +1175,12 @@ impl Connection {
     }
 
     /// Whether messages differ from answers here, so that it can be subscribed to a channel.
-    pub(super) fn speaks_resp3(&self) -> bool {
+    pub fn speaks_resp3(&self) -> bool {
         self.resp3 == Resp3::Spoken
     }
 
     /// The certificate that the server has shown.
-    pub(super) fn certificate(&self) -> Option<&[u8]> {
+    pub fn certificate(&self) -> Option<&[u8]> {
         self.stream.certificate()
     }
 

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Waits until something can be read (an end of file counts); false when the time ran out.
-pub(super) fn to_read(fd: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
+pub fn to_read(fd: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
     wait(fd, PollFlags::POLLIN, within)
 }
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::super::replication::{Goal, Replicas, Replication, Role};
-use super::super::scripts::{ACQUIRE, RENEW, Script, count, lossy_text};
 use super::super::server::Part;
 use super::super::{Error, ErrorKind};
 use super::{Connection, Expected, Received, RequestId};
+use crate::protocol::scripts::{ACQUIRE, RENEW, Script, count, lossy_text};
 
 /// The pause between two looks at how far each replica has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ impl Connection {
     }
 
     /// How long replicas may take, if they have to have something.
-    pub(in super::super) fn replicas_timeout(&self) -> Duration {
+    pub fn replicas_timeout(&self) -> Duration {
         let timeout = |(of, _): &(Replication, _)| of.timeout;
         self.replication.as_ref().map(timeout).unwrap_or_default()
     }
@@ -166,7 +166,7 @@ impl Connection {
 
     /// Whether the release that was answered last outlives a failover, as far as that can be known: all replicas that
     /// there were have it.
-    pub(in super::super) fn is_followed(&mut self, within: Duration) -> bool {
+    pub fn is_followed(&mut self, within: Duration) -> bool {
         if self.followers == 0 {
             return true;
         }

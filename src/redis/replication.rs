@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::scripts::lossy_text;
 use super::url::Address;
 use crate::duration;
+use crate::protocol::scripts::lossy_text;
 
 /// The replicas that have to have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Replication {
 
 /// The replicas that could follow the primary, as they were listed last.
 #[derive(Debug, Default)]
-pub(super) struct Replicas(Mutex<Listed>);
+pub struct Replicas(Mutex<Listed>);
 
 #[derive(Debug)]
 enum Listed {
@@ -59,7 +59,7 @@ impl Replicas {
     }
 
     /// Those of the only primary that there is, until they are listed anew.
-    pub(super) fn replace(&self, replicas: Vec<String>) {
+    pub fn replace(&self, replicas: Vec<String>) {
         *self.listed() = Listed::Each(replicas);
     }
 
@@ -74,7 +74,7 @@ impl Replicas {
     }
 
     /// What to wait for, over a connection to this address.
-    pub(super) fn goal(&self, quorum: Quorum, at: &Address) -> Goal {
+    pub fn goal(&self, quorum: Quorum, at: &Address) -> Goal {
         let Quorum::AtLeast(number) = quorum else {
             return match &*self.listed() {
                 Listed::Each(replicas) => Goal::Each(replicas.clone()),
@@ -91,7 +91,7 @@ impl Replicas {
 
 /// What to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
+pub enum Goal {
     /// So many replicas, whichever.
     Number(u32),
     /// Each of these, and at least one. That as many have it says nothing: others may be connected.
@@ -116,7 +116,7 @@ impl Goal {
     }
 
     /// Whether all have what the primary had at `offset`, by what it says of them later.
-    pub(super) fn is_reached(&self, offset: u64, role: &Role) -> bool {
+    pub fn is_reached(&self, offset: u64, role: &Role) -> bool {
         match self {
             Self::Number(_) | Self::None(_) => false,
             Self::Each(each) => !each.is_empty() && self.missing(offset, role).is_empty(),
@@ -155,7 +155,7 @@ impl Goal {
 
     /// Why too few replicas have it, as the end of a sentence about the server; `offset` is how far it was
     /// after what they are to have, where that is known.
-    pub(super) fn in_words(
+    pub fn in_words(
         &self,
         acknowledged: u32,
         within: Duration,
@@ -259,8 +259,8 @@ fn replicas_have(number: usize) -> &'static str {
 
 /// The answer of a primary to `ROLE`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Role {
-    pub(super) offset: u64,
+pub struct Role {
+    pub offset: u64,
     /// Each replica that is connected, and up to where it has confirmed. One that has connected again may be among them
     /// twice, as the primary doesn't know yet that the old connection is gone.
     pub(super) replicas: Vec<(String, u64)>,
@@ -270,7 +270,7 @@ pub(super) struct Role {
 
 impl Role {
     /// All replicas that are connected; what only reads the stream has no port.
-    pub(super) fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         let addresses = self.replicas.iter().map(|(address, _)| address);
         let is_server = |address: &&String| !address.ends_with(":0");
         addresses.filter(is_server).cloned().collect()
@@ -304,7 +304,7 @@ impl Role {
     }
 
     /// Reads the answer; `None` for a server that isn't a primary.
-    pub(super) fn parse(answer: &Value) -> Option<Self> {
+    pub fn parse(answer: &Value) -> Option<Self> {
         let Value::Array(fields) = answer else {
             return None;
         };

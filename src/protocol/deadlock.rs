@@ -12,10 +12,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::connection::Connection;
 use super::name::blocked_key;
 use super::scripts::lossy_text;
 use super::{Client, Error, ErrorKind, Inspected, Limit, Locks, Name, Waiting, Who};
+use crate::redis::connection::Connection;
 
 /// A waiter of a job that holds something: an edge of the wait-for graph.
 #[derive(Debug)]

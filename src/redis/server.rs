@@ -50,7 +50,7 @@ impl fmt::Display for UrlOrigin {
 
 /// What a server is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub enum Part {
     /// The only one.
     Only,
     /// One of those that know the primary.
@@ -62,15 +62,15 @@ pub(super) enum Part {
 }
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
-pub(super) struct Server {
+pub struct Server {
     address: Address,
     part: Part,
-    pub(super) database: i64,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
+    pub database: i64,
+    pub username: Option<String>,
+    pub password: Option<String>,
     tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
-    pub(super) timeout: Duration,
+    pub timeout: Duration,
     origin: UrlOrigin,
     /// The password is that of a file.
     password_from_file: bool,
@@ -94,7 +94,7 @@ pub(super) struct Server {
 
 impl Server {
     /// A server that wasn't reached yet.
-    pub(super) fn new(
+    pub fn new(
         (address, part): (Address, Part),
         (login, database): (Login, i64),
         origin: UrlOrigin,
@@ -152,7 +152,7 @@ impl Server {
     }
 
     /// The same server, without our credentials.
-    pub(super) fn without_login(self) -> Self {
+    pub fn without_login(self) -> Self {
         Self {
             username: None,
             password: None,
@@ -162,15 +162,15 @@ impl Server {
         }
     }
 
-    pub(super) fn address(&self) -> &Address {
+    pub fn address(&self) -> &Address {
         &self.address
     }
 
-    pub(super) fn part(&self) -> Part {
+    pub fn part(&self) -> Part {
         self.part
     }
 
-    pub(super) fn prefix(&self) -> &str {
+    pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
@@ -189,7 +189,7 @@ impl Server {
     }
 
     /// The user, as far as others may see it.
-    pub(super) fn shown_user(&self) -> Option<&str> {
+    pub fn shown_user(&self) -> Option<&str> {
         if self.has_only_user() {
             return Some("***");
         }
@@ -262,7 +262,7 @@ impl Server {
     }
 
     /// Whether it has answered this process.
-    pub(super) fn was_reached(&self) -> bool {
+    pub fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
     }
 
@@ -287,7 +287,7 @@ impl Server {
         self.is_replica.store(is_replica, Ordering::Relaxed);
     }
 
-    pub(super) fn replica_error(&self) -> Error {
+    pub fn replica_error(&self) -> Error {
         match self.part {
             Part::Only | Part::Sentinel => Error::new(
                 ErrorKind::Replica,
@@ -303,7 +303,7 @@ impl Server {
     }
 
     /// Whether it said that it is a replica.
-    pub(super) fn is_replica(&self) -> bool {
+    pub fn is_replica(&self) -> bool {
         self.is_replica.load(Ordering::Relaxed)
     }
 
@@ -340,14 +340,14 @@ impl Server {
     }
 
     /// Another server, reached in the same way with the same credentials.
-    pub(super) fn neighbour(&self, host: &str, port: u16) -> Self {
+    pub fn neighbour(&self, host: &str, port: u16) -> Self {
         let tls = matches!(self.address, Address::Tcp { tls: true, .. });
         let host = host.to_owned();
         self.at(Address::Tcp { host, port, tls })
     }
 
     /// The same by itself, and without a database.
-    pub(super) fn plain(&self) -> Self {
+    pub fn plain(&self) -> Self {
         Self {
             part: Part::Only,
             database: 0,
@@ -356,7 +356,7 @@ impl Server {
     }
 
     /// How it is reached.
-    pub(super) fn transport(&self) -> Transport {
+    pub fn transport(&self) -> Transport {
         Transport::of(&self.address)
     }
 
@@ -372,7 +372,7 @@ impl Server {
     }
 
     /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
-    pub(super) fn redis_cli(&self) -> RedisCli {
+    pub fn redis_cli(&self) -> RedisCli {
         let has_password = self.password.is_some() || self.password_command.is_some();
         let user = self.username.clone().filter(|_| has_password);
         let asks = has_password || self.username.is_some();
@@ -380,7 +380,7 @@ impl Server {
     }
 
     /// The certificate that we show it, if it can be read.
-    pub(super) fn own_certificate(&self) -> Option<Vec<u8>> {
+    pub fn own_certificate(&self) -> Option<Vec<u8>> {
         match self.address {
             Address::Tcp { tls: true, .. } => self.tls.own_certificate(),
             Address::Tcp { .. } | Address::Unix(_) => None,
@@ -629,7 +629,7 @@ impl Server {
     }
 
     /// The error for a server that doesn't answer, with what to do next.
-    pub(super) fn unreachable_error(&self, error: &io::Error) -> Error {
+    pub fn unreachable_error(&self, error: &io::Error) -> Error {
         let what = match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".into(),
             io::ErrorKind::ConnectionRefused => "connection refused".into(),
@@ -648,7 +648,7 @@ impl Server {
     }
 
     /// The error for a server that has let us in, and doesn't answer.
-    pub(super) fn silent_error(&self) -> Error {
+    pub fn silent_error(&self) -> Error {
         // Of several sentinels it is one that can't be asked.
         if self.part == Part::Sentinel {
             return self.unreachable_error(&io::ErrorKind::TimedOut.into());
@@ -667,12 +667,12 @@ impl Server {
     }
 
     /// Whether the URL was typed, and not set.
-    pub(super) fn has_typed_url(&self) -> bool {
+    pub fn has_typed_url(&self) -> bool {
         self.origin == UrlOrigin::Option
     }
 
     /// Where the address is from, as a sentence. Once it has answered, it is known to be right.
-    pub(super) fn url_origin(&self) -> Option<String> {
+    pub fn url_origin(&self) -> Option<String> {
         match &self.origin {
             _ if self.was_reached() || self.part == Part::Primary => None,
             UrlOrigin::Option => None,
