@@ -12,6 +12,12 @@ const SCRIPTS: [&str; 12] = [
     "history", "inspect",
 ];
 
+/// Those whose answers count only when the replicas that have to have what they wrote do.
+const COUNT_WHEN_REPLICATED: [&str; 2] = ["acquire", "renew"];
+
+/// Those that are wanted also when they come late.
+const MAY_ARRIVE_LATE: [&str; 1] = ["release"];
+
 fn main() {
     let directory = Path::new("src/protocol");
     let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
@@ -22,9 +28,12 @@ fn main() {
         let hash = sha1_smol::Sha1::from(&source).digest();
         fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
         let constant = name.to_uppercase();
+        let counts = COUNT_WHEN_REPLICATED.contains(&name);
+        let late = MAY_ARRIVE_LATE.contains(&name);
         constants.extend([
             format!("pub static {constant}: Script = Script {{\n"),
-            format!("    source: include_str!(\"{name}.lua\"),\n    hash: \"{hash}\",\n}};\n"),
+            format!("    source: include_str!(\"{name}.lua\"),\n    hash: \"{hash}\",\n"),
+            format!("    counts_when_replicated: {counts},\n    may_arrive_late: {late},\n}};\n"),
         ]);
     }
     fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");

@@ -8,14 +8,21 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
 
-use super::inspect::{Page, inspected};
-use super::name::{Keys, hash_slot, hash_tag};
+use super::client::Client;
+use super::inspect::{Inspected, Page, inspected};
+use super::lock::Lock;
+use super::locks::Locks;
+use super::name::{Keys, Name};
 use super::scripts::{lossy_text, number};
-use super::{Client, Error, Inspected, KnownReplica, Lock, Locks, Name, RedisCli, Transport};
 use crate::redis::connection::Connection;
-use crate::redis::error::{key_starts, quoted};
-use crate::redis::sentinel::{self, Fields, known_replica};
+use crate::redis::error::{Error, quoted};
+use crate::redis::nodes::{self, KnownReplica};
+use crate::redis::redis_cli::RedisCli;
+use crate::redis::refusal::from_server;
+use crate::redis::sentinel::{Fields, known_replica};
 use crate::redis::server::{Part, Server};
+use crate::redis::slot::{hash_slot, hash_tag, key_starts};
+use crate::redis::transport::Transport;
 
 /// A command and its arguments.
 pub type Question = Vec<String>;
@@ -190,7 +197,7 @@ impl Endpoint {
 
     /// What its refusal means to a user.
     pub fn error(&self, refusal: Refusal<'_>) -> Error {
-        Error::from_server(refusal.0, &self.0, None, None)
+        from_server(refusal.0, &self.0, None, None)
     }
 
     /// The error for a server that wasn't reached in time.
@@ -297,8 +304,8 @@ impl Lock {
 }
 
 /// The replicas that `--sync all` waits for, by the lists of several sentinels, of so many in all.
-pub fn those_that_count(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
-    sentinel::those_that_count(lists, sentinels)
+pub fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
+    nodes::promotable_replicas(lists, sentinels)
 }
 
 /// What is at the keys of a lock.

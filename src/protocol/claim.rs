@@ -11,14 +11,18 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::answer::{LeaseState, Released, checked, lease_state, not_ours, released, renewed};
+use super::client::Client;
+use super::history::HoldOutcome;
+use super::lock::Lock;
 use super::scripts::{
-    self, ACQUIRE, CHECK, KEEP, RELEASE, RENEW, ago, array, count, flag, frozen, holder, left,
-    milliseconds, number, restarted, slot, some_text, unexpected_reply,
+    ACQUIRE, CHECK, KEEP, RELEASE, RENEW, SHARED_VALUES, count, left, number, slot,
 };
-use super::{
-    Client, Error, ErrorKind, Frozen, HoldOutcome, Holder, Limit, Lock, Restarted, Token, Who,
-};
-use crate::redis::connection::{Call, Connection};
+use super::token::Token;
+use super::who::{Limit, Who};
+use crate::redis::call::Call;
+use crate::redis::connection::Connection;
+use crate::redis::error::{Error, ErrorKind};
 
 /// One attempt to hold a lock.
 #[derive(Clone, Debug)]
@@ -84,100 +88,12 @@ pub struct Needs {
     pub replicated: bool,
 }
 
-/// The answer to [`Claim::acquire`].
-#[derive(Clone, Debug)]
-pub enum Acquired {
-    /// Ours.
-    Held {
-        fence: u64,
-        slot: u32,
-        /// How long ago a run succeeded under this name; `None`: never, or too long ago.
-        success: Option<Duration>,
-    },
-    Busy(Busy),
-    /// This newer run has asked us to give up.
-    Superseded(Box<Who>),
-    /// A run succeeded this long ago, which is recent enough.
-    Done(Duration),
-    /// This person has removed us from the queue, or has stopped us before we knew that the lock was ours; or a
-    /// newer run has. What we may have is ours to release.
-    Removed(Box<Who>),
-}
-
-/// Another holder has the lock.
-#[derive(Clone, Debug)]
-pub struct Busy {
-    /// The server's clock, in milliseconds since 1970.
-    pub now_ms: u64,
-    /// How many waiters are ahead of us.
-    pub ahead: u32,
-    /// Our number, if we are in the queue.
-    pub ticket: Option<u64>,
-    /// No message reaches us, so we have to poll.
-    pub polls: bool,
-    /// When a lease ends (`None`: never, the key has no expiry).
-    pub left: Option<Duration>,
-    /// How many hold it.
-    pub holders: u32,
-    /// The id of the holder whose lease ends first; empty when the lock is just being handed on.
-    pub id: String,
-    /// That holder; `None`: another client.
-    pub holder: Option<Holder>,
-    /// No new holder is admitted.
-    pub frozen: Option<Frozen>,
-    /// The lock had no expiry, and has got one.
-    pub repaired: bool,
-    /// It was granted, and isn't confirmed yet: its waiter may be suspended, so that all in the queue ask
-    /// again when that short lease ends.
-    pub granted: bool,
-    /// The server may have forgotten a holder.
-    pub restarted: Option<Restarted>,
-}
-
-impl Busy {
-    /// Since when a freeze, or else a restart of the server, keeps all out, in milliseconds since 1970 by the
-    /// server's clock.
-    pub fn blocked_since(&self) -> Option<u64> {
-        let frozen = self.frozen.as_ref().map(|frozen| frozen.since_ms);
-        frozen.or(self.restarted.map(|restarted| restarted.since_ms))
-    }
-}
-
-/// The answer to [`Claim::renew_all`] and [`Claim::check_all`]; that there was no answer is an
-/// [`Error`], a third thing.
-#[derive(Clone, Debug)]
-pub enum LeaseState {
-    /// Still ours.
-    Held {
-        /// What is left of the lease, from when the question was sent.
-        left: Duration,
-        /// The newer run that wants this one to end.
-        cancelled_by: Option<Box<Who>>,
-        /// It is a short lease, which the run that it was given to is about to confirm. Only
-        /// [`Claim::check_all`] asks for that, on behalf of a job.
-        is_grant: bool,
-    },
-    /// Our own job has released it.
-    Released,
-    /// Definitely not ours any more.
-    Lost(Loss),
-}
-
 /// What [`Claim::reenter`] found.
 #[derive(Clone, Copy, Debug)]
 pub struct Reentry {
     pub fence: u64,
     pub limit: Limit,
     pub slot: u32,
-}
-
-/// How a lock was lost, as far as Redis knows.
-#[derive(Clone, Debug, Default)]
-pub struct Loss {
-    /// The client that freed it with `release --force`.
-    pub forced_by: Option<Who>,
-    /// The holder now, if known.
-    pub holder: Option<Holder>,
 }
 
 /// How a lock, or a place in its queue, is released.
@@ -193,18 +109,6 @@ pub enum ReleaseMode {
         /// The lock stays ours for this duration from when we got it.
         keep_for: Duration,
     },
-}
-
-/// The answer to [`Claim::release`].
-#[derive(Clone, Debug)]
-pub enum Released {
-    Now,
-    /// It stays ours for this duration.
-    Kept(Duration),
-    /// Our own job had released it.
-    Before,
-    /// It wasn't ours (any more).
-    NotOurs(Loss),
 }
 
 /// After this time the answer to a release is slow: what a signal repeats comes within it, and has not
@@ -373,8 +277,9 @@ impl Claim {
     ) -> Result<(Vec<LeaseState>, bool), Error> {
         if let [claim] = claims {
             let (call, key) = (claim.renewal(ttl, None, false), &claim.lock.keys.lock);
-            let token = claim.token.as_bytes();
-            let (answer, tracked) = connection.renew_tracked(call, key, token, within)?;
+            let mut values = vec![claim.token.as_bytes().to_vec()];
+            values.extend(SHARED_VALUES.map(<[u8]>::to_vec));
+            let (answer, tracked) = connection.call_tracked(call, key, values, within)?;
             return Ok((vec![renewed(answer)?], tracked));
         }
         let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
@@ -605,120 +510,9 @@ impl Claim {
     }
 }
 
-/// Reads the answer to [`Claim::acquire`].
-pub(super) fn acquired(answer: Value) -> Result<Acquired, Error> {
-    let fields = array(answer)?;
-    Ok(match fields.as_slice() {
-        [Value::Int(1), fence, place, success] => Acquired::Held {
-            fence: number(fence)?,
-            slot: slot(place)?,
-            success: ago(success)?,
-        },
-        [
-            Value::Int(0),
-            now_ms,
-            ahead,
-            ticket,
-            polls,
-            left,
-            holders,
-            id,
-            entry,
-            freeze,
-            repaired,
-            granted,
-            restart,
-        ] => Acquired::Busy(Busy {
-            now_ms: number(now_ms)?,
-            ahead: count(ahead)?,
-            ticket: match some_text(ticket)? {
-                None | Some(b"") => None,
-                Some(_) => Some(number(ticket)?),
-            },
-            polls: flag(polls)?,
-            left: milliseconds(left)?,
-            holders: count(holders)?,
-            id: some_text(id)?.map_or(Ok(String::new()), |_| scripts::id(id))?,
-            holder: holder(entry)?,
-            frozen: frozen(freeze)?,
-            repaired: flag(repaired)?,
-            granted: flag(granted)?,
-            restarted: restarted(restart)?,
-        }),
-        [Value::Int(3), since] => Acquired::Done(ago(since)?.unwrap_or_default()),
-        [Value::Int(2), by] => {
-            Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
-        }
-        [Value::Int(4), by] => Acquired::Removed(Box::new(scripts::who(by)?.unwrap_or_default())),
-        _ => return Err(unexpected_reply(&fields)),
-    })
-}
-
 /// Whether the answer to a release says that it is done, and that another call removes more dead waiters.
 fn leaves_dead_waiters(answer: &Value) -> bool {
     matches!(answer, Value::Array(fields) if fields.as_slice() == [Value::Int(4)])
-}
-
-/// Reads the answer to [`Claim::release`].
-pub(super) fn released(answer: Value) -> Result<Released, Error> {
-    match array(answer)?.as_slice() {
-        [Value::Int(1)] => Ok(Released::Now),
-        [Value::Int(3), rest] => Ok(Released::Kept(left(rest)?)),
-        [Value::Int(2)] => Ok(Released::Before),
-        [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
-        other => Err(unexpected_reply(other)),
-    }
-}
-
-/// Reads the answer to [`Claim::renew_all`].
-pub(super) fn renewed(answer: Value) -> Result<LeaseState, Error> {
-    lease_state(&array(answer)?)
-}
-
-fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
-    match fields {
-        [Value::Int(1), more, fence, limit, place, by] => {
-            number(fence)?;
-            count(limit)?;
-            slot(place)?;
-            Ok(LeaseState::Held {
-                left: left(more)?,
-                cancelled_by: scripts::who(by)?.map(Box::new),
-                is_grant: false,
-            })
-        }
-        other => not_ours(other),
-    }
-}
-
-/// Reads the answer to [`Claim::check_all`].
-pub(super) fn checked(answer: Value) -> Result<LeaseState, Error> {
-    let fields = array(answer)?;
-    match fields.as_slice() {
-        // A notice that can't be read is ignored.
-        [Value::Int(1), more @ Value::Int(_), by, is_grant] => Ok(LeaseState::Held {
-            left: left(more)?,
-            cancelled_by: scripts::who(by)?.map(Box::new),
-            is_grant: flag(is_grant)?,
-        }),
-        other => not_ours(other),
-    }
-}
-
-/// Reads the answer for a token that doesn't hold the lock.
-fn not_ours(fields: &[Value]) -> Result<LeaseState, Error> {
-    match fields {
-        [Value::Int(2)] => Ok(LeaseState::Released),
-        [Value::Int(0), by, entry] => Ok(LeaseState::Lost(loss(by, entry)?)),
-        other => Err(unexpected_reply(other)),
-    }
-}
-
-fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
-    Ok(Loss {
-        forced_by: scripts::who(by)?,
-        holder: scripts::holder(entry)?,
-    })
 }
 
 #[cfg(test)]

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::claim::{Acquired, LeaseState};
+use super::answer::{Acquired, LeaseState, acquired};
+use super::grant::Grant;
 use super::scripts::{ACQUIRE, array};
-use super::{Error, ErrorKind, claim};
-use crate::redis::connection::{Call, Connection, Grant, Received};
+use crate::redis::call::Call;
+use crate::redis::connection::{Connection, Push, Received};
 use crate::redis::deployment::Deployment;
+use crate::redis::error::{Error, ErrorKind};
 use crate::redis::replication::{Quorum, Replication};
 
 /// How Redis is reached.
@@ -70,6 +72,18 @@ pub enum Incoming {
     Message,
     /// A key that was read over this connection may have changed.
     KeyChanged,
+}
+
+impl From<Push> for Incoming {
+    fn from(push: Push) -> Self {
+        match push {
+            Push::Subscribed => Self::Subscribed,
+            Push::SubscribeDenied => Self::SubscribeDenied,
+            Push::Message(message) => Grant::parse(&message).map_or(Self::Message, Self::Granted),
+            Push::MessageMissed => Self::Message,
+            Push::KeyChanged => Self::KeyChanged,
+        }
+    }
 }
 
 /// A connection that takes longer to open than a moment; the rest of its time is waited for by
@@ -325,10 +339,10 @@ impl Client {
         };
         while let Some(received) = engine.connection().receive()? {
             match received {
-                Received::Event(incoming) => return Ok(Some(incoming)),
+                Received::Push(push) => return Ok(Some(push.into())),
                 Received::Answer { script, value, .. } => match script.map(|script| script.hash) {
                     Some(hash) if hash == ACQUIRE.hash => {
-                        let answer = claim::acquired(value);
+                        let answer = acquired(value);
                         if let Ok(Acquired::Held { .. }) = answer {
                             self.deployment.note_granter(engine.connection());
                         }
@@ -414,6 +428,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
+    use super::super::answer::Loss;
     use super::super::scripts::RELEASE;
     use super::super::{
         Access, Claim, Limit, Locks, QueueOptions, ReleaseMode, Released, Request, Token, Which,
@@ -519,7 +534,7 @@ mod tests {
             cancelled_by: None,
             is_grant: false,
         };
-        let lost = || LeaseState::Lost(claim::Loss::default());
+        let lost = || LeaseState::Lost(Loss::default());
         assert!(is_one_lost(&[held(), lost()]) && is_one_lost(&[lost(), held()]));
         assert!(!is_one_lost(&[held(), LeaseState::Released, held()]));
     }

@@ -12,10 +12,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::client::Client;
+use super::inspect::{Inspected, Waiting};
+use super::locks::Locks;
+use super::name::Name;
 use super::name::blocked_key;
 use super::scripts::lossy_text;
-use super::{Client, Error, ErrorKind, Inspected, Limit, Locks, Name, Waiting, Who};
-use crate::redis::connection::Connection;
+use super::who::{Limit, Who};
+use crate::redis::connection::{Connection, PRESENCE_CHECK};
+use crate::redis::error::{Error, ErrorKind};
 
 /// A waiter of a job that holds something: an edge of the wait-for graph.
 #[derive(Debug)]
@@ -139,7 +144,7 @@ impl Search<'_> {
                 "PUBLISH"
             });
             let channel = self.locks.lock(name.clone()).channel_of(id);
-            publish.arg(channel).arg("hello");
+            publish.arg(channel).arg(PRESENCE_CHECK);
             if self.connection.query(&publish)? == redis::Value::Int(0) {
                 return Ok(None);
             }

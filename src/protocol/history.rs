@@ -6,9 +6,15 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::scripts::{HISTORY, MOST, SKIP, array, is_id, lossy_text, number, unexpected_reply};
-use super::{Client, Error, Holder, Limit, Lock, Locks, Name, Who};
-use crate::redis::connection::Call;
+use super::client::Client;
+use super::lock::Lock;
+use super::locks::Locks;
+use super::name::Name;
+use super::scripts::{HISTORY, SKIP, array, is_id, lossy_text, number, unexpected_reply};
+use super::who::{Holder, Limit, Who};
+use crate::redis::call::Call;
+use crate::redis::error::Error;
+use crate::redis::reply::MAX_EXACT_INT;
 
 /// What is known of a lock's holds.
 #[derive(Clone, Debug)]
@@ -378,7 +384,11 @@ pub(super) fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let record = text_of(record)?;
     let mut parts = record.splitn(5, ' ');
     let id = parts.next()?;
-    let ended_ms = parts.next()?.parse().ok().filter(|ended| *ended <= MOST)?;
+    let ended_ms = parts
+        .next()?
+        .parse()
+        .ok()
+        .filter(|ended| *ended <= MAX_EXACT_INT)?;
     let how = parts.next()?;
     let length: usize = parts.next()?.parse().ok()?;
     let (by, entry) = parts.next()?.split_at_checked(length)?;
@@ -390,7 +400,7 @@ pub(super) fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
 pub(super) fn skip(name: &Name, record: &Value) -> Option<Skip> {
     let record = text_of(record)?;
     let mut parts = record.splitn(5, ' ');
-    let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MOST);
+    let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MAX_EXACT_INT);
     let ended_ms = ms(parts.next()?)?;
     let why = parts.next()?;
     let reason = SkipReason::ALL.into_iter().find(|one| one.kind() == why)?;

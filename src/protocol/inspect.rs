@@ -5,15 +5,21 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::answer::Busy;
+use super::client::Client;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
+use super::lock::Lock;
+use super::locks::Locks;
+use super::name::Name;
 use super::name::index_key;
 use super::scripts::{
     self, INSPECT, MOST_PARTS, array, cursor, endless, frozen, holder, lossy_text, milliseconds,
     number, restarted, some_text, unexpected_reply, waiter,
 };
-use super::{Busy, Client, Error, Frozen, Holder, Limit, Lock, Locks, Name, Restarted, Waiter};
-use crate::redis::connection::{Call, Connection};
-use crate::redis::error::quoted;
+use super::who::{Frozen, Holder, Limit, Restarted, Waiter};
+use crate::redis::call::Call;
+use crate::redis::connection::Connection;
+use crate::redis::error::{Error, quoted};
 
 /// A lock as it was found.
 #[derive(Clone, Debug)]

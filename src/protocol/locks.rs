@@ -4,11 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::name::Keys;
-use super::{Client, Error, ErrorKind, Lock, Name, Quorum, Replication, TlsFiles};
+use super::client::Client;
+use super::lock::Lock;
+use super::name::{Keys, Name};
 use crate::redis::deployment::Deployment;
+use crate::redis::error::{Error, ErrorKind};
 use crate::redis::password::PasswordSource;
+use crate::redis::replication::{Quorum, Replication};
 use crate::redis::server::UrlOrigin;
+use crate::redis::tls::TlsFiles;
 
 /// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]

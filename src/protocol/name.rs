@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::redis::slot::{hash_slot, hash_tag, key_of_prefix, number_in};
+
 /// A lock's name: 1–200 bytes of UTF-8 without white space, control characters or unbalanced
 /// braces (Redis Cluster reads braces as a hash tag). It doesn't begin with a dash: whoever may write to
 /// Redis chooses names, and one that is passed on would be an option.
@@ -113,45 +115,6 @@ pub fn index_key(prefix: &str) -> Vec<u8> {
 /// The key of the note that the job with this hold waits for something.
 pub(super) fn blocked_key(prefix: &str, hold: &str) -> Vec<u8> {
     key_of_prefix(prefix, &format!("blocked:{hold}")).into()
-}
-
-/// A key that belongs to no single lock. Where the prefix has a hash tag, it is in the slot of all locks
-/// below that prefix.
-fn key_of_prefix(prefix: &str, what: &str) -> String {
-    match hash_tag(prefix) {
-        Some(tag) => format!("{{{tag}}}:{prefix}:{what}"),
-        None => format!("{{{prefix}}}:{what}"),
-    }
-}
-
-/// Whether all keys below this prefix are in one hash slot of a Redis Cluster.
-pub fn is_in_one_slot(prefix: &str) -> bool {
-    hash_tag(prefix).is_some()
-}
-
-/// What Redis Cluster hashes of a key: the text between the first `{` and the next `}`.
-pub(super) fn hash_tag(key: &str) -> Option<&str> {
-    let inner = &key[key.find('{')? + 1..];
-    let tag = &inner[..inner.find('}')?];
-    (!tag.is_empty()).then_some(tag)
-}
-
-/// The hash slot of a text, as Redis Cluster has it: CRC16 (XMODEM) modulo 16384.
-pub(super) fn hash_slot(text: &[u8]) -> u16 {
-    let crc = text.iter().fold(0_u16, |crc, &byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            let carry = crc & 0x8000 != 0;
-            (crc << 1) ^ if carry { 0x1021 } else { 0 }
-        })
-    });
-    crc % 16384
-}
-
-/// The smallest number that, as text, has this hash slot.
-fn number_in(wanted: u16) -> u32 {
-    let is_it = |number: &u32| hash_slot(number.to_string().as_bytes()) == wanted;
-    // Six digits reach every slot.
-    (0..1_000_000).find(is_it).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -9,15 +9,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Error, ErrorKind, Frozen, Holder, Restarted, Waiter, Who};
-use crate::redis::error::quoted;
-
-/// The largest number of ours: above it, Lua's numbers have gaps. Fences are below it until the year
-/// 2255, moments in milliseconds for longer than that.
-pub const MOST: u64 = 1 << 53;
-
-/// The most holders of a lock that count as slots, and so the largest slot.
-pub const SLOTS: u32 = 9999;
+use super::who::{Frozen, Holder, Restarted, SLOTS, Waiter, Who};
+pub use crate::redis::call::Script;
+use crate::redis::error::{Error, ErrorKind};
+pub use crate::redis::reply::{
+    array, count, flag, lossy_text, milliseconds, number, number_to, some_text, unexpected_reply,
+};
 
 /// The values of the key of a lock that several clients hold (`lib/lock.lua` has the same).
 pub const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
@@ -25,12 +22,6 @@ pub const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
 /// The longest that a lease of ours, or what is left of it, can be: no client can ask for more than a
 /// year, and a clock that is set can't give more.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// A Lua script, joined with what it includes, and its SHA-1, by which it is called.
-pub struct Script {
-    pub source: &'static str,
-    pub hash: &'static str,
-}
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
@@ -41,48 +32,6 @@ pub(super) const MOST_PARTS: u32 = 10_000;
 pub(super) fn endless() -> Error {
     let text = format!("Redis hasn't come to an end after {MOST_PARTS} parts of an answer");
     Error::new(ErrorKind::Unreachable, text)
-}
-
-pub(super) fn array(value: Value) -> Result<Vec<Value>, Error> {
-    match value {
-        Value::Array(fields) => Ok(fields),
-        other => Err(unexpected_reply(&[other])),
-    }
-}
-
-/// The error for an answer of an unexpected form.
-pub(super) fn unexpected_reply(fields: &[Value]) -> Error {
-    let shape = quoted(&fields.iter().map(shape).collect::<Vec<_>>().join(", ")).into_owned();
-    Error::new(
-        ErrorKind::Unreachable,
-        format!("Redis gave an answer that doesn't fit the question: [{shape}]"),
-    )
-}
-
-/// A field as a message shows it: enough to see what was answered, and nothing that a client has stored.
-fn shape(field: &Value) -> String {
-    match field {
-        Value::Nil => "nil".into(),
-        Value::Int(number) => number.to_string(),
-        Value::BulkString(bytes) => format!("{} bytes", bytes.len()),
-        Value::Array(fields) => format!("{} fields", fields.len()),
-        Value::Okay | Value::SimpleString(_) | Value::VerbatimString { .. } => "a word".into(),
-        Value::Map(_) | Value::Attribute { .. } | Value::Set(_) | Value::Push { .. } => {
-            "a collection".into()
-        }
-        Value::ServerError(_) => "an error".into(),
-        // The type is the crate's, and may grow.
-        _ => "another value".into(),
-    }
-}
-
-/// A field's text; empty where there is none. Never fails: other clients' bytes may be anything.
-pub fn lossy_text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) => text.clone(),
-        _ => String::new(),
-    }
 }
 
 /// What others call a token: the digits of [`super::Token::id`], or nothing.
@@ -110,52 +59,9 @@ pub(super) fn cursor(value: &Value) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// A whole number from 0 to `most`, whether it comes as one or as digits.
-pub(super) fn number_to(most: u64, value: &Value) -> Result<u64, Error> {
-    let number = match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        Value::BulkString(digits) if digits.iter().all(u8::is_ascii_digit) => {
-            std::str::from_utf8(digits)
-                .ok()
-                .and_then(|digits| digits.parse().ok())
-        }
-        _ => None,
-    };
-    number
-        .filter(|number| *number <= most)
-        .ok_or_else(|| unexpected_reply(std::slice::from_ref(value)))
-}
-
-/// A fence, a ticket or a moment.
-pub(super) fn number(value: &Value) -> Result<u64, Error> {
-    number_to(MOST, value)
-}
-
-/// A count of holders, waiters and the like.
-pub fn count(value: &Value) -> Result<u32, Error> {
-    let most = 1_000_000_000_u32;
-    Ok(u32::try_from(number_to(most.into(), value)?).unwrap_or(most))
-}
-
 /// The number of a holder among several; 0 for those that have none.
 pub(super) fn slot(value: &Value) -> Result<u32, Error> {
     Ok(u32::try_from(number_to(SLOTS.into(), value)?).unwrap_or(SLOTS))
-}
-
-/// Whether something is so: 1 or 0.
-pub(super) fn flag(value: &Value) -> Result<bool, Error> {
-    Ok(number_to(1, value)? == 1)
-}
-
-/// A remaining time as PTTL gives it; `None` for a key without expiry. It may be another client's key.
-pub(super) fn milliseconds(value: &Value) -> Result<Option<Duration>, Error> {
-    match value {
-        Value::Int(-1) => Ok(None),
-        other => {
-            let most = i64::MAX.unsigned_abs();
-            Ok(Some(Duration::from_millis(number_to(most, other)?)))
-        }
-    }
 }
 
 /// What is left of a lease of ours; none where another client has removed the key's expiry.
@@ -172,15 +78,6 @@ pub(super) fn ago(value: &Value) -> Result<Option<Duration>, Error> {
     match value {
         Value::Int(..0) => Ok(None),
         other => Ok(Some(Duration::from_millis(number(other)?))),
-    }
-}
-
-/// Text that may be absent.
-pub(super) fn some_text(value: &Value) -> Result<Option<&[u8]>, Error> {
-    match value {
-        Value::Nil => Ok(None),
-        Value::BulkString(bytes) => Ok(Some(bytes)),
-        other => Err(unexpected_reply(std::slice::from_ref(other))),
     }
 }
 
@@ -269,16 +166,6 @@ mod tests {
     }
 
     #[test]
-    fn text_may_be_absent_and_what_is_none_is_no_text() {
-        assert_eq!(some_text(&Value::Nil).ok(), Some(None));
-        assert_eq!(some_text(&text("a")).ok(), Some(Some(&b"a"[..])));
-        assert_eq!(some_text(&Value::Int(1)).ok(), None);
-        assert_eq!(lossy_text(&text("a")), "a");
-        assert_eq!(lossy_text(&Value::SimpleString("b".into())), "b");
-        assert_eq!(lossy_text(&Value::Int(1)), "");
-    }
-
-    #[test]
     fn entries_are_read_where_they_are_and_are_ours() {
         let run = r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#;
         for (entry, is_one) in [(text(run), true), (Value::Nil, false), (text("x"), false)] {
@@ -300,30 +187,6 @@ mod tests {
             assert!(who(&wrong).is_err() && holder(&wrong).is_err() && waiter(&wrong).is_err());
             assert!(frozen(&wrong).is_err() && restarted(&wrong).is_err());
         }
-    }
-
-    #[test]
-    fn an_answer_that_does_not_fit_is_described_without_what_a_client_has_stored() {
-        let answer = [
-            Value::Nil,
-            Value::Int(5),
-            text("secret"),
-            Value::Array(vec![Value::Nil; 2]),
-            Value::Okay,
-            Value::SimpleString("secret".into()),
-            Value::Set(Vec::new()),
-            Value::Boolean(true),
-            redis::parse_redis_value(b"-ERR secret\r\n").unwrap(),
-        ];
-        let error = unexpected_reply(&answer);
-        assert_eq!(error.kind, ErrorKind::Unreachable);
-        let said = error.to_string();
-        let expected =
-            "[nil, 5, 6 bytes, 2 fields, a word, a word, a collection, another value, an error]";
-        assert!(said.contains(expected), "{said}");
-        assert!(!said.contains("secret"), "{said}");
-        assert!(array(Value::Int(1)).is_err());
-        assert_eq!(array(Value::Array(Vec::new())).unwrap(), []);
     }
 
     #[test]

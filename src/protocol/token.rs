@@ -4,7 +4,8 @@ use std::fmt;
 
 use sha1_smol::Sha1;
 
-use super::{Error, ErrorKind, Who};
+use super::who::Who;
+use crate::redis::error::{Error, ErrorKind};
 
 /// A token. Its `Debug` shows nothing of it.
 #[derive(Clone, PartialEq, Eq)]

@@ -8,18 +8,22 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
+use super::answer::{Acquired, LeaseState, Released};
+use super::answer::{acquired, checked, released, renewed};
 use super::ask::left;
-use super::claim::{Needs, acquired, checked, released, renewed};
+use super::claim::{Claim, Needs, Place, QueueOptions, ReleaseMode, Request};
+use super::client::{Client, Incoming};
+use super::lock::Lock;
+use super::locks::Locks;
+use super::name::Name;
 use super::scripts::{
     FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, count, number, unexpected_reply,
 };
-use super::{
-    Acquired, Claim, Client, Error, ErrorKind, Incoming, LeaseState, Limit, Lock, Locks, Name,
-    Place, QueueOptions, ReleaseMode, Released, Request, Who,
-};
-use crate::redis::connection::Call;
-use crate::redis::error::quoted;
+use super::who::{Limit, Who};
+use crate::redis::call::Call;
+use crate::redis::error::{Error, ErrorKind, quoted};
 use crate::redis::ready;
+use crate::redis::refusal::from_server;
 
 /// The lease of a lock of our own, which is over with the request that acquires it.
 const TTL: Duration = Duration::from_secs(5);
@@ -138,7 +142,7 @@ impl Rehearsal {
                         let server = self.locks.deployment.server();
                         let key = Some(self.lock.keys.lock.as_slice());
                         let script = Some(step.call.script.source);
-                        Err(Error::from_server(&error, &server, key, script))
+                        Err(from_server(&error, &server, key, script))
                     }
                     answer => (step.read)(answer),
                 };

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::scripts::{MOST, SLOTS};
+use crate::redis::reply::MAX_EXACT_INT;
+
+/// The most holders of a lock that count as slots, and so the largest slot.
+pub const SLOTS: u32 = 9999;
 
 /// The longest entry that is read: what the longest texts come to, with each character escaped.
 const ENTRY: usize = 128 * 1024;
@@ -113,7 +116,7 @@ fn cut(text: &mut String, most: usize) {
 
 /// A fence or a moment.
 fn number(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|number| *number <= MOST)
+    text.parse().ok().filter(|number| *number <= MAX_EXACT_INT)
 }
 
 /// How many holders at a time a request allows, itself included, in one number. A

@@ -12,22 +12,16 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, cmd};
 
 use super::connection::Connection;
+use super::nodes::{MAX_NODES, Nodes, Redirect, is_host};
 use super::replication::{Quorum, Replicas, Replication, Role};
-use super::sentinel::{KnownReplica, PRIORITY, those_that_count};
+use super::reply::lossy_text;
 use super::server::Server;
+use super::slot::key_of_prefix;
 use super::url::Address;
 use super::{Error, ErrorKind};
-use crate::protocol::name::index_key;
-use crate::protocol::scripts::lossy_text;
-
-/// How many nodes are asked for one connection at the most, and how many are remembered.
-const MOST: usize = 16;
-
-/// How many replicas of a node are remembered: more than any has.
-const MOST_REPLICAS: usize = 1000;
 
 /// How often the first answers may name yet another node, before all are asked.
 const HOPS: usize = 3;
@@ -49,57 +43,6 @@ pub(super) struct Cluster {
 /// A connection, and the replicas of its node that count, if that matters.
 type Opened = (Connection, Arc<Replicas>);
 
-/// Where a node says that keys are: `<slot> <host>:<port>`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
-    slot: u16,
-    /// Empty: the host of the node that says so.
-    host: String,
-    port: u16,
-}
-
-impl Redirect {
-    /// `None` for anything else, as for a node that knows no address of the other.
-    pub fn parse(details: &str) -> Option<Self> {
-        let mut words = details.split(' ');
-        let slot = words.next()?.parse().ok()?;
-        let (host, port) = words.next()?.rsplit_once(':')?;
-        Some(Self {
-            slot,
-            host: is_host(host).then(|| host.to_owned())?,
-            port: port.parse().ok().filter(|port| *port > 0)?,
-        })
-    }
-
-    /// The address, if a node at this one says so.
-    pub fn address(&self, by: &Address) -> Address {
-        sibling(by, &self.host, self.port)
-    }
-}
-
-/// Whether it can be a host, or the empty one; `?` stands for one that isn't known.
-fn is_host(host: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-    host.chars().all(is_part)
-}
-
-/// The address of another node, by what a node says; no host stands for its own.
-fn sibling(of: &Address, host: &str, port: u16) -> Address {
-    match of {
-        Address::Tcp {
-            host: own_host,
-            tls,
-            ..
-        } => Address::Tcp {
-            host: if host.is_empty() { own_host } else { host }.to_owned(),
-            port,
-            tls: *tls,
-        },
-        // No node is reached this way.
-        Address::Unix(_) => of.clone(),
-    }
-}
-
 /// A node to ask.
 #[derive(Clone)]
 struct Candidate {
@@ -112,7 +55,7 @@ impl Cluster {
     /// The cluster of these nodes, for the keys below a prefix.
     pub(super) fn new(seeds: Vec<Address>, prefix: &str) -> Self {
         let mut question = cmd("EXISTS");
-        question.arg(index_key(prefix));
+        question.arg(key_of_prefix(prefix, "index"));
         Self {
             seeds,
             question,
@@ -255,7 +198,7 @@ fn ask_all(
         .collect();
     let (mut asked, mut pending) = (0, 0);
     loop {
-        while asked < MOST
+        while asked < MAX_NODES
             && let Some(candidate) = to_ask.pop_front()
         {
             let (answers, questions) = (answers.clone(), questions.to_vec());
@@ -463,71 +406,6 @@ impl Search {
     }
 }
 
-/// A field of the answer to `HELLO`.
-pub fn field(answer: &Value, name: &str) -> Option<String> {
-    let Value::Map(fields) = answer else {
-        return None;
-    };
-    let found = fields.iter().find(|(key, _)| lossy_text(key) == name);
-    found.map(|(_, value)| lossy_text(value))
-}
-
-/// What a node knows of the others.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Nodes {
-    /// Where they are, those first that could take its slots over.
-    pub others: Vec<Address>,
-    /// Its own replicas.
-    replicas: Vec<KnownReplica>,
-}
-
-impl Nodes {
-    /// Reads the answer of the node at this address to `CLUSTER NODES`: lines of
-    /// `<id> <ip>:<port>@<bus>[,<host name>…] <flags> <primary> …`. Anything else is passed over.
-    pub fn parse(list: &str, at: &Address) -> Self {
-        let lines = || list.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let is_myself =
-            |line: &Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
-        let own = lines().find(is_myself);
-        let own = own.as_ref().and_then(|line| line.first().copied());
-        let (mut nodes, mut rest) = (Self::default(), Vec::new());
-        for line in lines() {
-            let [_, place, flags, primary, ..] = line[..] else {
-                continue;
-            };
-            let has = |flag| flags.split(',').any(|other| other == flag);
-            if has("myself") || has("noaddr") || has("handshake") {
-                continue;
-            }
-            let is_down = has("fail");
-            let is_replica = Some(primary) == own;
-            if is_replica && let Some((address, _)) = place.split_once('@') {
-                nodes.replicas.push(KnownReplica {
-                    address: address.to_owned(),
-                    priority: if has("nofailover") { 0 } else { PRIORITY },
-                    is_down,
-                    is_former: false,
-                });
-            }
-            match is_replica {
-                _ if is_down => {}
-                true => nodes.others.extend(addresses(place, at)),
-                false => rest.extend(addresses(place, at)),
-            }
-        }
-        nodes.others.append(&mut rest);
-        nodes.others.truncate(MOST);
-        // Each is compared with all others, and an answer has room for a hundred thousand.
-        nodes.replicas.truncate(MOST_REPLICAS);
-        nodes
-    }
-
-    /// The replicas that count for `--sync all`. That one is down is what most primaries say.
-    pub fn replicas(&self) -> Vec<String> {
-        those_that_count(&[self.replicas.as_slice()], 1)
-    }
-}
-
 /// The host and port of the node that has a slot, in a list of the nodes.
 fn owner(nodes: &str, slot: u16) -> Option<(String, u16)> {
     let has_it = |words: &Vec<&str>| {
@@ -550,23 +428,6 @@ fn owner(nodes: &str, slot: u16) -> Option<(String, u16)> {
     Some((is_usable.then(|| host.to_owned())?, port.parse().ok()?))
 }
 
-/// The addresses in `<ip>:<port>@<bus>[,<host name>…]`: by its name and by its number.
-fn addresses(place: &str, at: &Address) -> Vec<Address> {
-    let (place, rest) = place.split_once('@').unwrap_or((place, ""));
-    let Some((ip, port)) = place.rsplit_once(':') else {
-        return Vec::new();
-    };
-    let Some(port) = port.parse().ok().filter(|port| *port > 0) else {
-        return Vec::new();
-    };
-    let name = rest.split(',').nth(1).unwrap_or_default();
-    [name, ip]
-        .into_iter()
-        .filter(|host| !host.is_empty() && is_host(host))
-        .map(|host| sibling(at, host, port))
-        .collect()
-}
-
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
@@ -574,60 +435,6 @@ fn left(until: Instant) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tcp(host: &str, port: u16) -> Address {
-        Address::Tcp {
-            host: host.into(),
-            port,
-            tls: false,
-        }
-    }
-
-    #[test]
-    fn a_redirection_without_a_host_means_the_host_that_was_asked() {
-        let at = tcp("asked", 1);
-        for (details, address) in [
-            ("3999 10.0.0.1:6381", Some(tcp("10.0.0.1", 6381))),
-            ("3999 ::1:6381", Some(tcp("::1", 6381))),
-            (
-                "3999 redis-1.example:6381",
-                Some(tcp("redis-1.example", 6381)),
-            ),
-            ("3999 :6381", Some(tcp("asked", 6381))),
-            ("3999 ?:6381", None),
-            ("3999 a\u{1b}b:6381", None),
-            ("3999 h:0", None),
-            ("3999 h", None),
-            ("3999", None),
-        ] {
-            let redirect = Redirect::parse(details);
-            assert_eq!(redirect.map(|it| it.address(&at)), address, "{details}");
-        }
-    }
-
-    #[test]
-    fn the_nodes_that_would_take_the_slots_over_come_first() {
-        let list = "\
-aa :7001@17001 myself,master - 0 0 1 connected 0-5460
-bb 10.0.0.2:7002@17002 master - 0 0 2 connected 5461-10922
-cc 10.0.0.3:7003@17003,redis-3,shard-id=1 slave aa 0 0 1 connected
-dd 10.0.0.4:7004@17004 slave,fail aa 0 0 1 connected
-ee 10.0.0.5:7005@17005 slave,fail? bb 0 0 1 connected
-ff :0@0 slave,noaddr bb 0 0 1 disconnected
-gg
-";
-        let nodes = Nodes::parse(list, &tcp("h", 7001));
-        assert_eq!(
-            nodes.others,
-            [
-                tcp("redis-3", 7003),
-                tcp("10.0.0.3", 7003),
-                tcp("10.0.0.2", 7002),
-                tcp("10.0.0.5", 7005),
-            ]
-        );
-        assert_eq!(nodes.replicas(), ["10.0.0.3:7003"]);
-    }
 
     #[test]
     fn the_host_of_a_slot_is_known_by_the_list_of_the_nodes() {
@@ -650,16 +457,5 @@ ee
             let found = host.map(|host| (host.to_owned(), 7001));
             assert_eq!(owner(list, slot), found, "{slot}");
         }
-    }
-
-    #[test]
-    fn of_a_list_of_nodes_without_an_end_the_beginning_counts() {
-        let own = "aa :1@2 myself,master - 0 0 1 connected 0-5460\n".to_owned();
-        let replica = |n: u32| format!("b {n}:7@8 s aa\n");
-        let list: String = std::iter::once(own)
-            .chain((0..60_000).map(replica))
-            .collect();
-        let nodes = Nodes::parse(&list, &tcp("h", 7001));
-        assert_eq!(nodes.replicas().len(), MOST_REPLICAS);
     }
 }

@@ -30,14 +30,15 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, PushKind, ServerError, ServerErrorKind, Value, cmd};
 
 use self::replicas::Pending;
-use super::cluster::{self, Nodes};
+use super::call::{Call, Script};
+use super::nodes::Nodes;
+use super::refusal::from_server;
 use super::replication::{Goal, Quorum, Replicas, Replication, Role};
+use super::reply::{field, lossy_text};
 use super::resp::{Broken, Replies};
 use super::server::{Part, Server};
 use super::stream::Stream;
 use super::{Error, ErrorKind, ready};
-use crate::protocol::Incoming;
-use crate::protocol::scripts::{MOST, RELEASE, SHARED_VALUES, SLOTS, Script, lossy_text};
 
 /// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
 /// one holder and a word about another, so a few kilobytes.
@@ -65,30 +66,6 @@ const NODES_LAST: Duration = Duration::from_secs(60);
 
 /// The version of Redis from which on channels can belong to hash slots.
 const SHARDED_SINCE: u32 = 7;
-
-/// One call of a script.
-pub struct Call {
-    pub script: &'static Script,
-    pub keys: Vec<Vec<u8>>,
-    pub args: Vec<Vec<u8>>,
-}
-
-impl Call {
-    /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
-    pub fn command(&self, by_hash: bool) -> Cmd {
-        let mut command = if by_hash {
-            let mut command = cmd("EVALSHA");
-            command.arg(self.script.hash);
-            command
-        } else {
-            let mut command = cmd("EVAL");
-            command.arg(self.script.source);
-            command
-        };
-        command.arg(self.keys.len()).arg(&self.keys).arg(&self.args);
-        command
-    }
-}
 
 /// The number of a request on its connection, by which its answer is known.
 type RequestId = u64;
@@ -119,8 +96,8 @@ enum Expected {
     Positions,
     /// Which of them copy the data, if we may know it.
     Copying,
-    /// The beginning of a lock's key, which should contain this token, or stand for several holders.
-    Value(Vec<u8>),
+    /// The beginning of a key, which should contain one of these values.
+    Value(Vec<Vec<u8>>),
     /// A subscription.
     Subscribed,
     /// The nodes of the cluster, if we may know them.
@@ -138,39 +115,6 @@ enum Resp3 {
     Unknown,
 }
 
-/// A lease granted without a request. Read from a message, so what no script of ours could
-/// have written is ignored.
-#[derive(Clone, Copy, Debug)]
-pub struct Grant {
-    pub fence: u64,
-    pub slot: u32,
-    /// When, by the server's clock, in milliseconds since 1970.
-    pub at_ms: u64,
-    /// How long it lasts.
-    pub lasting: Duration,
-}
-
-impl Grant {
-    /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
-    pub fn parse(message: &str) -> Option<Self> {
-        let mut words = message.strip_prefix("granted ")?.split(' ');
-        let mut number = |most: u64| -> Option<u64> {
-            let number = words.next()?.parse().ok()?;
-            (number <= most).then_some(number)
-        };
-        let grant = Self {
-            fence: number(MOST)?,
-            slot: u32::try_from(number(SLOTS.into())?).ok()?,
-            at_ms: number(MOST)?,
-            lasting: Duration::from_millis(number(LONGEST_GRANT)?),
-        };
-        words.next().is_none().then_some(grant)
-    }
-}
-
-/// No grant is longer than this, in milliseconds: a waiter that can't confirm it delays all others.
-const LONGEST_GRANT: u64 = 60_000;
-
 /// What came in.
 pub enum Received {
     /// The answer to a request.
@@ -181,8 +125,26 @@ pub enum Received {
         value: Value,
     },
     /// What the server pushes.
-    Event(Incoming),
+    Push(Push),
 }
+
+/// What the server pushes, or what is known without a word from it.
+#[derive(Debug)]
+pub enum Push {
+    /// The subscription is confirmed.
+    Subscribed,
+    /// The server doesn't let us subscribe.
+    SubscribeDenied,
+    /// A message on the channel that we listen to.
+    Message(String),
+    /// The same, which came while an answer was waited for: what it said can be asked.
+    MessageMissed,
+    /// A key that was read over this connection may have changed.
+    KeyChanged,
+}
+
+/// The message by which another program looks whether anybody listens.
+pub const PRESENCE_CHECK: &str = "hello";
 
 /// What the next reply may weigh.
 #[derive(Clone, Copy)]
@@ -334,7 +296,7 @@ impl Connection {
         };
         let key = key.map(Vec::as_slice);
         let script = script.map(|script| script.source);
-        let error = Error::from_server(error, &self.server, key, script);
+        let error = from_server(error, &self.server, key, script);
         // What the first call on a connection isn't permitted, the user isn't.
         if self.is_proven {
             self.judged(error)
@@ -558,7 +520,7 @@ impl Connection {
         // In RESP2 there are no maps.
         let spoken = matches!(answer, Value::Map(_));
         if self.server.part() == Part::Node {
-            let said = |name| cluster::field(answer, name);
+            let said = |name| field(answer, name);
             self.is_node = said("mode").map(|mode| mode == "cluster");
             let version = said("version").unwrap_or_default();
             let major = version
@@ -629,14 +591,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Calls a renewal of the lock with this key, and in the same write asks to be notified of changes of
-    /// the key from then on, as the renewal changes it itself; its answer, and whether that is so. It isn't
-    /// where tracking has not begun (by [`Self::track_keys`]), or the server doesn't know the script.
-    pub fn renew_tracked(
+    /// Calls a script that changes this key and leaves one of these values in it, and in the same write asks to be notified
+    /// of the changes of the key from then on; its answer, and whether that is so. It isn't where tracking has not begun
+    /// (by [`Self::track_keys`]), or the server doesn't know the script.
+    pub fn call_tracked(
         &mut self,
         call: Call,
         key: &[u8],
-        token: &[u8],
+        values: Vec<Vec<u8>>,
         within: Duration,
     ) -> Result<(Value, bool), Error> {
         let until = Instant::now() + within;
@@ -653,7 +615,7 @@ impl Connection {
             .arg("YES")
             .write_packed_command(&mut bytes);
         // Not all of it: it may be anything by now.
-        let end = token.len().max(SHARED_VALUES[0].len());
+        let end = values.iter().map(Vec::len).max().unwrap_or_default();
         cmd("GETRANGE")
             .arg(key)
             .arg(0)
@@ -662,7 +624,7 @@ impl Connection {
         self.expected.extend([
             Expected::Call(number, call),
             Expected::Optional,
-            Expected::Value(token.to_vec()),
+            Expected::Value(values),
         ]);
         self.await_replicas(script, &mut bytes, until);
         self.write(&bytes, until)?;
@@ -680,27 +642,27 @@ impl Connection {
     /// [`TURN`] bytes, and the descriptor says that there is more.
     pub fn receive(&mut self) -> Result<Option<Received>, Error> {
         if std::mem::take(&mut self.key_changed) {
-            return Ok(Some(Received::Event(Incoming::KeyChanged)));
+            return Ok(Some(Received::Push(Push::KeyChanged)));
         }
         if std::mem::take(&mut self.denied) {
-            return Ok(Some(Received::Event(Incoming::SubscribeDenied)));
+            return Ok(Some(Received::Push(Push::SubscribeDenied)));
         }
         if std::mem::take(&mut self.message_passed) {
-            return Ok(Some(Received::Event(Incoming::Message)));
+            return Ok(Some(Received::Push(Push::MessageMissed)));
         }
         self.next_incoming()
     }
 
     /// What came in, if anything has.
     fn next_incoming(&mut self) -> Result<Option<Received>, Error> {
-        let event = |incoming| Ok(Some(Received::Event(incoming)));
+        let event = |push| Ok(Some(Received::Push(push)));
         loop {
             let Some(value) = self.next_reply()? else {
                 return Ok(None);
             };
             let value = match value {
                 Value::Push { kind, data } => match self.pushed(&kind, &data)? {
-                    Some(incoming) => return event(incoming),
+                    Some(push) => return event(push),
                     None => continue,
                 },
                 value => value,
@@ -737,25 +699,24 @@ impl Connection {
                     self.tracking = false;
                 }
                 // Another client has changed it between the renewal and this.
-                (Some(Expected::Value(token)), value) => {
-                    let ours = |value: &[u8]| value == token || SHARED_VALUES.contains(&value);
-                    if !matches!(value, Value::BulkString(value) if ours(&value)) {
-                        return event(Incoming::KeyChanged);
+                (Some(Expected::Value(values)), value) => {
+                    if !matches!(value, Value::BulkString(value) if values.contains(&value)) {
+                        return event(Push::KeyChanged);
                     }
                 }
                 (Some(Expected::Hello), answer) => {
                     self.hello(&answer)?;
                     if std::mem::take(&mut self.denied) {
-                        return event(Incoming::SubscribeDenied);
+                        return event(Push::SubscribeDenied);
                     }
                 }
                 (Some(Expected::Subscribed), Value::ServerError(error)) => {
-                    let error = Error::from_server(&error, &self.server, None, None);
+                    let error = from_server(&error, &self.server, None, None);
                     // On the node that the slot was moved to, it can.
                     if error.kind == ErrorKind::Moving {
                         return Err(error);
                     }
-                    return event(Incoming::SubscribeDenied);
+                    return event(Push::SubscribeDenied);
                 }
                 (Some(Expected::Subscribed), _) => {
                     return Err(self.out_of_step("did not answer a subscription"));
@@ -793,23 +754,19 @@ impl Connection {
     }
 
     /// What the server pushes, if it is of interest.
-    fn pushed(&mut self, kind: &PushKind, data: &[Value]) -> Result<Option<Incoming>, Error> {
+    fn pushed(&mut self, kind: &PushKind, data: &[Value]) -> Result<Option<Push>, Error> {
         Ok(match kind {
             PushKind::Message | PushKind::SMessage => {
                 let message = data.last().map(lossy_text).unwrap_or_default();
-                // Another program only looks whether we are there.
-                (message != "hello").then(|| {
-                    let grant = Grant::parse(&message);
-                    grant.map_or(Incoming::Message, Incoming::Granted)
-                })
+                (message != PRESENCE_CHECK).then_some(Push::Message(message))
             }
-            PushKind::Invalidate => Some(Incoming::KeyChanged),
+            PushKind::Invalidate => Some(Push::KeyChanged),
             PushKind::Subscribe | PushKind::SSubscribe => {
                 let expected = self.expected.pop_front();
                 if !matches!(expected, Some(Expected::Subscribed)) {
                     return Err(self.out_of_step("confirmed what was not asked for"));
                 }
-                Some(Incoming::Subscribed)
+                Some(Push::Subscribed)
             }
             // No message comes any more: the slot was moved to another node.
             PushKind::SUnsubscribe => {
@@ -1216,11 +1173,10 @@ impl Connection {
     /// What came in while an answer was waited for.
     fn pass_over(&mut self, received: &Received) {
         match received {
-            Received::Event(Incoming::KeyChanged) => self.key_changed = true,
-            Received::Event(Incoming::SubscribeDenied) => self.denied = true,
-            Received::Event(Incoming::Granted(_) | Incoming::Message) => self.message_passed = true,
-            Received::Event(Incoming::Subscribed | Incoming::Acquired(_))
-            | Received::Answer { .. } => {}
+            Received::Push(Push::KeyChanged) => self.key_changed = true,
+            Received::Push(Push::SubscribeDenied) => self.denied = true,
+            Received::Push(Push::Message(_) | Push::MessageMissed) => self.message_passed = true,
+            Received::Push(Push::Subscribed) | Received::Answer { .. } => {}
         }
     }
 
@@ -1254,7 +1210,7 @@ impl Connection {
         }
         match self.next_reply() {
             Ok(Some(Value::ServerError(error))) => {
-                Some(Error::from_server(&error, &self.server, None, None))
+                Some(from_server(&error, &self.server, None, None))
             }
             _ => None,
         }
@@ -1281,7 +1237,7 @@ impl Connection {
                 | Expected::Nodes
                 | Expected::Subscribed => return None,
             };
-            Some(script.is_none_or(|script| script.hash != RELEASE.hash))
+            Some(script.is_none_or(|script| !script.may_arrive_late))
         });
         last == Some(true)
     }
@@ -1298,49 +1254,5 @@ impl Drop for Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_script_is_called_by_its_hash_or_with_its_text_and_its_keys_come_first() {
-        let call = Call {
-            script: &RELEASE,
-            keys: vec![b"key".to_vec(), b"other".to_vec()],
-            args: vec![b"argument".to_vec()],
-        };
-        for (by_hash, name, script) in [
-            (true, "EVALSHA", RELEASE.hash),
-            (false, "EVAL", RELEASE.source),
-        ] {
-            let mut expected = cmd(name);
-            expected.arg(script).arg(2).arg("key").arg("other");
-            expected.arg("argument");
-            let packed = call.command(by_hash).get_packed_command();
-            assert_eq!(packed, expected.get_packed_command());
-        }
-    }
-
-    #[test]
-    fn only_what_a_script_can_have_written_is_a_grant() {
-        let grant = Grant::parse("granted 1700000000000000 2 1700000000000 2000").unwrap();
-        assert_eq!((grant.fence, grant.slot), (1_700_000_000_000_000, 2));
-        assert_eq!(grant.lasting, Duration::from_secs(2));
-        for message in [
-            "",
-            "granted",
-            "granted 1 1 1",
-            "granted 1 1 1 2000 1",
-            "granted -1 1 1 2000",
-            "granted 1 1 1 1800000000000",
-            "granted 1 10000 1 2000",
-            "granted 9007199254740993 1 1 2000",
-            "granted 1 1 9007199254740993 2000",
-        ] {
-            assert!(Grant::parse(message).is_none(), "{message:?}");
-        }
     }
 }

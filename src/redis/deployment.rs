@@ -14,11 +14,11 @@ use super::password::PasswordSource;
 use super::replication::Replication;
 use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
+use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
 use super::url::{Place, Url};
 use super::{Error, ErrorKind};
 use crate::file;
-use crate::protocol::name::is_in_one_slot;
 use crate::reason::reason;
 
 /// The servers behind one URL.

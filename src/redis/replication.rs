@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::reply::lossy_text;
 use super::url::Address;
 use crate::duration;
-use crate::protocol::scripts::lossy_text;
 
 /// The replicas that have to have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,10 +22,9 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 
-pub use self::answer::KnownReplica;
-use self::answer::{Answer, Question, ask};
-pub use self::answer::{Fields, PRIORITY, known_replica, those_that_count};
-use self::heard::{Heard, LEAST};
+pub use self::answer::{Fields, known_replica};
+use self::answer::{Question, ask};
+use self::heard::{Answer, Heard, LEAST};
 use self::poll::{Agreed, Need, Poll, left};
 use super::connection::Connection;
 use super::replication::{Quorum, Replicas, Replication, Role};

@@ -8,24 +8,27 @@ use rustls::RootCertStore;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::claim::{acquired, checked, released, renewed};
+use super::answer::{acquired, checked, released, renewed};
 use super::history;
 use super::inspect::inspected;
-use super::name::{Keys, hash_slot, hash_tag};
+use super::name::Keys;
 use super::scripts::{ACQUIRE, lossy_text};
 use super::{
     Error, Frozen, Holder, Inspected, LockHistory, Name, Restarted, TlsFiles, Token, UrlOrigin,
     Waiter, Who,
 };
 use crate::fuzz::{Target, assert_safe_line, texts};
-use crate::redis::cluster::{Nodes, Redirect, field};
-use crate::redis::connection::Grant;
+use crate::protocol::grant::Grant;
 use crate::redis::deployment::Deployment;
+use crate::redis::nodes::{Nodes, Redirect, promotable_replicas};
 use crate::redis::password::password_in;
+use crate::redis::refusal::from_server;
 use crate::redis::replication::{Quorum, Replicas, Role};
+use crate::redis::reply::field;
 use crate::redis::resp::Replies;
-use crate::redis::sentinel::answer::{Fields, known_replica, those_that_count};
+use crate::redis::sentinel::answer::{Fields, known_replica};
 use crate::redis::server::{Part, Server};
+use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::{certificates_in, may_sign, names};
 use crate::redis::url::{Address, Login, Place, Url};
 use crate::report::escaped;
@@ -543,7 +546,7 @@ fn answer(value: &Value) {
     );
     if let Value::Array(values) = value {
         let replicas: Vec<_> = values.iter().map(known_replica).collect();
-        assert!(those_that_count(&[&replicas], 3).len() <= values.len());
+        assert!(promotable_replicas(&[&replicas], 3).len() <= values.len());
     }
     if let Some(role) = Role::parse(value) {
         let replicas = Replicas::default();
@@ -613,8 +616,8 @@ fn errors(bytes: &[u8]) {
                 continue;
             };
             let key: &[u8] = b"p:k\xff";
-            assert_short(&Error::from_server(error, &server, None, None).to_string());
-            let known = Error::from_server(error, &server, Some(key), Some(ACQUIRE.source));
+            assert_short(&from_server(error, &server, None, None).to_string());
+            let known = from_server(error, &server, Some(key), Some(ACQUIRE.source));
             assert_short(&known.to_string());
             if let Some(redirect) = known.redirect() {
                 assert_safe_line(&redirect.address(server.address()).to_string());

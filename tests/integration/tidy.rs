@@ -1,5 +1,6 @@
 //! The invariants of the crate's documentation that can be seen in its text.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -171,7 +172,7 @@ fn only_main_ends_the_process() {
 
 /// The rooms of the house, from the top floor down. A room imports only rooms that stand below it: so no two of them need each
 /// other, and each can be read, and changed, with what is below it alone.
-const FLOORS: [&[&str]; 11] = [
+const FLOORS: [&[&str]; 12] = [
     &["main"],
     &["command"],
     &["watchdog"],
@@ -179,7 +180,8 @@ const FLOORS: [&[&str]; 11] = [
     &["renewals", "config"],
     &["wait", "child", "process", "report"],
     &["session", "tree"],
-    &["protocol", "redis"],
+    &["protocol"],
+    &["redis"],
     &["signal", "lease", "output", "stderr", "typed"],
     &["cli"],
     &[
@@ -236,15 +238,177 @@ fn each_room_imports_only_rooms_on_lower_floors() {
         };
         for room in named_rooms(&code) {
             let below = floor_of(room).is_some_and(|other| other > floor);
-            // The two are still to be told apart.
-            let is_pair = own != room
-                && [own, room]
-                    .iter()
-                    .all(|it| ["protocol", "redis"].contains(it));
-            if room != own && !below && !is_pair {
+            if room != own && !below {
                 wrong.push(format!("{} imports {room}", path.display()));
             }
         }
     }
     assert_eq!(wrong, [""; 0]);
+}
+
+/// Files that still know each other, as one file and those of its own folder.
+const IN_ONE_PIECE: [&str; 7] = [
+    "command/acquisition",
+    "command/doctor/checks",
+    "command/run",
+    "command/status",
+    "config",
+    "report",
+    "sys",
+];
+
+/// The files of the product: what each is named by (`redis::url` for `redis/url.rs`), and its text.
+fn modules() -> BTreeMap<Vec<String>, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let named = sources().into_iter().map(|(path, code)| {
+        let name = path.strip_prefix(&root).unwrap().with_extension("");
+        let parts = name.iter().map(|part| part.to_str().unwrap().to_owned());
+        let mut parts: Vec<String> = parts.collect();
+        if matches!(parts.last().map(String::as_str), Some("mod" | "main")) {
+            parts.pop();
+        }
+        (parts, code)
+    });
+    let is_test = |name: &[String]| name.last().is_some_and(|last| last == "tests");
+    named.filter(|(name, _)| !is_test(name)).collect()
+}
+
+/// The paths in a list such as `a::{b, c::{self, d}}`, whole; what comes after `as` is left out.
+fn paths(list: &str, before: &str, found: &mut Vec<String>) {
+    let (mut depth, mut start) = (0_usize, 0);
+    let mut parts = Vec::new();
+    for (at, character) in list.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&list[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&list[start..]);
+    for part in parts.into_iter().map(str::trim) {
+        match part.split_once('{') {
+            Some((start, inner)) => {
+                let inner = inner.strip_suffix('}').unwrap();
+                paths(inner, &format!("{before}{start}"), found);
+            }
+            None if part.is_empty() => {}
+            None => {
+                let path = part.split(" as ").next().unwrap();
+                found.push(format!("{before}{path}"));
+            }
+        }
+    }
+}
+
+/// What a file imports, each from the root of the crate on.
+fn imports(name: &[String], modules: &BTreeMap<Vec<String>, String>) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut lines = modules[name].lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        let imported = ["use ", "pub use ", "pub(super) use "];
+        let Some(list) = imported.iter().find_map(|start| line.strip_prefix(start)) else {
+            continue;
+        };
+        let mut list = list.to_owned();
+        while !list.ends_with(';') {
+            list += lines.next().expect("an import ends");
+        }
+        paths(list.trim_end_matches(';'), "", &mut found);
+    }
+    let whole = found.iter().filter_map(|path| {
+        let mut parts: Vec<&str> = path.split("::").collect();
+        let mut from = match parts[0] {
+            "crate" => Vec::new(),
+            "self" | "super" => name.to_vec(),
+            child => {
+                let own = [name, &[child.to_owned()]].concat();
+                modules.contains_key(&own).then(|| name.to_vec())?
+            }
+        };
+        while let Some("crate" | "self" | "super") = parts.first().copied() {
+            if parts.remove(0) == "super" {
+                from.pop();
+            }
+        }
+        from.extend(
+            parts
+                .iter()
+                .filter(|part| **part != "self")
+                .map(|&part| part.to_owned()),
+        );
+        Some(from)
+    });
+    whole.collect()
+}
+
+/// The file in which something is that is imported by this path: where a file only passes it on, the one that has it.
+fn file_of(
+    path: &[String],
+    modules: &BTreeMap<Vec<String>, String>,
+    imported: &BTreeMap<Vec<String>, Vec<Vec<String>>>,
+) -> Vec<String> {
+    let end = (0..=path.len())
+        .rev()
+        .find(|end| modules.contains_key(&path[..*end]));
+    let end = end.unwrap();
+    let (file, rest) = path.split_at(end);
+    let passed_on = rest.first().and_then(|name| {
+        let from = imported[file].iter();
+        from.filter(|other| other.last() == Some(name))
+            .find(|other| *other != path)
+    });
+    match passed_on {
+        Some(from) => file_of(&[from, &rest[1..]].concat(), modules, imported),
+        None => file.to_vec(),
+    }
+}
+
+#[test]
+fn no_two_files_need_each_other() {
+    let modules = modules();
+    let imported = modules
+        .keys()
+        .map(|name| (name.clone(), imports(name, &modules)));
+    let imported: BTreeMap<_, _> = imported.collect();
+    let mut needs: BTreeMap<&Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
+    for (name, paths) in &imported {
+        let files = paths.iter().map(|path| file_of(path, &modules, &imported));
+        needs.insert(name, files.filter(|file| file != name).collect());
+    }
+    assert!(
+        needs.values().map(BTreeSet::len).sum::<usize>() > 200,
+        "the imports were not found"
+    );
+    // Whatever a file needs by way of others.
+    let all_of = |name: &Vec<String>| {
+        let mut all = BTreeSet::new();
+        let mut left = vec![name.clone()];
+        while let Some(next) = left.pop() {
+            left.extend(
+                needs[&next]
+                    .iter()
+                    .filter(|file| all.insert((*file).clone()))
+                    .cloned(),
+            );
+        }
+        all
+    };
+    let is_known = |one: &str, other: &str| {
+        let within = |piece: &&str| one.starts_with(*piece) && other.starts_with(*piece);
+        IN_ONE_PIECE.iter().any(|piece| within(&piece))
+    };
+    let mut circles = Vec::new();
+    for (name, files) in &needs {
+        for file in files {
+            let (one, other) = (name.join("/"), file.join("/"));
+            if all_of(file).contains(*name) && !is_known(&one, &other) {
+                circles.push(format!("{one} imports {other}"));
+            }
+        }
+    }
+    assert_eq!(circles, [""; 0]);
 }

@@ -17,11 +17,12 @@ use super::network::{Asked, Incoming, Network, Request};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::lease::{Lease, Terms};
-use crate::protocol::claim::{Needs, acquired, checked, released, renewed};
+use crate::protocol::answer::{acquired, checked, released, renewed};
+use crate::protocol::claim::Needs;
+use crate::protocol::grant::Grant;
 use crate::protocol::{
     self, Claim, Error, ErrorKind, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
 };
-use crate::redis::connection::Grant;
 use crate::renewals::{self, Renewals, Report};
 use crate::session::{self, Session};
 use crate::signal::SIGTERM;

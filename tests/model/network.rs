@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::digest::{Cached, digest_of, digest_of_debug};
-use crate::redis::connection::Call;
+use crate::redis::call::Call;
 
 /// A call of a script.
 pub struct Asked {

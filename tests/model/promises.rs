@@ -11,7 +11,7 @@ use super::redis::data::Content;
 use super::world::{BOOT, Plain, Rules};
 use crate::protocol::Supersede;
 use crate::protocol::scripts::{ACQUIRE, FREEZE, RELEASE, THAW};
-use crate::redis::connection::Call;
+use crate::redis::call::Call;
 
 /// One promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! What a claim sends, word by word, and what it believes of an answer.
 
+use super::super::answer::{Acquired, Busy, acquired};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
+use super::super::call::Script;
 use super::super::replication::{Goal, Replicas, Replication, Role};
+use super::super::reply::{count, lossy_text};
 use super::super::server::Part;
 use super::super::{Error, ErrorKind};
 use super::{Connection, Expected, Received, RequestId};
-use crate::protocol::scripts::{ACQUIRE, RENEW, Script, count, lossy_text};
 
 /// The pause between two looks at how far each replica has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -106,8 +107,9 @@ impl Connection {
     /// The replicas that have to have what a script wrote, before its answer counts.
     pub(super) fn goal_of(&self, script: &'static Script) -> Option<Goal> {
         let (replication, replicas) = self.replication.as_ref()?;
-        let counts = [ACQUIRE.hash, RENEW.hash].contains(&script.hash);
-        counts.then(|| replicas.goal(replication.quorum, self.server.address()))
+        script
+            .counts_when_replicated
+            .then(|| replicas.goal(replication.quorum, self.server.address()))
     }
 
     /// The answer to a call: that a lock is ours counts when the replicas have it.

@@ -6,43 +6,13 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::super::connection::Connection;
+pub use super::super::nodes::{KnownReplica, PRIORITY};
 use super::super::replication::address;
+use super::super::reply::lossy_text;
 use super::super::server::Server;
 use super::super::url::Address;
 use super::super::{Error, ErrorKind};
-use super::heard::Heard;
-use crate::protocol::scripts::lossy_text;
-
-/// What a sentinel says.
-#[derive(Clone, Debug)]
-pub(super) struct Answer {
-    /// The sentinel, as the URL names it.
-    pub(super) by: String,
-    /// The sentinel, whatever the URL calls it; its name there where it doesn't say (Redis 6.0).
-    pub(super) id: String,
-    /// Where the primary is.
-    pub(super) address: Address,
-    /// It grows with each failover.
-    pub(super) epoch: u64,
-    /// How many sentinels it knows of, itself included.
-    pub(super) sentinels: usize,
-    /// How long it waits for a silent primary, where it says that.
-    pub(super) down_after: Option<Duration>,
-    /// All that it has heard of; empty where that wasn't asked.
-    pub(super) replicas: Vec<KnownReplica>,
-}
-
-/// A replica, as a sentinel, or a node of a cluster, knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownReplica {
-    /// `host:port`.
-    pub address: String,
-    /// Sentinels promote one with a smaller number first, and one with 0 never.
-    pub priority: u32,
-    pub is_down: bool,
-    /// It was the primary before, has come back, and isn't demoted yet.
-    pub is_former: bool,
-}
+use super::heard::{Answer, Heard};
 
 /// What a sentinel is asked.
 pub(super) struct Question {
@@ -131,39 +101,6 @@ pub fn known_replica(value: &Value) -> KnownReplica {
         is_former: text("role-reported") == "master" && matches!(&*text("master-host"), "" | "?"),
     }
 }
-
-/// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and
-/// those that a majority of all sentinels sees down, or just back as the primary that they were. No sentinel promotes one
-/// that is down, nor one of the latter before others.
-pub fn those_that_count(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for replica in lists.iter().copied().flatten() {
-        // What only reads the stream has no port.
-        let is_server = !replica.address.ends_with(":0");
-        let is_out = |other: &KnownReplica| {
-            let is_last = || {
-                let mut others = lists.iter().copied().flatten();
-                others.any(|before| is_before(before, other))
-            };
-            other.address == replica.address && (other.is_down || other.is_former && is_last())
-        };
-        let out = lists.iter().filter(|list| list.iter().any(is_out)).count();
-        let is_known = found.contains(&replica.address);
-        if is_server && !is_known && replica.priority > 0 && out <= sentinels / 2 {
-            found.push(replica.address.clone());
-        }
-    }
-    found
-}
-
-/// Whether sentinels promote this one before the other, which was the primary and has none of its data.
-fn is_before(one: &KnownReplica, former: &KnownReplica) -> bool {
-    let may_be_promoted = !one.is_down && !one.is_former && one.priority > 0;
-    one.address != former.address && may_be_promoted && one.priority <= former.priority
-}
-
-/// The priority of a replica that says nothing else.
-pub const PRIORITY: u32 = 100;
 
 /// Names and values in turn.
 #[derive(Default)]

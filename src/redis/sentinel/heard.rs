@@ -4,8 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::super::nodes::KnownReplica;
 use super::super::url::Address;
-use super::answer::Answer;
+
+/// What a sentinel says.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    /// The sentinel, as the URL names it.
+    pub(super) by: String,
+    /// The sentinel, whatever the URL calls it; its name there where it doesn't say (Redis 6.0).
+    pub(super) id: String,
+    /// Where the primary is.
+    pub(super) address: Address,
+    /// It grows with each failover.
+    pub(super) epoch: u64,
+    /// How many sentinels it knows of, itself included.
+    pub(super) sentinels: usize,
+    /// How long it waits for a silent primary, where it says that.
+    pub(super) down_after: Option<Duration>,
+    /// All that it has heard of; empty where that wasn't asked.
+    pub(super) replicas: Vec<KnownReplica>,
+}
 
 /// The least that a sentinel has for its answer, connecting included.
 pub(super) const LEAST: Duration = Duration::from_millis(250);

@@ -3,10 +3,10 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use super::super::nodes::promotable_replicas;
 use super::super::url::Address;
 use super::super::{Error, ErrorKind};
-use super::answer::{Answer, those_that_count};
-use super::heard::{LEAST, reached};
+use super::heard::{Answer, LEAST, reached};
 
 /// How many sentinels have to name the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Poll {
         }?;
         let agree: Vec<&Answer> = self.named(address).collect();
         let lists: Vec<_> = agree.iter().map(|it| it.replicas.as_slice()).collect();
-        let mut replicas = those_that_count(&lists, self.known());
+        let mut replicas = promotable_replicas(&lists, self.known());
         // A sentinel that is replacing the primary still lists the next one as a replica.
         replicas.retain(|replica| *replica != address.to_string());
         Some(Agreed {

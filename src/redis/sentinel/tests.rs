@@ -3,11 +3,13 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use super::answer::{PRIORITY, known_replica};
+pub use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
+use super::answer::known_replica;
 use super::*;
-use crate::protocol::{TlsFiles, UrlOrigin};
 use crate::redis::replication::Goal;
 use crate::redis::server::Part;
+use crate::redis::server::UrlOrigin;
+use crate::redis::tls::TlsFiles;
 use crate::redis::url::Login;
 
 fn tcp(host: &str, port: u16) -> Address {
@@ -227,19 +229,19 @@ fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
     let first = [replica("up:1"), backup, down("down:1"), replica("reader:0")];
     let second = [down("down:1"), replica("new:1")];
     let third = [replica("down:1")];
-    assert_eq!(those_that_count(&[&first], 1), ["up:1"]);
-    assert_eq!(those_that_count(&[&first], 3), ["up:1", "down:1"]);
-    let both = those_that_count(&[&first, &second], 3);
+    assert_eq!(promotable_replicas(&[&first], 1), ["up:1"]);
+    assert_eq!(promotable_replicas(&[&first], 3), ["up:1", "down:1"]);
+    let both = promotable_replicas(&[&first, &second], 3);
     assert_eq!(both, ["up:1", "new:1"]);
-    let half = those_that_count(&[&first, &third], 3);
+    let half = promotable_replicas(&[&first, &third], 3);
     assert_eq!(half, ["up:1", "down:1"]);
     assert_eq!(
-        those_that_count(&[&first, &second], 4),
+        promotable_replicas(&[&first, &second], 4),
         ["up:1", "down:1", "new:1"]
     );
     // One that names it twice is one.
     let twice = [down("down:1"), down("down:1")];
-    assert_eq!(those_that_count(&[&twice], 2), ["down:1"]);
+    assert_eq!(promotable_replicas(&[&twice], 2), ["down:1"]);
 }
 
 #[test]
@@ -263,7 +265,7 @@ fn a_former_primary_that_is_back_counts_as_a_replica_when_it_follows() {
             [replica("other:1"), listed(role, host)],
             [replica("other:1"), listed(role, host)],
         ];
-        those_that_count(&[&lists[0], &lists[1]], 3).len() == 2
+        promotable_replicas(&[&lists[0], &lists[1]], 3).len() == 2
     };
     // Up, not asked yet; a primary, as it was; and when it was demoted.
     assert!(counts("slave", "?"));
@@ -277,10 +279,10 @@ fn a_former_primary_that_is_back_counts_as_a_replica_when_it_follows() {
         ..replica("other:1")
     };
     let lists = [later, listed("master", "?")];
-    assert_eq!(those_that_count(&[&lists, &lists], 3).len(), 2);
+    assert_eq!(promotable_replicas(&[&lists, &lists], 3).len(), 2);
     // One sentinel alone that sees it so leaves it in.
     let lists = [[listed("master", "?")], [listed("slave", "new")]];
-    assert_eq!(those_that_count(&[&lists[0], &lists[1]], 3), ["old:1"]);
+    assert_eq!(promotable_replicas(&[&lists[0], &lists[1]], 3), ["old:1"]);
 }
 
 #[test]

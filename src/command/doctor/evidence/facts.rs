@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::certificate::Validity;
 use super::info::{Info, ReplicaEntry};
 use crate::protocol::{
-    Error, Inspected, KnownReplica, Messages, RedisCli, Transport, Trial, those_that_count,
+    Error, Inspected, KnownReplica, Messages, RedisCli, Transport, Trial, promotable_replicas,
 };
 
 /// What is known of one thing, or why it isn't.
@@ -128,7 +128,7 @@ impl SentinelEvidence {
             .collect();
         match lists.iter().find_map(|list| list.err()) {
             Some(why) if known.is_empty() => Err(why.clone()),
-            _ => Ok(those_that_count(&known, self.all())),
+            _ => Ok(promotable_replicas(&known, self.all())),
         }
     }
 

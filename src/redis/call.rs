@@ -1,0 +1,68 @@
+//! A call of a Lua script. What the script is about is known to those who call it.
+
+use redis::{Cmd, cmd};
+
+/// A Lua script, joined with what it includes, and its SHA-1, by which it is called.
+pub struct Script {
+    pub source: &'static str,
+    pub hash: &'static str,
+    /// Where replicas have to have what is written, an answer that begins with 1 counts only once they have.
+    pub counts_when_replicated: bool,
+    /// It is wanted also when it comes late, and when nobody waits for its answer any more.
+    pub may_arrive_late: bool,
+}
+
+/// One call of a script.
+pub struct Call {
+    pub script: &'static Script,
+    pub keys: Vec<Vec<u8>>,
+    pub args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
+    pub fn command(&self, by_hash: bool) -> Cmd {
+        let mut command = if by_hash {
+            let mut command = cmd("EVALSHA");
+            command.arg(self.script.hash);
+            command
+        } else {
+            let mut command = cmd("EVAL");
+            command.arg(self.script.source);
+            command
+        };
+        command.arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SCRIPT: Script = Script {
+        source: "return 1",
+        hash: "e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
+        counts_when_replicated: false,
+        may_arrive_late: false,
+    };
+
+    #[test]
+    fn a_script_is_called_by_its_hash_or_with_its_text_and_its_keys_come_first() {
+        let call = Call {
+            script: &SCRIPT,
+            keys: vec![b"key".to_vec(), b"other".to_vec()],
+            args: vec![b"argument".to_vec()],
+        };
+        for (by_hash, name, script) in [
+            (true, "EVALSHA", SCRIPT.hash),
+            (false, "EVAL", SCRIPT.source),
+        ] {
+            let mut expected = cmd(name);
+            expected.arg(script).arg(2).arg("key").arg("other");
+            expected.arg("argument");
+            let packed = call.command(by_hash).get_packed_command();
+            assert_eq!(packed, expected.get_packed_command());
+        }
+    }
+}

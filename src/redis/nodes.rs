@@ -1,0 +1,248 @@
+//! What a node of a cluster says of the others, and which replicas could take over. Pure.
+
+use super::url::Address;
+
+/// How many nodes are asked for one connection at the most, and how many are remembered.
+pub(super) const MAX_NODES: usize = 16;
+
+/// How many replicas of a node are remembered: more than any has.
+const MOST_REPLICAS: usize = 1000;
+
+/// Where a node says that keys are: `<slot> <host>:<port>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    pub(super) slot: u16,
+    /// Empty: the host of the node that says so.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Redirect {
+    /// `None` for anything else, as for a node that knows no address of the other.
+    pub fn parse(details: &str) -> Option<Self> {
+        let mut words = details.split(' ');
+        let slot = words.next()?.parse().ok()?;
+        let (host, port) = words.next()?.rsplit_once(':')?;
+        Some(Self {
+            slot,
+            host: is_host(host).then(|| host.to_owned())?,
+            port: port.parse().ok().filter(|port| *port > 0)?,
+        })
+    }
+
+    /// The address, if a node at this one says so.
+    pub fn address(&self, by: &Address) -> Address {
+        sibling(by, &self.host, self.port)
+    }
+}
+
+/// Whether it can be a host, or the empty one; `?` stands for one that isn't known.
+pub(super) fn is_host(host: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    host.chars().all(is_part)
+}
+
+/// The address of another node, by what a node says; no host stands for its own.
+fn sibling(of: &Address, host: &str, port: u16) -> Address {
+    match of {
+        Address::Tcp {
+            host: own_host,
+            tls,
+            ..
+        } => Address::Tcp {
+            host: if host.is_empty() { own_host } else { host }.to_owned(),
+            port,
+            tls: *tls,
+        },
+        // No node is reached this way.
+        Address::Unix(_) => of.clone(),
+    }
+}
+
+/// What a node knows of the others.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// Where they are, those first that could take its slots over.
+    pub others: Vec<Address>,
+    /// Its own replicas.
+    replicas: Vec<KnownReplica>,
+}
+
+impl Nodes {
+    /// Reads the answer of the node at this address to `CLUSTER NODES`: lines of
+    /// `<id> <ip>:<port>@<bus>[,<host name>…] <flags> <primary> …`. Anything else is passed over.
+    pub fn parse(list: &str, at: &Address) -> Self {
+        let lines = || list.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let is_myself =
+            |line: &Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
+        let own = lines().find(is_myself);
+        let own = own.as_ref().and_then(|line| line.first().copied());
+        let (mut nodes, mut rest) = (Self::default(), Vec::new());
+        for line in lines() {
+            let [_, place, flags, primary, ..] = line[..] else {
+                continue;
+            };
+            let has = |flag| flags.split(',').any(|other| other == flag);
+            if has("myself") || has("noaddr") || has("handshake") {
+                continue;
+            }
+            let is_down = has("fail");
+            let is_replica = Some(primary) == own;
+            if is_replica && let Some((address, _)) = place.split_once('@') {
+                nodes.replicas.push(KnownReplica {
+                    address: address.to_owned(),
+                    priority: if has("nofailover") { 0 } else { PRIORITY },
+                    is_down,
+                    is_former: false,
+                });
+            }
+            match is_replica {
+                _ if is_down => {}
+                true => nodes.others.extend(addresses(place, at)),
+                false => rest.extend(addresses(place, at)),
+            }
+        }
+        nodes.others.append(&mut rest);
+        nodes.others.truncate(MAX_NODES);
+        // Each is compared with all others, and an answer has room for a hundred thousand.
+        nodes.replicas.truncate(MOST_REPLICAS);
+        nodes
+    }
+
+    /// The replicas that count for `--sync all`. That one is down is what most primaries say.
+    pub fn replicas(&self) -> Vec<String> {
+        promotable_replicas(&[self.replicas.as_slice()], 1)
+    }
+}
+
+/// The addresses in `<ip>:<port>@<bus>[,<host name>…]`: by its name and by its number.
+fn addresses(place: &str, at: &Address) -> Vec<Address> {
+    let (place, rest) = place.split_once('@').unwrap_or((place, ""));
+    let Some((ip, port)) = place.rsplit_once(':') else {
+        return Vec::new();
+    };
+    let Some(port) = port.parse().ok().filter(|port| *port > 0) else {
+        return Vec::new();
+    };
+    let name = rest.split(',').nth(1).unwrap_or_default();
+    [name, ip]
+        .into_iter()
+        .filter(|host| !host.is_empty() && is_host(host))
+        .map(|host| sibling(at, host, port))
+        .collect()
+}
+
+/// A replica, as a sentinel, or a node of a cluster, knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownReplica {
+    /// `host:port`.
+    pub address: String,
+    /// Sentinels promote one with a smaller number first, and one with 0 never.
+    pub priority: u32,
+    pub is_down: bool,
+    /// It was the primary before, has come back, and isn't demoted yet.
+    pub is_former: bool,
+}
+
+/// The priority of a replica that says nothing else.
+pub const PRIORITY: u32 = 100;
+
+/// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and
+/// those that a majority of all sentinels sees down, or just back as the primary that they were. No sentinel promotes one
+/// that is down, nor one of the latter before others.
+pub fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for replica in lists.iter().copied().flatten() {
+        // What only reads the stream has no port.
+        let is_server = !replica.address.ends_with(":0");
+        let is_out = |other: &KnownReplica| {
+            let is_last = || {
+                let mut others = lists.iter().copied().flatten();
+                others.any(|before| is_before(before, other))
+            };
+            other.address == replica.address && (other.is_down || other.is_former && is_last())
+        };
+        let out = lists.iter().filter(|list| list.iter().any(is_out)).count();
+        let is_known = found.contains(&replica.address);
+        if is_server && !is_known && replica.priority > 0 && out <= sentinels / 2 {
+            found.push(replica.address.clone());
+        }
+    }
+    found
+}
+
+/// Whether sentinels promote this one before the other, which was the primary and has none of its data.
+fn is_before(one: &KnownReplica, former: &KnownReplica) -> bool {
+    let may_be_promoted = !one.is_down && !one.is_former && one.priority > 0;
+    one.address != former.address && may_be_promoted && one.priority <= former.priority
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp {
+            host: host.into(),
+            port,
+            tls: false,
+        }
+    }
+
+    #[test]
+    fn a_redirection_without_a_host_means_the_host_that_was_asked() {
+        let at = tcp("asked", 1);
+        for (details, address) in [
+            ("3999 10.0.0.1:6381", Some(tcp("10.0.0.1", 6381))),
+            ("3999 ::1:6381", Some(tcp("::1", 6381))),
+            (
+                "3999 redis-1.example:6381",
+                Some(tcp("redis-1.example", 6381)),
+            ),
+            ("3999 :6381", Some(tcp("asked", 6381))),
+            ("3999 ?:6381", None),
+            ("3999 a\u{1b}b:6381", None),
+            ("3999 h:0", None),
+            ("3999 h", None),
+            ("3999", None),
+        ] {
+            let redirect = Redirect::parse(details);
+            assert_eq!(redirect.map(|it| it.address(&at)), address, "{details}");
+        }
+    }
+
+    #[test]
+    fn the_nodes_that_would_take_the_slots_over_come_first() {
+        let list = "\
+aa :7001@17001 myself,master - 0 0 1 connected 0-5460
+bb 10.0.0.2:7002@17002 master - 0 0 2 connected 5461-10922
+cc 10.0.0.3:7003@17003,redis-3,shard-id=1 slave aa 0 0 1 connected
+dd 10.0.0.4:7004@17004 slave,fail aa 0 0 1 connected
+ee 10.0.0.5:7005@17005 slave,fail? bb 0 0 1 connected
+ff :0@0 slave,noaddr bb 0 0 1 disconnected
+gg
+";
+        let nodes = Nodes::parse(list, &tcp("h", 7001));
+        assert_eq!(
+            nodes.others,
+            [
+                tcp("redis-3", 7003),
+                tcp("10.0.0.3", 7003),
+                tcp("10.0.0.2", 7002),
+                tcp("10.0.0.5", 7005),
+            ]
+        );
+        assert_eq!(nodes.replicas(), ["10.0.0.3:7003"]);
+    }
+
+    #[test]
+    fn of_a_list_of_nodes_without_an_end_the_beginning_counts() {
+        let own = "aa :1@2 myself,master - 0 0 1 connected 0-5460\n".to_owned();
+        let replica = |n: u32| format!("b {n}:7@8 s aa\n");
+        let list: String = std::iter::once(own)
+            .chain((0..60_000).map(replica))
+            .collect();
+        let nodes = Nodes::parse(&list, &tcp("h", 7001));
+        assert_eq!(nodes.replicas().len(), MOST_REPLICAS);
+    }
+}
