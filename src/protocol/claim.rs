@@ -113,7 +113,7 @@ pub enum ReleaseMode {
 
 /// After this time the answer to a release is slow: what a signal repeats comes within it, and has not
 /// to be taken for another request to end.
-const SOON: Duration = Duration::from_millis(500);
+const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
 /// How often a release is repeated at most, each time to remove some dead waiters.
 const DEAD_CALLS: u32 = 1000;
@@ -384,7 +384,7 @@ impl Claim {
         let call = self.release_call(mode);
         client.open_to_release()?;
         let (released, is_known) = client.with_connection(|connection, within| {
-            let answer = connection.release(call, SOON, is_slow, within)?;
+            let answer = connection.release(call, SLOW_ANSWER, is_slow, within)?;
             let released = if leaves_dead_waiters(&answer) {
                 None
             } else {

@@ -16,10 +16,11 @@ use super::answer::{Acquired, LeaseState, acquired};
 use super::grant::Grant;
 use super::scripts::{ACQUIRE, array};
 use crate::redis::call::Call;
-use crate::redis::connection::{Connection, Push, Received};
+use crate::redis::connection::Connection;
 use crate::redis::deployment::Deployment;
 use crate::redis::error::{Error, ErrorKind};
 use crate::redis::replication::{Quorum, Replication};
+use crate::redis::wire::{Push, Received};
 
 /// How Redis is reached.
 enum Engine {

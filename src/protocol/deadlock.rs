@@ -19,8 +19,9 @@ use super::name::Name;
 use super::name::blocked_key;
 use super::scripts::lossy_text;
 use super::who::{Limit, Who};
-use crate::redis::connection::{Connection, PRESENCE_CHECK};
+use crate::redis::connection::Connection;
 use crate::redis::error::{Error, ErrorKind};
+use crate::redis::pushes::PRESENCE_CHECK;
 
 /// A waiter of a job that holds something: an edge of the wait-for graph.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ fn began(waiting: &Waiting) -> Began {
 }
 
 /// Longer chains than this are not followed.
-const MOST: usize = 100;
+const MAX_CHAIN: usize = 100;
 
 impl WaitEdge<'_> {
     /// Publishes that the job waits; the note lasts this long.
@@ -99,7 +100,7 @@ impl WaitEdge<'_> {
         &self,
         connection: &mut Connection,
     ) -> Result<Option<(Vec<CycleMember>, Began)>, Error> {
-        let mut search = Search {
+        let mut search = CycleSearch {
             locks: self.locks,
             own_holds: &self.holds,
             connection,
@@ -114,7 +115,7 @@ impl WaitEdge<'_> {
     }
 }
 
-struct Search<'a> {
+struct CycleSearch<'a> {
     locks: &'a Locks,
     /// The holds of the searching job.
     own_holds: &'a [String],
@@ -125,7 +126,7 @@ struct Search<'a> {
     stuck: HashMap<String, (Began, Vec<CycleMember>)>,
 }
 
-impl Search<'_> {
+impl CycleSearch<'_> {
     /// The lock, and the waiter in its queue, if it really is there, and alive.
     fn waiting(&mut self, name: &Name, id: &str) -> Result<Option<(Inspected, Waiting)>, Error> {
         let found = self
@@ -211,7 +212,7 @@ impl Search<'_> {
             return Ok(None);
         };
         if !self.stuck.contains_key(id) {
-            if self.seen.iter().any(|seen| seen == id) || self.seen.len() > MOST {
+            if self.seen.iter().any(|seen| seen == id) || self.seen.len() > MAX_CHAIN {
                 return Ok(None);
             }
             self.seen.push(id.to_owned());

@@ -323,7 +323,9 @@ impl Locks {
                 return Ok(names);
             }
             if all > MOST_NAMES {
-                return Err(connection.gives_up(&format!("it has more than {MOST_NAMES} names")));
+                return Err(
+                    connection.abandoned_error(&format!("it has more than {MOST_NAMES} names"))
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The lock protocol on one Redis server, and the only code that knows Redis.
+//! What is said about locks: the lock protocol on one Redis server. How that server is reached is the room `redis`'s.
 //!
 //! The lock is the string key PREFIX+NAME. Held exclusively it contains the holder's *token*: a
 //! random text, fresh for every acquisition, with a TTL. Every client that does

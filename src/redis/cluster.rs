@@ -80,9 +80,9 @@ impl Cluster {
     ) -> Result<Opened, Error> {
         let until = Instant::now() + within;
         let questions = self.questions(replication);
-        let search = Search {
+        let search = SlotSearch {
             usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
-            ..Search::default()
+            ..SlotSearch::default()
         };
         let all_failed = *self.all_failed();
         if all_failed.is_some_and(|at| at.elapsed() < ALL_AGAIN) {
@@ -102,12 +102,12 @@ impl Cluster {
     fn ask_last_or_all(
         &self,
         last: &Arc<Server>,
-        mut search: Search,
+        mut search: SlotSearch,
         questions: &[Cmd],
         timeout: Duration,
         until: Instant,
     ) -> Result<Opened, Error> {
-        let others = |search: &Search| {
+        let others = |search: &SlotSearch| {
             let mut others = self.candidates(last);
             others.retain(|address| address != last.address());
             (others.is_empty() && search.named.is_empty(), others)
@@ -139,7 +139,7 @@ impl Cluster {
     fn ask_in_turn(
         &self,
         last: &Arc<Server>,
-        mut search: Search,
+        mut search: SlotSearch,
         questions: &[Cmd],
         timeout: Duration,
         within: Duration,
@@ -186,7 +186,7 @@ impl Cluster {
 /// Asks all of these at once, and those that they name.
 fn ask_all(
     all: impl Iterator<Item = Candidate>,
-    mut search: Search,
+    mut search: SlotSearch,
     questions: &[Cmd],
     timeout: Duration,
     until: Instant,
@@ -289,7 +289,7 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
 
 /// What came of the nodes so far.
 #[derive(Default)]
-struct Search {
+struct SlotSearch {
     /// Addresses that are known to be right: those of the URL, and that of the last connection.
     usable: Vec<Address>,
     /// Those that have named another one.
@@ -305,7 +305,7 @@ struct Failure {
     is_named: bool,
 }
 
-impl Search {
+impl SlotSearch {
     /// Asks a node, and then the one that it names, and so on.
     fn follow(
         &mut self,

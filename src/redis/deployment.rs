@@ -225,7 +225,7 @@ impl Deployment {
         match &self.kind {
             Kind::Single => false,
             Kind::Sentinels(sentinels) => {
-                sentinels.have_another(connection.server(), within, replication)
+                sentinels.know_newer_primary(connection.server(), within, replication)
             }
             Kind::Cluster(_) => {
                 // The answer is for the next connection. A node that doesn't have the slot says so to any

@@ -46,7 +46,7 @@ pub struct Sentinels {
     /// Where the primary should have been, when it couldn't be reached last.
     failed: Mutex<Option<Address>>,
     /// Where the primary is now, by a look while we were connected elsewhere.
-    told: Mutex<Option<Agreed>>,
+    announced_primary: Mutex<Option<Agreed>>,
     /// The server that said last that a lock is ours, and the last failover by then.
     granter: Mutex<Option<(Address, u64)>>,
     heard: Arc<Heard>,
@@ -65,7 +65,7 @@ impl Sentinels {
             turn: AtomicUsize::new(0),
             was_opened: AtomicBool::new(false),
             failed: Mutex::default(),
-            told: Mutex::default(),
+            announced_primary: Mutex::default(),
             granter: Mutex::default(),
             heard: Arc::default(),
             replicas: Arc::default(),
@@ -100,7 +100,7 @@ impl Sentinels {
         replication: Option<Replication>,
     ) -> Result<Connection, Error> {
         let until = Instant::now() + within;
-        let told = lock(&self.told).take();
+        let told = lock(&self.announced_primary).take();
         if let Some(agreed) = told {
             return self.connect(&agreed, like, timeout, until);
         }
@@ -271,7 +271,7 @@ impl Sentinels {
     /// Whether most sentinels know a newer primary than this server, found out `within` a time: the next connection goes
     /// there. One of them, another one each time, is asked first, and all if it names another. Under `--sync all` all are
     /// asked each time: by what most of them say, the next grant and renewal count here, or don't.
-    pub(super) fn have_another(
+    pub(super) fn know_newer_primary(
         &self,
         than: &Server,
         within: Duration,
@@ -306,7 +306,7 @@ impl Sentinels {
         // While a primary is being replaced, most of them are behind the one that does it.
         let is_newer = agreed.epoch > self.heard.epoch_in_use();
         if is_newer {
-            *lock(&self.told) = Some(agreed);
+            *lock(&self.announced_primary) = Some(agreed);
         }
         is_newer
     }

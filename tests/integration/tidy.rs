@@ -56,7 +56,7 @@ fn strays(words: &[&str], permitted: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn only_the_lock_protocol_knows_the_redis_crate() {
+fn only_the_protocol_and_the_way_to_a_server_know_the_redis_crate() {
     assert_eq!(
         strays(
             &["redis::", "use redis", "Value::"],
@@ -67,7 +67,7 @@ fn only_the_lock_protocol_knows_the_redis_crate() {
 }
 
 #[test]
-fn connections_and_servers_are_known_to_the_lock_protocol_alone() {
+fn connections_and_servers_are_known_to_the_protocol_alone() {
     let words = [
         "Connection::",
         "Connection>",
@@ -399,7 +399,7 @@ fn no_two_files_need_each_other() {
     };
     let is_known = |one: &str, other: &str| {
         let within = |piece: &&str| one.starts_with(*piece) && other.starts_with(*piece);
-        IN_ONE_PIECE.iter().any(|piece| within(&piece))
+        IN_ONE_PIECE.iter().any(|piece| within(piece))
     };
     let mut circles = Vec::new();
     for (name, files) in &needs {

@@ -536,7 +536,7 @@ fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_roun
     assert_eq!(goal(), each(&["7", "8"]));
     // One that is added, by a single one of them.
     lock(&fakes[1].says).replicas = vec!["9"];
-    assert!(!sentinels.have_another(connection.server(), LONG, Some(ALL)));
+    assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
     let Goal::Each(listed) = goal() else {
         panic!("they are listed");
     };
@@ -544,7 +544,7 @@ fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_roun
     assert!(listed.len() >= 2, "{listed:?}");
     // Two are made anew behind a cut, and name another one.
     tell(&fakes[1..], role(true), 0);
-    assert!(!sentinels.have_another(connection.server(), LONG, Some(ALL)));
+    assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
     assert!(!matches!(goal(), Goal::Each(_)));
 }
 
@@ -556,7 +556,7 @@ fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
         lock(&fake.says).after = LONG;
     }
     let second = Duration::from_secs(1);
-    assert!(!sentinels.have_another(connection.server(), second, Some(ALL)));
+    assert!(!sentinels.know_newer_primary(connection.server(), second, Some(ALL)));
     let goal = sentinels
         .replicas()
         .goal(Quorum::All, connection.server().address());
@@ -575,7 +575,7 @@ fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
     let (sentinels, fakes) = three(old, 5);
     let connection = open(&sentinels, None).unwrap();
     let another = |connection: &Connection, sentinels: &Sentinels| {
-        (0..3).any(|_| sentinels.have_another(connection.server(), LONG, None))
+        (0..3).any(|_| sentinels.know_newer_primary(connection.server(), LONG, None))
     };
     assert!(!another(&connection, &sentinels));
     // The one that replaces it says so first.
@@ -623,7 +623,7 @@ fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
         lock(&fake.says).after = LEAST * 2;
     }
     let connection = open(&sentinels, Some(ALL)).unwrap();
-    assert!(!sentinels.have_another(connection.server(), LONG, Some(ALL)));
+    assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
     let goal = sentinels
         .replicas()
         .goal(Quorum::All, connection.server().address());

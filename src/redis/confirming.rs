@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
-use super::super::call::Script;
-use super::super::replication::{Goal, Replicas, Replication, Role};
-use super::super::reply::{count, lossy_text};
-use super::super::server::Part;
-use super::super::{Error, ErrorKind};
-use super::{Connection, Expected, Received, RequestId};
+use super::call::Script;
+use super::error::{Error, ErrorKind};
+use super::replication::{Goal, Quorum, Replicas, Replication, Role};
+use super::reply::{count, lossy_text};
+use super::server::{Part, Server};
+use super::wire::{Expected, Received, RequestId, Wire};
 
 /// The pause between two looks at how far each replica has come.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// How long replicas have to confirm a release, before it is looked whether the locks have moved.
 const FOLLOWED: Duration = Duration::from_millis(250);
 
 /// The answer to a call that the replicas have to have, too.
-pub(super) struct Pending {
+struct Pending {
     number: RequestId,
     script: &'static Script,
     value: Value,
@@ -37,18 +37,30 @@ pub(super) struct Pending {
     since: Instant,
 }
 
-impl Connection {
-    /// From now on a grant and a renewal count only when these replicas have them.
-    pub(in super::super) fn replicate(
-        &mut self,
-        replication: Replication,
-        replicas: Arc<Replicas>,
-    ) {
-        self.replication = Some((replication, replicas));
-    }
+/// What the replicas of a connection's server have to have, and have.
+#[derive(Default)]
+pub(super) struct Confirming {
+    /// What has to be replicated before it counts.
+    pub(super) replication: Option<(Replication, Arc<Replicas>)>,
+    /// What the last call waits for that does so.
+    goal: Option<Goal>,
+    /// How long the replicas may take for it.
+    replicas_may_take: Duration,
+    /// Until when that call is to be answered.
+    answer_until: Option<Instant>,
+    /// An answer that counts when it is.
+    pending: Option<Pending>,
+    /// How many replicas the server had when it was connected to, where that was asked.
+    pub(super) followers: u32,
+    /// They are asked whether they have what is called.
+    pub(super) asks_followers: bool,
+    /// How many replicas have the last release, as far as they may be asked.
+    followed_by: u32,
+}
 
+impl Confirming {
     /// How long replicas may take, if they have to have something.
-    pub fn replicas_timeout(&self) -> Duration {
+    pub(super) fn replicas_timeout(&self) -> Duration {
         let timeout = |(of, _): &(Replication, _)| of.timeout;
         self.replication.as_ref().map(timeout).unwrap_or_default()
     }
@@ -56,17 +68,18 @@ impl Connection {
     /// Adds to a call of a script the question whether the replicas have what it wrote, where that matters.
     pub(super) fn await_replicas(
         &mut self,
+        wire: &mut Wire,
         script: &'static Script,
         bytes: &mut Vec<u8>,
         until: Instant,
     ) {
-        let Some(goal) = self.goal_of(script) else {
+        let Some(goal) = self.goal_of(&wire.server, script) else {
             if self.asks_followers && self.followers > 0 {
                 let milliseconds = FOLLOWED.as_millis().to_string();
                 let mut wait = cmd("WAIT");
                 wait.arg(self.followers).arg(milliseconds);
                 wait.write_packed_command(bytes);
-                self.expected.push_back(Expected::Followed);
+                wire.expected.push_back(Expected::Followed);
             }
             return;
         };
@@ -77,44 +90,45 @@ impl Connection {
         if let Some((replication, _)) = &self.replication {
             // Some of the time is needed for saying what is wrong.
             let left = until.saturating_duration_since(Instant::now());
-            self.answer_until = until;
+            self.answer_until = Some(until);
             self.replicas_may_take = replication.timeout.min(left * 3 / 4);
         }
         if goal.is_each() {
             cmd("ROLE").write_packed_command(bytes);
-            self.expected.push_back(Expected::Written);
+            wire.expected.push_back(Expected::Written);
         }
-        self.ask_replicas(goal.number(), self.replicas_may_take, bytes);
+        Self::ask_replicas(wire, goal.number(), self.replicas_may_take, bytes);
         if goal.is_each() {
-            self.ask_positions(bytes);
+            Self::ask_positions(wire, bytes);
         }
     }
 
-    fn ask_positions(&mut self, bytes: &mut Vec<u8>) {
+    fn ask_positions(wire: &mut Wire, bytes: &mut Vec<u8>) {
         cmd("ROLE").write_packed_command(bytes);
-        self.expected.push_back(Expected::Positions);
+        wire.expected.push_back(Expected::Positions);
     }
 
-    pub(super) fn ask_replicas(&mut self, number: u32, within: Duration, bytes: &mut Vec<u8>) {
+    fn ask_replicas(wire: &mut Wire, number: u32, within: Duration, bytes: &mut Vec<u8>) {
         let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         cmd("WAIT")
             .arg(number)
             .arg(milliseconds.max(1))
             .write_packed_command(bytes);
-        self.expected.push_back(Expected::Acknowledged);
+        wire.expected.push_back(Expected::Acknowledged);
     }
 
     /// The replicas that have to have what a script wrote, before its answer counts.
-    pub(super) fn goal_of(&self, script: &'static Script) -> Option<Goal> {
+    pub(super) fn goal_of(&self, server: &Server, script: &'static Script) -> Option<Goal> {
         let (replication, replicas) = self.replication.as_ref()?;
         script
             .counts_when_replicated
-            .then(|| replicas.goal(replication.quorum, self.server.address()))
+            .then(|| replicas.goal(replication.quorum, server.address()))
     }
 
     /// The answer to a call: that a lock is ours counts when the replicas have it.
     pub(super) fn answered_call(
         &mut self,
+        wire: &mut Wire,
         number: RequestId,
         script: &'static Script,
         value: Value,
@@ -122,11 +136,13 @@ impl Connection {
         let is_ours =
             matches!(&value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
         // What it was sent with: others may be listed by now.
-        let goal = self.goal_of(script).and_then(|_| self.goal.clone());
+        let goal = self
+            .goal_of(&wire.server, script)
+            .and_then(|_| self.goal.clone());
         match goal.filter(|_| is_ours) {
-            None => Ok(Some(self.answered(number, Some(script), value))),
+            None => Ok(Some(wire.answered(number, Some(script), value))),
             Some(Goal::None(why)) => {
-                let message = format!("the lock doesn't count at {}: {why}", self.server);
+                let message = format!("the lock doesn't count at {}: {why}", wire.server);
                 Err(Error::new(ErrorKind::NotReplicated, message))
             }
             Some(goal) => {
@@ -146,12 +162,12 @@ impl Connection {
     }
 
     /// Notes how many replicas follow that may take over, by the answer to `ROLE`.
-    pub(super) fn note_followers(&mut self, answer: &Value) {
-        if self.server.part() != Part::Only
+    pub(super) fn note_followers(&mut self, server: &Server, answer: &Value) {
+        if server.part() != Part::Only
             && let Some(role) = Role::parse(answer)
         {
             let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
-            self.followers = self.server.note_followers(followers);
+            self.followers = server.note_followers(followers);
         }
     }
 
@@ -166,33 +182,6 @@ impl Connection {
         };
     }
 
-    /// Whether the release that was answered last outlives a failover, as far as that can be known: all replicas that
-    /// there were have it.
-    pub fn is_followed(&mut self, within: Duration) -> bool {
-        if self.followers == 0 {
-            return true;
-        }
-        let until = Instant::now() + within;
-        loop {
-            let received = self.next_incoming();
-            let is_due = |expected: &Expected| matches!(expected, Expected::Followed);
-            let waited = match received {
-                Ok(Some(received)) => {
-                    self.pass_over(&received);
-                    continue;
-                }
-                Ok(None) if self.expected.iter().any(is_due) => self.wait_for_more(until),
-                Ok(None) => break,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = waited {
-                self.broken = Some(error);
-                return false;
-            }
-        }
-        self.followed_by >= self.followers
-    }
-
     /// Notes how far the primary was after the call.
     pub(super) fn written(&mut self, answer: &Value) {
         if let Some(pending) = &mut self.pending {
@@ -201,7 +190,11 @@ impl Connection {
     }
 
     /// So many replicas have it.
-    pub(super) fn acknowledged(&mut self, answer: &Value) -> Result<Option<Received>, Error> {
+    pub(super) fn acknowledged(
+        &mut self,
+        wire: &mut Wire,
+        answer: &Value,
+    ) -> Result<Option<Received>, Error> {
         let replicas = count(answer)?;
         let Some(pending) = &mut self.pending else {
             return Ok(None);
@@ -211,45 +204,49 @@ impl Connection {
             return Ok(None);
         }
         if replicas >= pending.goal.number() {
-            return Ok(self.counts());
+            return Ok(self.counts(wire));
         }
         // To say which of them lag.
         let mut bytes = Vec::new();
-        self.ask_positions(&mut bytes);
-        let until = self.until();
-        self.write(&bytes, until)?;
+        Self::ask_positions(wire, &mut bytes);
+        let until = wire.until();
+        wire.write(&bytes, until)?;
         Ok(None)
     }
 
     /// The answer that was held back.
-    fn counts(&mut self) -> Option<Received> {
+    fn counts(&mut self, wire: &mut Wire) -> Option<Received> {
         let Pending {
             number,
             script,
             value,
             ..
         } = self.pending.take()?;
-        Some(self.answered(number, Some(script), value))
+        Some(wire.answered(number, Some(script), value))
     }
 
     /// How far each replica has come.
-    pub(super) fn positions(&mut self, role: Option<&Role>) -> Result<Option<Received>, Error> {
+    pub(super) fn positions(
+        &mut self,
+        wire: &mut Wire,
+        role: Option<&Role>,
+    ) -> Result<Option<Received>, Error> {
         let Some(pending) = &self.pending else {
             return Ok(None);
         };
         let timeout = self.replicas_may_take;
         if let (Some(role), Some(offset)) = (role, pending.offset) {
             if pending.goal.is_reached(offset, role) {
-                return Ok(self.counts());
+                return Ok(self.counts(wire));
             }
             if pending.goal.is_each() && pending.since.elapsed() < timeout {
                 // Asked for more than there are, they all tell how far they are.
                 let all = u32::try_from(role.replicas.len()).unwrap_or(u32::MAX);
                 let mut bytes = Vec::new();
-                self.ask_replicas(all.saturating_add(1), LOOK_AGAIN, &mut bytes);
-                self.ask_positions(&mut bytes);
-                let until = self.until();
-                self.write(&bytes, until)?;
+                Self::ask_replicas(wire, all.saturating_add(1), POLL_EVERY, &mut bytes);
+                Self::ask_positions(wire, &mut bytes);
+                let until = wire.until();
+                wire.write(&bytes, until)?;
                 return Ok(None);
             }
         }
@@ -258,17 +255,21 @@ impl Connection {
             && let Some(pending) = &mut self.pending
         {
             pending.role = Some(role.clone());
-            self.expected.push_back(Expected::Copying);
+            wire.expected.push_back(Expected::Copying);
             let question = cmd("INFO").arg("replication").get_packed_command();
-            let until = self.until();
-            self.write(&question, until)?;
+            let until = wire.until();
+            wire.write(&question, until)?;
             return Ok(None);
         }
-        Err(self.not_replicated(role))
+        Err(self.not_replicated(wire, role))
     }
 
     /// Why one of the replicas isn't connected, where the server lets us know: it may copy the data first.
-    pub(super) fn copying(&mut self, info: &Value) -> Result<Option<Received>, Error> {
+    pub(super) fn copying(
+        &mut self,
+        wire: &mut Wire,
+        info: &Value,
+    ) -> Result<Option<Received>, Error> {
         let pending = self.pending.as_mut();
         let Some(mut role) = pending.and_then(|pending| pending.role.take()) else {
             return Ok(None);
@@ -276,17 +277,33 @@ impl Connection {
         if let Value::BulkString(_) | Value::VerbatimString { .. } = info {
             role.note_copying(&lossy_text(info));
         }
-        Err(self.not_replicated(Some(&role)))
+        Err(self.not_replicated(wire, Some(&role)))
     }
 
     /// The error for a call that too few replicas have.
-    fn not_replicated(&mut self, role: Option<&Role>) -> Error {
+    fn not_replicated(&mut self, wire: &Wire, role: Option<&Role>) -> Error {
         let timeout = self.replicas_may_take;
         let why = self.pending.take().map_or_else(String::new, |pending| {
             let (acknowledged, offset) = (pending.acknowledged, pending.offset);
             pending.goal.in_words(acknowledged, timeout, role, offset)
         });
-        let message = format!("Redis at {} hasn't replicated the lock: {why}", self.server);
+        let message = format!("Redis at {} hasn't replicated the lock: {why}", wire.server);
         Error::new(ErrorKind::NotReplicated, message)
+    }
+
+    /// Whether all replicas that there were have what was released last, as far as that can be known.
+    pub(super) fn all_have_followed(&self) -> bool {
+        self.followed_by >= self.followers
+    }
+
+    /// Until when the call is to be answered that waits for replicas.
+    pub(super) fn answer_until(&self) -> Instant {
+        let now = Instant::now();
+        self.answer_until.map_or(now, |until| until.max(now))
+    }
+
+    /// Whether all replicas that could follow the primary have to have it.
+    pub(super) fn needs_all(&self) -> bool {
+        matches!(&self.replication, Some((of, _)) if of.quorum == Quorum::All)
     }
 }

@@ -1,0 +1,426 @@
+//! The wire to one server: what is written, which answers are still to come, and what came in.
+//!
+//! What the other side sends is believed as far as the protocol goes, and no further:
+//!
+//! - A reply has a limit of its size and depth, and a listing one for all of its replies together.
+//! - However much comes in, a caller is back at its clock after [`TURN`] bytes, and what waits for an
+//!   answer waits until its deadline and no longer, also when bytes keep coming.
+//! - After a reply without a request, an answer to another question, or bytes that aren't the protocol at
+//!   all, no answer can be matched to its request any more. The connection is given up, and the state of
+//!   what was asked is *unknown*: neither granted nor lost.
+//! - A connection that is given up with a request unanswered is reset, so that what is still under way
+//!   doesn't arrive later and take a lock that is not wanted any more. A release is wanted also when it
+//!   comes late, so where one was the last word the connection is closed in order.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::{ServerError, Value};
+
+use super::call::{Call, Script};
+use super::error::{Error, ErrorKind};
+use super::ready;
+use super::refusal::from_server;
+use super::resp::{Broken, Replies};
+use super::server::Server;
+use super::stream::Stream;
+
+/// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
+/// one holder and a word about another, so a few kilobytes.
+const USUAL: usize = 1 << 20;
+
+/// What all replies of a listing together may weigh.
+pub(super) const LISTING: usize = 16 << 20;
+
+/// How much is read before the caller is back at its clock.
+const TURN: usize = 64 * 1024;
+
+/// How long an answer is looked for again and again before its reader sleeps. A server on this host
+/// answers within that time, and to sleep and be woken takes as long once more.
+const SPIN_FOR: Duration = Duration::from_micros(100);
+
+/// How long a server that closes the connection at once is asked whether it expects TLS.
+const PROBE: Duration = Duration::from_millis(500);
+
+/// The number of a request on its connection, by which its answer is known.
+pub type RequestId = u64;
+
+/// What an answer that is still to come belongs to.
+pub(super) enum Expected {
+    /// A call by hash, kept in case the server doesn't know the script.
+    Call(RequestId, Call),
+    /// A call that is not sent again, about the lock with this key.
+    Sent(RequestId, &'static Script, Vec<u8>),
+    /// A command whose answer is wanted as it is.
+    Plain(RequestId),
+    /// The same, also where the answer is an error.
+    Any(RequestId),
+    /// The change to RESP3.
+    Hello,
+    /// What we can do without: tracking.
+    Optional,
+    /// Whether the server is a replica, if we may know it.
+    Role,
+    /// How many replicas have what was written before.
+    Acknowledged,
+    /// How many replicas have a release.
+    Followed,
+    /// How far the primary was after the call that waits for its replicas.
+    Written,
+    /// How far each of them is.
+    Positions,
+    /// Which of them copy the data, if we may know it.
+    Copying,
+    /// The beginning of a key, which should contain one of these values.
+    Value(Vec<Vec<u8>>),
+    /// A subscription.
+    Subscribed,
+    /// The nodes of the cluster, if we may know them.
+    Nodes,
+}
+
+/// What came in.
+pub enum Received {
+    /// The answer to a request.
+    Answer {
+        number: RequestId,
+        /// The script that was called, if it was one.
+        script: Option<&'static Script>,
+        value: Value,
+    },
+    /// What the server pushes.
+    Push(Push),
+}
+
+/// What the server pushes, or what is known without a word from it.
+#[derive(Debug)]
+pub enum Push {
+    /// The subscription is confirmed.
+    Subscribed,
+    /// The server doesn't let us subscribe.
+    SubscribeDenied,
+    /// A message on the channel that we listen to.
+    Message(String),
+    /// The same, which came while an answer was waited for: what it said can be asked.
+    MessageMissed,
+    /// A key that was read over this connection may have changed.
+    KeyChanged,
+}
+
+/// What the next reply may weigh.
+#[derive(Clone, Copy)]
+pub(super) enum ReplyLimit {
+    Usual,
+    /// It is one of a listing, which may weigh this much more.
+    Listing(usize),
+}
+
+/// The bytes to and from one server, and the answers that they are to bring.
+pub(super) struct Wire {
+    stream: Stream,
+    pub(super) replies: Replies,
+    /// How much was read since the caller was last at its clock.
+    bytes_this_turn: usize,
+    pub(super) reply_limit: ReplyLimit,
+    pub(super) expected: VecDeque<Expected>,
+    pub(super) sent: RequestId,
+    /// When something was last written.
+    written: Instant,
+    /// What is to be sent once that is permitted; `None`: at once.
+    held_back: Option<Vec<u8>>,
+    /// Something that was asked was answered.
+    has_answered: bool,
+    /// A script was answered: we were permitted to call it.
+    is_proven: bool,
+    /// Answers can't be matched to requests any more.
+    pub(super) broken: Option<Error>,
+    pub(super) server: Arc<Server>,
+    /// How long writing, and each answer of a listing, may take.
+    pub(super) timeout: Duration,
+}
+
+impl Wire {
+    /// Opens the way to a server, all `until` then.
+    pub(super) fn open(
+        server: &Arc<Server>,
+        timeout: Duration,
+        until: Instant,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            stream: server.open(until)?,
+            replies: Replies::default(),
+            bytes_this_turn: 0,
+            reply_limit: ReplyLimit::Usual,
+            expected: VecDeque::new(),
+            sent: 0,
+            written: Instant::now(),
+            held_back: None,
+            has_answered: false,
+            is_proven: false,
+            broken: None,
+            server: Arc::clone(server),
+            timeout,
+        })
+    }
+
+    /// The certificate that the server has shown.
+    pub(super) fn certificate(&self) -> Option<&[u8]> {
+        self.stream.certificate()
+    }
+
+    /// Whether an answer of this kind is still to come.
+    pub(super) fn expects(&self, is_it: impl Fn(&Expected) -> bool) -> bool {
+        self.expected.iter().any(is_it)
+    }
+
+    /// Holds back what is sent from now on.
+    pub(super) fn hold_back(&mut self) {
+        self.held_back.get_or_insert_default();
+    }
+
+    /// What was held back; what is sent from now on isn't.
+    pub(super) fn take_held_back(&mut self) -> Vec<u8> {
+        self.held_back.take().unwrap_or_default()
+    }
+
+    /// The error for what a server answers to a request.
+    pub(super) fn call_error(&self, expected: Option<&Expected>, error: &ServerError) -> Error {
+        let (script, key) = match expected {
+            Some(Expected::Call(_, call)) => (Some(call.script), call.keys.first()),
+            Some(Expected::Sent(_, script, key)) => (Some(*script), Some(key)),
+            _ => (None, None),
+        };
+        let key = key.map(Vec::as_slice);
+        let script = script.map(|script| script.source);
+        let error = from_server(error, &self.server, key, script);
+        // What the first call on a connection isn't permitted, the user isn't.
+        if self.is_proven {
+            self.softened_by_password_command(error)
+        } else {
+            error
+        }
+    }
+
+    /// What is refused because a password is over, the next one may permit.
+    pub(super) fn softened_by_password_command(&self, mut error: Error) -> Error {
+        if error.kind == ErrorKind::Refused
+            && let Some(command) = &self.server.password_command
+        {
+            error.kind = command.kind(error.kind);
+        }
+        error
+    }
+
+    /// Notes down that an answer will come that is wanted as it is.
+    pub(super) fn expect_plain(&mut self) -> RequestId {
+        self.sent += 1;
+        self.expected.push_back(Expected::Plain(self.sent));
+        self.sent
+    }
+
+    /// When what is sent now has to be through.
+    pub(super) fn until(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        number: RequestId,
+        script: Option<&'static Script>,
+        value: Value,
+    ) -> Received {
+        self.has_answered = true;
+        self.is_proven |= script.is_some();
+        Received::Answer {
+            number,
+            script,
+            value,
+        }
+    }
+
+    /// What came doesn't belong to what was asked: from here on no answer can be trusted.
+    pub(super) fn out_of_step(&mut self, what: &str) -> Error {
+        let error = self.abandoned_error(&format!("it {what}"));
+        self.broken = Some(error.clone());
+        error
+    }
+
+    pub(super) fn abandoned_error(&self, why: &str) -> Error {
+        Error::new(
+            ErrorKind::Unreachable,
+            format!("gave up the connection to Redis at {}: {why}", self.server),
+        )
+    }
+
+    /// The error for what isn't a reply of ours.
+    fn broken_error(&self, broken: &Broken) -> Error {
+        match broken {
+            // If it has never said anything else, it isn't a Redis server.
+            Broken::Noise(_) if !self.server.was_reached() && self.begins_as_tls() => {
+                self.server.speaks_tls()
+            }
+            Broken::Noise(noise) if self.replies.last_weight() == 0 => {
+                self.server.is_no_redis(noise)
+            }
+            Broken::Noise(noise) => {
+                self.abandoned_error(&format!("it does not speak the Redis protocol: {noise:?}"))
+            }
+            Broken::TooLarge => match self.reply_limit {
+                ReplyLimit::Usual => {
+                    self.abandoned_error(&format!("an answer was larger than {} MiB", USUAL >> 20))
+                }
+                ReplyLimit::Listing(_) => self.abandoned_error(&format!(
+                    "what it holds for these locks is more than {} MiB; name fewer of them",
+                    LISTING >> 20
+                )),
+            },
+            Broken::TooDeep => self.abandoned_error("an answer was nested too deep"),
+        }
+    }
+
+    /// The next reply of whatever kind, if it is complete.
+    pub(super) fn next_reply(&mut self) -> Result<Option<Value>, Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        loop {
+            let limit = match self.reply_limit {
+                ReplyLimit::Usual => USUAL,
+                ReplyLimit::Listing(left) => left,
+            };
+            let reply = self.replies.next(limit);
+            if let Some(reply) = reply.map_err(|broken| self.broken_error(&broken))? {
+                self.server.note_answer();
+                return Ok(Some(reply));
+            }
+            let mut bytes = [0; 4096];
+            let read = if self.bytes_this_turn < TURN {
+                self.stream.read(&mut bytes)
+            } else {
+                // What TLS has read already, the descriptor doesn't tell of.
+                self.stream.read_ahead(&mut bytes)
+            };
+            match read {
+                Ok(0) => {
+                    return Err(self.closed(&io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(read) => {
+                    self.bytes_this_turn += read;
+                    self.replies.add(&bytes[..read]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let is_due = !self.expected.is_empty() && self.bytes_this_turn < TURN;
+                    if is_due && self.written.elapsed() < SPIN_FOR {
+                        thread::yield_now();
+                        continue;
+                    }
+                    self.bytes_this_turn = 0;
+                    return Ok(None);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.closed(&error)),
+            }
+        }
+    }
+
+    /// The other side has closed the connection.
+    fn closed(&self, error: &io::Error) -> Error {
+        // A server that went away did so for another reason.
+        let expects_hello = self.expects(|expected| matches!(expected, Expected::Hello));
+        if expects_hello && self.has_answered {
+            self.server.note_that_it_closes_on_hello();
+        }
+        if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls(PROBE)) {
+            return self.server.speaks_tls();
+        }
+        self.server.closed_error(error)
+    }
+
+    /// Whether what came first is an alert of TLS: it doesn't understand us.
+    fn begins_as_tls(&self) -> bool {
+        matches!(self.replies.unread(), [0x15, 3, ..])
+    }
+
+    pub(super) fn wait_for_more(&self, until: Instant) -> Result<(), Error> {
+        // Also where there is always something to read.
+        let left = until.saturating_duration_since(Instant::now());
+        let readable = !left.is_zero()
+            && ready::to_read(self.stream.as_fd(), left)
+                .map_err(|error| self.server.unreachable_error(&error))?;
+        if readable {
+            return Ok(());
+        }
+        Err(self.server.silent_error())
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8], until: Instant) -> Result<(), Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        if let Some(held_back) = &mut self.held_back {
+            held_back.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let sent = self.stream.send(bytes, until);
+        self.written = Instant::now();
+        sent.map_err(|error| self.parting_error().unwrap_or_else(|| self.closed(&error)))
+    }
+
+    /// What a server said before it closed the connection, that has let in nothing of ours: that it is
+    /// in protected mode, say.
+    fn parting_error(&mut self) -> Option<Error> {
+        if self.has_answered {
+            return None;
+        }
+        match self.next_reply() {
+            Ok(Some(Value::ServerError(error))) => {
+                Some(from_server(&error, &self.server, None, None))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether something was asked that has no answer yet, and that must not come late.
+    fn must_reset(&self) -> bool {
+        let last = self.expected.iter().rev().find_map(|expected| {
+            let script = match expected {
+                Expected::Call(_, call) => Some(call.script),
+                Expected::Sent(_, script, _) => Some(*script),
+                Expected::Plain(_) => None,
+                // Where such a question writes anything, its last part removes that.
+                Expected::Any(_)
+                | Expected::Hello
+                | Expected::Optional
+                | Expected::Role
+                | Expected::Acknowledged
+                | Expected::Followed
+                | Expected::Written
+                | Expected::Positions
+                | Expected::Copying
+                | Expected::Value(_)
+                | Expected::Nodes
+                | Expected::Subscribed => return None,
+            };
+            Some(script.is_none_or(|script| !script.may_arrive_late))
+        });
+        last == Some(true)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if self.must_reset() {
+            self.stream.reset_when_closed();
+        }
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
