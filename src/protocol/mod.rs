@@ -70,7 +70,7 @@
 mod answer;
 mod ask;
 mod claim;
-pub mod client;
+mod client;
 mod deadlock;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/lock.rs"]
@@ -80,8 +80,8 @@ mod history;
 mod inspect;
 mod lock;
 mod locks;
-pub mod name;
-pub mod scripts;
+mod name;
+mod scripts;
 mod token;
 mod trial;
 mod who;

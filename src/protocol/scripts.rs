@@ -12,7 +12,7 @@ use redis::Value;
 use super::who::{Frozen, Holder, Restarted, SLOTS, Waiter, Who};
 pub use crate::redis::call::Script;
 use crate::redis::error::{Error, ErrorKind};
-pub use crate::redis::reply::{
+pub(super) use crate::redis::reply::{
     array, count, flag, lossy_text, milliseconds, number, number_to, some_text, unexpected_reply,
 };
 

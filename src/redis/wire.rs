@@ -53,7 +53,7 @@ pub type RequestId = u64;
 pub(super) enum Expected {
     /// A call by hash, kept in case the server doesn't know the script.
     Call(RequestId, Call),
-    /// A call that is not sent again, about the lock with this key.
+    /// A call that is not sent again, and its first key.
     Sent(RequestId, &'static Script, Vec<u8>),
     /// A command whose answer is wanted as it is.
     Plain(RequestId),

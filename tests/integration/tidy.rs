@@ -13,11 +13,10 @@ fn sources() -> Vec<(PathBuf, String)> {
                 collect(&path, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
-                let code = text
-                    .split("#[cfg(test)]\nmod tests")
-                    .next()
-                    .unwrap()
-                    .to_owned();
+                let starts = ["mod", "pub mod", "pub(super) mod"];
+                let starts = starts.map(|start| format!("#[cfg(test)]\n{start} tests"));
+                let ends = starts.iter().filter_map(|start| text.find(start));
+                let code = text[..ends.min().unwrap_or(text.len())].to_owned();
                 found.push((path, code));
             }
         }

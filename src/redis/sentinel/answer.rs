@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::super::connection::Connection;
-pub use super::super::nodes::{KnownReplica, PRIORITY};
+use super::super::nodes::{KnownReplica, PRIORITY};
 use super::super::replication::address;
 use super::super::reply::lossy_text;
 use super::super::server::Server;

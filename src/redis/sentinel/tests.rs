@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-pub use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
+use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
 use super::answer::known_replica;
 use super::*;
 use crate::redis::replication::Goal;
