@@ -25,6 +25,8 @@ pub struct Child {
     tree: Tree,
     /// All that was found when it was last looked for.
     found: Vec<Process>,
+    /// How long it takes to find all, as far as is known.
+    walk: Duration,
 }
 
 /// A command that is ready to be started, without delay when its time comes.
@@ -117,6 +119,7 @@ impl Child {
             reaped: false,
             tree,
             found: Vec::new(),
+            walk: Duration::ZERO,
         })
     }
 
@@ -186,19 +189,32 @@ impl Child {
         self.tree.is_stopped()
     }
 
-    /// Looks for the child and all its tree until then, and remembers what is found; how long that took.
+    /// Looks for the child and all its tree until then, and remembers what is found, besides what was known where there is
+    /// no time to find all. How long it takes to find all, as far as is known.
     pub fn look(&mut self, until: Option<Moment>) -> Duration {
         let began = now();
-        self.found = self.tree.note(until);
-        now().since(began)
+        let (found, is_whole) = self.tree.note(until);
+        let took = now().since(began);
+        if is_whole {
+            self.found = found;
+            self.walk = took;
+        } else {
+            self.remember(found);
+            self.walk = self.walk.max(took);
+        }
+        self.walk
     }
 
     /// Looks once more, and remembers what is found besides.
     pub fn look_again(&mut self, until: Option<Moment>) {
+        let (found, _) = self.tree.note(until);
+        self.remember(found);
+    }
+
+    fn remember(&mut self, more: Vec<Process>) {
         let known: HashSet<Process> = self.found.iter().copied().collect();
-        let again = self.tree.note(until).into_iter();
-        self.found
-            .extend(again.filter(|process| !known.contains(process)));
+        let new = more.into_iter().filter(|process| !known.contains(process));
+        self.found.extend(new);
     }
 
     /// What was found when it was last looked for, with what identifies it later.

@@ -140,42 +140,49 @@ impl Tree {
     /// mistaken for another process, as only we reap them, and a parent that reaps its own in between
     /// does so within the microseconds until the signal is sent.
     ///
-    /// A tree may be large: those are shown that are found until then.
-    pub fn visit(&self, until: Option<Moment>, visit: impl FnMut(Pid)) {
-        self.visit_below(&[self.root], until, visit);
+    /// A tree may be large: those are shown that are found until then. Whether these are all.
+    pub fn visit(&self, until: Option<Moment>, visit: impl FnMut(Pid)) -> bool {
+        self.visit_below(&[self.root], until, visit)
     }
 
     /// The same for what descends from these, each of which is the root or a member.
-    pub fn visit_below(&self, roots: &[Pid], until: Option<Moment>, mut visit: impl FnMut(Pid)) {
+    pub fn visit_below(
+        &self,
+        roots: &[Pid],
+        until: Option<Moment>,
+        mut visit: impl FnMut(Pid),
+    ) -> bool {
         self.descend(roots, until, |parent, child| {
             let is_ours = self.side(parent, child) == Side::Ours;
             if is_ours {
                 visit(child);
             }
             is_ours
-        });
+        })
     }
 
     /// Finds all members but the root until then, and remembers whose they are: when their parents have ended, that may
-    /// be hard to tell. Those that may be looked at, with what identifies them later.
-    pub fn note(&mut self, until: Option<Moment>) -> Vec<Process> {
-        let found = self.processes(until);
+    /// be hard to tell. Those that may be looked at, with what identifies them later, and whether there was time to find all.
+    pub fn note(&mut self, until: Option<Moment>) -> (Vec<Process>, bool) {
+        let mut found = Vec::new();
+        let is_whole = self.visit(until, |pid| found.extend(Process::read(pid)));
         // Where there was nothing before, all that becomes ours is of the tree.
         if self.may_adopt_others() {
             let pid = |process: &Process| Pid::from_raw(process.pid);
             let of_earlier = self.earlier.iter().chain(&self.of_earlier);
             let alive = of_earlier.filter(|process| process.is_alive());
             let roots: Vec<Pid> = alive.map(pid).collect();
-            let mut of_earlier = BTreeSet::new();
+            let mut of_earlier = Vec::new();
             self.descend(&roots, until, |_, child| {
                 of_earlier.extend(Process::read(child));
                 true
             });
-            self.of_earlier = of_earlier;
+            self.of_earlier.retain(Process::is_alive);
+            self.of_earlier.extend(of_earlier);
             self.seen.retain(Process::is_alive);
             self.seen.extend(&found);
         }
-        found
+        (found, is_whole)
     }
 
     /// Whether the kernel has given the parent of nothing that is left, or may be, to us: of our children, of which
@@ -198,13 +205,6 @@ impl Tree {
         let mut members = Vec::new();
         self.visit(None, |pid| members.push(pid));
         members
-    }
-
-    /// All members but the root, with what identifies them later; those that are found until then.
-    pub fn processes(&self, until: Option<Moment>) -> Vec<Process> {
-        let mut found = Vec::new();
-        self.visit(until, |pid| found.extend(Process::read(pid)));
-        found
     }
 
     /// What is left of the tree, or may be, and isn't known to have ended.
@@ -368,13 +368,13 @@ impl Tree {
     }
 
     /// Shows all that descends from these processes, with its parent, until then; below those for which `goes_on` says
-    /// no, nothing is looked for.
+    /// no, nothing is looked for. Whether that was all.
     fn descend(
         &self,
         roots: &[Pid],
         until: Option<Moment>,
         mut goes_on: impl FnMut(Pid, Pid) -> bool,
-    ) {
+    ) -> bool {
         let mut seen: HashSet<Pid> = roots.iter().copied().collect();
         let mut found = roots.to_vec();
         let mut next = 0;
@@ -382,13 +382,14 @@ impl Tree {
             next += 1;
             for child in self.children(parent) {
                 if until.is_some_and(|until| now() >= until) {
-                    return;
+                    return false;
                 }
                 if seen.insert(child) && goes_on(parent, child) {
                     found.push(child);
                 }
             }
         }
+        true
     }
 
     fn children(&self, of: Pid) -> Vec<Pid> {
