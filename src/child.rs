@@ -297,10 +297,7 @@ impl Child {
     /// Kills the child and all its tree. What is forked meanwhile may escape, so this is repeated
     /// until nothing is left.
     pub fn kill(&self) -> Refused {
-        if self.own_group && !self.reaped {
-            // The kernel lets nothing of a group escape.
-            let _ = sys::kill(-self.pid.as_raw(), sys::SIGKILL);
-        }
+        self.kill_group();
         // To look for all of a large tree takes longer than to kill what was found before.
         for process in self.found.iter().filter(|process| process.is_alive()) {
             let _ = sys::kill(process.pid, sys::SIGKILL);
@@ -320,6 +317,13 @@ impl Child {
             }
         }
         self.signal_tree(None, |_| sys::SIGKILL)
+    }
+
+    /// Kills the child's process group, where it has its own: the kernel lets nothing of it escape.
+    pub fn kill_group(&self) {
+        if self.own_group && !self.reaped {
+            let _ = sys::kill(-self.pid.as_raw(), sys::SIGKILL);
+        }
     }
 
     /// Kills what is left of the child and its tree where we are another process than the one that has started it, which is

@@ -2,8 +2,9 @@
 //! when the lease ends: stopped, held by a debugger, or late.
 //!
 //! Without a terminal COMMAND leads a process group of its own, so that a SIGKILL or SIGSTOP for the group of redlock
-//! doesn't reach it. The watchdog is in a session of its own, ignores all other signals, and holds nothing but a pipe,
-//! through which the main thread tells by when COMMAND has to be dead, and the thread that renews that a renewal has
+//! doesn't reach it. The watchdog is in a session of its own, and ignores all other signals. It holds COMMAND's descriptor,
+//! by which it kills COMMAND first of all, as a look into /proc may keep it waiting. Besides that it holds nothing but a
+//! pipe, through which the main thread tells by when COMMAND has to be dead, and the thread that renews that a renewal has
 //! succeeded, as the main thread may be late to hear of it. It is forked by the thread that renews, when that begins: a
 //! short run never has it, and it is none of the main thread's children, all of which are COMMAND's.
 
@@ -20,6 +21,7 @@ use nix::unistd::{Pid, pipe2};
 
 use crate::child::Child;
 use crate::clock::{Moment, Timer, now};
+use crate::process::ProcessFd;
 use crate::renewer::{Call, OnRenewal};
 use crate::sys;
 use crate::tree::{Process, WATCHDOG};
@@ -111,6 +113,7 @@ impl Watchdog {
         let watch = Watch {
             child: child.clone(),
             command: Process::read(child.pid()),
+            descriptor: None,
             dead_by,
             renewed: None,
             looked: None,
@@ -183,6 +186,8 @@ struct Watch {
     child: Child,
     /// COMMAND itself.
     command: Option<Process>,
+    /// It can be killed by that without a look at what may keep us waiting: its number, /proc.
+    descriptor: Option<ProcessFd>,
     /// By when it has to be dead, by the main thread.
     dead_by: Option<Moment>,
     /// By when it has to be dead, by a later renewal.
@@ -204,19 +209,24 @@ impl Watch {
     /// All its life.
     fn run(mut self, pipe: &File) {
         let Ok(mut timer) = Timer::new() else { return };
+        self.open_command();
         loop {
             match self.listen(pipe) {
                 Told::Nothing => {}
                 // Both are hard to find out when redlock is dead.
                 Told::Something => {
+                    if self.is_late() {
+                        self.kill_command();
+                    }
                     self.note_reaped();
                     self.look();
                 }
                 Told::Dismissed => return,
                 Told::End => return self.kill_orphans(),
             }
-            let is_late = self.dead_by().is_some_and(|at| now() >= at);
+            let is_late = self.is_late();
             if is_late {
+                self.kill_command();
                 self.note_reaped();
                 self.child.kill();
             }
@@ -234,12 +244,36 @@ impl Watch {
         }
     }
 
-    /// Looks for COMMAND's tree, but not again and again.
+    /// Looks for COMMAND's tree, but not again and again, nor beyond the moment by which it has to be dead.
     fn look(&mut self) {
         let began = now();
-        if self.looked.is_none_or(|at| began >= at + LOOK_AGAIN) {
-            self.child.look(Some(began + LOOK_FOR));
-            self.looked = Some(now());
+        if self.is_late() || self.looked.is_some_and(|at| began < at + LOOK_AGAIN) {
+            return;
+        }
+        let until = began + LOOK_FOR;
+        self.child
+            .look(Some(self.dead_by().map_or(until, |at| at.min(until))));
+        self.looked = Some(now());
+    }
+
+    fn is_late(&self) -> bool {
+        self.dead_by().is_some_and(|at| now() >= at)
+    }
+
+    /// Opens COMMAND, if it is there still: another process may have its number by now.
+    fn open_command(&mut self) {
+        let descriptor = ProcessFd::of(self.child.pid().as_raw()).ok().flatten();
+        let is_command = self.command.is_some() && Process::read(self.child.pid()) == self.command;
+        self.descriptor = descriptor.filter(|_| is_command);
+    }
+
+    /// Kills COMMAND, and its group, before anything that may take its time. Where it was reaped, nothing has its descriptor.
+    fn kill_command(&self) {
+        if let Some(command) = &self.descriptor
+            && command.signal(0).is_ok()
+        {
+            self.child.kill_group();
+            let _ = command.signal(sys::SIGKILL);
         }
     }
 

@@ -113,6 +113,34 @@ fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() 
 }
 
 #[test]
+fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_waiting() {
+    let redis = Redis::start();
+    let script = "echo $$; exec sleep 50";
+    let mut run = run(&redis, &["run", "--ttl", "4s", "a", "-c", script]);
+    let command: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    wait_until("it has a watchdog", || watchdog(run.pid()).is_some());
+    let watchdog = watchdog(run.pid()).unwrap();
+    killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+    let rests = || {
+        let channel = fs::read_to_string(format!("/proc/{watchdog}/wchan"));
+        channel.is_ok_and(|channel| channel.contains("poll"))
+    };
+    wait_until("it has taken in what it was told", rests);
+    // As /proc does that waits for the memory of another process.
+    let held = ["-e", "inject=openat:delay_enter=60s", "-o", "/dev/null"];
+    let mut strace = attach_strace(watchdog, &held);
+    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    let is_left = state(command).is_some_and(|state| state != 'Z');
+    let _ = strace.kill();
+    let _ = strace.wait();
+    next.assert_code(0);
+    assert!(!is_left);
+    run.signal(Signal::SIGCONT);
+    run.finish().assert_code(79);
+}
+
+#[test]
 fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
     let redis = Redis::start();
     load_scripts(&redis);
@@ -252,7 +280,9 @@ fn a_watchdog_holds_nothing_of_the_job() {
         let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
         let open = open.flat_map(|fd| fs::read_link(fd.unwrap().path()));
         let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
-        open.retain(|path| path != "/dev/null" && !path.contains("timerfd"));
+        // COMMAND's descriptor keeps nothing open of what COMMAND has.
+        let own = ["timerfd", "pidfd"];
+        open.retain(|path| path != "/dev/null" && !own.iter().any(|own| path.contains(own)));
         open
     };
     wait_until(
