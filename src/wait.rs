@@ -45,6 +45,8 @@ pub struct Policy<'a> {
     pub awaits_replicas: bool,
     /// How long it is tried to reach a server that another one may follow, where a busy lock isn't waited for.
     pub failover_may_take: Duration,
+    /// How long one answer may take, also where replicas have to have something before that.
+    pub answer_may_take: Duration,
     /// How long a server may be silent, if the run goes on without a lock then.
     pub silence: Option<Duration>,
     /// Progress is shown in a line that can be rewritten.
@@ -337,6 +339,20 @@ impl<'a> Wait<'a> {
         self.is_known
     }
 
+    /// By when all is over where the server is silent: the time to wait, and that of one answer.
+    pub fn ends_by(&self) -> Option<Moment> {
+        match self.policy.limit {
+            WaitLimit::Until(end) if end > self.began => Some(end + self.policy.answer_may_take),
+            WaitLimit::Until(_) | WaitLimit::Forever => None,
+        }
+    }
+
+    /// Until when the last question is answered, at the latest: what it may have done has to be taken back after that.
+    pub fn last_answer(&self) -> Option<Moment> {
+        let by = self.ends_by()?;
+        Some(by.before(self.policy.answer_may_take / 4))
+    }
+
     /// Whether others may have read that our job waits.
     fn was_published(&self) -> bool {
         self.searches > 0
@@ -351,8 +367,8 @@ impl<'a> Wait<'a> {
             Phase::Queued { until, .. } | Phase::Joined { until, .. } => {
                 Some(self.progress.due().min(*until))
             }
+            Phase::Searching { .. } => self.last_answer(),
             Phase::New
-            | Phase::Searching { .. }
             | Phase::Sending { .. }
             | Phase::Examining(_)
             | Phase::LookingAtRun { .. }
@@ -412,10 +428,11 @@ impl<'a> Wait<'a> {
             Event::Sent(sent, within) => {
                 if let Phase::Sending { asked } = self.phase {
                     self.is_known = true;
+                    let until = sent + within;
                     self.phase = Phase::Asking {
                         asked,
                         sent,
-                        until: sent + within,
+                        until: self.last_answer().map_or(until, |last| until.min(last)),
                     };
                 }
             }
@@ -457,6 +474,9 @@ impl<'a> Wait<'a> {
                 self.ask(Question::Lock, now, actions);
             }
             Phase::Asking { until, .. } if now >= *until => actions.push(Action::TimeOut),
+            Phase::Searching { .. } if self.last_answer().is_some_and(|last| now >= last) => {
+                actions.push(Action::TimeOut);
+            }
             Phase::Queued { until, .. } | Phase::Joined { until, .. } if now >= *until => {
                 self.wake(false, now, actions);
             }

@@ -24,9 +24,9 @@ use crate::redis::error::{Error, ErrorKind};
 use crate::redis::pushes::PRESENCE_CHECK;
 
 /// A waiter of a job that holds something: an edge of the wait-for graph.
-#[derive(Debug)]
-pub struct WaitEdge<'a> {
-    pub locks: &'a Locks,
+#[derive(Clone, Debug)]
+pub struct WaitEdge {
+    pub locks: Locks,
     /// The ids of what its job holds.
     pub holds: Vec<String>,
     /// The lock it waits for.
@@ -54,7 +54,7 @@ fn began(waiting: &Waiting) -> Began {
 /// Longer chains than this are not followed.
 const MAX_CHAIN: usize = 100;
 
-impl WaitEdge<'_> {
+impl WaitEdge {
     /// Publishes that the job waits; the note lasts this long.
     pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
         client.with_connection(|connection, _| {
@@ -101,7 +101,7 @@ impl WaitEdge<'_> {
         connection: &mut Connection,
     ) -> Result<Option<(Vec<CycleMember>, Began)>, Error> {
         let mut search = CycleSearch {
-            locks: self.locks,
+            locks: &self.locks,
             own_holds: &self.holds,
             connection,
             seen: vec![self.id.clone()],

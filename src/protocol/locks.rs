@@ -104,6 +104,12 @@ impl Locks {
         self.deployment.may_fail_over()
     }
 
+    /// The longest that an answer may take, also where replicas have to have something before that.
+    pub fn answer_may_take(&self) -> Duration {
+        let replicas = self.replication.map(|replication| replication.timeout);
+        self.deployment.server().timeout + replicas.unwrap_or_default()
+    }
+
     /// How long a primary is silent until another server takes over, as far as that was said when a client connected.
     pub fn down_after(&self) -> Option<Duration> {
         self.deployment.down_after()

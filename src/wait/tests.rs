@@ -29,6 +29,7 @@ fn policy() -> Policy<'static> {
         reached: true,
         awaits_replicas: false,
         failover_may_take: Duration::ZERO,
+        answer_may_take: MS * 2_000,
         silence: None,
         single_line: false,
         host: "here",

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::by_signal::takes_signals;
+use crate::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
     Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, outcome, redlock,
     script, send, wait_until, with_default_signals,
@@ -270,6 +271,71 @@ fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
     // What was sent is read when the server goes on.
     redis.resume();
     wait_until("the lock is free", || redis.holder("a").is_none());
+}
+
+#[test]
+fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    redis.cli(&["SET", "redlock:z", "theirs", "PX", "600000"]);
+    let (pid, (looks, looked)) = (redis.pid(), std::sync::mpsc::channel());
+    // The note that it waits is the first that it writes for others.
+    let proxy = Proxy::with(&redis, move |request| {
+        if request.operation == "SET" {
+            send(pid, libc::SIGSTOP);
+            let _ = looks.send(());
+        }
+        Action::Pass
+    });
+    let options = ["--connect-timeout", "1h", "--ttl", "1h"];
+    let words = [&["run"], &options[..], &["a", "b", "z", "--", "true"]].concat();
+    let mut waiter = redis.redlock(&words);
+    waiter.env("REDLOCK_URL", proxy.url());
+    let waiter = Running::start(&mut with_default_signals(waiter));
+    looked.recv_timeout(crate::support::TIMEOUT).unwrap();
+    let began = Instant::now();
+    send(waiter.pid(), libc::SIGINT);
+    waiter.finish().assert_killed_by(libc::SIGINT);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // Both were released all the same, and its place was given up.
+    redis.resume();
+    wait_until("its locks are free", || {
+        ["a", "b"].iter().all(|name| redis.holder(name).is_none())
+    });
+    wait_until("the queue is empty", || redis.queue("z").is_empty());
+}
+
+#[test]
+fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_would_have_come() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    redis.cli(&["SET", "redlock:z", "theirs", "PX", "600000"]);
+    let limits = ["-w", "2s", "--connect-timeout", "2s"];
+    let waits = [
+        [&["run"], &limits[..], &["z", "--", "true"]].concat(),
+        [&["acquire"], &limits[..], &["z"]].concat(),
+        // The others are taken, and have to be released; and it looks for a deadlock.
+        [&["run"], &limits[..], &["a", "b", "z", "--", "true"]].concat(),
+    ];
+    let (mut began, mut waiters) = (Vec::new(), Vec::new());
+    for words in &waits {
+        began.push(Instant::now());
+        waiters.push(Running::start(&mut redis.redlock(words)));
+    }
+    wait_until("they are in the queue", || redis.queue("z").len() == 3);
+    redis.stall();
+    for ((waiter, began), words) in waiters.into_iter().zip(began).zip(waits) {
+        let end = waiter.finish();
+        let took = began.elapsed();
+        end.assert_code(69).assert_says("gives no answer in time");
+        let (least, most) = (Duration::from_secs(2), Duration::from_millis(4500));
+        assert!(took >= least && took < most, "{words:?}: {took:?}");
+    }
+    redis.resume();
+    wait_until("all are free", || {
+        redis.queue("z").is_empty() && ["a", "b"].iter().all(|name| redis.holder(name).is_none())
+    });
 }
 
 #[test]

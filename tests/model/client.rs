@@ -231,6 +231,7 @@ impl Client {
             reached: false,
             awaits_replicas: setup.awaits_replicas,
             failover_may_take: Duration::ZERO,
+            answer_may_take: ANSWER_WITHIN,
             silence: None,
             single_line: false,
             host: setup.host,

@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow};
 
 use super::deadlock;
 use super::{
-    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, Requester, cancelled, farewell,
+    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, Requester, SOON, cancelled,
     lost, open, random_fraction, sleep,
 };
 use crate::clock::{Moment, Timer, now};
@@ -41,7 +41,9 @@ pub struct Attempt<'a> {
     /// The holder's process, which is watched.
     holder: Option<ProcessFd>,
     /// This wait as others read it, once it was published.
-    edge: Option<WaitEdge<'a>>,
+    edge: Option<WaitEdge>,
+    /// The look for a deadlock that is under way, with the connection.
+    search: Option<deadlock::Search>,
     /// What went wrong last with what is held already.
     trouble: Option<LockTrouble>,
     /// The last question had no answer in time.
@@ -94,6 +96,7 @@ impl<'a> Attempt<'a> {
             } else {
                 Duration::ZERO
             },
+            answer_may_take: acquisition.settings.locks.answer_may_take(),
             silence: acquisition.silence,
             single_line: report::has_terminal(),
             host: &acquisition.request.who.host,
@@ -107,6 +110,7 @@ impl<'a> Attempt<'a> {
             held,
             holder: None,
             edge: None,
+            search: None,
             trouble: None,
             timed_out: false,
             failure: String::new(),
@@ -124,15 +128,29 @@ impl<'a> Attempt<'a> {
     /// Waits until the lock is ours, or there is a reason to give up.
     pub(super) fn run(mut self) -> Result<Outcome> {
         let mut outcome = match self.run_loop() {
-            Ok(end) => self.outcome_of(end),
+            Ok(end) => {
+                if let wait::End::Failed(error) = &end
+                    && error.kind.is_unreachable()
+                    && self.client.was_reached()
+                {
+                    self.acquisition.ends_by.set(self.wait.ends_by());
+                }
+                self.outcome_of(end)
+            }
             Err(error) => {
                 let line = format!("can't wait: {error}");
                 Err(protocol::Error::new(ErrorKind::Internal, line).into())
             }
         };
         report::status_line(None);
+        let within = self.acquisition.farewell(Some(self.signals));
+        if let Some(search) = self.search.take()
+            && let Some(client) = search.end(within.map_or(SOON, |within| within / 4))
+        {
+            self.client = client;
+        }
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
-            if let Some(within) = farewell(Some(self.signals)) {
+            if let Some(within) = within {
                 self.client.limit_to(within / 4);
             }
             // Where that fails, other clients see from the queue that it doesn't wait any more.
@@ -227,6 +245,13 @@ impl<'a> Attempt<'a> {
                 return Ok(applied);
             }
         }
+        if let Some((client, found)) = self.search.as_ref().and_then(deadlock::Search::finished) {
+            (self.search, self.client) = (None, client);
+            return self.apply(match found {
+                Ok(cycle) => wait::Event::Searched(cycle),
+                Err(error) => wait::Event::Failed(error),
+            });
+        }
         let applied = self.apply(wait::Event::Tick)?;
         if let Applied::Something | Applied::End(_) = applied {
             return Ok(applied);
@@ -246,6 +271,7 @@ impl<'a> Attempt<'a> {
             Some(self.timer.as_fd()),
             self.holder.as_ref().map(AsFd::as_fd),
             self.requester.process.map(|(_, process)| process.as_fd()),
+            self.search.as_ref().map(AsFd::as_fd),
         ];
         let client = self.client.fds().map(Some);
         let fds = own.into_iter().chain(client).chain(self.held.poll_fds());
@@ -304,11 +330,15 @@ impl<'a> Attempt<'a> {
                 self.signals.suspend()?;
             }
             wait::Action::SearchDeadlock(lasting) => {
-                events.push_back(self.search_deadlock(lasting));
+                if !self.search_deadlock(lasting) {
+                    events.push_back(wait::Event::NotSearched);
+                }
             }
             wait::Action::Ask(place) => self.ask(place, events),
             wait::Action::TimeOut => {
                 self.timed_out = true;
+                // What is under way there is left alone, and so is its connection.
+                self.search = None;
                 let error = self.client.silent_error();
                 events.push_back(wait::Event::Failed(error));
             }
@@ -383,26 +413,35 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn search_deadlock(&mut self, lasting: Duration) -> wait::Event {
+    /// Begins to look for a deadlock, if there is a connection for that.
+    fn search_deadlock(&mut self, lasting: Duration) -> bool {
         if !self.client.is_open() {
-            return wait::Event::NotSearched;
+            return false;
         }
         let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
-        let edge = self.edge.get_or_insert_with(new);
-        let published = edge.publish(&mut self.client, lasting);
-        match published.and_then(|()| edge.look(&mut self.client)) {
-            Ok(cycle) => wait::Event::Searched(cycle),
-            Err(error) => wait::Event::Failed(error),
-        }
+        let edge = self.edge.get_or_insert_with(new).clone();
+        let client = self.client.hand_over();
+        self.search = deadlock::Search::start(edge, client, lasting).ok();
+        self.search.is_some()
     }
 
-    /// Sends the question for the lock.
-    fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
+    /// Opens a connection to where the locks are, unless that is done; a signal that ends us, if one comes before.
+    fn open(&mut self, place: Option<Place>) -> Result<Option<i32>, protocol::Error> {
         // While we waited, another server may have become the primary. And what a grant needs to count is asked for each.
         if place.is_some() || self.client.needs_all_replicas() {
             self.client.follow_locks();
         }
-        match open(&mut self.client, self.signals) {
+        open(&mut self.client, self.signals)
+    }
+
+    /// Sends the question for the lock.
+    fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
+        if let Some(last) = self.wait.last_answer() {
+            self.client.limit_to(last.since(now()).max(SOON));
+        }
+        let opened = self.open(place);
+        self.client.lift_limit();
+        match opened {
             Ok(None) => {}
             Ok(Some(signal)) => return events.push_back(wait::Event::Signal(signal)),
             Err(error) => return events.push_back(wait::Event::Failed(error)),

@@ -7,6 +7,7 @@ mod attempt;
 mod deadlock;
 mod holds;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -61,6 +62,8 @@ pub struct Acquisition<'a> {
     pub silence: Option<Duration>,
     /// The locks that outer runs hold: names and tokens.
     pub inherited: Vec<(Name, Token)>,
+    /// By when all is to be over, after a wait that has ended as the server is silent.
+    ends_by: Cell<Option<Moment>>,
 }
 
 /// What the locks are for, where that isn't this process: when it is gone, nothing has to wait any more.
@@ -164,6 +167,7 @@ impl<'a> Acquisition<'a> {
             starts_on_grant: false,
             silence: None,
             inherited: environment::inherited(),
+            ends_by: Cell::new(None),
         })
     }
 
@@ -389,7 +393,7 @@ impl<'a> Acquisition<'a> {
         mode: &ReleaseMode,
         signals: Option<&Signals>,
     ) -> Vec<Claim> {
-        let within = farewell(signals).map(|all| all / 4);
+        let within = self.farewell(signals).map(|all| all / 4);
         holds.reclaim_client(within, || self.let_through(signals));
         let until = self.release_until(holds, mode);
         let mut left = Vec::new();
@@ -477,11 +481,19 @@ impl<'a> Acquisition<'a> {
         client: &mut Client,
         signals: Option<&Signals>,
     ) -> Result<(Released, bool), protocol::Error> {
-        let (patience, within) = (until.since(now()), farewell(signals));
+        let (patience, within) = (until.since(now()), self.farewell(signals));
         let is_slow = || self.let_through(signals);
         let released = claim.release_or_retry(client, mode, patience, within, is_slow);
         self.collect_again(signals);
         released
+    }
+
+    /// How long releases may take, where one of these signals has asked us to end, or a wait is over in vain.
+    fn farewell(&self, signals: Option<&Signals>) -> Option<Duration> {
+        let by_signal = signals.and_then(|signals| signals.left_to_end(FAREWELL));
+        let by_wait = self.ends_by.get().map(|by| by.since(now()));
+        let left = by_signal.into_iter().chain(by_wait).min()?;
+        Some(left.max(TO_SEND))
     }
 
     /// From now on a signal ends us at once.
@@ -594,12 +606,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How long each may take after that: enough to send it to a server that isn't far away.
 const TO_SEND: Duration = Duration::from_millis(50);
-
-/// How long a release may take, where one of these signals has asked us to end.
-fn farewell(signals: Option<&Signals>) -> Option<Duration> {
-    let left = signals?.left_to_end(FAREWELL)?;
-    Some(left.max(TO_SEND))
-}
 
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
 const SOON: Duration = Duration::from_millis(250);
