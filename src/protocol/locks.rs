@@ -110,6 +110,11 @@ impl Locks {
         self.deployment.server().timeout + replicas.unwrap_or_default()
     }
 
+    /// How long an answer takes where the server has nothing else to do, as far as any has come.
+    pub fn round_trip(&self) -> Duration {
+        self.deployment.server().round_trip()
+    }
+
     /// How long a primary is silent until another server takes over, as far as that was said when a client connected.
     pub fn down_after(&self) -> Option<Duration> {
         self.deployment.down_after()

@@ -181,6 +181,7 @@ impl Connection {
         self.confirming
             .await_replicas(&mut self.wire, script, &mut bytes, until);
         self.wire.write(&bytes, until)?;
+        self.wire.note_call();
         Ok(self.wire.sent)
     }
 
@@ -203,6 +204,7 @@ impl Connection {
         if !self.wire.expected.iter().all(is_about_it) {
             return Ok(());
         }
+        self.wire.forget_call();
         // What is tracked was asked for before that.
         self.pushes.tracking = false;
         let until = self.wire.until();
@@ -401,6 +403,7 @@ impl Connection {
                     ),
                     value,
                 ) => {
+                    self.wire.note_round_trip(number);
                     let wire = &mut self.wire;
                     let counts = self.confirming.answered_call(wire, number, script, value)?;
                     if counts.is_some() {

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,8 @@ pub struct Server {
     nodes: Arc<Mutex<Vec<Address>>>,
     /// The most replicas that it has said to follow it: one that is cut off loses them, and stays the primary to itself.
     followers: Arc<AtomicU32>,
+    /// The shortest time that the answer to a call has taken, in microseconds; 0: none has come.
+    round_trip: Arc<AtomicU64>,
     /// It said that it is a replica.
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
@@ -117,6 +119,7 @@ impl Server {
             reached: Arc::new(AtomicBool::new(false)),
             nodes: Arc::default(),
             followers: Arc::default(),
+            round_trip: Arc::default(),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
             asks_for_certificate: Arc::default(),
@@ -125,10 +128,11 @@ impl Server {
 
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
-        let followers = if address == self.address {
-            Arc::clone(&self.followers)
+        let is_same = address == self.address;
+        let (followers, round_trip) = if is_same {
+            (Arc::clone(&self.followers), Arc::clone(&self.round_trip))
         } else {
-            Arc::default()
+            (Arc::default(), Arc::default())
         };
         Self {
             address,
@@ -145,6 +149,7 @@ impl Server {
             reached: Arc::clone(&self.reached),
             nodes: Arc::clone(&self.nodes),
             followers,
+            round_trip,
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
             asks_for_certificate: Arc::default(),
@@ -264,6 +269,20 @@ impl Server {
     /// Whether it has answered this process.
     pub fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Relaxed)
+    }
+
+    /// The answer to a call took this long.
+    pub(super) fn note_round_trip(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        let before = self.round_trip.load(Ordering::Relaxed);
+        if before == 0 || took < before {
+            self.round_trip.store(took, Ordering::Relaxed);
+        }
+    }
+
+    /// The shortest time that the answer to a call has taken: that of a way there and back. Zero where none has come.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
     }
 
     /// So many replicas follow it; returns the most that ever did.

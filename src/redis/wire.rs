@@ -130,6 +130,8 @@ pub(super) struct Wire {
     pub(super) sent: RequestId,
     /// When something was last written.
     written: Instant,
+    /// The last call, and when it was sent.
+    called: Option<(RequestId, Instant)>,
     /// What is to be sent once that is permitted; `None`: at once.
     held_back: Option<Vec<u8>>,
     /// Something that was asked was answered.
@@ -158,6 +160,7 @@ impl Wire {
             expected: VecDeque::new(),
             sent: 0,
             written: Instant::now(),
+            called: None,
             held_back: None,
             has_answered: false,
             is_proven: false,
@@ -368,6 +371,22 @@ impl Wire {
         let sent = self.stream.send(bytes, until);
         self.written = Instant::now();
         sent.map_err(|error| self.parting_error().unwrap_or_else(|| self.closed(&error)))
+    }
+
+    /// The request that was written last is a call, whose answer tells how far away the server is.
+    pub(super) fn note_call(&mut self) {
+        self.called = Some((self.sent, self.written));
+    }
+
+    /// The call takes more than one way there and back.
+    pub(super) fn forget_call(&mut self) {
+        self.called = None;
+    }
+
+    pub(super) fn note_round_trip(&mut self, answered: RequestId) {
+        if let Some((_, at)) = self.called.take_if(|(of, _)| *of == answered) {
+            self.server.note_round_trip(at.elapsed());
+        }
     }
 
     /// What a server said before it closed the connection, that has let in nothing of ours: that it is

@@ -419,6 +419,38 @@ fn a_run_that_a_signal_ends_in_a_renewal_has_time_to_log_in_again_far_away_for_i
 }
 
 #[test]
+fn a_run_that_a_signal_ends_waits_for_its_release_over_a_line_of_more_than_half_a_second() {
+    std::thread::scope(|scope| {
+        for round_trip in [700, 1_200] {
+            scope.spawn(move || {
+                let redis = Redis::start();
+                load_scripts(&redis);
+                let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
+                let words = [
+                    "run",
+                    "--ttl",
+                    "1h",
+                    "a",
+                    "-c",
+                    "echo ready; exec sleep 600",
+                ];
+                let mut run = redis.redlock(&words);
+                run.env("REDLOCK_URL", proxy.url());
+                let mut run = Running::start(&mut with_default_signals(run));
+                run.expect_line("ready");
+                // The first renewal, and the look that follows it, are over.
+                wait_until("it was renewed", || proxy.answered("check") > 0);
+                std::thread::sleep(MS * 2 * round_trip);
+                send(run.pid(), libc::SIGINT);
+                let end = run.finish();
+                end.assert_killed_by(libc::SIGINT).assert_silent();
+                assert_eq!(redis.holder("a"), None, "{round_trip} ms");
+            });
+        }
+    });
+}
+
+#[test]
 fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
     let redis = Redis::start();
     load_scripts(&redis);

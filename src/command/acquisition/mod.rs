@@ -490,7 +490,9 @@ impl<'a> Acquisition<'a> {
 
     /// How long releases may take, where one of these signals has asked us to end, or a wait is over in vain.
     fn farewell(&self, signals: Option<&Signals>) -> Option<Duration> {
-        let by_signal = signals.and_then(|signals| signals.left_to_end(FAREWELL));
+        let round_trip = self.settings.locks.round_trip();
+        let all = (round_trip * FAR).clamp(FAREWELL, LONGEST_FAREWELL);
+        let by_signal = signals.and_then(|signals| signals.left_to_end(all));
         let by_wait = self.ends_by.get().map(|by| by.since(now()));
         let left = by_signal.into_iter().chain(by_wait).min()?;
         Some(left.max(TO_SEND))
@@ -603,6 +605,11 @@ const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 /// How long all releases together are worth a wait for a process that was asked to end: the server reads what was sent
 /// when it answers again.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The same where it is far away: time for three round trips over the connection that there is, which may be broken, and
+/// then for connecting and one answer over another one. A service manager waits for much longer than the longest of them.
+const FAR: u32 = 6;
+const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 
 /// How long each may take after that: enough to send it to a server that isn't far away.
 const TO_SEND: Duration = Duration::from_millis(50);
