@@ -239,7 +239,7 @@ fn connect(
     let is_node = match connection.is_node() {
         Some(is_node) => is_node,
         // It is too old to say, or this user may not ask. Without a cluster it has no slots.
-        None => match connection.query(cmd("CLUSTER").arg("KEYSLOT").arg("x")) {
+        None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {
             Err(error) if error.kind == ErrorKind::Internal => false,
             answer => answer.map(|_| true)?,
         },

@@ -243,7 +243,7 @@ impl Connection {
         self.pushes.ask_to_subscribe(&mut self.wire, channel)?;
         self.pushes.subscribed = Some(channel.to_vec());
         if self.wire.server.part() == Part::Node {
-            self.ask_nodes()?;
+            self.ask_nodes(self.wire.timeout)?;
         }
         Ok(())
     }
@@ -436,14 +436,14 @@ impl Connection {
 
     /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
     /// that to what is asked next, and nothing waits for it.
-    pub(super) fn ask_nodes(&mut self) -> Result<(), Error> {
+    pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
         let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
         // All that can follow the primary: that changes with each replica that is added.
         let needs_all = self.confirming.needs_all();
         if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
             return Ok(());
         }
-        let until = self.wire.until();
+        let until = Instant::now() + within.min(self.wire.timeout);
         self.drain_stale()?;
         self.asked_nodes = Some(Instant::now());
         self.wire.expected.push_back(Expected::Nodes);
@@ -632,7 +632,7 @@ impl Connection {
         self.query_until(command, self.wire.until())
     }
 
-    fn query_until(&mut self, command: &Cmd, until: Instant) -> Result<Value, Error> {
+    pub(super) fn query_until(&mut self, command: &Cmd, until: Instant) -> Result<Value, Error> {
         self.drain_stale()?;
         let number = self.wire.expect_plain();
         self.wire.write(&command.get_packed_command(), until)?;

@@ -230,7 +230,7 @@ impl Deployment {
             Kind::Cluster(_) => {
                 // The answer is for the next connection. A node that doesn't have the slot says so to any
                 // request, and a connection that has failed fails again.
-                let _ = connection.ask_nodes();
+                let _ = connection.ask_nodes(within);
                 false
             }
         }
@@ -335,5 +335,37 @@ mod tests {
         assert!(!format!("{server} {server:?}").contains("hunter2"));
         let said = [server.wrong_password(), server.password_origin()];
         assert!(!said.concat().contains("hunter2"), "{said:?}");
+    }
+
+    #[test]
+    fn a_node_that_does_not_say_whether_it_is_one_has_no_longer_than_the_call_that_is_made_for() {
+        use std::io::{Read, Write};
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let node = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::new();
+            let mut bytes = [0; 1024];
+            while !asked.windows(6).any(|word| word == b"EXISTS") {
+                let read = stream.read(&mut bytes).unwrap();
+                assert!(read > 0, "{}", asked.escape_ascii());
+                asked.extend_from_slice(&bytes[..read]);
+            }
+            // An old one, that knows neither of HELLO and ROLE.
+            stream
+                .write_all(b"-ERR unknown\r\n-ERR unknown\r\n:0\r\n")
+                .unwrap();
+            while let Ok(1..) = stream.read(&mut bytes) {}
+        });
+        let url = format!("redis-cluster://127.0.0.1:{port}");
+        let (origin, tls) = (UrlOrigin::Option, TlsFiles::default());
+        let timeout = Duration::from_secs(20);
+        let deployment = Deployment::parse(&url, &origin, &tls, timeout, None).unwrap();
+        let began = Instant::now();
+        let opened = deployment.open(timeout, Duration::from_millis(300), None);
+        assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::Unreachable);
+        assert!(began.elapsed() < Duration::from_secs(5));
+        node.join().unwrap();
     }
 }
