@@ -225,6 +225,13 @@ impl Client {
         self.deployment.is_alone()
     }
 
+    /// Whether the last release may not outlive a failover although the replicas that are connected have it: some are gone,
+    /// and one of them may be the primary.
+    pub(super) fn may_be_replaced(&mut self) -> bool {
+        let engine = self.engine.as_mut();
+        engine.is_some_and(|engine| engine.connection().left_out_followers()) && self.is_alone()
+    }
+
     /// The error for a replica, where something was to be changed.
     pub fn refuse_replica(&self) -> Result<(), Error> {
         if self.is_replica() {

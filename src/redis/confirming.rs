@@ -52,6 +52,8 @@ pub(super) struct Confirming {
     pending: Option<Pending>,
     /// How many replicas the server had when it was connected to, where that was asked.
     pub(super) followers: u32,
+    /// How many of them are asked whether they have the last release: some may be gone for long.
+    pub(super) asked_followers: u32,
     /// They are asked whether they have what is called.
     pub(super) asks_followers: bool,
     /// How many replicas have the last release, as far as they may be asked.
@@ -74,13 +76,17 @@ impl Confirming {
         until: Instant,
     ) {
         let Some(goal) = self.goal_of(&wire.server, script) else {
-            if self.asks_followers && self.followers > 0 {
+            if self.asks_followers {
+                self.asked_followers = self.followers_to_ask(&wire.server);
+            }
+            if self.asks_followers && self.asked_followers > 0 {
                 let milliseconds = FOLLOWED.as_millis().to_string();
                 let mut wait = cmd("WAIT");
-                wait.arg(self.followers).arg(milliseconds);
+                wait.arg(self.asked_followers).arg(milliseconds);
                 wait.write_packed_command(bytes);
                 wire.expected.push_back(Expected::Followed);
             }
+            Self::ask_followers(wire, script, bytes);
             return;
         };
         self.goal = Some(goal.clone());
@@ -101,6 +107,36 @@ impl Confirming {
         if goal.is_each() {
             Self::ask_positions(wire, bytes);
         }
+        Self::ask_followers(wire, script, bytes);
+    }
+
+    /// Asks with an acquisition or a renewal which replicas follow: some are added to those that there were, and some are
+    /// gone for good.
+    fn ask_followers(wire: &mut Wire, script: &'static Script, bytes: &mut Vec<u8>) {
+        if script.counts_when_replicated && wire.server.part() != Part::Only {
+            cmd("ROLE").write_packed_command(bytes);
+            wire.expected.push_back(Expected::Followers);
+        }
+    }
+
+    pub(super) fn note_followers_lately(&mut self, server: &Server, role: Option<&Role>) {
+        if let Some(role) = role {
+            let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
+            server.note_followers_lately(followers);
+            self.followers = self.followers.max(followers);
+        }
+    }
+
+    /// How many replicas are asked whether they have a release: all that there ever were but those that are gone for some
+    /// time, and at least as many as may follow the primary where all of these have to have what counts.
+    fn followers_to_ask(&self, server: &Server) -> u32 {
+        let listed = match &self.replication {
+            Some((of, replicas)) if of.quorum == Quorum::All => replicas.listed_number(),
+            Some(_) | None => Some(0),
+        };
+        let settled = server.settled_followers().zip(listed);
+        let settled = settled.map(|(settled, listed)| settled.max(listed));
+        settled.map_or(self.followers, |settled| settled.min(self.followers))
     }
 
     fn ask_positions(wire: &mut Wire, bytes: &mut Vec<u8>) {
@@ -293,7 +329,7 @@ impl Confirming {
 
     /// Whether all replicas that there were have what was released last, as far as that can be known.
     pub(super) fn all_have_followed(&self) -> bool {
-        self.followed_by >= self.followers
+        self.followed_by >= self.asked_followers
     }
 
     /// Until when the call is to be answered that waits for replicas.

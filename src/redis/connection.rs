@@ -197,6 +197,7 @@ impl Connection {
                     | Expected::Written
                     | Expected::Acknowledged
                     | Expected::Followed
+                    | Expected::Followers
                     | Expected::Positions
                     | Expected::Copying
             )
@@ -339,11 +340,18 @@ impl Connection {
                     self.call_with_text(number, call)?;
                 }
                 (
-                    Some(Expected::Role | Expected::Written | Expected::Nodes),
+                    Some(
+                        Expected::Role | Expected::Written | Expected::Followers | Expected::Nodes,
+                    ),
                     Value::ServerError(_),
                 )
                 | (Some(Expected::Optional), _) => {}
                 (Some(Expected::Followed), answer) => self.confirming.followed(&answer),
+                (Some(Expected::Followers), answer) => {
+                    let role = Role::parse(&answer);
+                    self.confirming
+                        .note_followers_lately(&self.wire.server, role.as_ref());
+                }
                 (Some(Expected::Written), answer) => self.confirming.written(&answer),
                 (Some(Expected::Positions), answer) => {
                     let role = Role::parse(&answer);
@@ -701,10 +709,15 @@ impl Connection {
         self.confirming.replicas_timeout()
     }
 
+    /// Whether replicas weren't asked for the last release that followed before.
+    pub fn left_out_followers(&self) -> bool {
+        self.confirming.asked_followers < self.confirming.followers
+    }
+
     /// Whether the release that was answered last outlives a failover, as far as that can be known: all replicas that
     /// there were have it.
     pub fn is_followed(&mut self, within: Duration) -> bool {
-        if self.confirming.followers == 0 {
+        if self.confirming.asked_followers == 0 {
             return true;
         }
         let until = Instant::now() + within;

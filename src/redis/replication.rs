@@ -73,6 +73,14 @@ impl Replicas {
         *self.listed() = Listed::Not(why);
     }
 
+    /// How many were listed last, where that is known.
+    pub(super) fn listed_number(&self) -> Option<u32> {
+        match &*self.listed() {
+            Listed::Each(replicas) | Listed::Until(replicas, ..) => replicas.len().try_into().ok(),
+            Listed::Not(_) => None,
+        }
+    }
+
     /// What to wait for, over a connection to this address.
     pub fn goal(&self, quorum: Quorum, at: &Address) -> Goal {
         let Quorum::AtLeast(number) = quorum else {

@@ -61,6 +61,10 @@ pub enum Part {
     Node,
 }
 
+/// How long a replica is gone before it counts as gone: one that is being promoted leaves its primary, and all sentinels
+/// know of that sooner.
+const SETTLED: Duration = Duration::from_secs(5);
+
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
 pub struct Server {
     address: Address,
@@ -84,6 +88,8 @@ pub struct Server {
     nodes: Arc<Mutex<Vec<Address>>>,
     /// The most replicas that it has said to follow it: one that is cut off loses them, and stays the primary to itself.
     followers: Arc<AtomicU32>,
+    /// How many it said so with the last renewals, and when: back to the last one that is older than [`SETTLED`].
+    lately: Arc<Mutex<Vec<(Instant, u32)>>>,
     /// The shortest time that the answer to a call has taken, in microseconds; 0: none has come.
     round_trip: Arc<AtomicU64>,
     /// It said that it is a replica.
@@ -119,6 +125,7 @@ impl Server {
             reached: Arc::new(AtomicBool::new(false)),
             nodes: Arc::default(),
             followers: Arc::default(),
+            lately: Arc::default(),
             round_trip: Arc::default(),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
@@ -129,10 +136,14 @@ impl Server {
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
         let is_same = address == self.address;
-        let (followers, round_trip) = if is_same {
-            (Arc::clone(&self.followers), Arc::clone(&self.round_trip))
+        let (followers, lately, round_trip) = if is_same {
+            (
+                Arc::clone(&self.followers),
+                Arc::clone(&self.lately),
+                Arc::clone(&self.round_trip),
+            )
         } else {
-            (Arc::default(), Arc::default())
+            Default::default()
         };
         Self {
             address,
@@ -149,6 +160,7 @@ impl Server {
             reached: Arc::clone(&self.reached),
             nodes: Arc::clone(&self.nodes),
             followers,
+            lately,
             round_trip,
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
@@ -289,6 +301,26 @@ impl Server {
     pub(super) fn note_followers(&self, followers: u32) -> u32 {
         let before = self.followers.fetch_max(followers, Ordering::Relaxed);
         before.max(followers)
+    }
+
+    /// So many replicas followed it at a renewal.
+    pub(super) fn note_followers_lately(&self, followers: u32) {
+        self.note_followers(followers);
+        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        lately.push((Instant::now(), followers));
+        let is_old = |(at, _): &(Instant, u32)| at.elapsed() >= SETTLED;
+        if let Some(last) = lately.iter().rposition(is_old) {
+            lately.drain(..last);
+        }
+    }
+
+    /// How many replicas follow it, where it hasn't changed for a while which are gone: the most since a renewal long
+    /// enough ago.
+    pub(super) fn settled_followers(&self) -> Option<u32> {
+        let lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |(at, _): &(Instant, u32)| at.elapsed() >= SETTLED;
+        let last = lately.iter().rposition(is_old)?;
+        lately[last..].iter().map(|(_, followers)| *followers).max()
     }
 
     /// The other nodes of its cluster are at these addresses.

@@ -69,6 +69,8 @@ pub(super) enum Expected {
     Acknowledged,
     /// How many replicas have a release.
     Followed,
+    /// Which replicas follow, if we may know them.
+    Followers,
     /// How far the primary was after the call that waits for its replicas.
     Written,
     /// How far each of them is.
@@ -417,6 +419,7 @@ impl Wire {
                 | Expected::Role
                 | Expected::Acknowledged
                 | Expected::Followed
+                | Expected::Followers
                 | Expected::Written
                 | Expected::Positions
                 | Expected::Copying

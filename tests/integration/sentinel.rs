@@ -872,6 +872,44 @@ fn a_replica_that_hangs_costs_a_release_a_moment() {
 }
 
 #[test]
+fn a_replica_that_was_shut_down_during_a_run_does_not_hold_up_its_release() {
+    std::thread::scope(|scope| {
+        for options in [&[][..], &["--sync", "1"], &["--sync", "all"]] {
+            scope.spawn(move || {
+                let mut all = Replicated::start();
+                let words = [&["run", "--ttl", "12s", "-k", "1s"], options, &["a"]].concat();
+                let mut holder = Job::start("holder", all.home.path(), all.redlock(&words)).ready();
+                wait_until("it was renewed", || all.servers[0].trackers() > 0);
+                all.servers[1].kill();
+                let primary = &all.servers[0];
+                wait_until("it is gone", || {
+                    primary.info("replication", "connected_slaves") == "1"
+                });
+                // Two renewals later nobody waits for it any more.
+                let (since, lease) = (Instant::now(), || primary.cli(&["PTTL", "redlock:a"]));
+                let mut renewals = 0;
+                let mut last: i64 = lease().parse().unwrap();
+                while renewals < 3 {
+                    assert!(since.elapsed() < Duration::from_secs(40), "{options:?}");
+                    let left = lease().parse().unwrap();
+                    renewals += u32::from(left > last);
+                    last = left;
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                holder.let_go();
+                let began = Instant::now();
+                let end = holder.finish();
+                let took = began.elapsed();
+                end.assert_code(0);
+                assert!(!end.stderr.contains("replicas"), "{options:?} {end:?}");
+                assert!(took < Duration::from_millis(1500), "{options:?}: {took:?}");
+                assert_eq!(primary.cli(&["EXISTS", "redlock:a"]), "0");
+            });
+        }
+    });
+}
+
+#[test]
 fn a_run_whose_lease_a_failover_may_outlast_says_so_once() {
     let all = Replicated::start();
     let says = "may end during a failover";
