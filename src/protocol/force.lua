@@ -9,7 +9,7 @@
 -- @include queue
 -- @include names
 -- @include search
-local FORCED = 250 -- from how many holders one call takes it
+local FORCED = 200 -- from how many holders one call takes it
 
 local only, by = ARGV[4], ARGV[5]
 

@@ -8,7 +8,7 @@ local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, and 
 local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
 local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
-local REMOVED = 50 -- how many of them one request of a waiter removes from beside it
+local REMOVED = 40 -- how many of them one request of a waiter removes from beside it
 local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waiter before them
 
 -- The ticket of a waiter, from its score in the queue, without the priority.
