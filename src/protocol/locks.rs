@@ -90,6 +90,12 @@ impl Locks {
         self.replication.is_some()
     }
 
+    /// Whether all replicas that could follow the primary have to have it.
+    pub fn need_all_replicas(&self) -> bool {
+        self.replication
+            .is_some_and(|replication| replication.quorum == Quorum::All)
+    }
+
     /// The lock of this name.
     pub fn lock(&self, name: Name) -> Lock {
         Lock {

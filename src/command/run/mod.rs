@@ -31,7 +31,7 @@ use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::lease::ttl_for_failover;
+use crate::lease::{Awaits, ttl_for_failover};
 use crate::process;
 use crate::protocol::{self, ReleaseMode, SkipReason, Who};
 use crate::reason::reason;
@@ -313,12 +313,17 @@ impl Run<'_> {
         let Some(down_after) = locks.down_after() else {
             return;
         };
-        let (ttl, is_replicated) = (self.options.acquire.ttl, locks.are_replicated());
+        let ttl = self.options.acquire.ttl;
+        let awaits = match (locks.are_replicated(), locks.need_all_replicas()) {
+            (_, true) => Awaits::Listed,
+            (true, false) => Awaits::Connected,
+            (false, false) => Awaits::None,
+        };
         let least = ttl_for_failover(
             down_after,
             acquisition.kill_after,
             acquisition.clock_skew,
-            is_replicated,
+            awaits,
         );
         if ttl < least {
             let [ttl, down_after, least] = [ttl, down_after, least].map(report::format_duration);

@@ -6,7 +6,7 @@ use super::super::evidence::{Evidence, Sentinel, SentinelAnswer, SentinelEvidenc
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::Repair;
 use super::{Measure, short, with_notes};
-use crate::lease::ttl_for_failover;
+use crate::lease::{Awaits, ttl_for_failover};
 use crate::report::format_duration;
 
 /// Each grant, renewal and new connection may have to wait for a sentinel.
@@ -203,7 +203,7 @@ pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
         format_duration(slowest.down_after),
         format_duration(2 * slowest.failover_timeout)
     );
-    outlived(&message, slowest.down_after, measure)
+    outlived(&message, slowest.down_after, measure, Awaits::Listed)
         .with("failover_timeout_ms", millis(slowest.failover_timeout))
 }
 
@@ -215,14 +215,14 @@ pub(super) fn cluster_failover(evidence: &Evidence, measure: Measure) -> Option<
         "begins {} after a primary's death",
         format_duration(timeout)
     );
-    Some(outlived(&message, timeout, measure))
+    // A node that is replaced is known to be down.
+    Some(outlived(&message, timeout, measure, Awaits::Connected))
 }
 
-/// Whether a lease outlives a failover that begins so long after the death of the primary.
-fn outlived(message: &str, down_after: Duration, measure: Measure) -> Finding {
-    let needed =
-        |is_replicated| ttl_for_failover(down_after, KILL_AFTER, CLOCK_SKEW, is_replicated);
-    let (least, with_sync) = (needed(false), needed(true));
+/// Whether a lease outlives a failover that begins so long after the death of the primary; what `--sync all` awaits then.
+fn outlived(message: &str, down_after: Duration, measure: Measure, awaits: Awaits) -> Finding {
+    let needed = |awaits| ttl_for_failover(down_after, KILL_AFTER, CLOCK_SKEW, awaits);
+    let (least, with_sync) = (needed(Awaits::None), needed(awaits));
     let ttl = format_duration(measure.ttl);
     let [shown, with_sync_shown] = [least, with_sync].map(format_duration);
     let finding = if measure.ttl < least {

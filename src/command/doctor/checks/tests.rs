@@ -665,15 +665,18 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
 #[test]
 fn a_failover_should_be_over_before_a_lease_ends() {
     for (down_after, level, message, least) in [
-        (5000, Level::Ok, "leases of 30s outlive it", 21_000),
+        (4000, Level::Ok, "leases of 30s outlive it", 20_000),
         // Here, with --sync all they don't.
-        (10_750, Level::Ok, "with --sync all those of 35s", 30_000),
+        (5000, Level::Ok, "with --sync all those of 31s", 21_000),
+        (10_750, Level::Ok, "with --sync all those of 49s", 30_000),
         (10_751, Level::Warn, "leases of 30s may end before", 31_000),
         (30_000, Level::Warn, "leases of 30s may end before", 61_000),
     ] {
         let mut slow = sentinel("a:1");
         slow.down_after = ms(down_after);
-        let evidence = by_sentinels(vec![Ok(sentinel("a:1")), Ok(slow)]);
+        let mut other = sentinel("a:1");
+        other.down_after = ms(1000);
+        let evidence = by_sentinels(vec![Ok(other), Ok(slow)]);
         let found = failover(evidence.sentinels.as_ref().unwrap(), MEASURE);
         assert_eq!(found.level, level, "{found:?}");
         assert!(found.message.contains("is retried after 2m"), "{found:?}");
