@@ -119,8 +119,8 @@ impl Confirming {
         }
     }
 
-    pub(super) fn note_followers_lately(&mut self, server: &Server, role: Option<&Role>) {
-        if let Some(role) = role {
+    pub(super) fn note_followers_lately(&mut self, server: &Server, answer: &Value) {
+        if let Some(role) = Role::parse(answer) {
             let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
             server.note_followers_lately(followers);
             self.followers = self.followers.max(followers);

@@ -348,9 +348,8 @@ impl Connection {
                 | (Some(Expected::Optional), _) => {}
                 (Some(Expected::Followed), answer) => self.confirming.followed(&answer),
                 (Some(Expected::Followers), answer) => {
-                    let role = Role::parse(&answer);
                     self.confirming
-                        .note_followers_lately(&self.wire.server, role.as_ref());
+                        .note_followers_lately(&self.wire.server, &answer);
                 }
                 (Some(Expected::Written), answer) => self.confirming.written(&answer),
                 (Some(Expected::Positions), answer) => {
