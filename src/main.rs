@@ -6,19 +6,17 @@
 //!
 //! ```text
 //! main → cli, config, command          what was typed, what is set, what to do
-//! command/run → acquisition, session,  a run: its locks, and supervising its command
+//! command/run → acquisition, decide,   a run: its locks, and supervising its command
 //!               child
 //! command/acquire → acquisition,       a lock for a script, and the keeper that stays behind
-//!                   session, process
+//!                   decide, process
 //! command/acquisition → protocol,      acquiring locks, and what is held all the while
-//!                       renewals, renewer
+//!                       decide, renewer
 //! command/doctor → protocol            what is wrong with a server, by evidence that is judged purely
 //! command/environment → protocol       the variables by which a job knows its locks
 //! renewer → protocol                   the background thread that renews
-//! renewals → lease, wait               the one owner of the lease, which decides when it is renewed; pure, and uses only the
-//!                                      answers of `protocol`
-//! session → lease, exit                decisions about a running command; pure, and only reads the lease
-//! wait → lease, exit                   decisions about waiting; pure, and uses only the answers of `protocol`
+//! decide → protocol                    all decisions, pure, by the answers of `protocol`: `renewals` owns the lease and
+//!                                      decides when it is renewed; `session` is about a running command, `wait` about waiting
 //! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
@@ -35,16 +33,15 @@
 //! ```
 //!
 //! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
-//! the child's end, what the renewer reports and the server pushes, a moment) and asks the [`session`],
-//! or before COMMAND is started the [`wait`], what to do. The renewer only carries out tasks, so a
+//! the child's end, what the renewer reports and the server pushes, a moment) and asks the [`decide::session`],
+//! or before COMMAND is started the [`decide::wait`], what to do. The renewer only carries out tasks, so a
 //! hung connection never delays the thread that watches the deadline.
 //!
 //! # Invariants
 //!
 //! 1. `redis` and `protocol` alone name the redis crate; `child` alone spawns what is supervised, and `output` what
 //!    works for redlock itself; `sys` alone is unsafe.
-//! 2. `session`, `lease`, `renewals`, `wait`, `exit`, `ci`, `pattern` and what draws the history never read a clock,
-//!    do I/O or start a thread.
+//! 2. `decide`, `ci`, `pattern` and what draws the history never read a clock, do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
 //! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child
 //!    was.
@@ -65,23 +62,20 @@ mod cli;
 mod clock;
 mod command;
 mod config;
+mod decide;
 mod duration;
-mod exit;
 mod file;
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/mod.rs"]
 mod fuzz;
-mod lease;
 mod output;
 mod pattern;
 mod process;
 mod protocol;
 mod reason;
 mod redis;
-mod renewals;
 mod renewer;
 mod report;
-mod session;
 mod shell;
 mod signal;
 mod stderr;
@@ -90,7 +84,6 @@ mod systemd;
 mod tree;
 mod typed;
 mod variables;
-mod wait;
 mod watchdog;
 
 use std::ffi::OsString;
@@ -98,7 +91,7 @@ use std::process::ExitCode;
 
 use crate::cli::{Cli, Command, Invocation};
 use crate::config::{FromSettings, Settings, Sources};
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::typed::Typed;
 
 fn main() -> ExitCode {

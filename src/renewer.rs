@@ -2,7 +2,7 @@
 //!
 //! It carries out one task after the other, with the client that comes with the task, and sends back
 //! the results and the client, which is open if its connection is still good. When a task is due,
-//! and what follows from it, is decided by `renewals.rs`. So a connection that hangs delays this thread alone,
+//! and what follows from it, is decided by `decide/renewals.rs`. So a connection that hangs delays this thread alone,
 //! never the main thread, which watches the deadline. Between two tasks the main thread has the client, so
 //! that it gets what the server pushes, and can release the lock without waking another thread. The
 //! thread starts with the first task: a short run never has it.
@@ -17,8 +17,8 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
+use crate::decide::renewals::{self, Report, Task};
 use crate::protocol::{Claim, Client, Error, LeaseState};
-use crate::renewals::{self, Report, Task};
 use crate::sys;
 
 /// A task with what is needed for it.

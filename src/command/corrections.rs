@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::usage::is_private_url;
 use crate::cli;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::protocol::Name;
 use crate::report::{self, quote};
 use crate::typed::{Typed, Word, attached};

@@ -9,9 +9,9 @@ use super::usage::{BadUsage, refuse_url};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
+use crate::decide::exit::Exit;
+use crate::decide::lease::{Lease, Terms};
 use crate::duration;
-use crate::exit::Exit;
-use crate::lease::{Lease, Terms};
 use crate::protocol::{Claim, LeaseState};
 use crate::report;
 

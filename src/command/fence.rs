@@ -16,8 +16,8 @@ use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::now;
 use crate::config::BadConfig;
+use crate::decide::exit::Exit;
 use crate::duration;
-use crate::exit::Exit;
 use crate::report;
 
 /// How long to wait for FILE's lock. Each holds it for two writes to the disk, so that only one who

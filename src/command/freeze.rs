@@ -7,8 +7,8 @@ use super::identity::{masked, own_identity};
 use super::usage::{name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
+use crate::decide::exit::Exit;
 use crate::duration;
-use crate::exit::Exit;
 use crate::protocol::Who;
 use crate::report;
 

@@ -9,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
+use crate::decide::wait::{Outage, Pace, ProgressSchedule};
 use crate::protocol::{Client, Error, Inspected, Name};
 use crate::report;
-use crate::wait::{Outage, Pace, ProgressSchedule};
 
 /// How often to look where the server doesn't say when something changes, or said it over a connection that broke.
 pub const LOOK: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use super::corrections::{corrected, reads, shown_word};
 use super::usage::with_help;
 use crate::cli;
 use crate::config::StandIn;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::report;
 use crate::typed::{Typed, Word};
 

@@ -11,7 +11,7 @@ use super::stop::nobody;
 use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::protocol::{
     Busy, Claim, Client, Forced, Hold, Inspected, Key, Lock, Name, ReleaseMode, Released, Who,
 };

@@ -13,7 +13,7 @@ use super::usage::name;
 use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::protocol::{
     Client, Error, Hold, HoldOutcome, Inspected, Key, Limit, Lock, Name, StopReply, Who,
 };

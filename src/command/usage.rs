@@ -7,7 +7,7 @@ use std::fmt;
 use anyhow::Result;
 
 use crate::config::BadConfig;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::protocol::{self, Name};
 use crate::report;
 use crate::typed::Typed;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::report;
 
 /// The version on stdout; at length how it was built.

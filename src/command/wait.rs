@@ -7,10 +7,10 @@ use super::usage::{BadUsage, parse_names};
 use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
+use crate::decide::wait::{WaitLimit, end_of};
 use crate::protocol::{Busy, Client, Error, Inspected, Key};
 use crate::report;
-use crate::wait::{WaitLimit, end_of};
 
 /// Waits until none of the locks has a holder.
 pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {

@@ -15,19 +15,16 @@ use super::digest::{Cached, digest_of_debug};
 use super::network::{Asked, Incoming, Network, Request};
 
 use crate::clock::Moment;
-use crate::exit::Exit;
-use crate::lease::{Lease, Terms};
+use crate::decide::exit::Exit;
+use crate::decide::lease::{Lease, Terms};
 use crate::protocol::answer::{acquired, checked, released, renewed};
 use crate::protocol::claim::Needs;
 use crate::protocol::grant::Grant;
 use crate::protocol::{
     self, Claim, Error, ErrorKind, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
 };
-use crate::renewals::{self, Renewals, Report};
-use crate::session::{self, Session};
 use crate::signal::SIGTERM;
 use crate::sys::ReceivedSignal;
-use crate::wait::{self, HolderState, Wait, WaitLimit};
 
 /// How long an answer may take (`--connect-timeout`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);

@@ -13,12 +13,12 @@ use super::promises::Promise;
 use super::redis::Interpreter;
 use super::simulate::{Mode, Simulation};
 use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
-use crate::lease::Terms;
+use crate::decide::lease::Terms;
+use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{ACQUIRE, FORCE, FREEZE, RELEASE, RENEW, THAW};
 use crate::protocol::{Claim, Limit, Lock, Request, Supersede, Token, Who};
-use crate::wait::WaitLimit;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::clock::{Moment, Timer, now};
 use crate::command::environment::origin_of;
+use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::duration;
 use crate::process::{self, Liveness, ProcessFd};
 use crate::protocol::{
@@ -26,7 +27,6 @@ use crate::protocol::{
 use crate::report::{self, Outlook, Verbosity};
 use crate::signal::Signals;
 use crate::systemd;
-use crate::wait::{self, HolderState, Wait, WaitLimit};
 
 /// How long a server that has never answered is waited for once more, to take back what it was asked.
 const UNHEARD: Duration = Duration::from_millis(250);

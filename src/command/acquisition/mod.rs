@@ -1,6 +1,6 @@
 //! Acquiring locks: from the names that were typed to holding them all, and releasing them.
 //!
-//! `attempt` is the wait for one lock (decided by [`crate::wait`]), `deadlock` what others read of it,
+//! `attempt` is the wait for one lock (decided by [`crate::decide::wait`]), `deadlock` what others read of it,
 //! `holds` what is held and how it is kept alive.
 
 mod attempt;
@@ -27,8 +27,8 @@ use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
-use crate::exit::Exit;
-use crate::lease::{Lease, Terms, longest_skew_for, shortest_for};
+use crate::decide::exit::Exit;
+use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::output;
 use crate::process::{self, ProcessFd};
 use crate::protocol::{

@@ -24,7 +24,7 @@ use super::identity::own_identity;
 use super::usage::name;
 use crate::cli;
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
 use crate::report::{self, escaped_json, has_colors, print};
 

@@ -25,7 +25,7 @@ use super::asked::Asked;
 use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::pattern::natural_cmp;
 use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
 use crate::report::{format_duration, lines_of, print, width};

@@ -15,14 +15,13 @@ use crate::child::{Child, Conditions, Reaped, Refused};
 use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
 use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep};
+use crate::decide::exit::Exit;
+use crate::decide::renewals::Report;
+use crate::decide::session::{self, Session, StopReason};
 use crate::duration;
-use crate::exit::Exit;
-use crate::lease::Lease;
 use crate::process;
 use crate::protocol;
-use crate::renewals::Report;
 use crate::report;
-use crate::session::{self, Session, StopReason};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
 use crate::sys;
 use crate::systemd;
@@ -61,7 +60,7 @@ impl Run<'_> {
         let conditions = Conditions {
             own_group: !self.on_terminal,
             sigchld_ignored: signals.sigchld_ignored,
-            not_after: holds.lease().as_ref().map(Lease::deadline),
+            not_after: holds.lease().map(|lease| lease.deadline()),
             is_marked: holds.is_marked(),
         };
         let child = match Child::spawn(&job.prepared, &job.environment, &conditions) {

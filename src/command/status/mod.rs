@@ -25,7 +25,7 @@ use super::asked::Asked;
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::protocol::{Client, Error, Inspected, Locks, Which};
 use crate::report::{self, Verbosity, escaped, escaped_json, lines_of, print};
 use crate::signal;

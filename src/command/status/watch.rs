@@ -21,7 +21,7 @@ use super::shown;
 use crate::clock::{Moment, Timer, now};
 use crate::command::asked::Asked;
 use crate::config::Settings;
-use crate::exit::Exit;
+use crate::decide::exit::Exit;
 use crate::protocol::{Client, Error, Inspected};
 use crate::report::{self, Line, Style, format_duration};
 use crate::signal::{

@@ -154,7 +154,7 @@ pub struct World<'a> {
 /// When a grant is confirmed.
 const FIRST_RENEWAL: i64 = 50 * MS;
 
-/// What two clocks may drift apart within a lease, as `src/lease.rs` has it.
+/// What two clocks may drift apart within a lease, as `src/decide/lease.rs` has it.
 fn drift(lease: i64) -> i64 {
     lease / 100 + 2 * MS
 }

@@ -6,7 +6,7 @@ use super::super::evidence::{Evidence, Sentinel, SentinelAnswer, SentinelEvidenc
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::Repair;
 use super::{Measure, short, with_notes};
-use crate::lease::{Awaits, ttl_for_failover};
+use crate::decide::lease::{Awaits, ttl_for_failover};
 use crate::report::format_duration;
 
 /// Each grant, renewal and new connection may have to wait for a sentinel.

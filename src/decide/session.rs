@@ -9,8 +9,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::exit::Exit;
-use crate::lease::{Lease, LeaseEvent};
+use crate::decide::exit::Exit;
+use crate::decide::lease::{Lease, LeaseEvent};
 use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
 use crate::sys::{Reach, ReceivedSignal};
 
@@ -580,8 +580,8 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::renewals::{Renewals, Report};
     use crate::protocol::{Loss, Name};
-    use crate::renewals::{Renewals, Report};
     use libc::{SIGALRM, SIGCONT};
 
     const START: Moment = Moment::at(Duration::from_secs(100));
@@ -673,7 +673,7 @@ mod tests {
 
     /// A run that was renewed at START for the first time.
     fn session(policy: Policy) -> Run {
-        let terms = crate::lease::Terms {
+        let terms = crate::decide::lease::Terms {
             ttl: Duration::from_secs(30),
             kill_after: policy.kill_after,
             clock_skew: Duration::ZERO,
@@ -1166,7 +1166,7 @@ mod tests {
 
     #[test]
     fn whoever_wants_command_to_stop_it_has_no_longer_than_half_the_ttl_for_it() {
-        let terms = crate::lease::Terms {
+        let terms = crate::decide::lease::Terms {
             ttl: Duration::from_secs(4),
             kill_after: policy().kill_after,
             clock_skew: Duration::ZERO,

@@ -18,8 +18,8 @@ use self::timing::{
 };
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
-use crate::exit::Exit;
-use crate::lease::{Lease, LeaseEvent, Terms, shortest_for};
+use crate::decide::exit::Exit;
+use crate::decide::lease::{Lease, LeaseEvent, Terms, shortest_for};
 use crate::protocol::{
     self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who,
 };

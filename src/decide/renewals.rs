@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
+use crate::decide::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
+use crate::decide::wait::Pace;
 use crate::protocol::{Claim, Error, LeaseState, Loss, Name, Who};
-use crate::wait::Pace;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::lease::{Lease, Terms};
+use crate::decide::lease::{Lease, Terms};
 use crate::protocol::{Access, ErrorKind, Locks, Token};
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,0 +1,7 @@
+//! What is decided, apart from what carries it out. Pure: the clock and the dice come in as arguments.
+
+pub mod exit;
+pub mod lease;
+pub mod renewals;
+pub mod session;
+pub mod wait;
