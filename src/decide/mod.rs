@@ -1,6 +1,7 @@
 //! What is decided, apart from what carries it out. Pure: the clock and the dice come in as arguments.
 
 pub mod exit;
+pub mod job_control;
 pub mod lease;
 pub mod renewals;
 pub mod session;

@@ -16,6 +16,7 @@ use crate::cli::OnLost;
 use crate::clock::{Moment, Timer, now};
 use crate::command::acquisition::{HeldLocks, LockTrouble, cancelled, lost, sleep};
 use crate::decide::exit::Exit;
+use crate::decide::job_control::{JobControl, Seen, Step};
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Session, StopReason};
 use crate::duration;
@@ -27,16 +28,9 @@ use crate::sys;
 use crate::systemd;
 use crate::tree::{self, Stat};
 
-/// For how long COMMAND has to be stopped before we stop, too: when a shell continues the job, it may
-/// be a moment later than we are.
-const STOPPED_FOR: Duration = Duration::from_millis(50);
-
 /// How long COMMAND has to run before the processes are started that tell a signal to the whole job from one to redlock
 /// alone: a short run never has them. Until then what a process sends to the job reaches COMMAND twice.
 const WATCH_GROUP_AFTER: Duration = Duration::from_millis(50);
-
-/// How long what a terminal stops may take to be stopped.
-const STOPPING: Duration = Duration::from_secs(1);
 
 /// How many signals, and how many ended children, are taken in before the next look at the clock.
 const AT_ONCE: usize = 64;
@@ -95,9 +89,7 @@ impl Run<'_> {
             killed: false,
             tree_ended: false,
             more_to_reap: false,
-            stop_passed_on: false,
-            stopped: None,
-            is_apart: false,
+            job_control: JobControl::new(self.on_terminal),
             has_overslept: false,
             signal: None,
             watch_group_at: self.on_terminal.then(|| now() + WATCH_GROUP_AFTER),
@@ -140,12 +132,7 @@ struct Supervision<'a> {
     tree_ended: bool,
     /// More children may have ended than were taken in at once.
     more_to_reap: bool,
-    /// A signal to stop was passed on to COMMAND: once it is stopped, so are we.
-    stop_passed_on: bool,
-    /// Since when COMMAND is known to be stopped.
-    stopped: Option<Moment>,
-    /// The terminal has stopped COMMAND, and we go on for what it has started.
-    is_apart: bool,
+    job_control: JobControl,
     /// We should have woken before COMMAND had to be stopped, and woke later.
     has_overslept: bool,
     signal: Option<i32>,
@@ -175,7 +162,7 @@ impl Supervision<'_> {
                 self.watch_group_at = None;
                 self.signals.watch_group();
             }
-            let stopped = self.stopped.map(|since| since + STOPPED_FOR);
+            let stopped = self.job_control.due();
             let due = self.session.due(self.holds.lease()).into_iter();
             let due = due.chain(self.holds.due());
             let more = self.more_to_reap.then(now);
@@ -269,38 +256,41 @@ impl Supervision<'_> {
         Ok(None)
     }
 
-    /// On a terminal a COMMAND that stops itself stops the job, so that the shell comes back.
     fn look_whether_stopped(&mut self) {
-        if (self.run.on_terminal || self.stop_passed_on) && self.child.is_stopped() {
-            self.stopped.get_or_insert_with(now);
-        } else {
-            self.stopped = None;
-        }
+        self.job_control.look(|| self.child.is_stopped(), now());
     }
 
-    /// Stops ourselves until we are continued, or something of COMMAND's tree works on; whether somebody
-    /// else has continued us.
-    fn suspend(&mut self) -> Result<bool> {
+    /// Stops ourselves until we are continued, or something of COMMAND's tree works on; continues the job then, if that is
+    /// meant.
+    fn suspend(&mut self) -> Result<Refused> {
         let stop = self.next_stop();
-        let continued = self.stop_ourselves()?;
+        let patience = self
+            .job_control
+            .stopping(stop.map(|stop| stop.since(now())));
+        let (continued, works) = self.stop_ourselves(patience)?;
         self.has_overslept |= stop.is_some_and(|stop| now() >= stop);
-        Ok(continued)
+        let is_meant = self.job_control.resumed(continued, works);
+        // Where COMMAND is stopped, and what it has started is not yet, we stop again later.
+        self.look_whether_stopped();
+        // The job may be stopped again by now.
+        let is_meant = is_meant && self.child.is_stopped() && !sys::is_pending(SIGTSTP);
+        Ok(if is_meant {
+            self.child.continue_job()
+        } else {
+            Refused::new()
+        })
     }
 
-    fn stop_ourselves(&mut self) -> Result<bool> {
-        self.is_apart = false;
+    /// Whether somebody else has continued us, and whether we were woken for what works on.
+    fn stop_ourselves(&mut self, patience: Duration) -> Result<(bool, bool)> {
         if !self.run.on_terminal {
-            self.signals.suspend()?;
-            return Ok(true);
+            return Ok((self.signals.suspend()?, false));
         }
         let command = self.child.pid();
         let child = &self.child;
         let is_stopped = |pid| Stat::read(pid).is_some_and(|stat| stat.is_stopped);
         let goes_on = || !is_stopped(command) || !child.has_tree_stopped();
         let own = Pid::this();
-        // By then there is still time to renew.
-        let left = self.next_stop().map(|stop| stop.since(now()));
-        let patience = left.map_or(STOPPING, |left| STOPPING.min(left / 4));
         // COMMAND may be continued alone, and what it has started need not stop with it; neither may work without
         // us. Where no process can be made for that, we stop all the same: the terminal waits for it.
         let waker = sys::Waker::start(patience, goes_on, || is_stopped(own)).ok();
@@ -310,30 +300,28 @@ impl Supervision<'_> {
             let refused = self.child.forward(SIGCONT);
             self.note_refused(refused);
         }
-        self.is_apart = waker.is_some_and(|waker| waker.has_woken());
-        Ok(continued && !self.is_apart)
+        Ok((continued, waker.is_some_and(|waker| waker.has_woken())))
     }
 
-    /// Stops with a COMMAND that has been stopped for long enough, together with all that it has started:
-    /// what works needs its lock.
+    /// Stops with a COMMAND that has been stopped for long enough, or continues the job.
     fn notice_stop(&mut self) -> Result<Option<Exit>> {
-        let is_over = self
-            .stopped
-            .is_some_and(|since| now() >= since + STOPPED_FOR);
-        if !is_over {
+        if self.job_control.due().is_none_or(|due| now() < due) {
             return Ok(None);
         }
-        self.stopped = None;
-        let exit = if self.is_apart && self.child.is_stopped() && sys::is_in_foreground() {
-            // The shell takes the job for one that runs, and has continued none of it.
-            self.is_apart = false;
-            let refused = self.child.continue_job();
-            self.note_refused(refused);
-            None
-        } else if self.child.is_stopped() && self.child.has_tree_stopped() {
-            self.apply(session::Event::Stopped)?
-        } else {
-            None
+        let command_is_stopped = self.child.is_stopped();
+        let step = self.job_control.on_stopped(Seen {
+            command_is_stopped,
+            tree_is_stopped: command_is_stopped && self.child.has_tree_stopped(),
+            in_foreground: sys::is_in_foreground(),
+        });
+        let exit = match step {
+            Some(Step::Stop) => self.apply(session::Event::Stopped)?,
+            Some(Step::Continue) => {
+                let refused = self.child.continue_job();
+                self.note_refused(refused);
+                None
+            }
+            None => None,
         };
         // It may be stopped still, and what it has started may be stopped later.
         self.look_whether_stopped();
@@ -408,31 +396,11 @@ impl Supervision<'_> {
         let mut events = Vec::new();
         let refused = match action {
             session::Action::Forward(signal) => {
-                match signal {
-                    SIGTSTP => self.stop_passed_on = true,
-                    SIGCONT => self.stop_passed_on = false,
-                    _ => {}
-                }
+                self.job_control.passed_on(signal);
                 self.child.forward(signal)
             }
             session::Action::ForwardOutside(signal) => self.child.forward_outside(signal),
-            session::Action::Suspend => {
-                let continued = self.suspend()?;
-                // What was seen before says nothing about COMMAND now. Where it is stopped, and what it has started
-                // is not yet, we stop again later.
-                self.stopped = None;
-                self.look_whether_stopped();
-                // What has continued us alone means the job; but the job may be stopped again by now.
-                if continued
-                    && self.run.on_terminal
-                    && self.child.is_stopped()
-                    && !sys::is_pending(SIGTSTP)
-                {
-                    self.child.continue_job()
-                } else {
-                    Refused::new()
-                }
-            }
+            session::Action::Suspend => self.suspend()?,
             session::Action::Warn => {
                 self.holds.stop_renewing();
                 let loss = self.loss_message();
