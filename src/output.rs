@@ -13,11 +13,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::sys;
+use crate::sys::poll::{self, readable};
 
 /// The variable by which what such a command starts is known.
 pub const MARK: &str = "REDLOCK_IN_PASSWORD_COMMAND";
@@ -123,13 +123,11 @@ fn collect(pid: Pid, stdout: &mut ChildStdout, until: Instant) -> Result<Vec<u8>
             return Err(Failure::Late);
         }
         let mut fds = Vec::new();
-        fds.extend(is_open.then(|| PollFd::new(stdout.as_fd(), PollFlags::POLLIN)));
+        fds.extend(is_open.then(|| readable(stdout.as_fd())));
         let ends = process.as_ref();
-        fds.extend(ends.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)));
+        fds.extend(ends.map(|process| readable(process.as_fd())));
         let pause = if ends.is_some() { left } else { left.min(LOOK) };
-        // Rounded up, so as not to come back again and again within the last millisecond.
-        let pause = PollTimeout::try_from(pause + Duration::from_millis(1));
-        let _ = poll(&mut fds, pause.unwrap_or(PollTimeout::MAX));
+        let _ = poll::wait(&mut fds, Some(pause));
     }
 }
 

@@ -29,11 +29,10 @@ use std::process::{self, ExitStatus};
 use std::time::Duration;
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, getsid, linkat};
 
 use crate::clock::{Moment, now};
-use crate::sys;
+use crate::sys::{self, poll};
 use crate::tree::{self, DeadHolder, Origin, Process, Remains, Stat, read};
 
 /// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>:<user>:<user namespace>:<time
@@ -128,8 +127,7 @@ impl ProcessFd {
 
     /// Whether the process has ended (it may still have to be reaped).
     pub fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+        poll::is_ready(poll::readable(self.0.as_fd()), Duration::ZERO)
     }
 
     /// How it ended, if it has and the kernel says so; `pid` is its own.

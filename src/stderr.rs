@@ -14,9 +14,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::sys;
+use crate::sys::{self, poll};
 
 /// While one exists, no message waits for a reader.
 pub struct Guard(());
@@ -132,9 +131,7 @@ fn start() -> io::Result<SyncSender<Vec<u8>>> {
 /// Whether a short line can be written without waiting, within a time.
 fn is_ready(within: Duration) -> bool {
     let stderr = io::stderr();
-    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    let within = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
-    poll(&mut fds, within) == Ok(1)
+    poll::is_ready(poll::writable(stderr.as_fd()), within)
 }
 
 /// Writes everything; an error is nothing that could be said.

@@ -16,7 +16,6 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, pipe2};
 
 use crate::child::Child;
@@ -24,6 +23,7 @@ use crate::clock::{Moment, Timer, now};
 use crate::process::ProcessFd;
 use crate::renewer::{Call, OnRenewal};
 use crate::sys;
+use crate::sys::poll::{self, readable};
 use crate::tree::{Process, WATCHDOG};
 
 /// How often it kills what is left.
@@ -238,9 +238,7 @@ impl Watch {
             if timer.set(due).is_err() {
                 return;
             }
-            let mut fds =
-                [pipe.as_fd(), timer.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            let _ = poll(&mut fds, PollTimeout::NONE);
+            let _ = poll::wait(&mut [pipe.as_fd(), timer.as_fd()].map(readable), None);
         }
     }
 

@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::decide::wait::{Outage, Pace, ProgressSchedule};
 use crate::protocol::{Client, Error, Inspected, Name};
 use crate::report;
+use crate::sys::poll::{self, PollFd};
 
 /// How often to look where the server doesn't say when something changes, or said it over a connection that broke.
 pub const LOOK: Duration = Duration::from_secs(2);
@@ -128,12 +128,9 @@ impl<'a> Looks<'a> {
         let mut timer = Timer::new()?;
         timer.set(Some(until))?;
         let connection = self.client.fds().filter(|_| listens);
-        let mut fds: Vec<PollFd> = std::iter::once(timer.as_fd())
-            .chain(connection)
-            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-            .collect();
-        poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
-        let said = |fd: &PollFd| fd.any() == Some(true);
-        Ok(fds.iter().skip(1).any(said))
+        let fds = std::iter::once(timer.as_fd()).chain(connection);
+        let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
+        poll::wait(&mut fds, None).context("can't wait")?;
+        Ok(fds.iter().skip(1).any(poll::was_ready))
     }
 }

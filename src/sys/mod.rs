@@ -8,6 +8,7 @@
 mod arena;
 mod environment;
 mod local;
+pub mod poll;
 mod spawn;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -24,7 +25,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -647,10 +647,9 @@ impl Witness {
                 size_of::<Question>(),
                 libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
             );
-            let within = PollTimeout::try_from(patience + Self::PATIENCE).ok()?;
-            let _ = poll(
-                &mut [PollFd::new(self.asked.as_fd(), PollFlags::POLLIN)],
-                within,
+            poll::is_ready(
+                poll::readable(self.asked.as_fd()),
+                patience + Self::PATIENCE,
             );
             let received = libc::recv(socket, (&raw mut answer).cast(), 1, libc::MSG_DONTWAIT);
             (received == 1).then_some(answer)

@@ -112,6 +112,14 @@ fn only_sys_is_unsafe() {
 }
 
 #[test]
+fn only_one_file_waits_for_descriptors() {
+    assert_eq!(
+        strays(&["nix::poll", "libc::poll"], &["sys/poll.rs"]),
+        [""; 0]
+    );
+}
+
+#[test]
 fn only_child_spawns_what_is_supervised_and_output_what_is_not() {
     assert_eq!(strays(&["sys::spawn("], &["child.rs"]), [""; 0]);
     let commands = ["process::Command", "= Command::new("];

@@ -11,7 +11,6 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 use serde_json::json;
 
@@ -31,8 +30,9 @@ use crate::report::{mask_in_github, print};
 use crate::shell::literal;
 use crate::signal::Signals;
 use crate::signal::on_terminal;
+use crate::stderr;
+use crate::sys::{self, poll};
 use crate::tree::{self, Stat};
-use crate::{stderr, sys};
 
 /// Takes a lock and leaves it held.
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
@@ -208,18 +208,15 @@ fn wait_for_reader(
         }
         let process = requester.process.map(|(_, process)| process.as_fd());
         let mut fds = vec![
-            PollFd::new(stdout.as_fd(), PollFlags::POLLOUT),
-            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            poll::writable(stdout.as_fd()),
+            poll::readable(signals.as_fd()),
         ];
-        fds.extend(process.map(|process| PollFd::new(process, PollFlags::POLLIN)));
-        let timeout = left.map_or(PollTimeout::NONE, |left| {
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-        });
-        poll(&mut fds, timeout).context("can't wait for standard output")?;
+        fds.extend(process.map(poll::readable));
+        poll::wait(&mut fds, left).context("can't wait for standard output")?;
         if let Some(signal) = signals.next_ending()? {
             return Ok(Some(Reason::Interrupted(signal)));
         }
-        if fds[0].any() == Some(true) {
+        if poll::was_ready(&fds[0]) {
             return Ok(None);
         }
     }
@@ -273,7 +270,7 @@ fn text(
 }
 
 /// How long the end of a failed acquire waits for a reader.
-const READER_WITHIN: u16 = 1000;
+const READER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Has the shell that evaluates our output end the script with our status, as we have failed; it is 0 where the user
 /// wants that for a busy lock. An interactive shell only gets the status.
@@ -284,9 +281,8 @@ pub fn fail_eval(exit: Exit) {
         return;
     }
     let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
-    let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)];
     // Without a reader it is not evaluated.
-    if poll(&mut fds, READER_WITHIN) == Ok(1) {
+    if poll::is_ready(poll::writable(stdout.as_fd()), READER_WITHIN) {
         let _ = print(&line);
     }
 }

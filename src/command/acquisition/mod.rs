@@ -15,8 +15,6 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use self::attempt::Attempt;
@@ -38,6 +36,7 @@ use crate::protocol::{
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, is_passed_up};
 use crate::sys;
+use crate::sys::poll::{self, PollFd};
 use crate::tree::RELEASER;
 
 /// How many inherited locks are believed to be held without a look.
@@ -84,15 +83,9 @@ impl Requester<'_> {
             let line = format!("--while-pid {pid}: that process has ended before it got the lock");
             return Some(BadUsage(line).into());
         }
-        let mut output = [broken(self.output?)];
-        let is_broken = poll(&mut output, PollTimeout::ZERO) == Ok(1);
+        let is_broken = poll::is_ready(poll::broken(self.output?), Duration::ZERO);
         is_broken.then(|| anyhow!("the reader of standard output has gone away"))
     }
-}
-
-/// Waits only for errors of a descriptor, as a pipe has without a reader.
-fn broken(fd: BorrowedFd<'_>) -> PollFd<'_> {
-    PollFd::new(fd, PollFlags::empty())
 }
 
 /// How the acquisition of one lock, or of all, ended.
@@ -662,13 +655,9 @@ pub fn sleep<'a>(
     fds: impl IntoIterator<Item = Option<BorrowedFd<'a>>>,
     output: Option<BorrowedFd<'a>>,
 ) -> io::Result<()> {
-    let fds = fds.into_iter().flatten();
-    let readable = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-    let mut fds: Vec<PollFd> = readable.chain(output.map(broken)).collect();
-    match poll(&mut fds, PollTimeout::NONE) {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    let fds = fds.into_iter().flatten().map(poll::readable);
+    let mut fds: Vec<PollFd> = fds.chain(output.map(poll::broken)).collect();
+    poll::wait(&mut fds, None).map(drop)
 }
 
 /// A number in 0..1.

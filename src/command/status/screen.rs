@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{
     InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
 };
@@ -19,6 +18,7 @@ use nix::unistd::{getpgrp, read, tcgetpgrp};
 
 use crate::clock::now;
 use crate::signal::ignores_terminal_stops;
+use crate::sys::poll;
 
 /// How long a terminal that isn't read has for the sequence that brings the first screen back.
 const LINGER: Duration = Duration::from_millis(500);
@@ -121,9 +121,7 @@ impl Screen {
 
     /// Whether the terminal takes output, or does within this time.
     fn takes_output(&self, within: Duration) -> bool {
-        let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLOUT)];
-        let within = PollTimeout::try_from(within).unwrap_or(PollTimeout::ZERO);
-        poll(&mut fds, within).is_ok_and(|count| count > 0)
+        poll::is_ready(poll::writable(self.output.as_fd()), within)
     }
 
     /// Brings back what was there.

@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::picture::Picture;
@@ -28,6 +27,7 @@ use crate::signal::{
     SIGCONT, SIGINT, SIGTSTP, Signals, block_terminal_stops, ends_waiting, is_passed_up,
 };
 use crate::sys;
+use crate::sys::poll::{self, PollFd};
 
 /// The clock is shown to the second.
 const CLOCK: Duration = Duration::from_secs(1);
@@ -220,19 +220,16 @@ impl View {
 fn wait(signals: &Signals, timer: &Timer, answers: &Answers, screen: &Screen) -> Result<bool> {
     let stdin = io::stdin();
     let own = [signals.as_fd(), timer.as_fd(), answers.ready.as_fd()];
-    let mut fds: Vec<PollFd> = own
-        .into_iter()
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
+    let mut fds: Vec<PollFd> = own.into_iter().map(poll::readable).collect();
     if screen.has_keys() {
-        fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+        fds.push(poll::readable(stdin.as_fd()));
     }
     if screen.is_behind() {
-        fds.push(PollFd::new(screen.as_fd(), PollFlags::POLLOUT));
+        fds.push(poll::writable(screen.as_fd()));
     }
-    poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
+    poll::wait(&mut fds, None).context("can't wait")?;
     let keys = fds.get(own.len()).filter(|_| screen.has_keys());
-    Ok(keys.is_some_and(|fd| fd.any() == Some(true)))
+    Ok(keys.is_some_and(poll::was_ready))
 }
 
 /// What Redis answers.
@@ -274,9 +271,8 @@ impl Answers {
             if let Some(answer) = self.latest() {
                 return Ok(First::Answer(answer));
             }
-            let mut fds =
-                [signals.as_fd(), self.ready.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            poll(&mut fds, PollTimeout::NONE).context("can't wait")?;
+            let fds = [signals.as_fd(), self.ready.as_fd()];
+            poll::wait(&mut fds.map(poll::readable), None).context("can't wait")?;
             while let Some(received) = signals.next()? {
                 if let Some(exit) = end_by(received.signal) {
                     return Ok(First::End(exit));
