@@ -6,17 +6,17 @@
 //!
 //! ```text
 //! main → cli, config, command          what was typed, what is set, what to do
-//! command/run → acquisition, decide,   a run: its locks, and supervising its command
-//!               child
-//! command/acquire → acquisition,       a lock for a script, and the keeper that stays behind
-//!                   decide, process
-//! command/acquisition → protocol,      acquiring locks, and what is held all the while
-//!                       decide, renewer
-//! command/doctor → protocol            what is wrong with a server, by evidence that is judged purely
-//! command/environment → protocol       the variables by which a job knows its locks
-//! renewer → protocol                   the background thread that renews
-//! decide → protocol                    all decisions, pure, by the answers of `protocol`: `renewals` owns the lease and
-//!                                      decides when it is renewed; `session` is about a running command, `wait` about waiting
+//! command/run → acquisition, supervise  a run, from its options to its status
+//! command/acquire → acquisition,       a lock for a script
+//!                   supervise
+//! command/acquisition → protocol, decide,  acquiring locks
+//!                       supervise
+//! command/doctor → protocol                what is wrong with a server, by evidence that is judged purely
+//! supervise → decide, renewer, child,  work under its locks, of a run and of a keeper that stays behind: what is held, and the
+//!             process                  variables by which a job knows its locks
+//! renewer → protocol                       the background thread that renews
+//! decide → protocol                        all decisions, pure, by the answers of `protocol`: `renewals` owns the lease and decides
+//!                                      when it is renewed; `session` is about a running command, `wait` about waiting
 //! config → typed                        which options a setting stands in for
 //! process → tree                       which process holds a lock, and whether it is dead
 //! child → tree                         one child, and all that it has started
@@ -79,6 +79,7 @@ mod report;
 mod shell;
 mod signal;
 mod stderr;
+mod supervise;
 mod sys;
 mod systemd;
 mod tree;

@@ -22,7 +22,7 @@ use crate::protocol::{Claim, Client, Error, LeaseState};
 use crate::sys;
 
 /// A task with what is needed for it.
-struct Job {
+struct RenewalTask {
     task: Task,
     client: Client,
     claims: Vec<Claim>,
@@ -31,7 +31,7 @@ struct Job {
 
 /// What the thread is to do.
 enum Order {
-    Task(Job),
+    Task(RenewalTask),
     /// Something that has to be done in it.
     Call(Call),
 }
@@ -117,7 +117,7 @@ impl Renewer {
         if client.has_password_command() {
             patience += SOON;
         }
-        let job = Job {
+        let job = RenewalTask {
             task,
             client,
             claims,
@@ -184,7 +184,7 @@ impl Drop for Renewer {
 
 /// Carries a task out in this thread, where no other can be started: late is better than never.
 pub fn carry_out(task: Task, client: Client, claims: Vec<Claim>, ttl: Duration) -> Completed {
-    let job = Job {
+    let job = RenewalTask {
         task,
         client,
         claims,
@@ -199,7 +199,7 @@ impl AsFd for Renewer {
     }
 }
 
-impl Job {
+impl RenewalTask {
     /// After a failure the answer may still come, so that connection was given up and the next try
     /// makes a fresh one; what was learned before it counts.
     fn carry_out(mut self, ttl: Duration) -> Completed {

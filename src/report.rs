@@ -25,8 +25,8 @@ pub use self::text::{
     columns, escaped, escaped_json, format_wait, padded, shorten, size, timestamp, truncate, width,
 };
 pub use self::words::{
-    Outlook, busy_line, command_and_reason, describe_job, expectation, held_back, holder,
-    holder_and_others, not_held, not_renewed, outage_line, quoted, reason_of, superseded, typed,
+    Outlook, busy_line, cancelled, command_and_reason, describe_job, expectation, held_back,
+    holder, holder_and_others, lost, not_held, not_renewed, outage_line, quoted, superseded, typed,
     user_at_host, user_at_host_with_reason, waiting_line,
 };
 

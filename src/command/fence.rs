@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 
-use super::environment;
 use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::now;
@@ -19,6 +18,7 @@ use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::duration;
 use crate::report;
+use crate::supervise::environment;
 
 /// How long to wait for FILE's lock. Each holds it for two writes to the disk, so that only one who
 /// has nothing to do with fences, or whose disk hangs, holds it for this long.

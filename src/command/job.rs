@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::environment;
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::file;
 use crate::protocol::{Claim, Name, Token};
+use crate::supervise::environment;
 
 /// What a job says it holds.
 pub enum Held {

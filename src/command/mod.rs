@@ -6,7 +6,6 @@ mod asked;
 mod change;
 mod corrections;
 mod doctor;
-mod environment;
 mod extend;
 mod fence;
 mod freeze;

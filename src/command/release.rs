@@ -3,7 +3,6 @@
 use anyhow::{Context, Result};
 
 use super::change::change;
-use super::environment;
 use super::identity::{masked, own_identity};
 use super::job::{self, Held};
 use super::selection::{Selection, refuse_unclear, select};
@@ -15,6 +14,7 @@ use crate::decide::exit::Exit;
 use crate::protocol::{
     Busy, Claim, Client, Forced, Hold, Inspected, Key, Lock, Name, ReleaseMode, Released, Who,
 };
+use crate::supervise::environment;
 use crate::{process, report};
 
 /// Releases a lock.

@@ -347,6 +347,36 @@ pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
     }
 }
 
+/// How a lock was lost, in words.
+pub fn lost(name: &Name, loss: &Loss) -> String {
+    match loss {
+        Loss {
+            forced_by: Some(by),
+            ..
+        } => format!(
+            "lock \"{name}\" was forced free by {}",
+            user_at_host_with_reason(by)
+        ),
+        Loss {
+            holder: Some(holder),
+            ..
+        } => format!(
+            "lock \"{name}\" was lost, {} holds it now",
+            user_at_host(&holder.who)
+        ),
+        Loss { .. } => format!("lock \"{name}\" was lost: its key is gone or was overwritten"),
+    }
+}
+
+/// That a person, or another run, wants this one to end, in words.
+pub fn cancelled(name: &Name, by: &Who) -> String {
+    if by.instance.is_none() {
+        return format!("asked to stop by {}", user_at_host_with_reason(by));
+    }
+    let (who, reason) = (user_at_host(by), reason_of(by));
+    format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

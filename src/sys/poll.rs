@@ -61,3 +61,13 @@ pub fn is_ready(mut fd: PollFd, within: Duration) -> bool {
 pub fn was_ready(fd: &PollFd) -> bool {
     fd.any() == Some(true)
 }
+
+/// Sleeps until one of the descriptors has something to read, or the reader of the output is gone.
+pub fn sleep<'a>(
+    fds: impl IntoIterator<Item = Option<BorrowedFd<'a>>>,
+    output: Option<BorrowedFd<'a>>,
+) -> io::Result<()> {
+    let fds = fds.into_iter().flatten().map(readable);
+    let mut fds: Vec<PollFd> = fds.chain(output.map(broken)).collect();
+    wait(&mut fds, None).map(drop)
+}

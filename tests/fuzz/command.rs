@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::doctor::evidence::{Info, Validity, other_primaries};
-use super::environment::{origin_of, pair, read_held};
 use super::fence::Content;
 use super::identity::shortened;
 use super::mistakes::mistake;
@@ -14,6 +13,7 @@ use crate::fuzz::{Target, assert_safe, assert_safe_line, texts};
 use crate::protocol::Token;
 use crate::protocol::fuzz::{certificate_examples, server_examples};
 use crate::report::escaped;
+use crate::supervise::environment::{origin_of, pair, read_held};
 use crate::typed::Typed;
 use crate::variables::VARIABLES;
 

@@ -177,6 +177,7 @@ fn only_main_ends_the_process() {
 const FLOORS: [&[&str]; 12] = [
     &["main"],
     &["command"],
+    &["supervise"],
     &["watchdog"],
     &["renewer"],
     &["decide", "config"],

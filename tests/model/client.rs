@@ -1,5 +1,5 @@
 //! One `redlock run` as a process: the wait, the lease, its renewals and the session as they are shipped, with
-//! what carries out their decisions (`command/acquisition/attempt.rs`, `command/run/supervise.rs`,
+//! what carries out their decisions (`command/acquisition/attempt.rs`, `supervise/run.rs`,
 //! `renewer.rs`) in short, over a network and a clock that are simulated.
 
 use std::collections::VecDeque;

@@ -3,8 +3,6 @@
 //! The output is made for `eval`, so that a script that fails to get the lock ends there: whatever
 //! goes wrong, the last line says so to the shell.
 
-mod keeper;
-
 use std::fmt::Write as _;
 use std::io::{ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
@@ -14,9 +12,7 @@ use anyhow::{Context, Result};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use self::keeper::Target;
-use super::acquisition::{self, Acquisition, HeldLocks, Outcome, Reason, Requester};
-use super::environment::Environment;
+use super::acquisition::{self, Acquisition, Outcome, Reason, Requester, outcome_of};
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
 use crate::cli::{self, Format};
@@ -25,12 +21,15 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::try_timeout;
 use crate::process;
-use crate::protocol::{Claim, ReleaseMode, Who};
+use crate::protocol::{Claim, HoldOutcome, ReleaseMode, Who};
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
 use crate::signal::Signals;
 use crate::signal::on_terminal;
 use crate::stderr;
+use crate::supervise::HeldLocks;
+use crate::supervise::environment::Environment;
+use crate::supervise::keeper::{self, Target};
 use crate::sys::{self, poll};
 use crate::tree::{self, Stat};
 
@@ -99,13 +98,30 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         _ if matches!(printed, Ok(false)) => Err(anyhow::anyhow!(
             "the reader of standard output has gone away"
         )),
-        Some(target) => keeper::leave_behind(target, options, &acquisition, &mut holds, &signals),
+        Some(target) => {
+            let ttl = acquisition.request.ttl;
+            keeper::leave_behind(target, options, ttl, &mut holds, &signals).map(|kept| {
+                if let Some(exit) = kept {
+                    release_kept(&acquisition, &mut holds, exit);
+                }
+            })
+        }
         None => Ok(()),
     };
     if kept.is_err() {
         acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
     }
     kept.map(|()| Exit::Success)
+}
+
+/// Releases, in a keeper, what it has kept.
+fn release_kept(acquisition: &Acquisition, holds: &mut HeldLocks, exit: Exit) {
+    let outcome = match exit {
+        Exit::Command(_) => HoldOutcome::Released,
+        exit => outcome_of(exit),
+    };
+    let keep_for = Duration::ZERO;
+    acquisition.release_at_end(holds, &ReleaseMode::Finished { outcome, keep_for }, None);
 }
 
 /// The process to keep the lock for.

@@ -11,12 +11,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 
 use super::deadlock;
-use super::{
-    Acquisition, HeldLock, HeldLocks, LockTrouble, Outcome, Reason, Requester, SOON, cancelled,
-    lost, open, random_fraction, sleep,
-};
+use super::{Acquisition, Outcome, Reason, Requester, SOON, open, random_fraction};
 use crate::clock::{Moment, Timer, now};
-use crate::command::environment::origin_of;
 use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::duration;
 use crate::process::{self, Liveness, ProcessFd};
@@ -24,8 +20,11 @@ use crate::protocol::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
     WaitEdge, Who,
 };
-use crate::report::{self, Outlook, Verbosity};
+use crate::report::{self, Outlook, Verbosity, cancelled, lost};
 use crate::signal::Signals;
+use crate::supervise::environment::origin_of;
+use crate::supervise::{HeldLock, HeldLocks, LockTrouble};
+use crate::sys::poll::sleep;
 use crate::systemd;
 
 /// How long a server that has never answered is waited for once more, to take back what it was asked.

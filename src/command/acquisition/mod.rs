@@ -1,11 +1,9 @@
 //! Acquiring locks: from the names that were typed to holding them all, and releasing them.
 //!
-//! `attempt` is the wait for one lock (decided by [`crate::decide::wait`]), `deadlock` what others read of it,
-//! `holds` what is held and how it is kept alive.
+//! `attempt` is the wait for one lock (decided by [`crate::decide::wait`]), `deadlock` what others read of it.
 
 mod attempt;
 mod deadlock;
-mod holds;
 
 use std::cell::Cell;
 use std::io;
@@ -18,9 +16,6 @@ use anyhow::{Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use self::attempt::Attempt;
-pub use self::holds::{HeldLock, HeldLocks, LockTrouble};
-use super::environment;
-use super::environment::{Environment, JobLock};
 use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
@@ -30,13 +25,15 @@ use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::output;
 use crate::process::{self, ProcessFd};
 use crate::protocol::{
-    self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Loss, Name, QueueOptions,
-    Reentry, ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Name, QueueOptions, Reentry,
+    ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
 };
-use crate::report::{self, Verbosity};
+use crate::report::{self, Verbosity, lost};
 use crate::signal::{Signals, is_passed_up};
+use crate::supervise::environment::{self, Environment, JobLock};
+use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys;
-use crate::sys::poll::{self, PollFd};
+use crate::sys::poll::{self, sleep};
 use crate::tree::RELEASER;
 
 /// How many inherited locks are believed to be held without a look.
@@ -562,36 +559,6 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
     }
 }
 
-/// How a lock was lost, in words.
-pub fn lost(name: &Name, loss: &Loss) -> String {
-    match loss {
-        Loss {
-            forced_by: Some(by),
-            ..
-        } => format!(
-            "lock \"{name}\" was forced free by {}",
-            report::user_at_host_with_reason(by)
-        ),
-        Loss {
-            holder: Some(holder),
-            ..
-        } => format!(
-            "lock \"{name}\" was lost, {} holds it now",
-            report::user_at_host(&holder.who)
-        ),
-        Loss { .. } => format!("lock \"{name}\" was lost: its key is gone or was overwritten"),
-    }
-}
-
-/// That a person, or another run, wants this one to end, in words.
-pub fn cancelled(name: &Name, by: &Who) -> String {
-    if by.instance.is_none() {
-        return format!("asked to stop by {}", report::user_at_host_with_reason(by));
-    }
-    let (who, reason) = (report::user_at_host(by), report::reason_of(by));
-    format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
-}
-
 /// The pause before a process in the background tries to release a lock again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -648,16 +615,6 @@ fn open_in_background(
             return Ok(opened.map(Ok));
         }
     }
-}
-
-/// Sleeps until one of the descriptors has something to read, or the reader of the output is gone.
-pub fn sleep<'a>(
-    fds: impl IntoIterator<Item = Option<BorrowedFd<'a>>>,
-    output: Option<BorrowedFd<'a>>,
-) -> io::Result<()> {
-    let fds = fds.into_iter().flatten().map(poll::readable);
-    let mut fds: Vec<PollFd> = fds.chain(output.map(poll::broken)).collect();
-    poll::wait(&mut fds, None).map(drop)
 }
 
 /// A number in 0..1.

@@ -1,10 +1,6 @@
 //! `redlock run`: take the locks, run COMMAND, renew in the background, release.
 //!
-//! This file is the way of a run from its options to its status; `supervise` is the time while
-//! COMMAND runs.
-
-mod supervise;
-mod survivors;
+//! This is the way of a run from its options to its status; [`supervise`] is the time while COMMAND runs.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,33 +10,34 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use nix::unistd::{getpid, getsid};
 
-use self::supervise::JobResult;
 use super::acquisition::{
-    self, Acquisition, HeldLock, HeldLocks, Outcome, Reason, Requester, outcome_of,
-    random_fraction, sleep,
+    self, Acquisition, Outcome, Reason, Requester, outcome_of, random_fraction,
 };
 use super::corrections::is_program;
-use super::environment;
-use super::environment::Environment;
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
 use crate::child;
-use crate::cli::{self, OnUnreachable};
-use crate::clock::{Moment, Timer, now};
+use crate::cli::{self, OnLost, OnUnreachable};
+use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Awaits, ttl_for_failover};
+use crate::decide::session::Policy;
 use crate::process;
 use crate::protocol::{self, ReleaseMode, SkipReason, Who};
 use crate::reason::reason;
 use crate::report::{self, Verbosity, quote};
 use crate::shell::literal;
-use crate::signal::Signals;
 use crate::signal::on_terminal;
 use crate::stderr;
+use crate::supervise::environment::{self, Environment};
+use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
+use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
+use crate::sys::poll::sleep;
 use crate::variables::VARIABLES;
 
 /// Runs COMMAND under the locks.
@@ -89,7 +86,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         acquisition,
         on_terminal: on_terminal(),
     };
-    let job = Job {
+    let work = Work {
         is_service: true,
         words: command,
         prepared,
@@ -97,7 +94,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         // 0 is none, as for timeout(1).
         timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
     };
-    run.acquire_and_run(job)
+    run.acquire_and_run(work)
 }
 
 /// What a run knows from its start.
@@ -105,28 +102,6 @@ struct Run<'a> {
     options: &'a cli::Run,
     acquisition: Acquisition<'a>,
     on_terminal: bool,
-}
-
-/// What is to be run.
-struct Job {
-    /// Where redlock is a systemd service, it is ready when this has started.
-    is_service: bool,
-    words: Vec<OsString>,
-    prepared: child::Prepared,
-    environment: Environment,
-    timeout: Option<Duration>,
-}
-
-impl Job {
-    fn new(words: Vec<OsString>) -> io::Result<Self> {
-        Ok(Self {
-            is_service: false,
-            prepared: child::Prepared::new(&words, &VARIABLES)?,
-            words,
-            environment: Environment::new(),
-            timeout: None,
-        })
-    }
 }
 
 /// What shells have within themselves, and no program has to have: also the words of their syntax.
@@ -211,25 +186,44 @@ fn is_not_executable(program: &Path) -> bool {
 const UNLESS_SUCCEEDED: &str = "skipped: the --unless script succeeded";
 
 /// How long the start of COMMAND waits for what was said before: a reader that reads is faster.
-const SPOKEN: Duration = Duration::from_millis(100);
-
-/// How a run comes by signals and time.
-struct EventSources {
-    signals: Signals,
-    timer: Timer,
-}
-
-impl EventSources {
-    fn new(on_terminal: bool) -> Result<Self> {
-        Ok(Self {
-            signals: Signals::take(on_terminal).context("can't take signals")?,
-            timer: Timer::new().context("can't make a timer")?,
-        })
-    }
-}
+const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
-    fn acquire_and_run(&self, job: Job) -> Result<Exit> {
+    /// Has this work done under these locks, or none.
+    fn supervise(
+        &self,
+        work: &Work,
+        holds: &mut HeldLocks,
+        sources: &mut EventSources,
+    ) -> WorkResult {
+        let Self {
+            options,
+            acquisition,
+            on_terminal,
+        } = self;
+        let wait = &options.acquire.wait;
+        let terms = Terms {
+            policy: Policy {
+                on_terminal: *on_terminal,
+                leads_session: getsid(None) == Ok(getpid()),
+                only_warn: options.on_lost == OnLost::Warn,
+                wait_tree: options.wait_tree,
+                kill_after: options.kill_after,
+                timeout_at: None,
+            },
+            wait_is_limited: wait.wait.is_some() || wait.no_wait,
+            names: &acquisition.names,
+            locks: &acquisition.settings.locks,
+            who: &acquisition.request.who,
+            verbosity: self.verbosity(),
+        };
+        supervise(&terms, work, holds, sources).unwrap_or_else(|error| WorkResult {
+            exit: cannot_run(&work.words, &error),
+            signal: None,
+        })
+    }
+
+    fn acquire_and_run(&self, work: Work) -> Result<Exit> {
         let began = now();
         let mut early = None;
         let mut holds = self.acquisition.nothing_held();
@@ -239,24 +233,24 @@ impl Run<'_> {
             early = Some(EventSources::new(self.on_terminal)?);
         }
         if !self.options.jitter.is_zero() || self.options.unless.is_some() {
-            let senses = match &mut early {
-                Some(senses) => senses,
+            let sources = match &mut early {
+                Some(sources) => sources,
                 None => early.insert(EventSources::new(self.on_terminal)?),
             };
-            if let Some(exit) = self.preflight(senses)? {
+            if let Some(exit) = self.preflight(sources)? {
                 return Ok(exit);
             }
         }
         let started = now();
         // Until a lock is requested, nothing else has to be cleaned up, so signals keep their default action.
-        let (opened, mut senses) = if let Some(senses) = early {
-            match acquisition::open(&mut holds.client, &senses.signals) {
-                Ok(None) => (Ok(()), senses),
+        let (opened, mut sources) = if let Some(sources) = early {
+            match acquisition::open(&mut holds.client, &sources.signals) {
+                Ok(None) => (Ok(()), sources),
                 Ok(Some(signal)) => {
                     let reason = Reason::Interrupted(signal);
                     return Ok(self.acquisition.not_acquired(reason));
                 }
-                Err(error) => (Err(error), senses),
+                Err(error) => (Err(error), sources),
             }
         } else {
             let opened = holds.client.open();
@@ -267,7 +261,7 @@ impl Run<'_> {
             // A server that says that it will be ready, say, is waited for as for a busy lock.
             Err(error) if !error.kind.is_worth_waiting() => Err(error.into()),
             Ok(()) | Err(_) => {
-                let EventSources { signals, timer } = &mut senses;
+                let EventSources { signals, timer } = &mut sources;
                 self.acquisition.acquire_all(
                     started,
                     &mut holds,
@@ -278,18 +272,18 @@ impl Run<'_> {
             }
         };
         match outcome {
-            Ok(Outcome::Acquired) => self.run_locked(&mut holds, began, job, &mut senses),
+            Ok(Outcome::Acquired) => self.run_locked(&mut holds, began, work, &mut sources),
             Ok(Outcome::NotAcquired(why)) => {
                 self.acquisition.release_at_end(
                     &mut holds,
                     &ReleaseMode::Unused,
-                    Some(&senses.signals),
+                    Some(&sources.signals),
                 );
                 drop(guard);
                 Ok(self.acquisition.not_acquired(why))
             }
             Err(error) => {
-                let signals = Some(&senses.signals);
+                let signals = Some(&sources.signals);
                 self.acquisition
                     .release_all(&mut holds, &ReleaseMode::Unused, signals);
                 if holds.answered || !self.may_run_unlocked(&error) {
@@ -297,11 +291,11 @@ impl Run<'_> {
                 }
                 self.verbosity()
                     .info(format_args!("{error:#}; running without a lock"));
-                let job = Job {
+                let work = Work {
                     environment: environment::unlocked(&self.acquisition.names),
-                    ..job
+                    ..work
                 };
-                Ok(self.supervise(&job, &mut holds, &mut senses).exit)
+                Ok(self.supervise(&work, &mut holds, &mut sources).exit)
             }
         }
     }
@@ -338,9 +332,9 @@ impl Run<'_> {
     }
 
     /// The random pause, and whether it has to be done at all. `Some` when it ends here.
-    fn preflight(&self, senses: &mut EventSources) -> Result<Option<Exit>> {
+    fn preflight(&self, sources: &mut EventSources) -> Result<Option<Exit>> {
         let pause = self.options.jitter.mul_f64(random_fraction());
-        if let Some(signal) = sleep_until(now() + pause, senses)? {
+        if let Some(signal) = sleep_until(now() + pause, sources)? {
             return Ok(Some(
                 self.acquisition.not_acquired(Reason::Interrupted(signal)),
             ));
@@ -348,10 +342,10 @@ impl Run<'_> {
         let Some(script) = &self.options.unless else {
             return Ok(None);
         };
-        let mut job = Job::new(vec!["sh".into(), "-c".into(), script.clone()])?;
-        job.environment = environment::unlocked(&self.acquisition.names);
+        let mut work = Work::new(vec!["sh".into(), "-c".into(), script.clone()])?;
+        work.environment = environment::unlocked(&self.acquisition.names);
         let mut nothing = self.acquisition.nothing_held();
-        let asked = self.supervise(&job, &mut nothing, senses);
+        let asked = self.supervise(&work, &mut nothing, sources);
         // Whatever the script makes of a signal, it was meant for us.
         if let Some(signal) = asked.signal {
             return Ok(Some(
@@ -390,29 +384,29 @@ impl Run<'_> {
         &self,
         holds: &mut HeldLocks,
         began: Moment,
-        job: Job,
-        senses: &mut EventSources,
+        work: Work,
+        sources: &mut EventSources,
     ) -> Result<Exit> {
-        let job = match self.last_check(holds, senses) {
-            Ok(None) => self.recheck_unless(job, holds, began),
+        let work = match self.last_check(holds, sources) {
+            Ok(None) => self.recheck_unless(work, holds, began),
             Ok(Some(why)) => {
-                let signals = Some(&senses.signals);
+                let signals = Some(&sources.signals);
                 self.acquisition
                     .release_at_end(holds, &ReleaseMode::Unused, signals);
                 return Ok(self.acquisition.not_acquired(why));
             }
             Err(error) => Err(error),
         };
-        let job = match job {
-            Ok(job) => Job {
+        let work = match work {
+            Ok(work) => Work {
                 environment: {
                     let slots = self.options.acquire.slots.is_some();
                     self.acquisition.environment(holds, slots)
                 },
-                ..job
+                ..work
             },
             Err(error) => {
-                let signals = Some(&senses.signals);
+                let signals = Some(&sources.signals);
                 self.acquisition
                     .release_at_end(holds, &ReleaseMode::Unused, signals);
                 return Err(error);
@@ -420,8 +414,8 @@ impl Run<'_> {
         };
         self.say_short_ttl();
         // What is erased from a terminal, say, goes before what COMMAND writes.
-        stderr::flush(SPOKEN);
-        let JobResult { exit, .. } = self.supervise(&job, holds, senses);
+        stderr::flush(FLUSH_BEFORE_START);
+        let WorkResult { exit, .. } = self.supervise(&work, holds, sources);
         let keep_for = match exit {
             // A newer run waits for it to end, or it never began.
             Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
@@ -432,14 +426,14 @@ impl Run<'_> {
             keep_for,
         };
         self.acquisition
-            .release_at_end(holds, &mode, Some(&senses.signals));
+            .release_at_end(holds, &mode, Some(&sources.signals));
         Ok(exit)
     }
 
     /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
     /// that is as good as over, after this machine stood still, say.
-    fn last_check(&self, holds: &HeldLocks, senses: &EventSources) -> Result<Option<Reason>> {
-        if let Some(signal) = senses.signals.next_ending()? {
+    fn last_check(&self, holds: &HeldLocks, sources: &EventSources) -> Result<Option<Reason>> {
+        if let Some(signal) = sources.signals.next_ending()? {
             return Ok(Some(Reason::Interrupted(signal)));
         }
         let is_over = holds.lease().is_some_and(|lease| now() >= lease.stop_at());
@@ -454,15 +448,15 @@ impl Run<'_> {
 
     /// The --unless condition may have become true through runs that we waited for, or that ran after it was
     /// first checked: then the job checks it again before it does anything.
-    fn recheck_unless(&self, job: Job, holds: &HeldLocks, began: Moment) -> Result<Job> {
+    fn recheck_unless(&self, work: Work, holds: &HeldLocks, began: Moment) -> Result<Work> {
         let Some(script) = &self.options.unless else {
-            return Ok(job);
+            return Ok(work);
         };
         let may_differ = |hold: &HeldLock| {
             !hold.waited.is_zero() || hold.success.is_some_and(|success| success >= began)
         };
         if !holds.all.iter().any(may_differ) {
-            return Ok(job);
+            return Ok(work);
         }
         let said = match self.verbosity() {
             Verbosity::Quiet => String::new(),
@@ -473,24 +467,24 @@ impl Run<'_> {
         let asking = format!(r#"(eval "$0") && {{ {said}exit 0; }}; exec "$@""#);
         let mut words: Vec<OsString> = vec!["sh".into(), "-c".into(), asking.into()];
         words.push(script.clone());
-        words.extend(job.words);
-        Ok(Job {
+        words.extend(work.words);
+        Ok(Work {
             is_service: true,
-            timeout: job.timeout,
-            ..Job::new(words)?
+            timeout: work.timeout,
+            ..Work::new(words)?
         })
     }
 }
 
 /// Sleeps until a moment; a signal that ends it.
-fn sleep_until(moment: Moment, senses: &mut EventSources) -> Result<Option<i32>> {
+fn sleep_until(moment: Moment, sources: &mut EventSources) -> Result<Option<i32>> {
     while now() < moment {
-        senses.timer.set(Some(moment))?;
+        sources.timer.set(Some(moment))?;
         sleep(
-            [Some(senses.signals.as_fd()), Some(senses.timer.as_fd())],
+            [Some(sources.signals.as_fd()), Some(sources.timer.as_fd())],
             None,
         )?;
-        if let Some(signal) = senses.signals.next_ending()? {
+        if let Some(signal) = sources.signals.next_ending()? {
             return Ok(Some(signal));
         }
     }

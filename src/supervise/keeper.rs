@@ -3,8 +3,9 @@
 //! To the [`Session`] that process is what COMMAND is to a run. It isn't our child, so its end is seen
 //! by its pidfd, and its status stays unknown.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -13,23 +14,22 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
+use super::environment::origin_of;
+use super::{Executor, HeldLocks, Watch};
 use crate::cli::{self, KeeperOnLost};
 use crate::clock::{Moment, Timer, now};
-use crate::command::acquisition::{Acquisition, HeldLocks, outcome_of, sleep};
-use crate::command::environment::origin_of;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{LeaseEvent, try_timeout};
 use crate::decide::renewals::Report;
-use crate::decide::session::{self, Session};
+use crate::decide::session::{self, Action, Policy, Session};
 use crate::process::{self, ProcessFd};
-use crate::protocol::{HoldOutcome, ReleaseMode};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::sys;
 use crate::tree::{self, DeadHolder, Execution, Origin, Process, Remains, Stat, Tree};
 
 /// The process for which a lock is kept, and what it starts from then on.
-pub(super) struct Target {
+pub struct Target {
     pid: i32,
     process: ProcessFd,
     instance: String,
@@ -89,7 +89,7 @@ impl Target {
     ///
     /// # Errors
     /// `NotFound`, or that we may not signal it, unless it is only to be `warned`.
-    pub(super) fn new(pid: i32, warned: bool) -> io::Result<Self> {
+    pub fn new(pid: i32, warned: bool) -> io::Result<Self> {
         let process = ProcessFd::of(pid)?.ok_or(io::ErrorKind::NotFound)?;
         if !warned {
             process.signal(0)?;
@@ -112,12 +112,12 @@ impl Target {
     }
 
     /// Its pid, and itself.
-    pub(super) fn process(&self) -> (i32, &ProcessFd) {
+    pub fn process(&self) -> (i32, &ProcessFd) {
         (self.pid, &self.process)
     }
 
     /// Which process it is, for clients that find it dead.
-    pub(super) fn instance(&self) -> String {
+    pub fn instance(&self) -> String {
         self.instance.clone()
     }
 
@@ -295,14 +295,15 @@ impl Target {
     }
 }
 
-/// Leaves a keeper behind: returns in this process at once, and in the keeper when all is over.
-pub(super) fn leave_behind(
+/// Leaves a keeper behind: returns in this process at once, and in the keeper when all is over, with how it ended: as
+/// a command that has a status where that is known to nobody.
+pub fn leave_behind(
     target: Target,
     options: &cli::Acquire,
-    acquisition: &Acquisition,
+    ttl: Duration,
     holds: &mut HeldLocks,
     signals: &Signals,
-) -> Result<()> {
+) -> Result<Option<Exit>> {
     holds.reclaim_client(None, || {});
     let own = [target.process.as_fd(), signals.as_fd()];
     let kept = holds.client.fds().chain(own);
@@ -314,12 +315,12 @@ pub(super) fn leave_behind(
     if forked.is_some() {
         // Everything is the keeper's now.
         holds.all.clear();
-        return Ok(());
+        return Ok(None);
     }
     stderr::silence();
     let mut target = target;
     target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
-    let policy = session::Policy {
+    let policy = Policy {
         on_terminal: false,
         leads_session: true,
         only_warn: options.on_lost == KeeperOnLost::Warn,
@@ -336,202 +337,180 @@ pub(super) fn leave_behind(
     if let Some(hold) = own
         && holds.client.is_open()
     {
-        let ttl = acquisition.request.ttl;
         holds.client.limit_to(try_timeout(ttl));
         // One that fails is found out by the first renewal.
         let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
         holds.client.lift_limit();
     }
-    let session = Session::new(policy);
     let mut keeper = Keeper {
         target,
         id: id.unwrap_or_default(),
-        session,
-        only_warn: policy.only_warn,
-        waits_for_tree: policy.wait_tree,
+        policy,
         killed: None,
-        holds,
-        signals,
+        has_ended: false,
+        has_looked: true,
+        watch: Watch {
+            session: Session::new(policy),
+            holds,
+            signals,
+        },
     };
-    let outcome = keeper.watch().unwrap_or_else(|_| keeper.give_up());
+    let mut timer = Timer::new();
+    let exit = match &mut timer {
+        Ok(timer) => keeper.run(timer).ok(),
+        Err(_) => None,
+    };
+    let exit = exit.unwrap_or_else(|| keeper.give_up());
     // What can't be killed may still be at work: then the lock ends with its lease.
     let is_left = |looked: bool| !looked || !keeper.target.has_wholly_ended();
     // And so may what was started by something that could not be looked at.
-    let had_to_end = keeper.killed.is_some() || keeper.waits_for_tree;
+    let had_to_end = keeper.killed.is_some() || policy.wait_tree;
     if keeper.killed.is_some_and(is_left) || (had_to_end && keeper.target.had_hidden) {
-        keeper.holds.leave_to_expire();
+        keeper.watch.holds.leave_to_expire();
     }
-    acquisition.release_at_end(
-        holds,
-        &ReleaseMode::Finished {
-            outcome,
-            keep_for: Duration::ZERO,
-        },
-        None,
-    );
-    Ok(())
+    Ok(Some(exit))
 }
 
 struct Keeper<'a> {
     target: Target,
     /// The lock's holder, as others call it; empty where that is an outer job.
     id: String,
-    session: Session,
-    only_warn: bool,
-    waits_for_tree: bool,
+    policy: Policy,
     /// Whether all processes could be looked at when they were killed, if they were.
     killed: Option<bool>,
-    holds: &'a mut HeldLocks,
-    signals: &'a Signals,
+    /// The session knows that the target has ended.
+    has_ended: bool,
+    /// All that it may have left could be looked at.
+    has_looked: bool,
+    watch: Watch<'a>,
 }
 
 /// How long to wait for what was killed because we can't go on.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(1);
 
 impl Keeper<'_> {
-    /// Renews until the target has ended, or the lock isn't ours any more; how that ended.
-    fn watch(&mut self) -> Result<HoldOutcome> {
-        let mut timer = Timer::new()?;
-        let mut ended = false;
-        // Whether all that it may have left could be looked at.
-        let mut looked = true;
-        loop {
-            if let Some(end) = self.apply(session::Event::Tick) {
-                return Ok(end);
-            }
-            if self.holds.renewal_is_due() {
-                self.renew();
-            }
-            if self.target.process.has_ended() {
-                if !std::mem::replace(&mut ended, true) {
-                    let status = self.target.exit_status();
-                    if let Some(end) = self.apply(session::Event::Ended(status)) {
-                        return Ok(end);
-                    }
-                }
-                // What ends may have started something else before.
-                if self.target.has_wholly_ended() {
-                    looked = self.target.find_marked(&self.id, None);
-                    if self.waits_for_tree {
-                        self.target.find_orphan(&self.id);
-                    }
-                }
-                if looked
-                    && self.target.has_wholly_ended()
-                    && let Some(end) = self.apply(session::Event::TreeEnded)
-                {
-                    return Ok(end);
-                }
-            }
-            let due = self.session.due(self.holds.lease()).into_iter();
-            let due = due.chain(self.holds.due());
-            let look = (!looked || self.target.has_others()).then(|| now() + LOOK);
-            timer.set(due.chain(look).min())?;
-            let fixed = [Some(self.signals.as_fd()), Some(timer.as_fd())];
-            let holds = self.holds.poll_fds();
-            let fds = fixed.into_iter().chain(holds).chain(self.target.ends());
-            sleep(fds, None)?;
-            while let Some(received) = self.signals.next()? {
-                // All else is for a process that has a terminal, or a child.
-                if received.signal != SIGTERM {
-                    continue;
-                }
-                if self.killed.is_none() {
-                    let _ = self.target.process.signal(SIGTERM);
-                } else if let Some(end) = self.apply(session::Event::Signal(received)) {
-                    // A person doesn't want the lock to be kept for what can't be killed.
-                    return Ok(end);
-                }
-            }
-            for report in self.holds.reports() {
-                let event = self.event_of(report);
-                // A keeper has one lock.
-                if let session::Event::Lease(LeaseEvent::Released) = event {
-                    return Ok(HoldOutcome::Released);
-                }
-                if let Some(end) = self.apply(event) {
-                    return Ok(end);
-                }
-            }
-        }
-    }
-
     /// Something that watching needs has failed: the work must not go on without it.
-    fn give_up(&mut self) -> HoldOutcome {
-        if self.only_warn {
+    fn give_up(&mut self) -> Exit {
+        if self.policy.only_warn {
             let _ = self.target.process.signal(SIGURG);
-            self.holds.leave_to_expire();
-            return HoldOutcome::Lost;
+            self.watch.holds.leave_to_expire();
+            return Exit::Lost;
         }
         let until = now() + GIVE_UP_WITHIN;
         while now() < until {
             if self.target.kill(&self.id) && self.target.has_wholly_ended() {
-                return HoldOutcome::Lost;
+                return Exit::Lost;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.holds.leave_to_expire();
-        HoldOutcome::Lost
+        self.watch.holds.leave_to_expire();
+        Exit::Lost
+    }
+}
+
+impl<'a> Executor<'a> for Keeper<'a> {
+    fn watch(&mut self) -> &mut Watch<'a> {
+        &mut self.watch
     }
 
-    /// What the renewer reports as an event.
-    fn event_of(&mut self, report: Report) -> session::Event {
-        let (event, _) = self.holds.record(report);
-        if self.only_warn && event == Some(LeaseEvent::Cancelled) {
-            let _ = self.target.process.signal(SIGURG);
-            return session::Event::Tick;
+    fn perform(&mut self, action: Action) -> Result<ControlFlow<Exit, Option<session::Event>>> {
+        match action {
+            Action::Forward(signal) => {
+                let _ = self.target.process.signal(signal);
+            }
+            // For a process that gets signals from outside, and may say something.
+            Action::Suspend
+            | Action::TerminateOthers
+            | Action::ForwardOutside(_)
+            | Action::TerminateOutside
+            | Action::NameSurvivors => {}
+            Action::Warn => {
+                let _ = self.target.process.signal(SIGURG);
+                return Ok(ControlFlow::Break(Exit::Lost));
+            }
+            Action::Terminate(_) => {
+                let kill_at = self.watch.next_stop();
+                self.target.terminate(&self.id, kill_at);
+            }
+            Action::Kill(_) | Action::KillRest => {
+                self.killed = Some(self.target.kill(&self.id));
+            }
+            Action::Finish(exit) => return Ok(ControlFlow::Break(exit)),
         }
-        event.map_or(session::Event::Tick, session::Event::Lease)
+        Ok(ControlFlow::Continue(None))
     }
 
-    /// Renews the lease, and notes down what works under it.
+    /// Also notes down what works under the lock.
     fn renew(&mut self) {
-        self.holds.renew();
+        self.watch.holds.renew();
         let noted = now();
-        let until = self.session.next_stop(self.holds.lease());
+        let until = self.watch.next_stop();
         self.target.remember(until);
         // What was found in too little time is less than there is.
         if until.is_none_or(|until| now() < until) {
             let ancestors = self.target.ancestors.as_deref();
             let members = self.target.processes();
-            self.holds.leave_marks(noted, &members, ancestors);
+            self.watch.holds.leave_marks(noted, &members, ancestors);
         }
     }
 
-    /// Lets the session decide about an event, carries that out, and goes on with the events that follow from it.
-    fn apply(&mut self, event: session::Event) -> Option<HoldOutcome> {
-        let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            let lease = self.holds.lease();
-            for action in self.session.on_event(event, lease, now()) {
-                match action {
-                    session::Action::Forward(signal) => {
-                        let _ = self.target.process.signal(signal);
-                    }
-                    // For a process that gets signals from outside, and may say something.
-                    session::Action::Suspend
-                    | session::Action::TerminateOthers
-                    | session::Action::ForwardOutside(_)
-                    | session::Action::TerminateOutside
-                    | session::Action::NameSurvivors => {}
-                    session::Action::Warn => {
-                        let _ = self.target.process.signal(SIGURG);
-                        return Some(HoldOutcome::Lost);
-                    }
-                    session::Action::Terminate(_) => {
-                        let kill_at = self.session.next_stop(self.holds.lease());
-                        self.target.terminate(&self.id, kill_at);
-                    }
-                    session::Action::Kill(_) | session::Action::KillRest => {
-                        self.killed = Some(self.target.kill(&self.id));
-                    }
-                    session::Action::Finish(Exit::Command(_)) => {
-                        return Some(HoldOutcome::Released);
-                    }
-                    session::Action::Finish(exit) => return Some(outcome_of(exit)),
-                }
+    fn reap(&mut self) -> Result<Option<Exit>> {
+        if !self.target.process.has_ended() {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut self.has_ended, true) {
+            let status = self.target.exit_status();
+            if let Some(end) = self.apply(session::Event::Ended(status))? {
+                return Ok(Some(end));
             }
         }
-        None
+        // What ends may have started something else before.
+        if self.target.has_wholly_ended() {
+            self.has_looked = self.target.find_marked(&self.id, None);
+            if self.policy.wait_tree {
+                self.target.find_orphan(&self.id);
+            }
+        }
+        if self.has_looked && self.target.has_wholly_ended() {
+            return self.apply(session::Event::TreeEnded);
+        }
+        Ok(None)
+    }
+
+    fn due(&self) -> Option<Moment> {
+        let looks = !self.has_looked || self.target.has_others();
+        looks.then(|| now() + LOOK)
+    }
+
+    fn sleep(&mut self, timer: &Timer) -> io::Result<()> {
+        self.watch.sleep(timer, self.target.ends())
+    }
+
+    fn woke(&mut self, _: Option<Moment>) -> Result<Option<Exit>> {
+        while let Some(received) = self.watch.signals.next()? {
+            // All else is for a process that has a terminal, or a child.
+            if received.signal != SIGTERM {
+                continue;
+            }
+            if self.killed.is_none() {
+                let _ = self.target.process.signal(SIGTERM);
+            } else if let Some(end) = self.apply(session::Event::Signal(received))? {
+                // A person doesn't want the lock to be kept for what can't be killed.
+                return Ok(Some(end));
+            }
+        }
+        Ok(None)
+    }
+
+    fn on_report(&mut self, report: Report) -> Result<Option<Exit>> {
+        match self.watch.holds.record(report).0 {
+            // A keeper has one lock.
+            Some(LeaseEvent::Released) => Ok(Some(Exit::Command(0))),
+            Some(LeaseEvent::Cancelled) if self.policy.only_warn => {
+                let _ = self.target.process.signal(SIGURG);
+                self.apply(session::Event::Tick)
+            }
+            event => self.apply(event.map_or(session::Event::Tick, session::Event::Lease)),
+        }
     }
 }

@@ -82,7 +82,7 @@ pub fn list_of(names: &[Name]) -> OsString {
 }
 
 /// `NAME=TOKEN`.
-pub(super) fn pair(name: &Name, token: &Token) -> OsString {
+pub fn pair(name: &Name, token: &Token) -> OsString {
     OsString::from_vec([name.as_str().as_bytes(), b"=", token.as_bytes()].concat())
 }
 
@@ -146,7 +146,7 @@ pub fn origin_of(environment: &[u8], id: &str) -> Origin {
 }
 
 /// Reads `NAME=TOKEN …`. What isn't of that form is not a hold.
-pub(super) fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
+pub fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
     let pairs = held.split(|&byte| byte == b' ');
     let read = |pair: &[u8]| {
         // A token has no =, but a name may have.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
+use super::environment::{JobLock, origin_of};
 use crate::child::Child;
 use crate::clock::{Moment, now};
-use crate::command::environment::{JobLock, origin_of};
 use crate::decide::lease::{Lease, LeaseEvent};
 use crate::decide::renewals::{Renewals, Report, Task};
 use crate::process;
@@ -37,7 +37,7 @@ pub struct HeldLock {
 
 impl HeldLock {
     /// As its job finds it.
-    pub(super) fn as_job_lock(&self, who: &Who) -> JobLock<'_> {
+    pub fn as_job_lock(&self, who: &Who) -> JobLock<'_> {
         JobLock {
             claim: &self.claim,
             fence: self.fence,
