@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
 use super::environment::origin_of;
-use super::{Executor, HeldLocks, Watch};
+use super::{Executor, HeldLocks, Step, Watch, needed};
 use crate::cli::{self, KeeperOnLost};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
@@ -413,7 +413,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
         &mut self.watch
     }
 
-    fn perform(&mut self, action: Action) -> Result<ControlFlow<Exit, Option<session::Event>>> {
+    fn perform(&mut self, action: Action) -> Step<Option<session::Event>> {
         match action {
             Action::Forward(signal) => {
                 let _ = self.target.process.signal(signal);
@@ -426,7 +426,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
             | Action::NameSurvivors => {}
             Action::Warn => {
                 let _ = self.target.process.signal(SIGURG);
-                return Ok(ControlFlow::Break(Exit::Lost));
+                return ControlFlow::Break(Ok(Exit::Lost));
             }
             Action::Terminate(_) => {
                 let kill_at = self.watch.next_stop();
@@ -435,9 +435,9 @@ impl<'a> Executor<'a> for Keeper<'a> {
             Action::Kill(_) | Action::KillRest => {
                 self.killed = Some(self.target.kill(&self.id));
             }
-            Action::Finish(exit) => return Ok(ControlFlow::Break(exit)),
+            Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
         }
-        Ok(ControlFlow::Continue(None))
+        ControlFlow::Continue(None)
     }
 
     /// Also notes down what works under the lock.
@@ -454,15 +454,13 @@ impl<'a> Executor<'a> for Keeper<'a> {
         }
     }
 
-    fn reap(&mut self) -> Result<Option<Exit>> {
+    fn reap(&mut self) -> Step {
         if !self.target.process.has_ended() {
-            return Ok(None);
+            return ControlFlow::Continue(());
         }
         if !std::mem::replace(&mut self.has_ended, true) {
             let status = self.target.exit_status();
-            if let Some(end) = self.apply(session::Event::Ended(status))? {
-                return Ok(Some(end));
-            }
+            self.apply(session::Event::Ended(status))?;
         }
         // What ends may have started something else before.
         if self.target.has_wholly_ended() {
@@ -474,7 +472,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
         if self.has_looked && self.target.has_wholly_ended() {
             return self.apply(session::Event::TreeEnded);
         }
-        Ok(None)
+        ControlFlow::Continue(())
     }
 
     fn due(&self) -> Option<Moment> {
@@ -486,26 +484,26 @@ impl<'a> Executor<'a> for Keeper<'a> {
         self.watch.sleep(timer, self.target.ends())
     }
 
-    fn woke(&mut self, _: Option<Moment>) -> Result<Option<Exit>> {
-        while let Some(received) = self.watch.signals.next()? {
+    fn woke(&mut self, _: Option<Moment>) -> Step {
+        while let Some(received) = needed(self.watch.signals.next())? {
             // All else is for a process that has a terminal, or a child.
             if received.signal != SIGTERM {
                 continue;
             }
             if self.killed.is_none() {
                 let _ = self.target.process.signal(SIGTERM);
-            } else if let Some(end) = self.apply(session::Event::Signal(received))? {
+            } else {
                 // A person doesn't want the lock to be kept for what can't be killed.
-                return Ok(Some(end));
+                self.apply(session::Event::Signal(received))?;
             }
         }
-        Ok(None)
+        ControlFlow::Continue(())
     }
 
-    fn on_report(&mut self, report: Report) -> Result<Option<Exit>> {
+    fn on_report(&mut self, report: Report) -> Step {
         match self.watch.holds.record(report).0 {
             // A keeper has one lock.
-            Some(LeaseEvent::Released) => Ok(Some(Exit::Command(0))),
+            Some(LeaseEvent::Released) => ControlFlow::Break(Ok(Exit::Command(0))),
             Some(LeaseEvent::Cancelled) if self.policy.only_warn => {
                 let _ = self.target.process.signal(SIGURG);
                 self.apply(session::Event::Tick)

@@ -47,12 +47,23 @@ impl Watch<'_> {
     }
 }
 
-/// Carries out what is decided about work. `Some` ends that.
+/// A part of the way to the end, which is an exit, or an error of something that watching needs.
+type Step<T = ()> = ControlFlow<Result<Exit>, T>;
+
+/// What watching needs.
+fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
+    match result {
+        Ok(value) => ControlFlow::Continue(value),
+        Err(error) => ControlFlow::Break(Err(error.into().into())),
+    }
+}
+
+/// Carries out what is decided about work.
 trait Executor<'a> {
     fn watch(&mut self) -> &mut Watch<'a>;
 
     /// Does this; the end of all, or what follows from it.
-    fn perform(&mut self, action: Action) -> Result<ControlFlow<Exit, Option<Event>>>;
+    fn perform(&mut self, action: Action) -> Step<Option<Event>>;
 
     /// Before anything of what was decided is done.
     fn prepare(&mut self) {}
@@ -61,11 +72,11 @@ trait Executor<'a> {
     fn renew(&mut self);
 
     /// Takes in what has ended.
-    fn reap(&mut self) -> Result<Option<Exit>>;
+    fn reap(&mut self) -> Step;
 
     /// Does what is due beside all that.
-    fn settle(&mut self) -> Result<Option<Exit>> {
-        Ok(None)
+    fn settle(&mut self) -> Step {
+        ControlFlow::Continue(())
     }
 
     /// When something is due beside all that is known to the session and the locks.
@@ -75,64 +86,54 @@ trait Executor<'a> {
     fn sleep(&mut self, timer: &Timer) -> io::Result<()>;
 
     /// Takes in what has come at a wake-up that was `due`, but for reports.
-    fn woke(&mut self, due: Option<Moment>) -> Result<Option<Exit>>;
+    fn woke(&mut self, due: Option<Moment>) -> Step;
 
     /// Takes in what became of a renewal.
-    fn on_report(&mut self, report: Report) -> Result<Option<Exit>>;
+    fn on_report(&mut self, report: Report) -> Step;
 
     /// Waits for whatever comes next, until the session says that all is over.
     fn run(&mut self, timer: &mut Timer) -> Result<Exit> {
         loop {
-            if let Some(exit) = self.apply(Event::Tick)? {
-                return Ok(exit);
-            }
-            if self.watch().holds.renewal_is_due() {
-                self.renew();
-            }
-            if let Some(exit) = self.reap()? {
-                return Ok(exit);
-            }
-            if let Some(exit) = self.settle()? {
-                return Ok(exit);
-            }
-            let Watch { session, holds, .. } = self.watch();
-            let due = session.due(holds.lease()).into_iter().chain(holds.due());
-            let due = due.chain(self.due()).min();
-            timer.set(due)?;
-            self.sleep(timer)?;
-            if let Some(exit) = self.woke(due)? {
-                return Ok(exit);
-            }
-            if let Some(exit) = self.take_reports()? {
-                return Ok(exit);
+            if let ControlFlow::Break(end) = self.turn(timer) {
+                return end;
             }
         }
+    }
+
+    /// Does what is due, and takes in what comes then.
+    fn turn(&mut self, timer: &mut Timer) -> Step {
+        self.apply(Event::Tick)?;
+        if self.watch().holds.renewal_is_due() {
+            self.renew();
+        }
+        self.reap()?;
+        self.settle()?;
+        let Watch { session, holds, .. } = self.watch();
+        let due = session.due(holds.lease()).into_iter().chain(holds.due());
+        let due = due.chain(self.due()).min();
+        needed(timer.set(due))?;
+        needed(self.sleep(timer))?;
+        self.woke(due)?;
+        self.take_reports()
     }
 
     /// Takes in what became of renewals.
-    fn take_reports(&mut self) -> Result<Option<Exit>> {
-        for report in self.watch().holds.reports() {
-            if let Some(exit) = self.on_report(report)? {
-                return Ok(Some(exit));
-            }
-        }
-        Ok(None)
+    fn take_reports(&mut self) -> Step {
+        let mut reports = self.watch().holds.reports().into_iter();
+        reports.try_for_each(|report| self.on_report(report))
     }
 
     /// Lets the session decide about an event, carries that out, and goes on with the events that follow from it.
-    fn apply(&mut self, event: Event) -> Result<Option<Exit>> {
+    fn apply(&mut self, event: Event) -> Step {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let Watch { session, holds, .. } = self.watch();
             let actions = session.on_event(event, holds.lease(), now());
             self.prepare();
             for action in actions {
-                match self.perform(action)? {
-                    ControlFlow::Break(exit) => return Ok(Some(exit)),
-                    ControlFlow::Continue(event) => events.extend(event),
-                }
+                events.extend(self.perform(action)?);
             }
         }
-        Ok(None)
+        ControlFlow::Continue(())
     }
 }

@@ -12,11 +12,11 @@ use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
 use super::environment::Environment;
-use super::{Executor, HeldLocks, LockTrouble, Watch, survivors};
+use super::{Executor, HeldLocks, LockTrouble, Step, Watch, needed, survivors};
 use crate::child::{Child, Conditions, Prepared, Reaped, Refused};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
-use crate::decide::job_control::{JobControl, Seen, Step};
+use crate::decide::job_control::{self, JobControl, Seen};
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
@@ -179,9 +179,9 @@ struct Supervision<'a> {
 
 impl Supervision<'_> {
     /// Takes in the signals that have come.
-    fn take_signals(&mut self) -> Result<Option<Exit>> {
+    fn take_signals(&mut self) -> Step {
         for _ in 0..AT_ONCE {
-            let Some(received) = self.watch.signals.next()? else {
+            let Some(received) = needed(self.watch.signals.next())? else {
                 break;
             };
             if received.signal == SIGCHLD {
@@ -192,11 +192,9 @@ impl Supervision<'_> {
             if ends_waiting(received.signal) {
                 self.signal.get_or_insert(received.signal);
             }
-            if let Some(exit) = self.apply(session::Event::Signal(received))? {
-                return Ok(Some(exit));
-            }
+            self.apply(session::Event::Signal(received))?;
         }
-        Ok(None)
+        ControlFlow::Continue(())
     }
 
     fn look_whether_stopped(&mut self) {
@@ -205,7 +203,7 @@ impl Supervision<'_> {
 
     /// Stops ourselves until we are continued, or something of COMMAND's tree works on; continues the job then, if that is
     /// meant.
-    fn suspend(&mut self) -> Result<Refused> {
+    fn suspend(&mut self) -> io::Result<Refused> {
         let stop = self.watch.next_stop();
         let patience = self
             .job_control
@@ -225,7 +223,7 @@ impl Supervision<'_> {
     }
 
     /// Whether somebody else has continued us, and whether we were woken for what works on.
-    fn stop_ourselves(&mut self, patience: Duration) -> Result<(bool, bool)> {
+    fn stop_ourselves(&mut self, patience: Duration) -> io::Result<(bool, bool)> {
         if !self.terms.policy.on_terminal {
             return Ok((self.watch.signals.suspend()?, false));
         }
@@ -247,9 +245,9 @@ impl Supervision<'_> {
     }
 
     /// Stops with a COMMAND that has been stopped for long enough, or continues the job.
-    fn notice_stop(&mut self) -> Result<Option<Exit>> {
+    fn notice_stop(&mut self) -> Step {
         if self.job_control.due().is_none_or(|due| now() < due) {
-            return Ok(None);
+            return ControlFlow::Continue(());
         }
         let command_is_stopped = self.child.is_stopped();
         let step = self.job_control.on_stopped(Seen {
@@ -257,18 +255,17 @@ impl Supervision<'_> {
             tree_is_stopped: command_is_stopped && self.child.has_tree_stopped(),
             in_foreground: sys::is_in_foreground(),
         });
-        let exit = match step {
-            Some(Step::Stop) => self.apply(session::Event::Stopped)?,
-            Some(Step::Continue) => {
+        match step {
+            Some(job_control::Step::Stop) => self.apply(session::Event::Stopped)?,
+            Some(job_control::Step::Continue) => {
                 let refused = self.child.continue_job();
                 self.note_refused(refused);
-                None
             }
-            None => None,
-        };
+            None => {}
+        }
         // It may be stopped still, and what it has started may be stopped later.
         self.look_whether_stopped();
-        Ok(exit)
+        ControlFlow::Continue(())
     }
 
     fn note_failure(&mut self, error: protocol::Error) {
@@ -455,14 +452,14 @@ impl<'a> Executor<'a> for Supervision<'a> {
         &mut self.watch
     }
 
-    fn perform(&mut self, action: Action) -> Result<ControlFlow<Exit, Option<session::Event>>> {
+    fn perform(&mut self, action: Action) -> Step<Option<session::Event>> {
         let refused = match action {
             Action::Forward(signal) => {
                 self.job_control.passed_on(signal);
                 self.child.forward(signal)
             }
             Action::ForwardOutside(signal) => self.child.forward_outside(signal),
-            Action::Suspend => self.suspend()?,
+            Action::Suspend => needed(self.suspend())?,
             Action::Warn => {
                 self.watch.holds.stop_renewing();
                 let loss = self.loss_message();
@@ -495,9 +492,9 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 self.name_survivors();
                 Refused::new()
             }
-            Action::Finish(exit) => return Ok(ControlFlow::Break(exit)),
+            Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
         };
-        Ok(ControlFlow::Continue(self.note_refused(refused)))
+        ControlFlow::Continue(self.note_refused(refused))
     }
 
     /// Before COMMAND is told, which may stop us.
@@ -516,46 +513,39 @@ impl<'a> Executor<'a> for Supervision<'a> {
         self.leave_marks(noted);
     }
 
-    fn reap(&mut self) -> Result<Option<Exit>> {
+    fn reap(&mut self) -> Step {
         self.more_to_reap = false;
         // What was killed ends all at once, and to look for what is left takes longer the more of it is there.
         let at_once = if self.killed { usize::MAX } else { AT_ONCE };
         for _ in 0..at_once {
-            let Some(reaped) = self.child.reap()? else {
-                return Ok(None);
+            let Some(reaped) = needed(self.child.reap())? else {
+                return ControlFlow::Continue(());
             };
-            let exit = match reaped {
+            match reaped {
                 Reaped::Child(status) => {
                     self.watch.holds.tell_watchdog_reaped();
                     // One for the whole job has come before COMMAND could end by it.
-                    if let Some(exit) = self.take_signals()? {
-                        return Ok(Some(exit));
-                    }
-                    self.apply(session::Event::Ended(status))?
+                    self.take_signals()?;
+                    self.apply(session::Event::Ended(status))?;
                 }
-                Reaped::Other => None,
+                Reaped::Other => {}
                 Reaped::Tree => {
                     self.tree_ended = true;
                     return self.apply(session::Event::TreeEnded);
                 }
-            };
-            if exit.is_some() {
-                return Ok(exit);
             }
         }
         self.more_to_reap = true;
-        Ok(None)
+        ControlFlow::Continue(())
     }
 
-    fn settle(&mut self) -> Result<Option<Exit>> {
-        if let Some(exit) = self.notice_stop()? {
-            return Ok(Some(exit));
-        }
+    fn settle(&mut self) -> Step {
+        self.notice_stop()?;
         if self.watch_group_at.is_some_and(|at| now() >= at) {
             self.watch_group_at = None;
             self.watch.signals.watch_group();
         }
-        Ok(None)
+        ControlFlow::Continue(())
     }
 
     fn due(&self) -> Option<Moment> {
@@ -568,24 +558,20 @@ impl<'a> Executor<'a> for Supervision<'a> {
         self.watch.sleep(timer, std::iter::empty())
     }
 
-    fn woke(&mut self, due: Option<Moment>) -> Result<Option<Exit>> {
+    fn woke(&mut self, due: Option<Moment>) -> Step {
         // Where we were late, a renewal may have succeeded meanwhile.
         let stop = self.watch.next_stop();
         self.has_overslept |= stop.is_some_and(|stop| was_suspended(due, stop, now()));
-        if stop.is_some_and(|stop| now() >= stop)
-            && let Some(exit) = self.take_reports()?
-        {
-            return Ok(Some(exit));
+        if stop.is_some_and(|stop| now() >= stop) {
+            self.take_reports()?;
         }
-        if let Some(exit) = self.take_signals()? {
-            return Ok(Some(exit));
-        }
+        self.take_signals()?;
         // Another run may wait for what we hold; all else has time.
         self.reap()
     }
 
     /// What only matters for messages is kept.
-    fn on_report(&mut self, report: Report) -> Result<Option<Exit>> {
+    fn on_report(&mut self, report: Report) -> Step {
         let is_renewal = matches!(report, Report::Renewed(_));
         let (event, trouble) = self.watch.holds.record(report);
         let verbosity = self.terms.verbosity;
