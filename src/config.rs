@@ -245,7 +245,7 @@ impl Given<'_> {
     fn read(self) -> Result<PasswordSource> {
         match self {
             Self::File(path) => Ok(PasswordSource::File(password(path)?)),
-            Self::Command(..) if std::env::var_os(output::MARK).is_some() => {
+            Self::Command(..) if std::env::var_os(output::HELPER_VARIABLE).is_some() => {
                 Err(BadConfig("the password command runs redlock, which would run that command again; give redlock another password there, such as --password-file".into()).into())
             }
             Self::Command(script, said) => {
@@ -311,7 +311,7 @@ pub struct Setting {
 
 impl Setting {
     /// Where it stands: `REDLOCK_TTL`, or in a file `/etc/redlock.env:3: REDLOCK_TTL`.
-    fn said(&self) -> String {
+    fn location(&self) -> String {
         match &self.place {
             None => self.name.clone(),
             Some((file, line)) => format!("{}:{line}: {}", file.display(), self.name),
@@ -328,7 +328,7 @@ impl Setting {
     /// What is wrong with its value. The value isn't repeated: it may be a secret in the wrong line.
     pub fn bad(&self, why: &str) -> BadConfig {
         let colon = if why.starts_with("must ") { "" } else { ":" };
-        BadConfig(format!("{}{colon} {why}", self.said()))
+        BadConfig(format!("{}{colon} {why}", self.location()))
     }
 
     /// Whether it is 1 or 0.
@@ -364,7 +364,10 @@ impl Sources {
             };
             // Those that redlock sets for a job are none, and a token may be of any bytes.
             let is_other = |others: &[&str]| others.contains(&name.as_str());
-            if is_other(&VARIABLES) || is_other(&INSTALLATION) || is_other(&[output::MARK]) {
+            if is_other(&VARIABLES)
+                || is_other(&INSTALLATION)
+                || is_other(&[output::HELPER_VARIABLE])
+            {
                 continue;
             }
             let Ok(value) = value.into_string() else {
@@ -559,7 +562,7 @@ mod tests {
         assert_eq!(value("REDLOCK_PREFIX"), "x y:");
         assert_eq!(value("REDLOCK_QUIET"), "1");
         assert_eq!(
-            sources.get("REDLOCK_URL").unwrap().said(),
+            sources.get("REDLOCK_URL").unwrap().location(),
             "f:3: REDLOCK_URL"
         );
     }

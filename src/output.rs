@@ -20,13 +20,13 @@ use crate::sys;
 use crate::sys::poll::{self, readable};
 
 /// The variable by which what such a command starts is known.
-pub const MARK: &str = "REDLOCK_IN_PASSWORD_COMMAND";
+pub const HELPER_VARIABLE: &str = "REDLOCK_IN_PASSWORD_COMMAND";
 
 /// What it may print. A token of a cloud has a few kilobytes.
 pub const LIMIT: usize = 64 * 1024;
 
 /// How often its end is looked for where no descriptor tells.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// How long the kernel is given to end what was killed.
 const KILL_TIMEOUT: Duration = Duration::from_millis(200);
@@ -63,7 +63,7 @@ pub fn of(script: &str, without: &[&str], until: Instant) -> Result<Vec<u8>, Fai
     let mut command = Command::new("sh");
     command
         .args(["-c", script])
-        .env(MARK, "1")
+        .env(HELPER_VARIABLE, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .process_group(0);
@@ -126,7 +126,11 @@ fn collect(pid: Pid, stdout: &mut ChildStdout, until: Instant) -> Result<Vec<u8>
         fds.extend(is_open.then(|| readable(stdout.as_fd())));
         let ends = process.as_ref();
         fds.extend(ends.map(|process| readable(process.as_fd())));
-        let pause = if ends.is_some() { left } else { left.min(LOOK) };
+        let pause = if ends.is_some() {
+            left
+        } else {
+            left.min(POLL_EVERY)
+        };
         let _ = poll::wait(&mut fds, Some(pause));
     }
 }
@@ -195,7 +199,7 @@ pub fn was_used() -> bool {
 pub fn is_marked(environment: &[u8]) -> bool {
     let mut variables = environment.split(|&byte| byte == 0);
     variables.any(|variable| {
-        let value = variable.strip_prefix(MARK.as_bytes());
+        let value = variable.strip_prefix(HELPER_VARIABLE.as_bytes());
         value.is_some_and(|value| value.starts_with(b"="))
     })
 }
@@ -210,7 +214,7 @@ mod tests {
 
     #[test]
     fn all_that_is_printed_comes_back_without_what_the_command_may_not_know() {
-        let script = format!("printf '%s\\n' \"${MARK}\" \"$HOME\"; cat");
+        let script = format!("printf '%s\\n' \"${HELPER_VARIABLE}\" \"$HOME\"; cat");
         assert_eq!(output(&script).unwrap(), b"1\n\n");
         let full = format!("head -c {LIMIT} /dev/zero");
         assert_eq!(output(&full).unwrap().len(), LIMIT);

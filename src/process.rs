@@ -273,7 +273,7 @@ const LOOKS: usize = 10;
 const MARKS: &str = "/dev/shm";
 
 /// What the name of each mark begins with.
-const MARK: &str = "redlock-";
+const MARK_PREFIX: &str = "redlock-";
 
 /// Marks that are as old as this, and whose process is dead, are removed.
 const OLD: Duration = Duration::from_secs(3600);
@@ -287,7 +287,7 @@ pub const MEMBERS: usize = 1000;
 /// The mark of the hold with this id; `None` when that isn't an id.
 fn mark(id: &str) -> Option<PathBuf> {
     let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id.then(|| PathBuf::from(format!("{MARKS}/{MARK}{id}")))
+    is_id.then(|| PathBuf::from(format!("{MARKS}/{MARK_PREFIX}{id}")))
 }
 
 /// What a mark says.
@@ -413,7 +413,7 @@ pub fn leave_mark(id: &str, noted: Moment, members: &[Process], ancestors: Optio
 pub fn remove_old_marks() {
     let user = nix::unistd::geteuid().as_raw();
     let marks = fs::read_dir(MARKS).into_iter().flatten().flatten();
-    let is_mark = |name: &OsStr| name.as_bytes().starts_with(MARK.as_bytes());
+    let is_mark = |name: &OsStr| name.as_bytes().starts_with(MARK_PREFIX.as_bytes());
     for entry in marks
         .take(LOOKED_AT)
         .filter(|entry| is_mark(&entry.file_name()))

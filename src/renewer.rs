@@ -53,7 +53,7 @@ pub struct Completed {
 const WAKE_AGAIN: Duration = Duration::from_millis(1);
 
 /// An end, or an answer, that takes longer than this is slow.
-const SOON: Duration = Duration::from_millis(500);
+const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
 /// A running renewer.
 pub struct Renewer {
@@ -115,7 +115,7 @@ impl Renewer {
         // thread that waits for a task doesn't give up just before it is done.
         let mut patience = client.longest(3) + Duration::from_millis(200);
         if client.has_password_command() {
-            patience += SOON;
+            patience += SLOW_ANSWER;
         }
         let job = RenewalTask {
             task,
@@ -156,10 +156,10 @@ impl Renewer {
     ) -> Option<Completed> {
         let patience = self.busy.take()?;
         let patience = within.map_or(patience, |within| patience.min(within));
-        let completed = self.completed.recv_timeout(SOON.min(patience));
+        let completed = self.completed.recv_timeout(SLOW_ANSWER.min(patience));
         let completed = completed.ok().or_else(|| {
             is_slow();
-            let rest = patience.saturating_sub(SOON);
+            let rest = patience.saturating_sub(SLOW_ANSWER);
             self.completed.recv_timeout(rest).ok()
         });
         if completed.is_none() {
@@ -208,7 +208,7 @@ impl RenewalTask {
         let mut asked = self.ask(ttl, &mut reports);
         // A password that is over shows at once; a fresh connection has a fresh one.
         let may_be_over = was_open && self.client.has_password_command();
-        let is_over = may_be_over && reports.is_empty() && now().since(began) < SOON;
+        let is_over = may_be_over && reports.is_empty() && now().since(began) < SLOW_ANSWER;
         // Or a fresh one goes to another node of the cluster.
         if asked
             .as_ref()
@@ -246,7 +246,7 @@ impl RenewalTask {
             if let Some(on_renewal) = on_renewal.as_ref().filter(|_| !is_over) {
                 on_renewal(sent);
             }
-            reports.extend(renewals::of_renewal(claims, states, sent));
+            reports.extend(renewals::reports_of_renewal(claims, states, sent));
             if is_over || (tracked && left.is_some_and(|left| left <= ttl)) {
                 return Ok(());
             }
@@ -260,7 +260,7 @@ impl RenewalTask {
             // What the work has extended is replicated when a later renewal is.
             Claim::renew_all(claims, client, ttl)?;
         }
-        reports.extend(renewals::of_check(claims, states, asked));
+        reports.extend(renewals::reports_of_check(claims, states, asked));
         Ok(())
     }
 }

@@ -40,7 +40,7 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue {
 static WRITTEN: Condvar = Condvar::new();
 
 /// How many lines may wait for a reader; later ones are lost.
-const MOST: usize = 64;
+const MAX_LINES: usize = 64;
 
 /// How long the end of redlock waits for a reader.
 pub const LINGER: Duration = Duration::from_secs(1);
@@ -115,7 +115,7 @@ fn enqueue(line: Vec<u8>) {
 }
 
 fn start() -> io::Result<SyncSender<Vec<u8>>> {
-    let (lines, waiting) = sync_channel::<Vec<u8>>(MOST);
+    let (lines, waiting) = sync_channel::<Vec<u8>>(MAX_LINES);
     // A job in the background of a terminal may be stopped for writing; a supervisor may not, and this
     // thread gets no signals.
     sys::start_thread("stderr", STACK, move || {

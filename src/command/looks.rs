@@ -14,7 +14,7 @@ use crate::report;
 use crate::sys::poll::{self, PollFd};
 
 /// How often to look where the server doesn't say when something changes, or said it over a connection that broke.
-pub const LOOK: Duration = Duration::from_secs(2);
+pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The looks of one command.
 pub struct Looks<'a> {
@@ -85,7 +85,7 @@ impl<'a> Looks<'a> {
                 let line = report::outage_line(kind, "", lasting);
                 self.settings.verbosity.progress(&line);
             }
-            self.sleep(at + LOOK / 4, false)?;
+            self.sleep(at + LOOK_EVERY / 4, false)?;
         }
     }
 

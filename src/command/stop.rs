@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::change::change;
 use super::identity::{masked, own_identity};
-use super::looks::{LOOK, Looks};
+use super::looks::{LOOK_EVERY, Looks};
 use super::selection::{Selection, refuse_unclear, select};
 use super::usage::name;
 use crate::cli;
@@ -178,9 +178,9 @@ fn wait_until_gone(
         holder.is_some_and(|holder| holder.limit != Limit::EXCLUSIVE)
     };
     let every = if holds.iter().any(is_group) {
-        LOOK / 8
+        LOOK_EVERY / 8
     } else {
-        LOOK
+        LOOK_EVERY
     };
     // It was reached before: it may come back.
     let gives_up = |_: &Client, _: &Error, since: Moment, at: Moment| at.since(since) >= leases;

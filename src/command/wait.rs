@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::looks::{LOOK, Look, Looks};
+use super::looks::{LOOK_EVERY, Look, Looks};
 use super::usage::{BadUsage, parse_names};
 use crate::cli;
 use crate::clock::{Moment, now};
@@ -47,8 +47,8 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             report::status_line(None);
             return Ok(Exit::Success);
         };
-        let expiry = busy.left.map_or(LOOK, end_of);
-        let mut look_at = looked + LOOK.min(expiry);
+        let expiry = busy.left.map_or(LOOK_EVERY, end_of);
+        let mut look_at = looked + LOOK_EVERY.min(expiry);
         if let WaitLimit::Until(end) = limit {
             if looked >= end {
                 report::status_line(None);

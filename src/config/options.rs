@@ -70,7 +70,7 @@ impl FromSettings {
                 stand_ins.push(StandIn {
                     option: long,
                     word: word.into(),
-                    said: setting.said(),
+                    said: setting.location(),
                 });
             }
         }

@@ -54,7 +54,7 @@ impl Report {
 
 /// What a renewal of these claims, sent at this moment, has found. It gives what was asked for, whatever number came
 /// back; that the work has extended the lease beyond that is what a check finds.
-pub fn of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
+pub fn reports_of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
     let renewed = shortest(&states).map(|_| Report::Renewed(sent));
     let all_released = states
         .iter()
@@ -65,7 +65,7 @@ pub fn of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Ve
 }
 
 /// What a check of these claims, sent at this moment, has found.
-pub fn of_check(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
+pub fn reports_of_check(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
     let confirmed = shortest(&states).map(|left| Report::Confirmed(sent, left));
     in_order(confirmed, of_each(claims, states)).collect()
 }

@@ -6,16 +6,18 @@
 //! for each other are noticed.
 //!
 //! What is asked of the server one after the other is a phase each, so an answer that belongs to
-//! none of them changes nothing. `timing` has the times.
+//! none of them changes nothing. `failing` is about a server that fails, `joined` about a run that does for ours,
+//! `timing` has the times.
 
+mod failing;
+mod joined;
 mod timing;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use self::timing::{
-    FAILOVER, Next, RECONNECT, WakeBy, heartbeat, is_fresh, is_near, next, reconnect,
-};
+use self::failing::Contact;
+use self::timing::{Next, WakeBy, heartbeat, is_fresh, is_near, next};
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
 use crate::decide::exit::Exit;
@@ -94,7 +96,7 @@ pub enum Event {
     /// Whether the lock was taken from its dead holder.
     TakenOver(bool),
     /// The outcome of the run that we joined, where the history has it.
-    Run(Option<HoldOutcome>),
+    RunLookedUp(Option<HoldOutcome>),
 }
 
 /// What is known of the process that holds the lock, and of its work.
@@ -246,22 +248,6 @@ enum Phase {
     Over,
 }
 
-/// Whether the server can be reached.
-#[derive(Clone, Copy, Debug)]
-enum Contact {
-    /// It has never answered.
-    Unreached,
-    Answers,
-    /// It has answered before, or others know of it, and then failed this often in a row, since this moment.
-    Fails {
-        since: Moment,
-        times: u32,
-    },
-}
-
-/// How often a joined run is looked at where the server pushes nothing.
-const LOOK_AT_RUN: Duration = Duration::from_secs(2);
-
 /// After how long a waiter looks whether it is part of a deadlock. The second time is for those that
 /// began to wait at the same moment, and hadn't published it yet. Later on each heartbeat looks.
 const SEARCH_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(1300)];
@@ -403,13 +389,13 @@ impl<'a> Wait<'a> {
                 if let Some(place) = &mut self.place {
                     place.polls = true;
                 }
-                self.wake(false, now, &mut actions);
+                self.ask_again(false, now, &mut actions);
             }
-            Event::Message => self.wake(false, now, &mut actions),
+            Event::Message => self.ask_again(false, now, &mut actions),
             Event::Granted(grant) => self.on_grant(grant, now, &mut actions),
             Event::HolderEnded => {
                 self.watched = None;
-                self.wake(true, now, &mut actions);
+                self.ask_again(true, now, &mut actions);
             }
             Event::Searched(cycle) => {
                 if let Phase::Searching { asked } = self.phase {
@@ -443,11 +429,11 @@ impl<'a> Wait<'a> {
                     if taken {
                         self.ask(Question::Lock, now, &mut actions);
                     } else {
-                        self.stay(found.clone(), now, &mut actions);
+                        self.remain_queued(found.clone(), now, &mut actions);
                     }
                 }
             }
-            Event::Run(outcome) => self.on_run(outcome, now, &mut actions),
+            Event::RunLookedUp(outcome) => self.on_run(outcome, now, &mut actions),
         }
         actions
     }
@@ -467,7 +453,7 @@ impl<'a> Wait<'a> {
             Phase::Pausing { until, .. } if now >= *until => {
                 if let Phase::Pausing { then, .. } = std::mem::replace(&mut self.phase, Phase::Over)
                 {
-                    self.put(then, now, actions);
+                    self.dispatch(then, now, actions);
                 }
             }
             Phase::Reconnecting { until } if now >= *until => {
@@ -478,7 +464,7 @@ impl<'a> Wait<'a> {
                 actions.push(Action::TimeOut);
             }
             Phase::Queued { until, .. } | Phase::Joined { until, .. } if now >= *until => {
-                self.wake(false, now, actions);
+                self.ask_again(false, now, actions);
             }
             Phase::Queued { .. } | Phase::Joined { .. } => self.show(now, actions),
             Phase::New
@@ -513,11 +499,11 @@ impl<'a> Wait<'a> {
                 then: question,
             };
         } else {
-            self.put(question, now, actions);
+            self.dispatch(question, now, actions);
         }
     }
 
-    fn put(&mut self, question: Question, asked: Moment, actions: &mut Vec<Action>) {
+    fn dispatch(&mut self, question: Question, asked: Moment, actions: &mut Vec<Action>) {
         match question {
             // Where the job holds nothing, no other client waits for it.
             Question::Lock if self.policy.holds_others && asked >= self.began + SEARCH_AFTER[0] => {
@@ -543,7 +529,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Something may have changed: asks again. A process that was watched has `died`, or not.
-    fn wake(&mut self, died: bool, now: Moment, actions: &mut Vec<Action>) {
+    fn ask_again(&mut self, died: bool, now: Moment, actions: &mut Vec<Action>) {
         let question = match &self.phase {
             Phase::Joined {
                 found,
@@ -570,98 +556,6 @@ impl<'a> Wait<'a> {
             | Phase::Over => return,
         };
         self.ask(question, now, actions);
-    }
-
-    fn on_failure(&mut self, error: protocol::Error, now: Moment, actions: &mut Vec<Action>) {
-        match self.phase {
-            Phase::Searching { asked } => {
-                // Others may have read it all the same.
-                self.count_searches(asked);
-                self.retry_or_fail(error, asked, now, actions);
-            }
-            Phase::Sending { asked }
-            | Phase::Asking { asked, .. }
-            | Phase::LookingAtRun { asked, .. } => {
-                self.retry_or_fail(error, asked, now, actions);
-            }
-            Phase::Queued { .. } | Phase::Joined { .. } => {
-                actions.push(Action::Disconnect(error));
-                self.wake(false, now, actions);
-            }
-            Phase::New
-            | Phase::Pausing { .. }
-            | Phase::Reconnecting { .. }
-            | Phase::Examining(_) => actions.push(Action::Disconnect(error)),
-            Phase::Over => {}
-        }
-    }
-
-    /// The server was asked and didn't answer, or can't do it now. One that has never answered isn't
-    /// waited for; one that has, or of which others know, or that says that it will be ready, is, for as long as a busy lock.
-    fn retry_or_fail(
-        &mut self,
-        error: protocol::Error,
-        asked: Moment,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        self.unanswered |= matches!(self.phase, Phase::Asking { .. });
-        let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
-        // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
-        let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
-        let lacks_replicas = kind == ErrorKind::NotReplicated;
-        if lacks_replicas && is_first && !self.policy.awaits_replicas {
-            return self.end(End::Failed(error), actions);
-        }
-        let (since, times) = match self.contact {
-            Contact::Unreached if !kind.is_worth_waiting() => {
-                return self.end(End::Failed(error), actions);
-            }
-            Contact::Unreached | Contact::Answers => (asked, 1),
-            Contact::Fails { since, times } => (since, times.saturating_add(1)),
-        };
-        let end = self.tries_until(kind, since);
-        if !kind.may_pass() || end.is_some_and(|end| now >= end) {
-            return self.end(End::Failed(error), actions);
-        }
-        self.contact = Contact::Fails { since, times };
-        actions.push(Action::Disconnect(error));
-        let single_line = self.policy.single_line;
-        let new = || Outage::new(kind, since, single_line);
-        self.outage.get_or_insert_with(new).becomes(kind, now);
-        self.show_outage(now, actions);
-        // The first time at once, where the server itself says where to ask.
-        let pause = if goes_elsewhere && times == 1 {
-            Duration::ZERO
-        } else {
-            // Replicas fail to confirm a grant to one waiter at a time.
-            let longest = match kind {
-                ErrorKind::NoPrimary => FAILOVER,
-                _ => RECONNECT,
-            };
-            reconnect(times, (self.policy.jitter)(), longest)
-        };
-        let at = asked + pause;
-        self.phase = Phase::Reconnecting {
-            until: end.map_or(at, |end| at.min(end)),
-        };
-    }
-
-    /// Until when a server is tried that fails like this, `since` a moment; `None`: for ever.
-    fn tries_until(&self, kind: ErrorKind, since: Moment) -> Option<Moment> {
-        let limit = match self.policy.limit {
-            WaitLimit::Forever => None,
-            WaitLimit::Until(end) if end > self.began => Some(end),
-            WaitLimit::Until(_) => Some(self.began + self.policy.failover_may_take),
-        };
-        let silence = self.policy.silence.filter(|_| kind.is_unreachable());
-        let silence = silence.map(|silence| since + silence);
-        limit.into_iter().chain(silence).min()
-    }
-
-    fn show_outage(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let shown = self.outage.as_mut().and_then(|outage| outage.shown(now));
-        actions.extend(shown.map(|(kind, lasting)| Action::ShowOutage { kind, lasting }));
     }
 
     fn on_answer(
@@ -709,7 +603,7 @@ impl<'a> Wait<'a> {
                     self.end(End::TooSlow, actions);
                 }
             }
-            Ok(Acquired::Done(ago)) => {
+            Ok(Acquired::RecentSuccess(ago)) => {
                 self.is_known = self.place.is_some() || self.unanswered;
                 self.end(End::RecentSuccess(ago), actions);
             }
@@ -749,7 +643,7 @@ impl<'a> Wait<'a> {
         let busy = &found.busy;
         let is_watched = self.watched.as_ref() == Some(&busy.id);
         if is_watched && busy.ahead == 0 {
-            return self.stay(found, now, actions);
+            return self.remain_queued(found, now, actions);
         }
         if self.watched.take().is_some() {
             actions.push(Action::StopWatching);
@@ -762,7 +656,7 @@ impl<'a> Wait<'a> {
             });
             self.phase = Phase::Examining(found);
         } else {
-            self.stay(found, now, actions);
+            self.remain_queued(found, now, actions);
         }
     }
 
@@ -784,14 +678,14 @@ impl<'a> Wait<'a> {
                 if self.watches(&found.busy) {
                     self.watched = Some(found.busy.id.clone());
                 }
-                self.stay(found, now, actions);
+                self.remain_queued(found, now, actions);
             }
-            HolderState::Unknown => self.stay(found, now, actions),
+            HolderState::Unknown => self.remain_queued(found, now, actions),
         }
     }
 
     /// The lock is busy, and nothing can be done about its holder.
-    fn stay(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
+    fn remain_queued(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
         if self.policy.joins {
             let died = false;
             return self.ask(Question::Run { found, died }, now, actions);
@@ -860,7 +754,7 @@ impl<'a> Wait<'a> {
     fn on_grant(&mut self, grant: Grant, now: Moment, actions: &mut Vec<Action>) {
         match self.start_on_grant(grant, now) {
             Some(end) => self.end(end, actions),
-            None => self.wake(false, now, actions),
+            None => self.ask_again(false, now, actions),
         }
     }
 
@@ -897,56 +791,6 @@ impl<'a> Wait<'a> {
             grant,
             waited: self.waited(now),
         })
-    }
-
-    /// The run that we joined has ended, with its status in place of ours; or goes on; or it is for us
-    /// to run.
-    fn on_run(&mut self, outcome: Option<HoldOutcome>, now: Moment, actions: &mut Vec<Action>) {
-        let Phase::LookingAtRun { found, died, asked } = &self.phase else {
-            return;
-        };
-        let (found, died, asked) = (found.clone(), *died, *asked);
-        let (pause, is_known) = match outcome {
-            // One on this host that may be dead is looked at again.
-            Some(HoldOutcome::Running) if !died => (LOOK_AT_RUN, !self.is_unsure),
-            // Its process has ended without a word.
-            Some(HoldOutcome::Running) => return self.ask(Question::Lock, now, actions),
-            Some(outcome) => {
-                return match status(&outcome) {
-                    Some(exit) => self.end(End::Joined(exit), actions),
-                    None => self.ask(Question::Lock, now, actions),
-                };
-            }
-            // Another client's, or it is only just being handed on.
-            None => {
-                let end = found.busy.left.map_or(LOOK_AT_RUN, end_of);
-                (end.min(LOOK_AT_RUN), false)
-            }
-        };
-        let until = match self.policy.limit {
-            WaitLimit::Until(end) if asked >= end => {
-                return self.end(End::Busy(found.busy), actions);
-            }
-            WaitLimit::Until(end) => end.min(asked + pause),
-            WaitLimit::Forever => asked + pause,
-        };
-        self.phase = Phase::Joined {
-            found,
-            is_known,
-            until,
-        };
-        self.show(now, actions);
-    }
-}
-
-/// The status of a run that has ended, where it left one.
-fn status(end: &HoldOutcome) -> Option<Exit> {
-    match end {
-        HoldOutcome::Status(status) => Some(Exit::Command(*status)),
-        HoldOutcome::Signal(signal) => Some(Exit::Signal(*signal)),
-        HoldOutcome::Timeout => Some(Exit::Timeout),
-        HoldOutcome::Lost | HoldOutcome::Cancelled(_) | HoldOutcome::Forced(_) => Some(Exit::Lost),
-        HoldOutcome::Running | HoldOutcome::Expired | HoldOutcome::Released => None,
     }
 }
 

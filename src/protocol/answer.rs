@@ -25,7 +25,7 @@ pub enum Acquired {
     /// This newer run has asked us to give up.
     Superseded(Box<Who>),
     /// A run succeeded this long ago, which is recent enough.
-    Done(Duration),
+    RecentSuccess(Duration),
     /// This person has removed us from the queue, or has stopped us before we knew that the lock was ours; or a
     /// newer run has. What we may have is ours to release.
     Removed(Box<Who>),
@@ -151,7 +151,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             granted: flag(granted)?,
             restarted: restarted(restart)?,
         }),
-        [Value::Int(3), since] => Acquired::Done(ago(since)?.unwrap_or_default()),
+        [Value::Int(3), since] => Acquired::RecentSuccess(ago(since)?.unwrap_or_default()),
         [Value::Int(2), by] => {
             Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
         }

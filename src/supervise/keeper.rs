@@ -82,7 +82,7 @@ impl Descendant {
 const OWN_DESCRIPTORS: usize = 64;
 
 /// How often a keeper looks at what it has no descriptor for, or couldn't look at.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(100);
 
 impl Target {
     /// The process with this pid.
@@ -477,7 +477,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
 
     fn due(&self) -> Option<Moment> {
         let looks = !self.has_looked || self.target.has_others();
-        looks.then(|| now() + LOOK)
+        looks.then(|| now() + LOOK_AT_REST_EVERY)
     }
 
     fn sleep(&mut self, timer: &Timer) -> io::Result<()> {

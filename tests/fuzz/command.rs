@@ -77,7 +77,11 @@ fn masks(bytes: &[u8]) {
 
 fn environments() -> Vec<Vec<u8>> {
     let variables = VARIABLES.map(|name| format!("{name}=a=t1:h:1\0"));
-    let all = format!("X=1\0{}{}=1\0", variables.concat(), crate::output::MARK);
+    let all = format!(
+        "X=1\0{}{}=1\0",
+        variables.concat(),
+        crate::output::HELPER_VARIABLE
+    );
     texts(&["a=t1:h:1 b=c=t2:h:2", &all, " = =x a= é=\u{301}"])
 }
 

@@ -411,8 +411,8 @@ impl Client {
         };
         let claims = std::slice::from_ref(&self.setup.claim);
         let found = match pending.task {
-            Task::Renew => renewals::of_renewal(claims, vec![state], sent),
-            Task::Check | Task::Release => renewals::of_check(claims, vec![state], sent),
+            Task::Renew => renewals::reports_of_renewal(claims, vec![state], sent),
+            Task::Check | Task::Release => renewals::reports_of_check(claims, vec![state], sent),
         };
         self.end_task(found, now, network);
     }
@@ -606,7 +606,7 @@ impl Client {
                     }
                     wait::Action::SearchDeadlock(_) => events.push_back(wait::Event::NotSearched),
                     wait::Action::TakeOver(_) => events.push_back(wait::Event::TakenOver(false)),
-                    wait::Action::LookAtRun(_) => events.push_back(wait::Event::Run(None)),
+                    wait::Action::LookAtRun(_) => events.push_back(wait::Event::RunLookedUp(None)),
                     wait::Action::Suspend
                     | wait::Action::StopWatching
                     | wait::Action::Show { .. }

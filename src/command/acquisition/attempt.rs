@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 
 use super::deadlock;
-use super::{Acquisition, Outcome, Reason, Requester, SOON, open, random_fraction};
+use super::{Acquisition, Outcome, Reason, Requester, SLOW_TO_OPEN, open, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::duration;
@@ -144,7 +144,7 @@ impl<'a> Attempt<'a> {
         report::status_line(None);
         let within = self.acquisition.farewell(Some(self.signals));
         if let Some(search) = self.search.take()
-            && let Some(client) = search.end(within.map_or(SOON, |within| within / 4))
+            && let Some(client) = search.end(within.map_or(SLOW_TO_OPEN, |within| within / 4))
         {
             self.client = client;
         }
@@ -355,7 +355,7 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::LookAtRun(busy) => {
                 events.push_back(match self.look_at_run(&busy) {
-                    Ok(outcome) => wait::Event::Run(outcome),
+                    Ok(outcome) => wait::Event::RunLookedUp(outcome),
                     Err(error) => wait::Event::Failed(error),
                 });
             }
@@ -436,7 +436,7 @@ impl<'a> Attempt<'a> {
     /// Sends the question for the lock.
     fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
         if let Some(last) = self.wait.last_answer() {
-            self.client.limit_to(last.since(now()).max(SOON));
+            self.client.limit_to(last.since(now()).max(SLOW_TO_OPEN));
         }
         let opened = self.open(place);
         self.client.lift_limit();

@@ -575,12 +575,12 @@ const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 const TO_SEND: Duration = Duration::from_millis(50);
 
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
-const SOON: Duration = Duration::from_millis(250);
+const SLOW_TO_OPEN: Duration = Duration::from_millis(250);
 
 /// Opens a connection, for a process whose signals are collected: a signal that ends us, if one comes
 /// before the server lets us in.
 pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, protocol::Error> {
-    let Some(opening) = client.open_soon(SOON)? else {
+    let Some(opening) = client.open_soon(SLOW_TO_OPEN)? else {
         return Ok(None);
     };
     let opened = open_in_background(opening, signals).unwrap_or_else(|error| {

@@ -33,7 +33,7 @@ use crate::signal;
 use crate::sys::{CivilTime, local_time};
 
 /// How often --follow looks.
-const LOOK: Duration = Duration::from_secs(1);
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// How many lines the table has, and --follow begins with, unless more are asked for.
 const LINES: usize = 20;
@@ -168,13 +168,13 @@ impl Rows {
     }
 
     fn are_too_many(&self) -> bool {
-        self.weight > MOST
+        self.weight > MAX_WEIGHT
     }
 
     /// The error where there were too many to be kept.
     fn expect_all(&self) -> Result<()> {
         if self.are_too_many() {
-            let most = MOST >> 20;
+            let most = MAX_WEIGHT >> 20;
             let why = format!("this history takes up more than {most} MiB");
             return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
         }
@@ -207,7 +207,7 @@ impl Rows {
 }
 
 /// What the rows that are kept may take up, in bytes; and of how many more than are wanted the first are dropped.
-const MOST: usize = 64 << 20;
+const MAX_WEIGHT: usize = 64 << 20;
 const SLACK: usize = 1000;
 
 /// How many values of an array are written at once.
@@ -609,7 +609,9 @@ impl Query<'_> {
             for item in rows.items() {
                 text += &line(item, now_ms)?;
             }
-            if !print(&text)? || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+            if !print(&text)?
+                || interrupted.recv_timeout(FOLLOW_EVERY) != Err(RecvTimeoutError::Timeout)
+            {
                 return Ok(Exit::Success);
             }
             text.clear();

@@ -143,7 +143,7 @@ impl Summary {
             } else {
                 cell(NAME)
             });
-            for (column, (_, _, label)) in (FIRST..).zip(FIGURES) {
+            for (column, (_, _, label)) in (FIRST_FIGURE..).zip(FIGURES) {
                 add(&truncate(&format!("  {label:<13} {}", cell(column)), width));
             }
         }
@@ -175,7 +175,7 @@ impl Summary {
 const NAME: usize = 0;
 const HOST: usize = 1;
 /// The first of the figures.
-const FIRST: usize = 2;
+const FIRST_FIGURE: usize = 2;
 const LONGEST: usize = 9;
 const WAITED: usize = 10;
 const WAITED_P95: usize = 11;

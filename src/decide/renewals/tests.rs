@@ -61,21 +61,21 @@ fn a_renewal_lasts_as_long_as_was_asked_for_and_a_check_as_long_as_the_first_of_
     let claims = [claim(0), claim(1), claim(2)];
     let states = || vec![held(MS * 700), LeaseState::Released, held(MS * 500)];
     assert!(matches!(
-        of_renewal(&claims, states(), START)[..],
+        reports_of_renewal(&claims, states(), START)[..],
         [Report::Renewed(START), Report::Released(_)]
     ));
-    let found = of_check(&claims, states(), START);
+    let found = reports_of_check(&claims, states(), START);
     assert!(matches!(
         found[..],
         [Report::Confirmed(START, left), Report::Released(_)] if left == MS * 500
     ));
     let gone = || vec![LeaseState::Released];
     assert!(matches!(
-        of_renewal(&claims, gone(), START)[..],
+        reports_of_renewal(&claims, gone(), START)[..],
         [Report::Released(_), Report::RenewedInPart]
     ));
     assert!(matches!(
-        of_check(&claims, gone(), START)[..],
+        reports_of_check(&claims, gone(), START)[..],
         [Report::Released(_)]
     ));
 }
@@ -374,9 +374,9 @@ impl World {
             (Some(states), true) => {
                 let claims: Vec<Claim> = asked.locks.iter().copied().map(claim).collect();
                 if asked.task == Task::Renew {
-                    of_renewal(&claims, states, asked.sent)
+                    reports_of_renewal(&claims, states, asked.sent)
                 } else {
-                    of_check(&claims, states, asked.sent)
+                    reports_of_check(&claims, states, asked.sent)
                 }
             }
             (None, true) => {

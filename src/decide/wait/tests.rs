@@ -754,7 +754,10 @@ fn joined(policy: Policy<'static>) -> Waiter {
     assert_eq!(examined, "examine, to watch");
     let alive = waiter.on(1, Event::Holder(HolderState::Alive));
     assert_eq!(alive, "look at run");
-    assert_eq!(waiter.on(1, Event::Run(Some(HoldOutcome::Running))), "");
+    assert_eq!(
+        waiter.on(1, Event::RunLookedUp(Some(HoldOutcome::Running))),
+        ""
+    );
     waiter
 }
 
@@ -776,7 +779,7 @@ fn a_joined_run_is_waited_for_without_a_place_and_its_end_is_ours() {
         assert!(!waiter.0.is_known());
         assert_eq!(waiter.on(500, Event::Message), "look at run");
         let what = format!("{outcome:?}");
-        let ended = waiter.on(501, Event::Run(Some(outcome)));
+        let ended = waiter.on(501, Event::RunLookedUp(Some(outcome)));
         assert_eq!(ended, expected, "{what}");
     }
 }
@@ -787,7 +790,10 @@ fn a_joined_run_is_looked_at_every_two_seconds_where_nothing_is_heard_of_it() {
     assert_eq!(waiter.tick(1_000), "show a, 999ms old");
     assert_eq!(waiter.due(), 2_001);
     assert_eq!(waiter.tick(2_001), "look at run");
-    assert_eq!(waiter.on(2_002, Event::Run(Some(HoldOutcome::Running))), "");
+    assert_eq!(
+        waiter.on(2_002, Event::RunLookedUp(Some(HoldOutcome::Running))),
+        ""
+    );
     assert_eq!(waiter.due(), 4_001);
 }
 
@@ -796,13 +802,13 @@ fn a_joined_run_whose_process_has_died_without_a_word_is_not_waited_for() {
     let mut waiter = joined(joins());
     assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
     assert_eq!(
-        waiter.on(501, Event::Run(Some(HoldOutcome::Running))),
+        waiter.on(501, Event::RunLookedUp(Some(HoldOutcome::Running))),
         "ask"
     );
 
     let mut waiter = joined(joins());
     assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
-    let ended = waiter.on(501, Event::Run(Some(HoldOutcome::Status(0))));
+    let ended = waiter.on(501, Event::RunLookedUp(Some(HoldOutcome::Status(0))));
     assert_eq!(ended, "end: joined 0");
 }
 
@@ -815,7 +821,7 @@ fn a_holder_that_the_history_does_not_know_is_waited_for_until_its_lease_ends() 
             ..busy()
         };
         assert_eq!(waiter.answered(0, Acquired::Busy(busy)), "look at run");
-        assert_eq!(waiter.on(1, Event::Run(None)), "");
+        assert_eq!(waiter.on(1, Event::RunLookedUp(None)), "");
         let shown = 1_000.min(1 + due);
         assert_eq!(waiter.due(), shown);
         assert_eq!(waiter.tick(2_001), "ask");
@@ -829,7 +835,7 @@ fn a_joined_run_is_not_waited_for_beyond_the_limit() {
     assert_eq!(waiter.due(), 800);
     assert_eq!(waiter.tick(800), "look at run");
     assert_eq!(
-        waiter.on(801, Event::Run(Some(HoldOutcome::Running))),
+        waiter.on(801, Event::RunLookedUp(Some(HoldOutcome::Running))),
         "end: busy"
     );
 }
@@ -1191,7 +1197,7 @@ fn progress_is_shown_after_a_second_from_what_is_fresh_then() {
 #[test]
 fn an_answer_may_end_the_wait_and_says_whether_anything_of_us_is_left() {
     for (answer, expected, is_known) in [
-        (Acquired::Done(MS), "end: recent success", true),
+        (Acquired::RecentSuccess(MS), "end: recent success", true),
         (
             Acquired::Superseded(Box::default()),
             "end: superseded",
@@ -1211,7 +1217,7 @@ fn an_answer_may_end_the_wait_and_says_whether_anything_of_us_is_left() {
 #[test]
 fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_next_answer_is() {
     for answer in [
-        Acquired::Done(MS),
+        Acquired::RecentSuccess(MS),
         Acquired::Superseded(Box::default()),
         Acquired::Busy(busy()),
     ] {
@@ -1238,7 +1244,7 @@ fn reply(action: &Action, now: Moment) -> Vec<Event> {
             let answer = Acquired::Busy(Busy { ahead: 3, ..busy() });
             vec![Event::Sent(now, MS * 2_000), Event::Answered(Ok(answer))]
         }
-        Action::LookAtRun(_) => vec![Event::Run(Some(HoldOutcome::Running))],
+        Action::LookAtRun(_) => vec![Event::RunLookedUp(Some(HoldOutcome::Running))],
         Action::Show { .. } | Action::ShowOutage { .. } | Action::ShowAnswer => Vec::new(),
         other => panic!("{other:?}"),
     }

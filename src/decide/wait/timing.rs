@@ -167,7 +167,7 @@ impl Outage {
             kind,
             since,
             single_line,
-            due: Some(since + FIRST),
+            due: Some(since + QUIET_FOR),
             was_shown: false,
         }
     }
@@ -211,14 +211,14 @@ pub struct ProgressSchedule {
 }
 
 /// Shorter waits are not reported.
-const FIRST: Duration = Duration::from_secs(1);
+const QUIET_FOR: Duration = Duration::from_secs(1);
 
 impl ProgressSchedule {
     /// The wait began at this moment.
     pub fn new(began: Moment, single_line: bool) -> Self {
         Self {
             single_line,
-            due: began + FIRST,
+            due: began + QUIET_FOR,
             last_shown: None,
         }
     }

@@ -199,7 +199,7 @@ fn a_grant_is_believed_only_in_its_own_shape() {
     ));
     let since = [Value::Int(3), Value::Int(2_000)];
     let done = acquired(fields(&since));
-    assert!(matches!(done, Ok(Acquired::Done(ago)) if ago == SECOND * 2));
+    assert!(matches!(done, Ok(Acquired::RecentSuccess(ago)) if ago == SECOND * 2));
     let by = |kind| acquired(fields(&[Value::Int(kind), Value::Nil]));
     assert!(matches!(by(2), Ok(Acquired::Superseded(_))));
     assert!(matches!(by(4), Ok(Acquired::Removed(_))));

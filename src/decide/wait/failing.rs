@@ -1,0 +1,120 @@
+//! A server that fails: whether it is asked again, when, and what is shown of that.
+
+use std::time::Duration;
+
+use super::timing::{FAILOVER, Outage, RECONNECT, WaitLimit, reconnect};
+use super::{Action, End, Phase, Wait};
+use crate::clock::Moment;
+use crate::protocol::{self, ErrorKind};
+
+/// Whether the server can be reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Contact {
+    /// It has never answered.
+    Unreached,
+    Answers,
+    /// It has answered before, or others know of it, and then failed this often in a row, since this moment.
+    Fails {
+        since: Moment,
+        times: u32,
+    },
+}
+
+impl Wait<'_> {
+    pub(super) fn on_failure(
+        &mut self,
+        error: protocol::Error,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.phase {
+            Phase::Searching { asked } => {
+                // Others may have read it all the same.
+                self.count_searches(asked);
+                self.retry_or_fail(error, asked, now, actions);
+            }
+            Phase::Sending { asked }
+            | Phase::Asking { asked, .. }
+            | Phase::LookingAtRun { asked, .. } => {
+                self.retry_or_fail(error, asked, now, actions);
+            }
+            Phase::Queued { .. } | Phase::Joined { .. } => {
+                actions.push(Action::Disconnect(error));
+                self.ask_again(false, now, actions);
+            }
+            Phase::New
+            | Phase::Pausing { .. }
+            | Phase::Reconnecting { .. }
+            | Phase::Examining(_) => actions.push(Action::Disconnect(error)),
+            Phase::Over => {}
+        }
+    }
+
+    /// The server was asked and didn't answer, or can't do it now. One that has never answered isn't
+    /// waited for; one that has, or of which others know, or that says that it will be ready, is, for as long as a busy lock.
+    pub(super) fn retry_or_fail(
+        &mut self,
+        error: protocol::Error,
+        asked: Moment,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.unanswered |= matches!(self.phase, Phase::Asking { .. });
+        let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
+        // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
+        let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
+        let lacks_replicas = kind == ErrorKind::NotReplicated;
+        if lacks_replicas && is_first && !self.policy.awaits_replicas {
+            return self.end(End::Failed(error), actions);
+        }
+        let (since, times) = match self.contact {
+            Contact::Unreached if !kind.is_worth_waiting() => {
+                return self.end(End::Failed(error), actions);
+            }
+            Contact::Unreached | Contact::Answers => (asked, 1),
+            Contact::Fails { since, times } => (since, times.saturating_add(1)),
+        };
+        let end = self.tries_until(kind, since);
+        if !kind.may_pass() || end.is_some_and(|end| now >= end) {
+            return self.end(End::Failed(error), actions);
+        }
+        self.contact = Contact::Fails { since, times };
+        actions.push(Action::Disconnect(error));
+        let single_line = self.policy.single_line;
+        let new = || Outage::new(kind, since, single_line);
+        self.outage.get_or_insert_with(new).becomes(kind, now);
+        self.show_outage(now, actions);
+        // The first time at once, where the server itself says where to ask.
+        let pause = if goes_elsewhere && times == 1 {
+            Duration::ZERO
+        } else {
+            // Replicas fail to confirm a grant to one waiter at a time.
+            let longest = match kind {
+                ErrorKind::NoPrimary => FAILOVER,
+                _ => RECONNECT,
+            };
+            reconnect(times, (self.policy.jitter)(), longest)
+        };
+        let at = asked + pause;
+        self.phase = Phase::Reconnecting {
+            until: end.map_or(at, |end| at.min(end)),
+        };
+    }
+
+    /// Until when a server is tried that fails like this, `since` a moment; `None`: for ever.
+    fn tries_until(&self, kind: ErrorKind, since: Moment) -> Option<Moment> {
+        let limit = match self.policy.limit {
+            WaitLimit::Forever => None,
+            WaitLimit::Until(end) if end > self.began => Some(end),
+            WaitLimit::Until(_) => Some(self.began + self.policy.failover_may_take),
+        };
+        let silence = self.policy.silence.filter(|_| kind.is_unreachable());
+        let silence = silence.map(|silence| since + silence);
+        limit.into_iter().chain(silence).min()
+    }
+
+    pub(super) fn show_outage(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let shown = self.outage.as_mut().and_then(|outage| outage.shown(now));
+        actions.extend(shown.map(|(kind, lasting)| Action::ShowOutage { kind, lasting }));
+    }
+}
