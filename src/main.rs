@@ -5,31 +5,28 @@
 //! `docs/architecture.md` has a picture of a run, and one of a lock's life.
 //!
 //! ```text
-//! main → cli, config, command          what was typed, what is set, what to do
-//! command/run → acquisition, supervise  a run, from its options to its status
-//! command/acquire → acquisition,       a lock for a script
-//!                   supervise
+//! main → cli, config, command              what was typed, what is set, what to do
+//! command/run → acquisition, supervise     a run, from its options to its status
+//! command/acquire → acquisition, supervise a lock for a script
 //! command/acquisition → protocol, decide,  acquiring locks
 //!                       supervise
 //! command/doctor → protocol                what is wrong with a server, by evidence that is judged purely
-//! supervise → decide, renewer, child,  work under its locks, of a run and of a keeper that stays behind: what is held, and the
-//!             process                  variables by which a job knows its locks
-//! renewer → protocol                       the background thread that renews
-//! decide → protocol                        all decisions, pure, by the answers of `protocol`: `renewals` owns the lease and decides
-//!                                      when it is renewed; `session` is about a running command, `wait` about waiting
-//! config → typed                        which options a setting stands in for
-//! process → tree                       which process holds a lock, and whether it is dead
-//! child → tree                         one child, and all that it has started
-//! watchdog → child                     a process that kills COMMAND's tree where redlock can't
-//! output                               what a command prints that works for redlock itself
-//! variables                            the names of the variables that a job finds
-//! duration                             durations, in words that can be typed; pure
-//! reason                               why the system refused something, in words; pure
-//! shell                                words and lines as a shell takes them, the only quoting; pure
-//! typed → cli                          the command line: clap's reading of it, and what each word of a wrong one is; pure
-//! stderr                               messages, written without waiting for a reader
-//! protocol                             what is said about locks; one Lua script an operation
-//! redis                                how a server is reached
+//! supervise → decide, protocol             work under its locks, of a run and of a keeper that stays behind: one child and its
+//!                                          tree, the thread that renews, the process that kills where redlock can't, whether
+//!                                          the process of a holder is dead, and the variables by which a job knows its locks
+//! decide → protocol                        all decisions, pure, by the answers of `protocol`: `renewals` owns the lease and
+//!                                          decides when it is renewed; `session` is about a running command, `wait` about
+//!                                          waiting
+//! config → typed                           which options a setting stands in for
+//! output                                   what a command prints that works for redlock itself
+//! variables                                the names of the variables that a job finds
+//! duration                                 durations, in words that can be typed; pure
+//! reason                                   why the system refused something, in words; pure
+//! shell                                    words and lines as a shell takes them, the only quoting; pure
+//! typed → cli                              the command line: clap's reading of it, and what each word of a wrong one is; pure
+//! stderr                                   messages, written without waiting for a reader
+//! protocol → redis                         what is said about locks; one Lua script an operation
+//! redis                                    how a server is reached
 //! ```
 //!
 //! In a run, many send and one decides: the main thread waits for whatever comes next (a signal,
@@ -39,7 +36,7 @@
 //!
 //! # Invariants
 //!
-//! 1. `redis` and `protocol` alone name the redis crate; `child` alone spawns what is supervised, and `output` what
+//! 1. `redis` and `protocol` alone name the redis crate; `supervise/child` alone spawns what is supervised, and `output` what
 //!    works for redlock itself; `sys` alone is unsafe.
 //! 2. `decide`, `ci`, `pattern` and what draws the history never read a clock, do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
@@ -50,13 +47,12 @@
 //! 7. redlock writes to stderr, prefixed, except where its output is the product.
 //! 8. A process that supervises has no blocking call but poll, and no way out but stop, reap, release,
 //!    whatever failed. It acts first and speaks second, and never waits for a reader.
-//! 9. A command's tree is one thing with one definition (`tree`), for waiting, signalling and killing,
+//! 9. A command's tree is one thing with one definition (`supervise/tree`), for waiting, signalling and killing,
 //!    and for deciding that nothing of a dead holder's work is left.
 
 // libFuzzer has its own main.
 #![cfg_attr(fuzzing, no_main, allow(dead_code))]
 
-mod child;
 mod ci;
 mod cli;
 mod clock;
@@ -70,11 +66,9 @@ mod file;
 mod fuzz;
 mod output;
 mod pattern;
-mod process;
 mod protocol;
 mod reason;
 mod redis;
-mod renewer;
 mod report;
 mod shell;
 mod signal;
@@ -82,10 +76,8 @@ mod stderr;
 mod supervise;
 mod sys;
 mod systemd;
-mod tree;
 mod typed;
 mod variables;
-mod watchdog;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

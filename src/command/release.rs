@@ -14,8 +14,9 @@ use crate::decide::exit::Exit;
 use crate::protocol::{
     Busy, Claim, Client, Forced, Hold, Inspected, Key, Lock, Name, ReleaseMode, Released, Who,
 };
+use crate::report;
 use crate::supervise::environment;
-use crate::{process, report};
+use crate::supervise::process;
 
 /// Releases a lock.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::protocol::{Claim, Name, Token};
-use crate::tree::Origin;
+use crate::supervise::tree::Origin;
 use crate::variables::{FENCE, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
 /// Variables for what works under the locks.

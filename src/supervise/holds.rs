@@ -8,15 +8,15 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use super::environment::{JobLock, origin_of};
-use crate::child::Child;
 use crate::clock::{Moment, now};
 use crate::decide::lease::{Lease, LeaseEvent};
 use crate::decide::renewals::{Renewals, Report, Task};
-use crate::process;
 use crate::protocol::{Claim, Client, Error, Incoming, Loss, Name, Who};
-use crate::renewer::{self, Completed, Renewer};
-use crate::tree::{self, IsMarked, Origin, Process};
-use crate::watchdog::Watchdog;
+use crate::supervise::child::Child;
+use crate::supervise::process;
+use crate::supervise::renewer::{self, Completed, Renewer};
+use crate::supervise::tree::{self, IsMarked, Origin, Process};
+use crate::supervise::watchdog::Watchdog;
 
 /// Each step of a task that is carried out without a thread of its own may take this part of the time until the work
 /// has to be dead: for connecting and for two answers, and once more for each.

@@ -22,11 +22,11 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{LeaseEvent, try_timeout};
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Action, Policy, Session};
-use crate::process::{self, ProcessFd};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
+use crate::supervise::process::{self, ProcessFd};
+use crate::supervise::tree::{self, DeadHolder, Execution, Origin, Process, Remains, Stat, Tree};
 use crate::sys;
-use crate::tree::{self, DeadHolder, Execution, Origin, Process, Remains, Stat, Tree};
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub struct Target {

@@ -1,11 +1,16 @@
 //! Work under its locks, until both are over: the work of a run, which is its child, and that of a keeper, which is another
 //! process. Both are watched in one loop, by the same [`Session`]; `run` and `keeper` are what carries its decisions out.
 
+pub mod child;
 pub mod environment;
 mod holds;
 pub mod keeper;
+pub mod process;
+mod renewer;
 pub mod run;
 mod survivors;
+pub mod tree;
+mod watchdog;
 
 use std::collections::VecDeque;
 use std::io;

@@ -13,20 +13,20 @@ use nix::unistd::Pid;
 
 use super::environment::Environment;
 use super::{Executor, HeldLocks, LockTrouble, Step, Watch, needed, survivors};
-use crate::child::{Child, Conditions, Prepared, Reaped, Refused};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::{self, JobControl, Seen};
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
-use crate::process;
 use crate::protocol::{self, Locks, Name, Who};
 use crate::report::{self, Verbosity, cancelled, lost};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
+use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
+use crate::supervise::process;
+use crate::supervise::tree::{self, Stat};
 use crate::sys::{self, SpawnError};
 use crate::systemd;
-use crate::tree::{self, Stat};
 use crate::variables::VARIABLES;
 
 /// How long COMMAND has to run before the processes are started that tell a signal to the whole job from one to redlock

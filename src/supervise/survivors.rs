@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::unistd::{Pid, Uid, User};
 
+use crate::supervise::tree::{self, Left, Stat};
 use crate::sys;
-use crate::tree::{self, Left, Stat};
 
 /// How many are described.
 const DESCRIBED: usize = 3;

@@ -4,7 +4,8 @@
 //! The tests below call them with examples that were changed at random; `make fuzz-input` has libFuzzer
 //! look for inputs that reach new code. Each part of the crate lists its own targets.
 
-use crate::{command, config, pattern, process, protocol, report, tree};
+use crate::supervise::{process, tree};
+use crate::{command, config, pattern, protocol, report};
 
 /// A function that reads bytes, and what it is tried with.
 pub struct Target {

@@ -1,6 +1,6 @@
 //! One `redlock run` as a process: the wait, the lease, its renewals and the session as they are shipped, with
 //! what carries out their decisions (`command/acquisition/attempt.rs`, `supervise/run.rs`,
-//! `renewer.rs`) in short, over a network and a clock that are simulated.
+//! `supervise/renewer.rs`) in short, over a network and a clock that are simulated.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,6 +17,9 @@ use super::network::{Asked, Incoming, Network, Request};
 use crate::clock::Moment;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
+use crate::decide::renewals::{self, Renewals, Report};
+use crate::decide::session::{self, Session};
+use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::protocol::answer::{acquired, checked, released, renewed};
 use crate::protocol::claim::Needs;
 use crate::protocol::grant::Grant;

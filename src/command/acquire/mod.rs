@@ -20,7 +20,6 @@ use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::try_timeout;
-use crate::process;
 use crate::protocol::{Claim, HoldOutcome, ReleaseMode, Who};
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
@@ -30,8 +29,9 @@ use crate::stderr;
 use crate::supervise::HeldLocks;
 use crate::supervise::environment::Environment;
 use crate::supervise::keeper::{self, Target};
+use crate::supervise::process;
+use crate::supervise::tree::{self, Stat};
 use crate::sys::{self, poll};
-use crate::tree::{self, Stat};
 
 /// Takes a lock and leaves it held.
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {

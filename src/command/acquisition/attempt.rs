@@ -15,7 +15,6 @@ use super::{Acquisition, Outcome, Reason, Requester, SLOW_TO_OPEN, open, random_
 use crate::clock::{Moment, Timer, now};
 use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::duration;
-use crate::process::{self, Liveness, ProcessFd};
 use crate::protocol::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
     WaitEdge, Who,
@@ -23,6 +22,7 @@ use crate::protocol::{
 use crate::report::{self, Outlook, Verbosity, cancelled, lost};
 use crate::signal::Signals;
 use crate::supervise::environment::origin_of;
+use crate::supervise::process::{self, Liveness, ProcessFd};
 use crate::supervise::{HeldLock, HeldLocks, LockTrouble};
 use crate::sys::poll::sleep;
 use crate::systemd;

@@ -23,7 +23,6 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::output;
-use crate::process::{self, ProcessFd};
 use crate::protocol::{
     self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Name, QueueOptions, Reentry,
     ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
@@ -31,10 +30,11 @@ use crate::protocol::{
 use crate::report::{self, Verbosity, lost};
 use crate::signal::{Signals, is_passed_up};
 use crate::supervise::environment::{self, Environment, JobLock};
+use crate::supervise::process::{self, ProcessFd};
+use crate::supervise::tree::RELEASER;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys;
 use crate::sys::poll::{self, sleep};
-use crate::tree::RELEASER;
 
 /// How many inherited locks are believed to be held without a look.
 const MANY_INHERITED: usize = 32;

@@ -9,8 +9,8 @@ use nix::time::{ClockId, clock_gettime};
 use crate::clock::Timer;
 use crate::config::{Exposure, Settings};
 use crate::reason::reason;
+use crate::supervise::tree;
 use crate::sys;
-use crate::tree;
 
 /// What it can do; what it said otherwise.
 #[derive(Debug)]

@@ -18,13 +18,13 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::unistd::{Pid, pipe2};
 
-use crate::child::Child;
 use crate::clock::{Moment, Timer, now};
-use crate::process::ProcessFd;
-use crate::renewer::{Call, OnRenewal};
+use crate::supervise::child::Child;
+use crate::supervise::process::ProcessFd;
+use crate::supervise::renewer::{Call, OnRenewal};
+use crate::supervise::tree::{Process, WATCHDOG};
 use crate::sys;
 use crate::sys::poll::{self, readable};
-use crate::tree::{Process, WATCHDOG};
 
 /// How often it kills what is left.
 const LOOK: Duration = Duration::from_millis(20);

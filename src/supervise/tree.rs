@@ -8,7 +8,7 @@
 //! when what they watch has ended.
 
 #[cfg(any(test, fuzzing))]
-#[path = "../tests/fuzz/tree.rs"]
+#[path = "../../tests/fuzz/tree.rs"]
 pub mod fuzz;
 
 use std::collections::{BTreeSet, HashMap, HashSet};

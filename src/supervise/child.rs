@@ -10,8 +10,8 @@ use std::time::Duration;
 use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
+use crate::supervise::tree::{self, Evidence, IsMarked, Left, Process, Stat, Tree};
 use crate::sys::{self, SpawnError, SpawnSpec};
-use crate::tree::{self, Evidence, IsMarked, Left, Process, Stat, Tree};
 
 /// A child that was spawned, and may have been reaped.
 #[derive(Clone)]

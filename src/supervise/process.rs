@@ -13,7 +13,7 @@
 //! file of the holder's user is a mark, as anybody may create others there.
 
 #[cfg(any(test, fuzzing))]
-#[path = "../tests/fuzz/process.rs"]
+#[path = "../../tests/fuzz/process.rs"]
 pub mod fuzz;
 
 use std::ffi::OsStr;
@@ -32,8 +32,8 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{Pid, getsid, linkat};
 
 use crate::clock::{Moment, now};
+use crate::supervise::tree::{self, DeadHolder, Origin, Process, Remains, Stat, read};
 use crate::sys::{self, poll};
-use crate::tree::{self, DeadHolder, Origin, Process, Remains, Stat, read};
 
 /// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>:<user>:<user namespace>:<time
 /// namespace>`; `None` where the kernel doesn't say. The user is the one who leaves the mark: redlock's.
