@@ -398,7 +398,7 @@ fn no_two_files_need_each_other() {
     };
     let is_known = |one: &str, other: &str| {
         let within = |piece: &&str| one.starts_with(*piece) && other.starts_with(*piece);
-        IN_ONE_PIECE.iter().any(|piece| within(piece))
+        IN_ONE_PIECE.iter().any(within)
     };
     let mut circles = Vec::new();
     for (name, files) in &needs {
