@@ -321,116 +321,119 @@ impl Connection {
 
     /// What came in, if anything has.
     fn next_incoming(&mut self) -> Result<Option<Received>, Error> {
-        let event = |push| Ok(Some(Received::Push(push)));
         loop {
             let Some(value) = self.wire.next_reply()? else {
                 return Ok(None);
             };
-            let value = match value {
-                Value::Push { kind, data } => match Pushes::pushed(&mut self.wire, &kind, &data)? {
-                    Some(push) => return event(push),
-                    None => continue,
-                },
-                value => value,
+            let received = if let Value::Push { kind, data } = value {
+                Pushes::pushed(&mut self.wire, &kind, &data)?.map(Received::Push)
+            } else {
+                let expected = self.wire.expected.pop_front();
+                self.take_answer(expected, value)?
             };
-            match (self.wire.expected.pop_front(), value) {
-                (Some(Expected::Call(number, call)), Value::ServerError(error))
-                    if error.kind() == Some(ServerErrorKind::NoScript) =>
-                {
-                    self.call_with_text(number, call)?;
-                }
-                (
-                    Some(
-                        Expected::Role | Expected::Written | Expected::Followers | Expected::Nodes,
-                    ),
-                    Value::ServerError(_),
-                )
-                | (Some(Expected::Optional), _) => {}
-                (Some(Expected::Followed), answer) => self.confirming.followed(&answer),
-                (Some(Expected::Followers), answer) => {
-                    self.confirming
-                        .note_followers_lately(&self.wire.server, &answer);
-                }
-                (Some(Expected::Written), answer) => self.confirming.written(&answer),
-                (Some(Expected::Positions), answer) => {
-                    let role = Role::parse(&answer);
-                    let counts = self.confirming.positions(&mut self.wire, role.as_ref())?;
-                    if counts.is_some() {
-                        return Ok(counts);
-                    }
-                }
-                (Some(Expected::Copying), answer) => {
-                    let counts = self.confirming.copying(&mut self.wire, &answer)?;
-                    if counts.is_some() {
-                        return Ok(counts);
-                    }
-                }
-                (Some(Expected::Nodes), answer) => self.nodes(&answer),
-                // It was moved to another node, so it isn't tracked. The renewal says more.
-                (Some(Expected::Value(_)), Value::ServerError(_))
-                    if self.wire.server.part() == Part::Node =>
-                {
-                    self.pushes.tracking = false;
-                }
-                // Another client has changed it between the renewal and this.
-                (Some(Expected::Value(values)), value) => {
-                    if !matches!(value, Value::BulkString(value) if values.contains(&value)) {
-                        return event(Push::KeyChanged);
-                    }
-                }
-                (Some(Expected::Hello), answer) => {
-                    self.pushes.hello(&mut self.wire, &answer)?;
-                    if self.pushes.take_denied() {
-                        return event(Push::SubscribeDenied);
-                    }
-                }
-                (Some(Expected::Subscribed), Value::ServerError(error)) => {
-                    let error = from_server(&error, &self.wire.server, None, None);
-                    // On the node that the slot was moved to, it can.
-                    if error.kind == ErrorKind::Moving {
-                        return Err(error);
-                    }
-                    return event(Push::SubscribeDenied);
-                }
-                (Some(Expected::Subscribed), _) => {
-                    return Err(self.wire.out_of_step("did not answer a subscription"));
-                }
-                (Some(Expected::Any(number)), value) => {
-                    return Ok(Some(self.wire.answered(number, None, value)));
-                }
-                // Also unasked, such as "max number of clients reached".
-                (expected, Value::ServerError(error)) => {
-                    return Err(self.wire.call_error(expected.as_ref(), &error));
-                }
-                (Some(Expected::Role), answer) => self.role(&answer),
-                (
-                    Some(
-                        Expected::Call(number, Call { script, .. })
-                        | Expected::Sent(number, script, _),
-                    ),
-                    value,
-                ) => {
-                    self.wire.note_round_trip(number);
-                    let wire = &mut self.wire;
-                    let counts = self.confirming.answered_call(wire, number, script, value)?;
-                    if counts.is_some() {
-                        return Ok(counts);
-                    }
-                }
-                (Some(Expected::Acknowledged), answer) => {
-                    let counts = self.confirming.acknowledged(&mut self.wire, &answer)?;
-                    if counts.is_some() {
-                        return Ok(counts);
-                    }
-                }
-                (Some(Expected::Plain(number)), value) => {
-                    return Ok(Some(self.wire.answered(number, None, value)));
-                }
-                (None, _) => {
-                    return Err(self.wire.out_of_step("sent a reply that was not asked for"));
-                }
+            if received.is_some() {
+                return Ok(received);
             }
         }
+    }
+
+    /// Takes in an answer; what of it is for who asked.
+    fn take_answer(
+        &mut self,
+        expected: Option<Expected>,
+        value: Value,
+    ) -> Result<Option<Received>, Error> {
+        Ok(match (expected, value) {
+            (Some(Expected::Call(number, call)), Value::ServerError(error))
+                if error.kind() == Some(ServerErrorKind::NoScript) =>
+            {
+                self.call_with_text(number, call)?;
+                None
+            }
+            (
+                Some(Expected::Role | Expected::Written | Expected::Followers | Expected::Nodes),
+                Value::ServerError(_),
+            )
+            | (Some(Expected::Optional), _) => None,
+            (Some(Expected::Followed), answer) => {
+                self.confirming.followed(&answer);
+                None
+            }
+            (Some(Expected::Followers), answer) => {
+                self.confirming
+                    .note_followers_lately(&self.wire.server, &answer);
+                None
+            }
+            (Some(Expected::Written), answer) => {
+                self.confirming.written(&answer);
+                None
+            }
+            (Some(Expected::Positions), answer) => {
+                let role = Role::parse(&answer);
+                self.confirming.positions(&mut self.wire, role.as_ref())?
+            }
+            (Some(Expected::Copying), answer) => {
+                self.confirming.copying(&mut self.wire, &answer)?
+            }
+            (Some(Expected::Nodes), answer) => {
+                self.nodes(&answer);
+                None
+            }
+            // It was moved to another node, so it isn't tracked. The renewal says more.
+            (Some(Expected::Value(_)), Value::ServerError(_))
+                if self.wire.server.part() == Part::Node =>
+            {
+                self.pushes.tracking = false;
+                None
+            }
+            // Another client has changed it between the renewal and this.
+            (Some(Expected::Value(values)), value) => {
+                let is_same = matches!(value, Value::BulkString(value) if values.contains(&value));
+                (!is_same).then_some(Received::Push(Push::KeyChanged))
+            }
+            (Some(Expected::Hello), answer) => {
+                self.pushes.hello(&mut self.wire, &answer)?;
+                let is_denied = self.pushes.take_denied();
+                is_denied.then_some(Received::Push(Push::SubscribeDenied))
+            }
+            (Some(Expected::Subscribed), Value::ServerError(error)) => {
+                let error = from_server(&error, &self.wire.server, None, None);
+                // On the node that the slot was moved to, it can.
+                if error.kind == ErrorKind::Moving {
+                    return Err(error);
+                }
+                Some(Received::Push(Push::SubscribeDenied))
+            }
+            (Some(Expected::Subscribed), _) => {
+                return Err(self.wire.out_of_step("did not answer a subscription"));
+            }
+            (Some(Expected::Any(number)), value) => Some(self.wire.answered(number, None, value)),
+            // Also unasked, such as "max number of clients reached".
+            (expected, Value::ServerError(error)) => {
+                return Err(self.wire.call_error(expected.as_ref(), &error));
+            }
+            (Some(Expected::Role), answer) => {
+                self.role(&answer);
+                None
+            }
+            (
+                Some(
+                    Expected::Call(number, Call { script, .. }) | Expected::Sent(number, script, _),
+                ),
+                value,
+            ) => {
+                self.wire.note_round_trip(number);
+                let wire = &mut self.wire;
+                self.confirming.answered_call(wire, number, script, value)?
+            }
+            (Some(Expected::Acknowledged), answer) => {
+                self.confirming.acknowledged(&mut self.wire, &answer)?
+            }
+            (Some(Expected::Plain(number)), value) => Some(self.wire.answered(number, None, value)),
+            (None, _) => {
+                return Err(self.wire.out_of_step("sent a reply that was not asked for"));
+            }
+        })
     }
 
     /// Asks the server whether it is a replica, with what is sent next.
