@@ -1221,17 +1221,23 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
         Acquired::Superseded(Box::default()),
         Acquired::Busy(busy()),
     ] {
-        for is_lost in [false, true] {
+        // How many tries in between fail before anything is sent.
+        for fails in [None, Some(0), Some(1)] {
             let limit = WaitLimit::Until(START);
             let mut waiter = Waiter::asking(Policy { limit, ..policy() });
-            if is_lost {
+            if let Some(fails) = fails {
                 waiter = Waiter::asking(policy());
                 waiter.on(10, Event::Failed(unreachable()));
+                for _ in 0..fails {
+                    waiter.tick(5_000);
+                    waiter.on(5_000, Event::Failed(unreachable()));
+                }
                 waiter.tick(10_000);
                 waiter.sent(10_000);
             }
             waiter.answered(10_000, answer.clone());
-            assert_eq!(waiter.0.is_known(), is_lost, "{answer:?}");
+            let is_known = waiter.0.is_known();
+            assert_eq!(is_known, fails.is_some(), "{fails:?}: {answer:?}");
         }
     }
 }
