@@ -343,14 +343,16 @@ fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script
 fn where_script_and_keeper_are_dead_the_lock_is_taken_over_at_once() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 1m", "exec sleep 60");
-    let mark = await_mark(&redis, script.pid());
-    let keeper = nix::unistd::Pid::from_raw(keeper(&script));
-    nix::sys::signal::kill(keeper, Signal::SIGKILL).unwrap();
-    script.kill();
-    // Or this would be after a minute.
-    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
-    assert!(!mark.exists(), "{}", mark.display());
+    for options in ["--ttl 1m", "--ttl 1m --wait-tree"] {
+        let mut script = holder(&redis, options, "exec sleep 60");
+        let mark = await_mark(&redis, script.pid());
+        let keeper = nix::unistd::Pid::from_raw(keeper(&script));
+        nix::sys::signal::kill(keeper, Signal::SIGKILL).unwrap();
+        script.kill();
+        // Or this would be after a minute.
+        outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
+        assert!(!mark.exists(), "{options}: {}", mark.display());
+    }
 }
 
 #[test]
