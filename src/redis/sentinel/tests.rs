@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
 use super::answer::known_replica;
 use super::*;
+use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
 use crate::redis::replication::Goal;
 use crate::redis::server::Part;
 use crate::redis::server::UrlOrigin;
@@ -592,6 +593,66 @@ fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
     }
     tell(&fakes, old, 7);
     assert!(another(&connection, &sentinels));
+}
+
+#[test]
+fn what_a_holder_has_found_of_the_next_primary_counts_for_one_connection() {
+    let (old, new, newest) = (role(true), role(true), role(true));
+    let (sentinels, fakes) = three(old, 5);
+    let connection = open(&sentinels, None).unwrap();
+    tell(&fakes, new, 6);
+    assert!(sentinels.have_another(connection.server(), LONG, None));
+    let connection = open(&sentinels, None).unwrap();
+    assert_eq!(port_of(connection.server().address()), new);
+    tell(&fakes, newest, 7);
+    let connection = open(&sentinels, None).unwrap();
+    assert_eq!(port_of(connection.server().address()), newest);
+}
+
+#[test]
+fn a_release_that_was_acknowledged_is_no_loss_where_the_next_primary_never_had_the_lock() {
+    const LOST: &str = "*3\r\n:0\r\n$-1\r\n$-1\r\n";
+    let next = serve(|words| match words[0].as_str() {
+        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
+        _ => LOST.into(),
+    });
+    let (_, fakes) = three(0, 5);
+    let says: Vec<Arc<Mutex<Says>>> = fakes.iter().map(|fake| Arc::clone(&fake.says)).collect();
+    // Its replica, which follows it no more, takes over meanwhile.
+    let old = serve(move |words| match words[0].as_str() {
+        "ROLE" => {
+            let replica = array(&["127.0.0.1", "7", "7"]);
+            format!("*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n{replica}")
+        }
+        "WAIT" => ":0\r\n".into(),
+        _ => {
+            for says in &says {
+                let mut says = lock(says);
+                (says.port, says.epoch) = (next, 6);
+            }
+            "*1\r\n:1\r\n".into()
+        }
+    });
+    tell(&fakes, old, 5);
+    let nodes: Vec<String> = fakes.iter().map(|fake| fake.server.to_string()).collect();
+    let access = Access {
+        url: &format!("redis-sentinel://{}/main", nodes.join(",")),
+        timeout: LONG,
+        ..Access::default()
+    };
+    let locks = Locks::new(access, None, 0).unwrap();
+    let token = Token::read("t:h:1".into()).expect("a token");
+    let claim = Claim::resume(locks.lock("a".parse().expect("a name")), token);
+    let mode = ReleaseMode::Finished {
+        outcome: HoldOutcome::Status(0),
+        keep_for: Duration::ZERO,
+    };
+    let mut client = locks.open().unwrap();
+    let released = claim.release_or_retry(&mut client, &mode, LONG, None, || {});
+    assert!(
+        matches!(released, Ok((Released::Now, true))),
+        "{released:?}"
+    );
 }
 
 #[test]
