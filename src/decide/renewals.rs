@@ -166,6 +166,11 @@ impl Renewals {
         self.grant = Some(lasting);
     }
 
+    /// A lock is lost, and others are still held: this is the lease of those.
+    pub fn keep(&mut self, lease: Lease) {
+        self.lease = Some(lease);
+    }
+
     /// Nothing is renewed from now on.
     pub fn forget_lease(&mut self) {
         self.lease = None;

@@ -224,6 +224,7 @@ impl Session {
     /// Takes an event in, and says what to do. `lease` is that of all that is held.
     pub fn on_event(&mut self, event: Event, lease: Option<Lease>, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
+        let was_lost = self.is_lost;
         // We may look late, at an answer as well as at the clock.
         let lease = match event {
             Event::Lease(LeaseEvent::TooLate(before)) => {
@@ -240,6 +241,10 @@ impl Session {
             Event::Lease(LeaseEvent::Cancelled) => {
                 let kill_at = now + self.grace(protection);
                 self.terminate(StopReason::Cancelled, kill_at, &mut actions);
+            }
+            // Another one of several locks.
+            Event::Lease(LeaseEvent::Lost(_)) if was_lost && self.policy.only_warn => {
+                actions.push(Action::Warn);
             }
             Event::Lease(LeaseEvent::Lost(before)) => self.on_lost(before, now, &mut actions),
             // What these say is in the lease.
@@ -840,6 +845,24 @@ mod tests {
             session.on_event(ended(0), at(90_000)),
             [Action::Finish(Exit::Lost)]
         );
+    }
+
+    #[test]
+    fn with_on_lost_warn_each_of_several_locks_that_is_lost_is_said_once() {
+        let policy = Policy {
+            only_warn: true,
+            ..policy()
+        };
+        let lease = session(policy).renewals.lease().unwrap();
+        let lost = Event::Lease(LeaseEvent::Lost(lease));
+        // Also where the lease was over by then.
+        for at in [at(1_000), at(40_000)] {
+            let mut session = Session::new(policy);
+            for _ in ["a", "b"] {
+                assert_eq!(session.on_event(lost, Some(lease), at), [Action::Warn]);
+            }
+            assert_eq!(session.on_event(Event::Tick, Some(lease), at), []);
+        }
     }
 
     #[test]

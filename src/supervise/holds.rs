@@ -146,6 +146,12 @@ impl HeldLocks {
 
     /// Takes in a report: what there is to decide, and what to say; a lock that is gone is forgotten.
     pub fn record(&mut self, report: Report) -> (Option<LeaseEvent>, Option<LockTrouble>) {
+        if let Report::Lost(name, _) = &report
+            && !self.all.iter().any(|hold| hold.claim.lock().name() == name)
+        {
+            // A task that was under way has found it once more.
+            return (None, None);
+        }
         let event = self.renewals.learn(&report, now());
         let trouble = match report {
             Report::Renewed(_) | Report::RenewedInPart | Report::Confirmed(..) => None,
@@ -153,6 +159,10 @@ impl HeldLocks {
             Report::Cancelled(name, by) => Some(LockTrouble::Cancelled(name, by)),
             Report::Lost(name, loss) => {
                 self.forget(&name);
+                // The others are ours still.
+                if let Some(LeaseEvent::Lost(lease)) = event {
+                    self.renewals.keep(lease);
+                }
                 Some(LockTrouble::Lost(name, loss))
             }
             Report::Released(name) => {

@@ -461,7 +461,10 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Action::ForwardOutside(signal) => self.child.forward_outside(signal),
             Action::Suspend => needed(self.suspend())?,
             Action::Warn => {
-                self.watch.holds.stop_renewing();
+                // Of several locks the others are still renewed where one was taken away.
+                if !matches!(self.trouble, Some(LockTrouble::Lost(..))) {
+                    self.watch.holds.stop_renewing();
+                }
                 let loss = self.loss_message();
                 report::error(format_args!(
                     "{loss}; the command continues without the lock"

@@ -708,6 +708,36 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
 }
 
 #[test]
+fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
+    let redis = Redis::start();
+    let options = ["--on-lost", "warn", "--ttl", "2s", "a", "b", "c"];
+    let mut run = Gated::start(&redis, &options).ready();
+    let left = |name: &str| -> i64 {
+        let key = format!("redlock:{name}");
+        redis.cli(&["PTTL", &key]).parse().unwrap()
+    };
+    for lost in ["b", "a"] {
+        outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
+        // For longer than a lease lasts.
+        for _ in 0..4 {
+            let mut before = i64::MAX;
+            wait_until("c is renewed", || {
+                let now = left("c");
+                now > std::mem::replace(&mut before, now)
+            });
+        }
+    }
+    outcome(&mut redis.redlock(&["run", "-n", "c", "--", "true"])).assert_code(75);
+    run.open();
+    run.run
+        .finish()
+        .assert_exited(79)
+        .assert_says("lock \"b\" was forced free")
+        .assert_says("lock \"a\" was forced free");
+    assert_eq!(left("c"), -2);
+}
+
+#[test]
 fn over_a_long_line_each_of_several_locks_is_watched_from_the_start() {
     let redis = Redis::start();
     let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(100));
