@@ -1051,7 +1051,7 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
     found.assert("role", "ok", "primary of 1 replica", "");
     assert_eq!(found.document["redis"], format!("127.0.0.1:{port}"));
     let found = examine(&[first.port], "mymaster", &["--ttl", "20s"]);
-    let longer = "--ttl 21s (REDLOCK_TTL), or 26s with --sync all";
+    let longer = "--ttl 21s (REDLOCK_TTL), or 31s with --sync all";
     found.assert("failover", "warn", "leases of 20s may end before", longer);
     // The replica calls itself a primary: the sentinel still lists it.
     wait_until("the sentinel lists the replica", || {

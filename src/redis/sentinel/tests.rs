@@ -601,7 +601,7 @@ fn what_a_holder_has_found_of_the_next_primary_counts_for_one_connection() {
     let (sentinels, fakes) = three(old, 5);
     let connection = open(&sentinels, None).unwrap();
     tell(&fakes, new, 6);
-    assert!(sentinels.have_another(connection.server(), LONG, None));
+    assert!(sentinels.know_newer_primary(connection.server(), LONG, None));
     let connection = open(&sentinels, None).unwrap();
     assert_eq!(port_of(connection.server().address()), new);
     tell(&fakes, newest, 7);
