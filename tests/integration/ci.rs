@@ -145,7 +145,7 @@ fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
 fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     let redis = Redis::start();
     let script = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut holder = Running::start(&mut redis.run("-k 500ms a", script));
+    let mut holder = Running::start(&mut redis.run("-k 500ms --hold-at-least 1m a", script));
     holder.expect_line("ready");
     let token = redis.cli(&["GET", "redlock:a"]);
     let newest = [
