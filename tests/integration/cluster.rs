@@ -329,6 +329,34 @@ fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
     run(&cluster.url(), &sync).assert_code(0).assert_silent();
 }
 
+/// Has a replica follow its primary no more, though it is as well as before to all other nodes.
+fn disconnect(cluster: &Cluster, replica: usize, primary: usize) {
+    for (option, value) in [("masteruser", "nobody"), ("masterauth", "nothing")] {
+        cluster.nodes[replica].cli(&["CONFIG", "SET", option, value]);
+    }
+    cluster.nodes[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    wait_until("it isn't connected", || {
+        cluster.nodes[replica].info("replication", "master_link_status") == "down"
+    });
+}
+
+#[test]
+fn sync_all_waits_for_a_replica_that_the_node_gets_while_a_lock_is_held() {
+    let cluster = Cluster::start(&[0, 1]);
+    let options = ["--ttl", "3s", "--sync", "all", "--sync-timeout", "300ms"];
+    let holder = job(&cluster, "holder", &options).ready();
+    let id = cluster.id(0);
+    assert_eq!(cluster.nodes[4].cli(&["CLUSTER", "REPLICATE", &id]), "OK");
+    wait_until("it follows the node", || {
+        cluster.nodes[0].info("replication", "connected_slaves") == "2"
+    });
+    disconnect(&cluster, 4, 0);
+    holder
+        .finish()
+        .assert_exited(79)
+        .assert_says("a renewal doesn't count");
+}
+
 #[test]
 fn a_node_that_becomes_a_replica_before_its_replicas_have_confirmed_a_lock_costs_its_run_nothing_but_time()
  {
