@@ -455,6 +455,7 @@ fn entry_of(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Access;
     use super::*;
 
     #[test]
@@ -467,6 +468,23 @@ mod tests {
         assert_eq!(usual(&[3, 4]), None);
         assert_eq!(usual(&[9, 1, 4]), Some(4));
         assert_eq!(usual(&[9000, 1, 4, 5]), Some(4));
+    }
+
+    #[test]
+    fn the_limit_for_the_note_of_a_skipped_run_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let access = Access {
+            url: &format!("unix://{}", dir.path().join("nobody").display()),
+            timeout: Duration::from_secs(20),
+            ..Access::default()
+        };
+        let locks = Locks::new(access, None, 0).unwrap();
+        let mut client = locks.client();
+        let skipped = (SkipReason::Busy, Duration::ZERO, None);
+        let lock = locks.lock("a".parse().unwrap());
+        let noted = lock.record_skip(&mut client, skipped, &Who::default());
+        assert!(noted.is_err());
+        assert_eq!(client.longest(1), Duration::from_secs(20));
     }
 
     #[test]

@@ -264,3 +264,25 @@ impl RenewalTask {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{Access, Locks};
+
+    #[test]
+    fn the_limit_of_a_task_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let access = Access {
+            url: &format!("unix://{}", dir.path().join("nobody").display()),
+            timeout: Duration::from_secs(20),
+            ..Access::default()
+        };
+        let locks = Locks::new(access, None, 0).unwrap();
+        let mut client = locks.client();
+        client.limit_to(Duration::from_millis(200));
+        let done = carry_out(Task::Renew, client, Vec::new(), Duration::from_secs(1));
+        assert!(matches!(done.reports[..], [Report::Failed(_)]));
+        assert_eq!(done.client.longest(1), Duration::from_secs(20));
+    }
+}
