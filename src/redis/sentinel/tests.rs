@@ -6,7 +6,9 @@ use std::net::TcpListener;
 use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
 use super::answer::known_replica;
 use super::*;
-use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
+use crate::protocol::{
+    Access, Claim, HoldOutcome, LeaseState, Locks, ReleaseMode, Released, Token,
+};
 use crate::redis::replication::Goal;
 use crate::redis::server::Part;
 use crate::redis::server::UrlOrigin;
@@ -472,6 +474,20 @@ fn tell(fakes: &[Fake], port: u16, epoch: u64) {
     }
 }
 
+/// The locks at the primary that these name, and a claim to one.
+fn locks(fakes: &[Fake]) -> (Locks, Claim) {
+    let nodes: Vec<String> = fakes.iter().map(|fake| fake.server.to_string()).collect();
+    let access = Access {
+        url: &format!("redis-sentinel://{}/main", nodes.join(",")),
+        timeout: LONG,
+        ..Access::default()
+    };
+    let locks = Locks::new(access, None, 0).unwrap();
+    let token = Token::read("t:h:1".into()).expect("a token");
+    let claim = Claim::resume(locks.lock("a".parse().expect("a name")), token);
+    (locks, claim)
+}
+
 fn asked(fakes: &[Fake]) -> usize {
     let each = fakes.iter().map(|fake| fake.asked.load(Ordering::Relaxed));
     each.sum()
@@ -634,15 +650,7 @@ fn a_release_that_was_acknowledged_is_no_loss_where_the_next_primary_never_had_t
         }
     });
     tell(&fakes, old, 5);
-    let nodes: Vec<String> = fakes.iter().map(|fake| fake.server.to_string()).collect();
-    let access = Access {
-        url: &format!("redis-sentinel://{}/main", nodes.join(",")),
-        timeout: LONG,
-        ..Access::default()
-    };
-    let locks = Locks::new(access, None, 0).unwrap();
-    let token = Token::read("t:h:1".into()).expect("a token");
-    let claim = Claim::resume(locks.lock("a".parse().expect("a name")), token);
+    let (locks, claim) = locks(&fakes);
     let mode = ReleaseMode::Finished {
         outcome: HoldOutcome::Status(0),
         keep_for: Duration::ZERO,
@@ -652,6 +660,35 @@ fn a_release_that_was_acknowledged_is_no_loss_where_the_next_primary_never_had_t
     assert!(
         matches!(released, Ok((Released::Now, true))),
         "{released:?}"
+    );
+}
+
+#[test]
+fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
+    let server = |answer: &'static str| {
+        serve(move |words| match words[0].as_str() {
+            "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
+            _ => answer.into(),
+        })
+    };
+    let old = server("*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n");
+    let new = server("*3\r\n:0\r\n$-1\r\n$-1\r\n");
+    let (_, fakes) = three(old, 5);
+    let (locks, claim) = locks(&fakes);
+    let mut client = locks.open().unwrap();
+    let second = Duration::from_secs(1);
+    let claims = [claim];
+    assert!(Claim::renew_all(&claims, &mut client, second).is_ok());
+    // Most of the sentinels were made anew, say.
+    tell(&fakes, new, 5);
+    client.disconnect();
+    let checked = Claim::check_all(&claims, &mut client, second);
+    assert_eq!(checked.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);
+    tell(&fakes, new, 6);
+    let checked = Claim::check_all(&claims, &mut client, second);
+    assert!(
+        matches!(checked.as_deref(), Ok([LeaseState::Lost(_)])),
+        "{checked:?}"
     );
 }
 
