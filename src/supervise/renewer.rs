@@ -268,7 +268,7 @@ impl RenewalTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Access, Locks};
+    use crate::protocol::{Access, Locks};
 
     #[test]
     fn the_limit_of_a_task_ends_with_it() {
