@@ -189,20 +189,23 @@ fn the_command_of_a_redlock_that_a_debugger_holds_is_dead_when_its_lease_ends() 
 fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let socket = redis.socket();
-    let proxy = Proxy::with(&redis, move |request| match &*request.operation {
-        // The second renewal of both.
-        "renew" if request.before == 2 => {
+    let proxy = Proxy::new(&redis);
+    let (url, script) = (proxy.url(), "echo $$; exec sleep 60");
+    let words = ["run", "-u", &url, "--ttl", "10s", "a", "b", "-c", script];
+    let mut run = run(&redis, &words);
+    let command: i32 = run.line().parse().unwrap();
+    // Where b took long to get, a was renewed alone before.
+    await_mark(&redis, run.pid());
+    wait_until("both are renewed", || proxy.answered("check") > 1);
+    let (before, socket) = (proxy.count("renew"), redis.socket());
+    proxy.set_hook(move |request| match &*request.operation {
+        "renew" if request.before == before => {
             ask(&socket, &["DEL", "redlock:a"]);
             Action::Stall(Duration::from_millis(700))
         }
         _ => Action::Pass,
     });
-    let (url, script) = (proxy.url(), "echo $$; exec sleep 60");
-    let words = ["run", "-u", &url, "--ttl", "10s", "a", "b", "-c", script];
-    let mut run = run(&redis, &words);
-    let command: i32 = run.line().parse().unwrap();
-    wait_until("it is renewed once more", || proxy.count("renew") > 2);
+    wait_until("a is asked for once more", || proxy.count("renew") > before);
     let asked = now();
     let left: u64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
     // The main thread doesn't hear of it.
@@ -213,7 +216,7 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
         "/dev/null",
     ];
     let mut strace = attach_strace(run.pid(), &held);
-    wait_until("b is renewed", || proxy.answered("renew") > 3);
+    wait_until("b is renewed", || proxy.answered("renew") > before + 1);
     wait_until("it is dead", || !is_alive(command));
     let took = now().saturating_sub(asked);
     strace.kill().unwrap();
