@@ -216,8 +216,8 @@ impl Drop for HandleRoom {
     }
 }
 
-/// Starts a thread that gets no signals. (The C library lets its own through to a thread, and with the
-/// first one also to the thread that starts it.)
+/// Starts a thread that gets no signals. (The C library lets its own through to a thread, and with the first one also to
+/// the thread that starts it: one that is sent, or wasn't read yet, at that very moment ends redlock or is lost.)
 pub fn start_thread(
     name: &str,
     stack: usize,
