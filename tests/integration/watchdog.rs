@@ -339,6 +339,39 @@ fn at_a_limit_of_processes_the_loss_of_the_lock_is_noticed_before_the_next_renew
 }
 
 #[test]
+fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
+    let Some(mut user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    // Two redlocks, and no thread for either.
+    let script = "echo ready; read go <gate; exec ./redlock run -w 60s b -- true";
+    let limited = [
+        "prlimit",
+        "--nproc=2",
+        "./redlock",
+        "run",
+        "a",
+        "-c",
+        script,
+    ];
+    let mut limited = user.command(&limited);
+    let mut limited = Running::start(limited.env("REDLOCK_URL", redis.tcp_url()));
+    limited.expect_line("ready");
+    let nested = "redlock run -w 60s a -- true";
+    let other = Running::start(&mut redis.redlock(&["run", "b", "-c", nested]));
+    wait_until("the other one waits", || redis.queue("a").len() == 1);
+    let connections = || redis.info("stats", "total_connections_received");
+    let before: u64 = connections().parse().unwrap();
+    user.open_gate();
+    let end = limited.finish();
+    end.assert_code(75).assert_says("deadlock");
+    other.finish().assert_code(0);
+    let after: u64 = connections().parse().unwrap();
+    assert!(after - before < 20, "{}", after - before);
+}
+
+#[test]
 fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     // Numbers can be chosen in a namespace of its own.
     crate::support::among_own_processes!();

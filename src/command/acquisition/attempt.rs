@@ -246,10 +246,7 @@ impl<'a> Attempt<'a> {
         }
         if let Some((client, found)) = self.search.as_ref().and_then(deadlock::Search::finished) {
             (self.search, self.client) = (None, client);
-            return self.apply(match found {
-                Ok(cycle) => wait::Event::Searched(cycle),
-                Err(error) => wait::Event::Failed(error),
-            });
+            return self.apply(searched(found));
         }
         let applied = self.apply(wait::Event::Tick)?;
         if let Applied::Something | Applied::End(_) = applied {
@@ -329,9 +326,7 @@ impl<'a> Attempt<'a> {
                 self.signals.suspend()?;
             }
             wait::Action::SearchDeadlock(lasting) => {
-                if !self.search_deadlock(lasting) {
-                    events.push_back(wait::Event::NotSearched);
-                }
+                events.extend(self.search_deadlock(lasting));
             }
             wait::Action::Ask(place) => self.ask(place, events),
             wait::Action::TimeOut => {
@@ -412,16 +407,33 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Begins to look for a deadlock, if there is a connection for that.
-    fn search_deadlock(&mut self, lasting: Duration) -> bool {
+    /// Begins to look for a deadlock. What comes of it, where that is known at once: there is no connection for it, or no
+    /// thread, so that all else waits for the answers.
+    fn search_deadlock(&mut self, lasting: Duration) -> Option<wait::Event> {
         if !self.client.is_open() {
-            return false;
+            return Some(wait::Event::NotSearched);
         }
         let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
         let edge = self.edge.get_or_insert_with(new).clone();
-        let client = self.client.hand_over();
-        self.search = deadlock::Search::start(edge, client, lasting).ok();
-        self.search.is_some()
+        match deadlock::Search::start(edge.clone(), &mut self.client, lasting) {
+            Ok(search) => {
+                self.search = Some(search);
+                None
+            }
+            Err(_) => {
+                self.limit_to_last_answer();
+                let found = deadlock::look(&edge, &mut self.client, lasting);
+                self.client.lift_limit();
+                Some(searched(found))
+            }
+        }
+    }
+
+    /// From now on nothing that is asked takes much longer than until the last question is to be answered.
+    fn limit_to_last_answer(&mut self) {
+        if let Some(last) = self.wait.last_answer() {
+            self.client.limit_to(last.since(now()).max(SLOW_TO_OPEN));
+        }
     }
 
     /// Opens a connection to where the locks are, unless that is done; a signal that ends us, if one comes before.
@@ -435,9 +447,7 @@ impl<'a> Attempt<'a> {
 
     /// Sends the question for the lock.
     fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
-        if let Some(last) = self.wait.last_answer() {
-            self.client.limit_to(last.since(now()).max(SLOW_TO_OPEN));
-        }
+        self.limit_to_last_answer();
         let opened = self.open(place);
         self.client.lift_limit();
         match opened {
@@ -657,5 +667,13 @@ impl<'a> Attempt<'a> {
         };
         let name = self.claim.lock().name();
         format!("{what}, while waiting for lock \"{name}\"")
+    }
+}
+
+/// What was found by a look for a deadlock, as an event.
+fn searched(found: deadlock::Found) -> wait::Event {
+    match found {
+        Ok(cycle) => wait::Event::Searched(cycle),
+        Err(error) => wait::Event::Failed(error),
     }
 }

@@ -23,17 +23,26 @@ pub(super) struct Search {
 pub(super) type Found = Result<Option<Vec<CycleMember>>, Error>;
 
 impl Search {
-    /// Publishes a wait, for this long, and looks for a deadlock, over the client's connection.
-    pub(super) fn start(edge: WaitEdge, mut client: Client, lasting: Duration) -> io::Result<Self> {
+    /// Begins to publish a wait, for this long, and to look for a deadlock, over the client's connection. Where no thread
+    /// can be made for that, the client keeps it.
+    pub(super) fn start(
+        edge: WaitEdge,
+        client: &mut Client,
+        lasting: Duration,
+    ) -> io::Result<Self> {
         let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
         let (answer, found) = channel();
+        let (hand, handed) = channel::<Client>();
         let waker = Arc::clone(&done);
         sys::start_thread("deadlock", sys::USUAL_STACK, move || {
-            let published = edge.publish(&mut client, lasting);
-            let found = published.and_then(|()| edge.look(&mut client));
+            let Ok(mut client) = handed.recv() else {
+                return;
+            };
+            let found = look(&edge, &mut client, lasting);
             let _ = answer.send((client, found));
             let _ = waker.write(1);
         })?;
+        let _ = hand.send(client.hand_over());
         Ok(Self { done, found })
     }
 
@@ -53,6 +62,12 @@ impl AsFd for Search {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.done.as_fd()
     }
+}
+
+/// Publishes a wait, for this long, and looks for a deadlock.
+pub(super) fn look(edge: &WaitEdge, client: &mut Client, lasting: Duration) -> Found {
+    edge.publish(client, lasting)?;
+    edge.look(client)
 }
 
 /// The wait for what `claim` wants, by a job that holds what it inherited and what is held.
