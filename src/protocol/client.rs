@@ -222,7 +222,7 @@ impl Client {
 
     /// Whether most of the sentinels, which are asked, don't name this server as the primary.
     pub fn is_alone(&self) -> bool {
-        self.deployment.is_alone()
+        self.deployment.is_alone(self.timeout())
     }
 
     /// Whether the last release may not outlive a failover although the replicas that are connected have it: some are gone,

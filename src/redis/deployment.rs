@@ -143,10 +143,10 @@ impl Deployment {
     }
 
     /// Whether another server than the one that was used last may be the primary, by the sentinels, which are asked.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_alone(&self, within: Duration) -> bool {
         match &self.kind {
             Kind::Single | Kind::Cluster(_) => false,
-            Kind::Sentinels(sentinels) => sentinels.is_alone(&self.server()),
+            Kind::Sentinels(sentinels) => sentinels.is_alone(&self.server(), within),
         }
     }
 

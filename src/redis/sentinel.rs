@@ -312,8 +312,8 @@ impl Sentinels {
     }
 
     /// Whether another server may be the primary: most of the URL's sentinels don't name this one, or not in time.
-    pub(super) fn is_alone(&self, primary: &Server) -> bool {
-        let within = self.heard.patience(None);
+    pub(super) fn is_alone(&self, primary: &Server, within: Duration) -> bool {
+        let within = self.heard.patience(None).min(within);
         let agreed = self.poll(primary, Need::MostOfUrl, within).wait();
         agreed.is_none_or(|agreed| agreed.address != *primary.address())
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::proxy::{Action, Proxy};
 use crate::support::{
     Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, TIMEOUT,
-    UnresponsiveServer, among_own_processes, assert_in_turn, outcome, turns, wait_until,
+    UnresponsiveServer, among_own_processes, assert_in_turn, outcome, send, turns, wait_until,
 };
 
 /// A way in which the primary is replaced.
@@ -906,6 +906,46 @@ fn a_replica_that_was_shut_down_during_a_run_does_not_hold_up_its_release() {
                 assert_eq!(primary.cli(&["EXISTS", "redlock:a"]), "0");
             });
         }
+    });
+}
+
+#[test]
+fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release() {
+    let mut all = Replicated::start();
+    let options = ["run", "--ttl", "6s", "-k", "1s"];
+    let locks: Vec<String> = (0..16).map(|number| format!("lock-{number}")).collect();
+    let locks: Vec<&str> = locks.iter().map(String::as_str).collect();
+    let words = [&options, &locks[..], &["--", "sleep", "60"]].concat();
+    let run = Running::start(&mut all.redlock(&words));
+    wait_until("it has all", || {
+        let primary = &all.servers[0];
+        locks.iter().all(|name| primary.holder(name).is_some())
+    });
+    for sentinel in &all.sentinels {
+        sentinel.stall();
+    }
+    all.servers[1].kill();
+    all.servers[2].kill();
+    let primary = &all.servers[0];
+    // No release asks for them any more after the second renewal that is that much later.
+    let lease = || primary.cli(&["PTTL", "redlock:lock-0"]).parse().unwrap();
+    let (mut renewals, mut last): (u32, i64) = (0, lease());
+    while renewals < 5 {
+        let left = lease();
+        renewals += u32::from(left > last);
+        last = left;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let began = Instant::now();
+    send(run.pid(), libc::SIGTERM);
+    run.finish();
+    let took = began.elapsed();
+    for sentinel in &all.sentinels {
+        sentinel.resume();
+    }
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    wait_until("all are free", || {
+        locks.iter().all(|name| primary.holder(name).is_none())
     });
 }
 
