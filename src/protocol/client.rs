@@ -170,7 +170,11 @@ impl Client {
             Some(engine) => engine,
             None => self.connect(self.timeout())?,
         };
-        Ok(self.engine.insert(engine).connection())
+        let timeout = self.timeout();
+        let connection = self.engine.insert(engine).connection();
+        // It may have been opened while there was another limit.
+        connection.limit_to(timeout);
+        Ok(connection)
     }
 
     /// Whether there is a connection; whether it is still good shows with the next answer.

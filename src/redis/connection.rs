@@ -88,6 +88,11 @@ impl Connection {
         self.wire.server.password_command.is_some() && self.opened.elapsed() > NEW_PASSWORD
     }
 
+    /// From now on writing, and each answer for which nothing else is said, may take this long.
+    pub fn limit_to(&mut self, timeout: Duration) {
+        self.wire.timeout = timeout;
+    }
+
     /// The server at the other end.
     pub fn server(&self) -> &Arc<Server> {
         &self.wire.server

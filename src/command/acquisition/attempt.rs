@@ -346,13 +346,16 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::StopWatching => self.holder = None,
             wait::Action::TakeOver(busy) => {
-                events.push_back(wait::Event::TakenOver(self.take_over(&busy)));
+                let taken = self.by_last_answer(|attempt| attempt.take_over(&busy));
+                events.push_back(wait::Event::TakenOver(taken));
             }
             wait::Action::LookAtRun(busy) => {
-                events.push_back(match self.look_at_run(&busy) {
-                    Ok(outcome) => wait::Event::RunLookedUp(outcome),
-                    Err(error) => wait::Event::Failed(error),
-                });
+                events.push_back(
+                    match self.by_last_answer(|attempt| attempt.look_at_run(&busy)) {
+                        Ok(outcome) => wait::Event::RunLookedUp(outcome),
+                        Err(error) => wait::Event::Failed(error),
+                    },
+                );
             }
             wait::Action::ShowOutage { kind, lasting } => {
                 let line = report::outage_line(kind, &self.failure, lasting);
@@ -377,8 +380,9 @@ impl<'a> Attempt<'a> {
             if self.was_shown {
                 self.show_line(busy, age);
             }
-            let (locks, name) = (&self.acquisition.settings.locks, self.claim.lock().name());
-            match locks.usual(&mut self.client, name) {
+            let locks = &self.acquisition.settings.locks;
+            let name = self.claim.lock().name().clone();
+            match self.by_last_answer(|attempt| locks.usual(&mut attempt.client, &name)) {
                 Ok(usual) => self.usual = usual,
                 Err(error) => events.push_back(wait::Event::Failed(error)),
             }
@@ -415,25 +419,22 @@ impl<'a> Attempt<'a> {
         }
         let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
         let edge = self.edge.get_or_insert_with(new).clone();
-        match deadlock::Search::start(edge.clone(), &mut self.client, lasting) {
-            Ok(search) => {
-                self.search = Some(search);
-                None
-            }
-            Err(_) => {
-                self.limit_to_last_answer();
-                let found = deadlock::look(&edge, &mut self.client, lasting);
-                self.client.lift_limit();
-                Some(searched(found))
-            }
+        if let Ok(search) = deadlock::Search::start(edge.clone(), &mut self.client, lasting) {
+            self.search = Some(search);
+            return None;
         }
+        let look = |attempt: &mut Self| deadlock::look(&edge, &mut attempt.client, lasting);
+        Some(searched(self.by_last_answer(look)))
     }
 
-    /// From now on nothing that is asked takes much longer than until the last question is to be answered.
-    fn limit_to_last_answer(&mut self) {
+    /// Asks something of which no answer takes much longer than until the last question is to be answered.
+    fn by_last_answer<T>(&mut self, ask: impl FnOnce(&mut Self) -> T) -> T {
         if let Some(last) = self.wait.last_answer() {
             self.client.limit_to(last.since(now()).max(SLOW_TO_OPEN));
         }
+        let answer = ask(self);
+        self.client.lift_limit();
+        answer
     }
 
     /// Opens a connection to where the locks are, unless that is done; a signal that ends us, if one comes before.
@@ -447,9 +448,7 @@ impl<'a> Attempt<'a> {
 
     /// Sends the question for the lock.
     fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
-        self.limit_to_last_answer();
-        let opened = self.open(place);
-        self.client.lift_limit();
+        let opened = self.by_last_answer(|attempt| attempt.open(place));
         match opened {
             Ok(None) => {}
             Ok(Some(signal)) => return events.push_back(wait::Event::Signal(signal)),
