@@ -16,7 +16,6 @@ mod timing;
 use std::rc::Rc;
 use std::time::Duration;
 
-use self::failing::Contact;
 use self::timing::{Next, WakeBy, heartbeat, is_fresh, is_near, next};
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
@@ -246,6 +245,19 @@ enum Phase {
         until: Moment,
     },
     Over,
+}
+
+/// Whether the server can be reached.
+#[derive(Clone, Copy, Debug)]
+enum Contact {
+    /// It has never answered.
+    Unreached,
+    Answers,
+    /// It has answered before, or others know of it, and then failed this often in a row, since this moment.
+    Fails {
+        since: Moment,
+        times: u32,
+    },
 }
 
 /// After how long a waiter looks whether it is part of a deadlock. The second time is for those that

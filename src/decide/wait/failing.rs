@@ -3,22 +3,9 @@
 use std::time::Duration;
 
 use super::timing::{FAILOVER, Outage, RECONNECT, WaitLimit, reconnect};
-use super::{Action, End, Phase, Wait};
+use super::{Action, Contact, End, Phase, Wait};
 use crate::clock::Moment;
 use crate::protocol::{self, ErrorKind};
-
-/// Whether the server can be reached.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Contact {
-    /// It has never answered.
-    Unreached,
-    Answers,
-    /// It has answered before, or others know of it, and then failed this often in a row, since this moment.
-    Fails {
-        since: Moment,
-        times: u32,
-    },
-}
 
 impl Wait<'_> {
     pub(super) fn on_failure(
