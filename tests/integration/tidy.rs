@@ -250,13 +250,12 @@ fn each_room_imports_only_rooms_on_lower_floors() {
 }
 
 /// Files that still know each other, as one file and those of its own folder.
-const IN_ONE_PIECE: [&str; 8] = [
+const IN_ONE_PIECE: [&str; 7] = [
     "command/acquisition",
     "command/doctor/checks",
     "command/run",
     "command/status",
     "config",
-    "decide/wait",
     "report",
     "sys",
 ];
