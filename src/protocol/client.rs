@@ -22,36 +22,10 @@ use crate::redis::error::{Error, ErrorKind};
 use crate::redis::replication::{Quorum, Replication};
 use crate::redis::wire::{Push, Received};
 
-/// How Redis is reached.
-enum Engine {
-    /// One server.
-    Single(Connection),
-}
-
-impl Engine {
-    fn connection(&mut self) -> &mut Connection {
-        match self {
-            Self::Single(connection) => connection,
-        }
-    }
-
-    fn wants_new_password(&self) -> bool {
-        match self {
-            Self::Single(connection) => connection.wants_new_password(),
-        }
-    }
-
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        match self {
-            Self::Single(connection) => std::iter::once(connection.as_fd()),
-        }
-    }
-}
-
 /// A connection to Redis, open or to be opened by the next request.
 pub struct Client {
     deployment: Arc<Deployment>,
-    engine: Option<Engine>,
+    connection: Option<Connection>,
     /// What has to be replicated before it counts.
     replication: Option<Replication>,
     /// Nothing takes longer than this, where that is less than the server's timeout.
@@ -96,7 +70,7 @@ pub struct SlowOpening {
 
 impl SlowOpening {
     pub fn finish(mut self) -> Result<Client, Error> {
-        self.client.engine = Some(self.client.connect(self.within)?);
+        self.client.connection = Some(self.client.connect(self.within)?);
         Ok(self.client)
     }
 }
@@ -106,7 +80,7 @@ impl Client {
         Self {
             deployment: Arc::clone(deployment),
             replication,
-            engine: None,
+            connection: None,
             limit: None,
         }
     }
@@ -126,7 +100,7 @@ impl Client {
         if !self.is_open() {
             let timeout = self.timeout();
             let opened = self.deployment.open(timeout, timeout, None)?;
-            self.engine = Some(Engine::Single(opened));
+            self.connection = Some(opened);
         }
         Ok(())
     }
@@ -146,7 +120,7 @@ impl Client {
         }
         let within = timeout.saturating_sub(soon);
         match self.connect(soon.min(timeout)) {
-            Ok(engine) => self.engine = Some(engine),
+            Ok(connection) => self.connection = Some(connection),
             Err(error) if within.is_zero() || started.elapsed() < soon => return Err(error),
             Err(_) => {
                 let client = self.another();
@@ -156,22 +130,21 @@ impl Client {
         Ok(None)
     }
 
-    fn connect(&self, within: Duration) -> Result<Engine, Error> {
+    fn connect(&self, within: Duration) -> Result<Connection, Error> {
         self.deployment
             .open(self.timeout(), within, self.replication)
-            .map(Engine::Single)
     }
 
     /// The connection; a fresh one where there is none. One copy of this for all requests: a short
     /// run pays for each page of code.
     #[inline(never)]
     fn connection(&mut self) -> Result<&mut Connection, Error> {
-        let engine = match self.engine.take() {
-            Some(engine) => engine,
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
             None => self.connect(self.timeout())?,
         };
         let timeout = self.timeout();
-        let connection = self.engine.insert(engine).connection();
+        let connection = self.connection.insert(connection);
         // It may have been opened while there was another limit.
         connection.limit_to(timeout);
         Ok(connection)
@@ -179,7 +152,7 @@ impl Client {
 
     /// Whether there is a connection; whether it is still good shows with the next answer.
     pub fn is_open(&self) -> bool {
-        self.engine.is_some()
+        self.connection.is_some()
     }
 
     /// Whether a command prints the password for each new connection.
@@ -189,12 +162,14 @@ impl Client {
 
     /// Whether the password of this connection may soon be over; then [`Self::reconnect`].
     pub fn wants_new_password(&self) -> bool {
-        self.engine.as_ref().is_some_and(Engine::wants_new_password)
+        self.connection
+            .as_ref()
+            .is_some_and(Connection::wants_new_password)
     }
 
     /// Opens a fresh connection in place of the one that there is, which stays where that fails.
     pub fn reconnect(&mut self) -> Result<(), Error> {
-        self.engine = Some(self.connect(self.timeout())?);
+        self.connection = Some(self.connect(self.timeout())?);
         Ok(())
     }
 
@@ -232,8 +207,8 @@ impl Client {
     /// Whether the last release may not outlive a failover although the replicas that are connected have it: some are gone,
     /// and one of them may be the primary.
     pub(super) fn may_be_replaced(&mut self) -> bool {
-        let engine = self.engine.as_mut();
-        engine.is_some_and(|engine| engine.connection().left_out_followers()) && self.is_alone()
+        let connection = self.connection.as_ref();
+        connection.is_some_and(Connection::left_out_followers) && self.is_alone()
     }
 
     /// The error for a replica, where something was to be changed.
@@ -246,25 +221,24 @@ impl Client {
 
     /// Whether a waiter's messages come over the channels of a hash slot.
     pub(super) fn is_sharded(&mut self) -> bool {
-        let engine = self.engine.as_mut();
-        engine.is_some_and(|engine| engine.connection().is_sharded())
+        let connection = self.connection.as_ref();
+        connection.is_some_and(Connection::is_sharded)
     }
 
     /// Gives the connection up; the next request makes a fresh one.
     pub fn disconnect(&mut self) {
-        self.engine = None;
+        self.connection = None;
     }
 
     /// Goes on where the locks are now, if another server has them since the connection was opened: gives
     /// that up, so that the next request opens one there. Where it can't be found out, nothing changes.
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
-        let moved = |engine: &mut Engine| {
-            let connection = engine.connection();
+        let moved = |connection: &mut Connection| {
             self.deployment
                 .have_moved(connection, timeout, self.replication)
         };
-        if self.engine.as_mut().is_some_and(moved) {
+        if self.connection.as_mut().is_some_and(moved) {
             self.disconnect();
         }
     }
@@ -273,10 +247,9 @@ impl Client {
     /// have heard of a lock that another one has granted: what it says of that is no answer.
     pub(super) fn judge(&mut self, states: &[LeaseState]) -> Result<(), Error> {
         let timeout = self.timeout();
-        let Some(engine) = &mut self.engine else {
+        let Some(connection) = &mut self.connection else {
             return Ok(());
         };
-        let connection = engine.connection();
         if !is_one_lost(states) {
             self.deployment.note_granter(connection);
         } else if !self.deployment.believe_loss(connection, timeout) {
@@ -311,7 +284,7 @@ impl Client {
         Self {
             deployment: Arc::clone(&self.deployment),
             replication: self.replication,
-            engine: self.engine.take(),
+            connection: self.connection.take(),
             limit: self.limit,
         }
     }
@@ -339,24 +312,24 @@ impl Client {
 
     /// The descriptors that become readable when something may have come in.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.engine.iter().flat_map(Engine::fds)
+        self.connection.iter().map(AsFd::as_fd)
     }
 
     /// What came in, if anything has. Never blocks and opens nothing. Call until `None` before
     /// waiting for the descriptors: bytes may have been read ahead. However much comes, there is
     /// `None` after a bounded number of bytes, and the descriptor says that there is more.
     pub fn receive(&mut self) -> Result<Option<Incoming>, Error> {
-        let Some(engine) = &mut self.engine else {
+        let Some(connection) = &mut self.connection else {
             return Ok(None);
         };
-        while let Some(received) = engine.connection().receive()? {
+        while let Some(received) = connection.receive()? {
             match received {
                 Received::Push(push) => return Ok(Some(push.into())),
                 Received::Answer { script, value, .. } => match script.map(|script| script.hash) {
                     Some(hash) if hash == ACQUIRE.hash => {
                         let answer = acquired(value);
                         if let Ok(Acquired::Held { .. }) = answer {
-                            self.deployment.note_granter(engine.connection());
+                            self.deployment.note_granter(connection);
                         }
                         return Ok(Some(Incoming::Acquired(answer)));
                     }
