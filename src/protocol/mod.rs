@@ -95,7 +95,7 @@ pub use self::ask::{
     About, Answer, Endpoint, KeyNames, Question, Refusal, left, promotable_replicas,
 };
 pub use self::claim::{Claim, Place, QueueOptions, Reentry, ReleaseMode, Request, Supersede};
-pub use self::client::{Client, Incoming, SlowOpening};
+pub use self::client::{Client, Incoming};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};

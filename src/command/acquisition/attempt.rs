@@ -11,13 +11,15 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 
 use super::deadlock;
-use super::{Acquisition, Outcome, Reason, Requester, SLOW_TO_OPEN, open, random_fraction};
+use super::{
+    Acquisition, Outcome, Reason, Requester, SLOW_TO_OPEN, in_background, open, random_fraction,
+};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::duration;
 use crate::protocol::{
-    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Place, ReleaseMode, SkipReason,
-    WaitEdge, Who,
+    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Locks, Name, Place, ReleaseMode,
+    SkipReason, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity, cancelled, lost};
 use crate::signal::Signals;
@@ -350,12 +352,15 @@ impl<'a> Attempt<'a> {
                 events.push_back(wait::Event::TakenOver(taken));
             }
             wait::Action::LookAtRun(busy) => {
-                events.push_back(
-                    match self.by_last_answer(|attempt| attempt.look_at_run(&busy)) {
-                        Ok(outcome) => wait::Event::RunLookedUp(outcome),
-                        Err(error) => wait::Event::Failed(error),
-                    },
-                );
+                let id = busy.id.clone();
+                let look = move |locks: &Locks, client: &mut Client, name: &Name| {
+                    outcome_of_hold(locks, client, name, &id)
+                };
+                events.push_back(match self.look_up(look) {
+                    Ok(Ok(outcome)) => wait::Event::RunLookedUp(outcome),
+                    Ok(Err(signal)) => wait::Event::Signal(signal),
+                    Err(error) => wait::Event::Failed(error),
+                });
             }
             wait::Action::ShowOutage { kind, lasting } => {
                 let line = report::outage_line(kind, &self.failure, lasting);
@@ -380,10 +385,9 @@ impl<'a> Attempt<'a> {
             if self.was_shown {
                 self.show_line(busy, age);
             }
-            let locks = &self.acquisition.settings.locks;
-            let name = self.claim.lock().name().clone();
-            match self.by_last_answer(|attempt| locks.usual(&mut attempt.client, &name)) {
-                Ok(usual) => self.usual = usual,
+            match self.look_up(Locks::usual) {
+                Ok(Ok(usual)) => self.usual = usual,
+                Ok(Err(signal)) => events.push_back(wait::Event::Signal(signal)),
                 Err(error) => events.push_back(wait::Event::Failed(error)),
             }
         }
@@ -408,6 +412,30 @@ impl<'a> Attempt<'a> {
             verbosity.info(line());
         } else if !waited.is_zero() && verbosity >= Verbosity::Verbose {
             verbosity.verbose(line());
+        }
+    }
+
+    /// Asks the server about the lock: its answer, or a signal that ends us, if one comes before.
+    fn look_up<T: Send + 'static>(
+        &mut self,
+        ask: impl FnOnce(&Locks, &mut Client, &Name) -> Result<T, protocol::Error> + Send + 'static,
+    ) -> Result<Result<T, i32>, protocol::Error> {
+        let locks = self.acquisition.settings.locks.clone();
+        let name = self.claim.lock().name().clone();
+        let looked_up = self.by_last_answer(|attempt| {
+            let mut client = attempt.client.hand_over();
+            in_background(attempt.signals, move || {
+                let found = ask(&locks, &mut client, &name);
+                (client, found)
+            })
+        });
+        match looked_up? {
+            Ok((client, found)) => {
+                self.client = client;
+                self.client.lift_limit();
+                found.map(Ok)
+            }
+            Err(signal) => Ok(Err(signal)),
         }
     }
 
@@ -515,22 +543,6 @@ impl<'a> Attempt<'a> {
                 false
             }
         }
-    }
-
-    /// The outcome of the hold that kept us waiting. From now on the server pushes when the lock
-    /// changes, where it can.
-    fn look_at_run(
-        &mut self,
-        busy: &Busy,
-    ) -> Result<Option<protocol::HoldOutcome>, protocol::Error> {
-        let locks = &self.acquisition.settings.locks;
-        let names = std::slice::from_ref(self.claim.lock().name());
-        locks.track(&mut self.client, names)?;
-        let mut found = locks.history(&mut self.client, names, false)?;
-        let holds = found.pop().map(|history| history.holds);
-        let mut holds = holds.into_iter().flatten();
-        let hold = holds.find(|entry| entry.id == busy.id);
-        Ok(hold.map(|entry| entry.outcome))
     }
 
     /// How the wait ended, for the whole acquisition: a lock that is ours is held from now on.
@@ -675,4 +687,20 @@ fn searched(found: deadlock::Found) -> wait::Event {
         Ok(cycle) => wait::Event::Searched(cycle),
         Err(error) => wait::Event::Failed(error),
     }
+}
+
+/// The outcome of the hold with this id. From now on the server pushes when the lock changes, where it can.
+fn outcome_of_hold(
+    locks: &Locks,
+    client: &mut Client,
+    name: &Name,
+    id: &str,
+) -> Result<Option<protocol::HoldOutcome>, protocol::Error> {
+    let names = std::slice::from_ref(name);
+    locks.track(client, names)?;
+    let mut found = locks.history(client, names, false)?;
+    let holds = found.pop().map(|history| history.holds);
+    let mut holds = holds.into_iter().flatten();
+    let hold = holds.find(|entry| entry.id == id);
+    Ok(hold.map(|entry| entry.outcome))
 }

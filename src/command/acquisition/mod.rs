@@ -8,8 +8,8 @@ mod deadlock;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -25,7 +25,7 @@ use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::output;
 use crate::protocol::{
     self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Name, QueueOptions, Reentry,
-    ReleaseMode, Released, Request, SkipReason, SlowOpening, Supersede, Token, Who,
+    ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity, lost};
 use crate::signal::{Signals, is_passed_up};
@@ -583,36 +583,53 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, proto
     let Some(opening) = client.open_soon(SLOW_TO_OPEN)? else {
         return Ok(None);
     };
-    let opened = open_in_background(opening, signals).unwrap_or_else(|error| {
-        let line = format!("can't wait for a connection: {error}");
-        Err(protocol::Error::new(ErrorKind::Internal, line))
-    })?;
-    match opened {
-        Ok(open) => *client = open,
+    match in_background(signals, || opening.finish())? {
+        Ok(opened) => *client = opened?,
         Err(signal) => return Ok(Some(signal)),
     }
     Ok(None)
 }
 
-fn open_in_background(
-    opening: SlowOpening,
+/// Has another thread do what may have to wait for a server: its result, or a signal that ends us, if one comes before.
+/// Where no thread can be made, signals have to wait, too.
+fn in_background<T: Send + 'static>(
     signals: &Signals,
-) -> io::Result<Result<Result<Client, i32>, protocol::Error>> {
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Result<T, i32>, protocol::Error> {
+    wait_in_background(signals, work).map_err(|error| {
+        let line = format!("can't wait for the server: {error}");
+        protocol::Error::new(ErrorKind::Internal, line)
+    })
+}
+
+fn wait_in_background<T: Send + 'static>(
+    signals: &Signals,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Result<T, i32>> {
     let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
     let (answer, answered) = channel();
     let waker = Arc::clone(&done);
-    sys::start_thread("connect", sys::USUAL_STACK, move || {
-        let _ = answer.send(opening.finish());
+    let work = Arc::new(Mutex::new(Some(work)));
+    let of_thread = Arc::clone(&work);
+    let take = |work: &Mutex<Option<_>>| work.lock().ok().and_then(|mut work| work.take());
+    let started = sys::start_thread("background", sys::USUAL_STACK, move || {
+        if let Some(work) = take(&of_thread) {
+            let _ = answer.send(work());
+        }
         let _ = waker.write(1);
-    })?;
+    });
+    if let Err(error) = started {
+        let work = take(&work).ok_or(error)?;
+        return Ok(Ok(work()));
+    }
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())], None)?;
         if let Some(signal) = signals.next_ending()? {
             output::stop();
-            return Ok(Ok(Err(signal)));
+            return Ok(Err(signal));
         }
-        if let Ok(opened) = answered.try_recv() {
-            return Ok(opened.map(Ok));
+        if let Ok(found) = answered.try_recv() {
+            return Ok(Ok(found));
         }
     }
 }

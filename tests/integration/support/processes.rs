@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::unistd::{Pid, getsid};
+
 use super::{Redis, outcome, path, wait_until, without_terminal};
 
 /// A Perl program that says its label, `ready` and its pid, then its label and the name of each
@@ -142,7 +144,8 @@ pub fn await_mark(redis: &Redis, pid: i32) -> PathBuf {
     found.unwrap()
 }
 
-/// The process that kills COMMAND's tree where this redlock can't; it comes with the first renewal.
+/// The process that kills COMMAND's tree where this redlock can't; it comes with the first renewal. Until it has a session
+/// of its own, a signal for the group of redlock reaches it, too.
 pub fn watchdog(redlock: i32) -> Option<i32> {
     let threads = fs::read_dir(format!("/proc/{redlock}/task")).ok()?;
     let lists = threads
@@ -153,8 +156,10 @@ pub fn watchdog(redlock: i32) -> Option<i32> {
         .flat_map(|list| list.split(' ').flat_map(str::parse).collect::<Vec<i32>>())
         .collect();
     let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let leads_session =
+        |pid: &i32| getsid(Some(Pid::from_raw(*pid))).is_ok_and(|id| id.as_raw() == *pid);
     pids.into_iter()
-        .find(|pid| name(pid) == "rl-watchdog\n" && is_alive(*pid))
+        .find(|pid| name(pid) == "rl-watchdog\n" && leads_session(pid) && is_alive(*pid))
 }
 
 /// From now on nothing kills what this redlock leaves when it is killed, up to its next renewal.
