@@ -100,9 +100,12 @@ pub enum Event {
 
 /// What is known of the process that holds the lock, and of its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HolderState {
+pub enum HolderState<Process = ()> {
+    /// It has ended, and nothing of its work is left.
     Dead,
-    Alive,
+    /// This process lives: the holder, or a part of its work.
+    Alive(Process),
+    /// It lives elsewhere, or it can't be known.
     Unknown,
 }
 
@@ -686,7 +689,7 @@ impl<'a> Wait<'a> {
         self.is_unsure = matches!(state, HolderState::Unknown);
         match state {
             HolderState::Dead => actions.push(Action::TakeOver(found.busy)),
-            HolderState::Alive => {
+            HolderState::Alive(()) => {
                 if self.watches(&found.busy) {
                     self.watched = Some(found.busy.id.clone());
                 }

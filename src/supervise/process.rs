@@ -32,6 +32,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{Pid, getsid, linkat};
 
 use crate::clock::{Moment, now};
+use crate::decide::wait::HolderState;
 use crate::supervise::tree::{self, DeadHolder, Origin, Process, Remains, Stat, read};
 use crate::sys::{self, poll};
 
@@ -91,17 +92,6 @@ impl Scope {
     }
 }
 
-/// What can be known of the process that holds a lock, and of its work.
-pub enum Liveness {
-    /// It has ended, and nothing of its work is left.
-    Dead,
-    /// This process lives: the holder, or a part of its work. Its descriptor becomes readable when it
-    /// ends.
-    Alive(ProcessFd),
-    /// It lives elsewhere, or it can't be known.
-    Unknown,
-}
-
 /// A process that lives, or has lived: it can't be mistaken for another one.
 pub struct ProcessFd(OwnedFd);
 
@@ -150,21 +140,26 @@ impl AsFd for ProcessFd {
 
 /// What has become of the processes with these identities (with commas between), which hold a lock
 /// under this id, and of their work: dead only if all are known to be dead. `origin` says what an
-/// environment has to do with that hold.
-pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> Liveness {
-    let mut known = Vec::new();
-    for instance in instances.split(',') {
-        match state_of(instance) {
-            State::Dead(dead) => known.push(Some(dead)),
-            State::Alive(process) => return Liveness::Alive(process),
-            State::Unknown => known.push(None),
+/// environment has to do with that hold. The descriptor of one that lives becomes readable when it ends.
+pub fn holder_state(
+    instances: &str,
+    id: &str,
+    origin: impl Fn(&[u8]) -> Origin,
+) -> HolderState<ProcessFd> {
+    let mut dead = Vec::new();
+    let mut is_known = true;
+    for identity in instances.split(',').map(Identity::parse) {
+        match identity.as_ref().map_or(HolderState::Unknown, state_of) {
+            HolderState::Dead => dead.extend(identity),
+            HolderState::Alive(process) => return HolderState::Alive(process),
+            HolderState::Unknown => is_known = false,
         }
     }
-    let Some(dead) = known.into_iter().collect::<Option<Vec<_>>>() else {
-        return Liveness::Unknown;
-    };
+    if !is_known {
+        return HolderState::Unknown;
+    }
     let Some(mark) = left_by(&dead, id) else {
-        return Liveness::Unknown;
+        return HolderState::Unknown;
     };
     let (adopter, orphan) = sys::adopter().ok().unzip();
     let remains = |holder: &Identity| {
@@ -184,16 +179,16 @@ pub fn liveness(instances: &str, id: &str, origin: impl Fn(&[u8]) -> Origin) -> 
     for _ in 0..LOOKS {
         let found = dead.iter().map(remains);
         match found.max_by_key(|found| found.certainty()) {
-            None | Some(Remains::Nothing) => return Liveness::Dead,
-            Some(Remains::Unknown) => return Liveness::Unknown,
+            None | Some(Remains::Nothing) => return HolderState::Dead,
+            Some(Remains::Unknown) => return HolderState::Unknown,
             Some(Remains::Process(pid)) => {
                 if let Ok(Some(process)) = ProcessFd::of(pid.as_raw()) {
-                    return Liveness::Alive(process);
+                    return HolderState::Alive(process);
                 }
             }
         }
     }
-    Liveness::Unknown
+    HolderState::Unknown
 }
 
 /// The mark of the hold with this id, if one of these processes has left it since, as far as its owner shows that:
@@ -237,32 +232,23 @@ impl Identity {
     }
 }
 
-/// What is known of one process.
-enum State {
-    Dead(Identity),
-    Alive(ProcessFd),
-    Unknown,
-}
-
-fn state_of(instance: &str) -> State {
-    let Some(identity) = Identity::parse(instance) else {
-        return State::Unknown;
-    };
+/// What is known of the process with this identity itself.
+fn state_of(identity: &Identity) -> HolderState<ProcessFd> {
     let started = |pid| Stat::read(Pid::from_raw(pid)).map(|stat| stat.started);
     match sys::pidfd(identity.pid) {
-        Ok(None) => State::Dead(identity),
+        Ok(None) => HolderState::Dead,
         // The descriptor stays with the process that had the pid when it was opened.
         Ok(Some(fd))
             if started(identity.pid).is_some_and(|at| at <= identity.alive.since_boot()) =>
         {
             let process = ProcessFd(fd);
             if process.has_ended() {
-                State::Dead(identity)
+                HolderState::Dead
             } else {
-                State::Alive(process)
+                HolderState::Alive(process)
             }
         }
-        Ok(Some(_)) | Err(_) => State::Unknown,
+        Ok(Some(_)) | Err(_) => HolderState::Unknown,
     }
 }
 
@@ -428,7 +414,7 @@ pub fn remove_old_marks() {
         if is_ours
             && age.is_ok_and(|age| age > OLD)
             && let Some(mark) = Mark::read(&entry.path(), user)
-            && matches!(state_of(&mark.instance), State::Dead(_))
+            && Identity::parse(&mark.instance).is_some_and(|holder| matches!(state_of(&holder), HolderState::Dead))
         {
             let _ = fs::remove_file(entry.path());
         }
@@ -464,8 +450,9 @@ mod tests {
         let reused = with(boot, pid, "1");
         let gone = with(boot, &unused, alive);
         let elsewhere = with("elsewhere", &unused, alive);
-        assert!(matches!(state_of(&us), State::Alive(_)));
-        assert!(matches!(state_of(&gone), State::Dead(_)));
+        let state = |instance: &str| state_of(&Identity::parse(instance).unwrap());
+        assert!(matches!(state(&us), HolderState::Alive(_)));
+        assert!(matches!(state(&gone), HolderState::Dead));
         for unknown in [
             &reused,
             &elsewhere,
@@ -476,17 +463,19 @@ mod tests {
             &format!("{us}1"),
             &format!("{us}:1"),
         ] {
-            assert!(matches!(state_of(unknown), State::Unknown), "{unknown}");
+            let identity = Identity::parse(unknown);
+            let state = identity.as_ref().map_or(HolderState::Unknown, state_of);
+            assert!(matches!(state, HolderState::Unknown), "{unknown}");
         }
         assert_eq!(
             namespace,
             fs::metadata("/proc/self/ns/pid").unwrap().ino().to_string()
         );
-        let alive = |instances: &str| liveness(instances, "0", |_| Origin::Unsaid);
-        assert!(matches!(alive(&format!("{gone},{us}")), Liveness::Alive(_)));
+        let alive = |instances: &str| holder_state(instances, "0", |_| Origin::Unsaid);
+        assert!(matches!(alive(&format!("{gone},{us}")), HolderState::Alive(_)));
         assert!(matches!(
             alive(&format!("{gone},{elsewhere}")),
-            Liveness::Unknown
+            HolderState::Unknown
         ));
     }
 
@@ -543,13 +532,13 @@ mod tests {
         let gone = format!("{}:{}:{}:1:1:{rest}", parts[0], parts[1], i32::MAX);
         let id = format!("{:012x}", process::id());
         assert!(matches!(
-            liveness(&gone, &id, |_| Origin::Unsaid),
-            Liveness::Unknown
+            holder_state(&gone, &id, |_| Origin::Unsaid),
+            HolderState::Unknown
         ));
         leave_mark(&id, now(), &[], Some(&[]));
         assert!(!matches!(
-            liveness(&gone, &id, |_| Origin::Ours),
-            Liveness::Dead
+            holder_state(&gone, &id, |_| Origin::Ours),
+            HolderState::Dead
         ));
         remove_mark(&id);
         assert!(!mark(&id).unwrap().exists());

@@ -189,9 +189,9 @@ impl Tree {
     /// there are some, each is known to be no member.
     pub fn has_only_earlier_children(&self) -> bool {
         let children = self.children(self.root);
-        let is_apart = |&child: &Pid| self.side(self.root, child) == Side::Others;
+        let is_excluded = |&child: &Pid| self.side(self.root, child) == Side::Others;
         // Where none is found they couldn't be read.
-        !children.is_empty() && children.iter().all(is_apart)
+        !children.is_empty() && children.iter().all(is_excluded)
     }
 
     /// A child of ours was reaped: its number may be another's from now on.
@@ -839,7 +839,7 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
     // The times of starts are rounded, so that one shortly before may seem to be after that.
     let started_after = |stat: &Stat, at: Moment| stat.started + TICK > at.since_boot();
     let is_member = |stat: &Stat| holder.members.contains(&stat.process());
-    let is_apart =
+    let is_excluded =
         |stat: &Stat| is_earlier(stat) || !started_after(stat, holder.noted) && !is_member(stat);
     let mut ourselves = vec![Pid::this()];
     while let Some(stat) = ourselves.last().and_then(|&pid| find(pid)) {
@@ -869,7 +869,7 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
                         Line::Unknown
                     };
                 }
-                Some(parent) if is_apart(parent) || ourselves.contains(&parent.pid) => {
+                Some(parent) if is_excluded(parent) || ourselves.contains(&parent.pid) => {
                     return Line::Started;
                 }
                 Some(parent) => of = *parent,
@@ -879,8 +879,8 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
     // The leader of a session has started all that is in it.
     let is_of_another_session = |stat: &Stat| {
         let leader = find(Pid::from_raw(stat.session)).filter(|leader| leader.pid != stat.pid);
-        let is_apart = |leader: &Stat| is_apart(leader) || line(leader) == Line::Started;
-        stat.session != holder.session && leader.is_some_and(is_apart)
+        let is_of_others = |leader: &Stat| is_excluded(leader) || line(leader) == Line::Started;
+        stat.session != holder.session && leader.is_some_and(is_of_others)
     };
     let mut unknown = false;
     let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !stat.is_keeper();

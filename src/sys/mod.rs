@@ -603,8 +603,8 @@ impl Witness {
     /// How long its answer may take: it is under way in microseconds, where the machine has time for it.
     const PATIENCE: Duration = Duration::from_millis(100);
 
-    /// Starts it: in our process group, or apart in one of its own.
-    pub fn start(is_apart: bool) -> io::Result<Self> {
+    /// Starts it, in our process group or in one of its own.
+    pub fn start(in_own_group: bool) -> io::Result<Self> {
         let (asked, answers) = UnixStream::pair()?;
         let parent = Pid::this();
         // From its first moment no signal may have an effect on it.
@@ -622,7 +622,7 @@ impl Witness {
             pid: Pid::from_raw(i32::try_from(pid?).map_err(io::Error::other)?),
             asked,
         };
-        if is_apart {
+        if in_own_group {
             // Here, as it may take a while to run for the first time.
             nix::unistd::setpgid(witness.pid, witness.pid)?;
         }

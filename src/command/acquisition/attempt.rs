@@ -24,7 +24,7 @@ use crate::protocol::{
 use crate::report::{self, Outlook, Verbosity, cancelled, lost};
 use crate::signal::Signals;
 use crate::supervise::environment::origin_of;
-use crate::supervise::process::{self, Liveness, ProcessFd};
+use crate::supervise::process::{self, ProcessFd};
 use crate::supervise::{HeldLock, HeldLocks, LockTrouble};
 use crate::sys::poll::sleep;
 use crate::systemd;
@@ -511,13 +511,13 @@ impl<'a> Attempt<'a> {
             return HolderState::Unknown;
         };
         let origin = |environment: &[u8]| origin_of(environment, &busy.id);
-        match process::liveness(instance, &busy.id, origin) {
-            Liveness::Unknown => HolderState::Unknown,
-            Liveness::Alive(process) => {
+        match process::holder_state(instance, &busy.id, origin) {
+            HolderState::Unknown => HolderState::Unknown,
+            HolderState::Alive(process) => {
                 self.holder = watch.then_some(process);
-                HolderState::Alive
+                HolderState::Alive(())
             }
-            Liveness::Dead => HolderState::Dead,
+            HolderState::Dead => HolderState::Dead,
         }
     }
 

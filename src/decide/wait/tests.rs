@@ -680,11 +680,11 @@ fn the_process_of_a_holder_is_looked_at_on_this_host_alone_and_the_first_waiter_
 fn watching() -> Waiter {
     let mut waiter = Waiter::asking(policy());
     waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
-    waiter.on(1, Event::Holder(HolderState::Alive));
+    waiter.on(1, Event::Holder(HolderState::Alive(())));
     waiter.sent(1);
     let examined = waiter.answered(1, Acquired::Busy(busy_here("a", 0)));
     assert_eq!(examined, "examine, to watch");
-    assert_eq!(waiter.on(2, Event::Holder(HolderState::Alive)), "");
+    assert_eq!(waiter.on(2, Event::Holder(HolderState::Alive(()))), "");
     waiter
 }
 
@@ -752,7 +752,7 @@ fn joined(policy: Policy<'static>) -> Waiter {
     let mut waiter = Waiter::asking(policy);
     let examined = waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
     assert_eq!(examined, "examine, to watch");
-    let alive = waiter.on(1, Event::Holder(HolderState::Alive));
+    let alive = waiter.on(1, Event::Holder(HolderState::Alive(())));
     assert_eq!(alive, "look at run");
     assert_eq!(
         waiter.on(1, Event::RunLookedUp(Some(HoldOutcome::Running))),
