@@ -1,4 +1,4 @@
-//! Links to CI jobs, from the variables of the systems that run them. Pure.
+//! CI jobs, their names and links, from the variables of the systems that run them. Pure.
 
 /// The link to the job that we run in, by the variables that CI systems set.
 pub fn link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
@@ -18,6 +18,65 @@ pub fn link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let jenkins = variable("JENKINS_URL").and_then(|_| variable("BUILD_URL"));
     urls.into_iter().find_map(&variable).or(jenkins)
 }
+
+/// The job that we run in, by the variables that CI systems set: the project, the job and its number.
+pub fn job(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let (_, project, job, number) = JOBS
+        .into_iter()
+        .find(|(system, ..)| variable(system).is_some())?;
+    let of = |names: &[&str]| {
+        let parts: Vec<String> = names.iter().filter_map(|name| variable(name)).collect();
+        (!parts.is_empty()).then(|| parts.join("/"))
+    };
+    let number = variable(number).map(|number| format!("#{number}"));
+    let words: Vec<String> = of(project)
+        .into_iter()
+        .chain(of(&[job]))
+        .chain(number)
+        .collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+/// The variables of a CI system: one that only it sets; the project; the job; its number.
+type Job = (
+    &'static str,
+    &'static [&'static str],
+    &'static str,
+    &'static str,
+);
+const JOBS: [Job; 6] = [
+    (
+        "GITHUB_ACTIONS",
+        &["GITHUB_REPOSITORY"],
+        "GITHUB_JOB",
+        "GITHUB_RUN_NUMBER",
+    ),
+    (
+        "GITLAB_CI",
+        &["CI_PROJECT_PATH"],
+        "CI_JOB_NAME",
+        "CI_PIPELINE_ID",
+    ),
+    (
+        "BUILDKITE",
+        &["BUILDKITE_ORGANIZATION_SLUG", "BUILDKITE_PIPELINE_SLUG"],
+        "BUILDKITE_LABEL",
+        "BUILDKITE_BUILD_NUMBER",
+    ),
+    (
+        "CIRCLECI",
+        &["CIRCLE_PROJECT_USERNAME", "CIRCLE_PROJECT_REPONAME"],
+        "CIRCLE_JOB",
+        "CIRCLE_BUILD_NUM",
+    ),
+    (
+        "TF_BUILD",
+        &["BUILD_REPOSITORY_NAME"],
+        "BUILD_DEFINITIONNAME",
+        "BUILD_BUILDNUMBER",
+    ),
+    ("JENKINS_URL", &[], "JOB_NAME", "BUILD_NUMBER"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -59,6 +118,40 @@ mod tests {
                 found.map(|(_, value)| (*value).to_owned())
             };
             assert_eq!(link(variable).as_deref(), url);
+        }
+    }
+
+    #[test]
+    fn a_job_is_named_by_its_project_its_name_and_its_number() {
+        let github = [
+            ("GITHUB_ACTIONS", "true"),
+            ("GITHUB_REPOSITORY", "acme/shop"),
+            ("GITHUB_JOB", "deploy"),
+            ("GITHUB_RUN_NUMBER", "1234"),
+        ];
+        let jenkins = [
+            ("JENKINS_URL", "http://j"),
+            ("JOB_NAME", "shop/main"),
+            ("BUILD_NUMBER", "7"),
+        ];
+        let buildkite = [
+            ("BUILDKITE", "true"),
+            ("BUILDKITE_ORGANIZATION_SLUG", "acme"),
+            ("BUILDKITE_PIPELINE_SLUG", "shop"),
+        ];
+        for (set, job) in [
+            (&github[..], Some("acme/shop deploy #1234")),
+            (&jenkins, Some("shop/main #7")),
+            (&buildkite, Some("acme/shop")),
+            (&[("GITLAB_CI", "true")], None),
+            (&[("GITHUB_JOB", "left over")], None),
+            (&[], None),
+        ] {
+            let variable = |name: &str| {
+                let found = set.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            assert_eq!(super::job(variable).as_deref(), job);
         }
     }
 }

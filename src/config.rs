@@ -48,6 +48,8 @@ pub struct Settings {
     pub locks: Locks,
     pub verbosity: Verbosity,
     pub show: Show,
+    /// The name that we go by for others, in place of user and host.
+    pub who: Option<String>,
     /// Configuration files that aren't used, because others may have written them.
     pub refused: Vec<Exposure>,
     /// Secrets that every user of this host can read.
@@ -82,7 +84,7 @@ const SYSTEM_FILE: &str = "/etc/redlock.env";
 
 /// The variables of the options that every command has. All other options of [`cli::WITH_SETTINGS`] have
 /// one, too, which [`options`] makes of the option's name.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
@@ -95,6 +97,7 @@ const NAMES: [&str; 12] = [
     "REDLOCK_QUIET",
     "REDLOCK_VERBOSE",
     "REDLOCK_SHOW",
+    "REDLOCK_WHO",
 ];
 
 /// What `ci/install.sh` reads, which stands in the environment of CI jobs, too.
@@ -174,6 +177,9 @@ impl Settings {
         Ok(Self {
             locks: Locks::new(access, prefix, history)?,
             show,
+            who: sources
+                .get("REDLOCK_WHO")
+                .map(|setting| setting.value.clone()),
             verbosity: match (options.quiet, options.verbose) {
                 (true, _) => Verbosity::Quiet,
                 (_, true) => Verbosity::Verbose,

@@ -26,8 +26,8 @@ pub use self::text::{
 };
 pub use self::words::{
     Outlook, busy_line, cancelled, command_and_reason, describe_job, expectation, held_back,
-    holder, holder_and_others, lost, not_held, not_renewed, outage_line, quoted, superseded, typed,
-    user_at_host, user_at_host_with_reason, waiting_line,
+    holder, holder_and_others, lost, name_of, not_held, not_renewed, outage_line, quoted,
+    superseded, typed, user_at_host, user_at_host_with_reason, waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

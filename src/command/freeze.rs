@@ -18,7 +18,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let lock = settings.locks.lock(name(&options.name)?);
     let who = Who {
         reason: masked(Some(&options.reason)),
-        ..own_identity()
+        ..own_identity(settings)
     };
     let mut client = settings.locks.open()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);

@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use super::privacy;
 use crate::ci;
 use crate::cli;
-use crate::config::Show;
+use crate::config::{Settings, Show};
 use crate::protocol::Who;
 
-/// Who we are, to others.
-pub(super) fn own_identity() -> Who {
+/// Who we are, to others. A name that the settings give stands in place of that of a CI job.
+pub(super) fn own_identity(settings: &Settings) -> Who {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let known_as = settings.who.clone().or_else(|| ci::job(variable));
     Who {
         host: nix::unistd::gethostname()
             .map(|name| name.to_string_lossy().into_owned())
@@ -24,6 +25,7 @@ pub(super) fn own_identity() -> Who {
             })
             .unwrap_or_else(|| nix::unistd::getuid().to_string()),
         pid: std::process::id(),
+        known_as: masked(known_as.as_deref()),
         url: masked(ci::link(variable).as_deref()),
         ..Who::default()
     }
@@ -32,10 +34,10 @@ pub(super) fn own_identity() -> Who {
 /// The same with what we are about to do, as far as others may see it. `words` is the command.
 pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     options: &cli::AcquireOptions,
-    show: Show,
+    settings: &Settings,
     words: impl FnOnce() -> W,
 ) -> Who {
-    let command = match (&options.label, show) {
+    let command = match (&options.label, settings.show) {
         (Some(_), _) => Vec::new(),
         (None, Show::Full) => shortened(words()),
         (None, Show::Name) => words().take(1).map(|word| name_of(&word)).collect(),
@@ -44,7 +46,7 @@ pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
         command,
         label: masked(options.label.as_deref()),
         reason: masked(options.reason.as_deref()),
-        ..own_identity()
+        ..own_identity(settings)
     }
 }
 

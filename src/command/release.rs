@@ -165,7 +165,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
     };
     let by = Who {
         reason: masked(options.reason.as_deref()),
-        ..own_identity()
+        ..own_identity(settings)
     };
     let may = match holds[..] {
         [] => format!("a waiter may have been removed from the queue of lock \"{name}\""),

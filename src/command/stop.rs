@@ -58,7 +58,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     }
     let by = Who {
         reason: masked(options.reason.as_deref()),
-        ..own_identity()
+        ..own_identity(settings)
     };
     let asked = now();
     let whom = whom(&holds);

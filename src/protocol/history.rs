@@ -230,6 +230,7 @@ impl Lock {
             host: by.host.clone(),
             user: by.user.clone(),
             pid: by.pid,
+            known_as: by.known_as.clone(),
             url: by.url.clone(),
             ..Who::default()
         });

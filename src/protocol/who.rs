@@ -29,6 +29,9 @@ pub struct Who {
     pub host: String,
     pub user: String,
     pub pid: u32,
+    /// The name that it goes by where user and host say nothing: `acme/shop deploy #1234`.
+    #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
+    pub known_as: Option<String>,
     /// COMMAND and its arguments; shortened when it is very long.
     pub command: Vec<String>,
     /// What to show in place of the command.
@@ -76,8 +79,10 @@ impl Who {
     fn is_long(&self) -> bool {
         let command: usize = self.command.iter().map(|word| word.len() + 1).sum();
         let texts = [&self.label, &self.reason, &self.url, &self.instance];
+        let known_as = self.known_as.as_ref();
         self.host.len() > NAME
             || self.user.len() > NAME
+            || known_as.is_some_and(|name| name.len() > NAME)
             || command > COMMAND
             || texts.into_iter().flatten().any(|text| text.len() > TEXT)
     }
@@ -85,6 +90,9 @@ impl Who {
     fn shorten(&mut self) {
         cut(&mut self.host, NAME);
         cut(&mut self.user, NAME);
+        if let Some(name) = &mut self.known_as {
+            cut(name, NAME);
+        }
         let mut room = COMMAND;
         self.command.retain_mut(|word| {
             let has_room = room > 1;
@@ -338,6 +346,7 @@ mod tests {
             host: long(1000),
             user: "\0".repeat(1000),
             pid: 3,
+            known_as: Some(long(1000)),
             command: vec![String::new(); 100_000],
             label: Some(long(5000)),
             reason: Some(long(5000)),
@@ -370,9 +379,10 @@ mod tests {
     #[test]
     fn each_text_is_cut_by_itself_and_only_when_it_is_longer_than_allowed() {
         type Text = fn(&mut Who) -> &mut String;
-        let texts: [(Text, usize); 5] = [
+        let texts: [(Text, usize); 6] = [
             (|who| &mut who.host, NAME),
             (|who| &mut who.user, NAME),
+            (|who| who.known_as.get_or_insert_default(), NAME),
             (|who| who.label.get_or_insert_default(), TEXT),
             (|who| who.reason.get_or_insert_default(), TEXT),
             (|who| who.url.get_or_insert_default(), TEXT),

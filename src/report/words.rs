@@ -26,12 +26,21 @@ pub fn describe_job(who: &Who) -> String {
     what.trim_start().to_owned()
 }
 
-/// A holder in a sentence: `ci@ci-7 (pid 4121)`.
+/// A holder in a sentence: `ci@ci-7 (pid 4121)`, or the name that it goes by.
 pub fn user_at_host(who: &Who) -> String {
+    if let Some(name) = &who.known_as {
+        return quoted(name).into_owned();
+    }
     match (who.user.as_str(), who.host.as_str()) {
         ("", host) => format!("{} (pid {})", quoted(host), who.pid),
         (user, host) => format!("{}@{} (pid {})", quoted(user), quoted(host), who.pid),
     }
+}
+
+/// A client in a table: `ci@ci-7`, or the name that it goes by.
+pub fn name_of(who: &Who) -> String {
+    let known_as = who.known_as.clone();
+    known_as.unwrap_or_else(|| format!("{}@{}", who.user, who.host))
 }
 
 /// A holder in a sentence; one that isn't known is another client.
@@ -250,8 +259,8 @@ fn waiting_line_within(
                 brief = left.map_or(String::new(), |left| format!("; {left}"));
             }
             let held = format_duration(Duration::from_secs(held.as_secs()));
-            let host = escaped(&format!("{}@{}", who.user, who.host)).into_owned();
-            short = Some(format!(", held by {} for {held}", shorten(&host, 20)));
+            let by = escaped(&name_of(who)).into_owned();
+            short = Some(format!(", held by {} for {held}", shorten(&by, 20)));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
                 escaped(&(quoted(&job(who)).into_owned() + &why(who))).into_owned(),

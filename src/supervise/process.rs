@@ -414,7 +414,8 @@ pub fn remove_old_marks() {
         if is_ours
             && age.is_ok_and(|age| age > OLD)
             && let Some(mark) = Mark::read(&entry.path(), user)
-            && Identity::parse(&mark.instance).is_some_and(|holder| matches!(state_of(&holder), HolderState::Dead))
+            && Identity::parse(&mark.instance)
+                .is_some_and(|holder| matches!(state_of(&holder), HolderState::Dead))
         {
             let _ = fs::remove_file(entry.path());
         }
@@ -472,7 +473,10 @@ mod tests {
             fs::metadata("/proc/self/ns/pid").unwrap().ino().to_string()
         );
         let alive = |instances: &str| holder_state(instances, "0", |_| Origin::Unsaid);
-        assert!(matches!(alive(&format!("{gone},{us}")), HolderState::Alive(_)));
+        assert!(matches!(
+            alive(&format!("{gone},{us}")),
+            HolderState::Alive(_)
+        ));
         assert!(matches!(
             alive(&format!("{gone},{elsewhere}")),
             HolderState::Unknown

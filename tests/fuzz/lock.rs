@@ -808,18 +808,22 @@ mod tests {
         let number = || prop::option::of(any::<u64>());
         let command = prop::collection::vec(any_text(20), 0..6);
         let names = (any_text(40), any_text(40), any::<u32>(), command);
-        (names, some(), some(), some(), number(), number(), some()).prop_map(
-            |((host, user, pid, command), label, reason, url, ttl, skew, instance)| Who {
-                host,
-                user,
-                pid,
-                command,
-                label,
-                reason,
-                url,
-                ttl,
-                skew,
-                instance,
+        let texts = (some(), some(), some(), some());
+        (names, texts, number(), number(), some()).prop_map(
+            |((host, user, pid, command), (known_as, label, reason, url), ttl, skew, instance)| {
+                Who {
+                    host,
+                    user,
+                    pid,
+                    known_as,
+                    command,
+                    label,
+                    reason,
+                    url,
+                    ttl,
+                    skew,
+                    instance,
+                }
             },
         )
     }

@@ -1,5 +1,6 @@
 //! Pipelines: links to jobs, the newest deploy, joining a run, and cancelled jobs.
 
+use std::fs;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -44,6 +45,56 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
         let said = format!("(release 7, {url})");
         waiter.assert_code(75).assert_says(&said);
         assert_eq!(waiter.stderr.matches(&said).count(), 2, "{waiter:?}");
+    }
+}
+
+#[test]
+fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
+    let github = [
+        ("GITHUB_ACTIONS", "true"),
+        ("GITHUB_REPOSITORY", "acme/shop"),
+        ("GITHUB_JOB", "deploy"),
+        ("GITHUB_RUN_NUMBER", "1234"),
+    ];
+    for (who, in_file, shown) in [
+        (None, "", "acme/shop deploy #1234"),
+        (Some("agent 7"), "REDLOCK_WHO=agent 8\n", "agent 7"),
+        (None, "REDLOCK_WHO=agent 8\n", "agent 8"),
+        (Some("\u{1b}[1m"), "", "\\u{1b}[1m"),
+        (
+            Some("agent of redis://me:hunter2@h"),
+            "",
+            "agent of redis://",
+        ),
+    ] {
+        let redis = Redis::start();
+        fs::write(redis.dir.path().join("redlock.env"), in_file).unwrap();
+        let command = ["run", "a", "-c", "echo ready; exec sleep 60"];
+        let mut holder = redis.redlock(&command);
+        holder
+            .envs(github)
+            .env("XDG_CONFIG_HOME", redis.dir.path())
+            .envs(who.map(|who| ("REDLOCK_WHO", who)));
+        let mut holder = Running::start(&mut holder);
+        holder.expect_line("ready");
+        for words in [
+            &["status"][..],
+            &["status", "a"],
+            &["run", "-n", "a", "--", "true"],
+            &["stop", "a"],
+            &["history", "a"],
+        ] {
+            let said = outcome(&mut redis.redlock(words));
+            let text = said.stdout.clone() + &said.stderr;
+            assert!(text.contains(shown), "{words:?}: {text}");
+            assert!(!text.contains("hunter2"), "{words:?}: {text}");
+        }
+        holder.finish();
+        let json = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
+        assert!(
+            json.contains("\"who\"") && json.contains("\"host\""),
+            "{json}"
+        );
     }
 }
 

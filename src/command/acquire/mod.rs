@@ -54,7 +54,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let who = Who {
         pid: pid.unsigned_abs(),
         instance: target.as_ref().map(Target::instance),
-        ..own_job(&options.acquire, settings.show, words)
+        ..own_job(&options.acquire, settings, words)
     };
     let settings = &settings.replicated(&options.acquire.sync)?;
     let mut acquisition =

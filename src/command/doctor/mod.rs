@@ -51,7 +51,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
     let asked: Option<Name> = options.name.as_deref().map(name).transpose()?;
     let who = Who {
         label: Some("redlock doctor".into()),
-        ..own_identity()
+        ..own_identity(settings)
     };
     let host = Host::examine(settings);
     let evidence = evidence::examine(&settings.locks, asked.as_ref(), &who, began + WITHIN);

@@ -10,7 +10,7 @@ use super::calendar::Calendar;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
 use crate::report::{
     Cell, Column, Step, Style, Table, columns, describe_job, escaped, escaped_json,
-    format_duration, timestamp, user_at_host, user_at_host_with_reason,
+    format_duration, name_of, timestamp, user_at_host, user_at_host_with_reason,
 };
 
 /// What is listed.
@@ -255,8 +255,8 @@ impl Form {
             (RAN, Item::Skip(_)) => "-".into(),
             (END, Item::Hold(entry)) => ended(&entry.outcome, brief),
             (END, Item::Skip(skip)) => skipped(skip, brief),
-            (WHO, _) if brief => who.host.clone(),
-            (WHO, _) => format!("{}@{}", who.user, who.host),
+            (WHO, _) if brief && who.known_as.is_none() => who.host.clone(),
+            (WHO, _) => name_of(who),
             (PID, _) => who.pid.to_string(),
             _ => describe_job(who),
         };
@@ -283,6 +283,8 @@ struct ItemJson<'a> {
     name: &'a str,
     id: Option<&'a str>,
     fence: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<&'a str>,
     host: &'a str,
     user: &'a str,
     pid: u32,
@@ -309,6 +311,8 @@ struct ItemJson<'a> {
 
 #[derive(Serialize)]
 struct By<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<&'a str>,
     host: &'a str,
     user: &'a str,
     pid: u32,
@@ -334,6 +338,7 @@ impl<'a> ItemJson<'a> {
             name: "",
             id: None,
             fence: None,
+            who: who.known_as.as_deref(),
             host: &who.host,
             user: &who.user,
             pid: who.pid,
@@ -353,6 +358,7 @@ impl<'a> ItemJson<'a> {
             status: None,
             signal: None,
             by: by.map(|by| By {
+                who: by.known_as.as_deref(),
                 host: &by.host,
                 user: &by.user,
                 pid: by.pid,

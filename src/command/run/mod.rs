@@ -61,7 +61,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     let who = Who {
         // Also where the kernel doesn't say which process we are: one watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
-        ..own_job(&options.acquire, settings.show, words)
+        ..own_job(&options.acquire, settings, words)
     };
     let settings = &settings.replicated(&options.acquire.sync)?;
     let prepared = match child::Prepared::new(&command, &VARIABLES) {

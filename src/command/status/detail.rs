@@ -200,7 +200,11 @@ impl Block {
 
     fn holder(&mut self, lock: &Inspected, id: &str, holder: &Holder) {
         let who = &holder.who;
-        self.fact(id, "holder", Style::Plain, &who.user);
+        if let Some(name) = &who.known_as {
+            self.fact(id, "holder", Style::Plain, name);
+        }
+        let user = who.known_as.as_ref().map_or("holder", |_| "user");
+        self.fact(id, user, Style::Plain, &who.user);
         self.fact(id, "host", Style::Plain, &who.host);
         self.fact(id, "pid", Style::Plain, &who.pid.to_string());
         if let Some(slots) = holder.limit.as_slots() {

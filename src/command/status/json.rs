@@ -33,6 +33,8 @@ pub struct LockJson<'a> {
 
 #[derive(Serialize)]
 struct FrozenEntry<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<&'a str>,
     host: &'a str,
     user: &'a str,
     pid: u32,
@@ -46,6 +48,7 @@ impl<'a> FrozenEntry<'a> {
     fn new(frozen: &'a Frozen) -> Self {
         let who = &frozen.who;
         Self {
+            who: who.known_as.as_deref(),
             host: &who.host,
             user: &who.user,
             pid: who.pid,
@@ -106,6 +109,8 @@ struct WaiterEntry<'a> {
 
 #[derive(Serialize)]
 struct WhoEntry<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<&'a str>,
     host: Option<&'a str>,
     user: Option<&'a str>,
     pid: Option<u32>,
@@ -119,6 +124,7 @@ struct WhoEntry<'a> {
 impl<'a> WhoEntry<'a> {
     fn new(who: Option<&'a Who>) -> Self {
         Self {
+            who: who.and_then(|who| who.known_as.as_deref()),
             host: who.map(|who| who.host.as_str()),
             user: who.map(|who| who.user.as_str()),
             pid: who.map(|who| who.pid),

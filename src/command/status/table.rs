@@ -6,7 +6,7 @@ use super::picture::{Kind, Picture};
 use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Renewal, Restarted, Waiting, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, columns, command_and_reason, describe_job, escaped,
-    format_duration, held_back, shorten, truncate,
+    format_duration, held_back, name_of, shorten, truncate,
 };
 
 const COLUMNS: [&str; 8] = [
@@ -185,7 +185,7 @@ impl Row {
             cells: [
                 escaped(lock.name.as_str()).into_owned(),
                 mode,
-                user_at_host(who),
+                escaped(&name_of(who)).into_owned(),
                 who.pid.to_string(),
                 short_for.clone(),
                 "-".into(),
@@ -269,10 +269,6 @@ fn waiting(lock: &Inspected, position: usize, waiting: &Waiting, on_terminal: bo
     row.cells[ID].clone_from(&waiting.id);
     row.styles[MODE] = Style::Yellow;
     row
-}
-
-fn user_at_host(who: &Who) -> String {
-    escaped(&format!("{}@{}", who.user, who.host)).into_owned()
 }
 
 /// How long it is since a moment of the server's clock.
