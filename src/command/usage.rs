@@ -37,6 +37,7 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
             | protocol::ErrorKind::Busy
             | protocol::ErrorKind::NoPrimary
             | protocol::ErrorKind::NotNow
+            | protocol::ErrorKind::Crowded
             | protocol::ErrorKind::Moving
             | protocol::ErrorKind::NotReplicated => Exit::Unreachable,
             protocol::ErrorKind::Refused => Exit::Refused,

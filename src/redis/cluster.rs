@@ -279,7 +279,7 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
     match owner(&list, slot) {
         Some((host, port)) => error.redirected(Redirect { slot, host, port }),
         None => Error::new(
-            ErrorKind::NotNow,
+            ErrorKind::Unreachable,
             format!(
                 "these keys are on another node of the cluster than {server}, which names no host for it; set cluster-preferred-endpoint-type to ip or hostname there"
             ),
@@ -383,6 +383,7 @@ impl SlotSearch {
             _ if failure.is_named && !failure.error.goes_elsewhere() => 1,
             ErrorKind::NoPrimary
             | ErrorKind::NotNow
+            | ErrorKind::Crowded
             | ErrorKind::Loading
             | ErrorKind::Busy
             | ErrorKind::Replica => 2,

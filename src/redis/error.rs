@@ -18,6 +18,8 @@ pub enum ErrorKind {
     NoPrimary,
     /// It was reached, and can't do it now: failing over, full, not to be written.
     NotNow,
+    /// It has as many clients as it admits, and says so.
+    Crowded,
     /// It has done it, but too few of its replicas have it.
     NotReplicated,
     /// It was reached, and its cluster is moving the keys to another node, or has moved them.
@@ -41,6 +43,7 @@ impl ErrorKind {
             | Self::Busy
             | Self::NoPrimary
             | Self::NotNow
+            | Self::Crowded
             | Self::NotReplicated
             | Self::Moving
             | Self::Replica => true,
@@ -59,9 +62,12 @@ impl ErrorKind {
         self.will_pass() || self == Self::NoPrimary
     }
 
-    /// Whether the server answers that it is there and will be ready, if not how soon.
+    /// Whether the server answers that it is there and isn't ready, which may be over soon.
     pub fn will_pass(self) -> bool {
-        matches!(self, Self::Loading | Self::Busy | Self::Moving)
+        matches!(
+            self,
+            Self::Loading | Self::Busy | Self::Moving | Self::NotNow | Self::Crowded
+        )
     }
 }
 
@@ -99,6 +105,7 @@ impl Error {
                 | ErrorKind::NoPrimary
                 | ErrorKind::NotReplicated
                 | ErrorKind::NotNow
+                | ErrorKind::Crowded
                 | ErrorKind::Replica
         );
         Self {

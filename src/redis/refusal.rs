@@ -306,7 +306,7 @@ fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
             "too few of its replicas are connected (min-replicas-to-write); start them, or lower that number".into(),
         ),
         _ if said.contains("max number of clients") => (
-            ErrorKind::NotNow,
+            ErrorKind::Crowded,
             "it has too many clients (maxclients); close some, or raise that number".into(),
         ),
         _ => return None,

@@ -305,6 +305,7 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
         ErrorKind::NoPrimary => ("has no primary that answers", "has no primary"),
         ErrorKind::NotReplicated => ("has too few replicas that follow", "lacks replicas"),
         ErrorKind::NotNow => ("is not ready", "is not ready"),
+        ErrorKind::Crowded => ("has too many clients", "is crowded"),
         ErrorKind::Moving => ("is moving the keys to another node", "moves the keys"),
         ErrorKind::Replica => ("is a read-only replica", "is a replica"),
         ErrorKind::Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
@@ -314,7 +315,9 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     let lasting = format_duration(Duration::from_secs(lasting.as_secs()));
     // Which of them the user has to look at, nothing else says.
     let line = match kind {
-        ErrorKind::NotReplicated if !why.is_empty() => format!("{why}; still trying ({lasting})"),
+        ErrorKind::NotReplicated | ErrorKind::NotNow | ErrorKind::Crowded if !why.is_empty() => {
+            format!("{why}; still trying ({lasting})")
+        }
         _ => format!("Redis {what}; still trying ({lasting})"),
     };
     if PREFIX.len() + line.len() > line_width() {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -173,7 +174,11 @@ fn a_server_that_can_not_write_is_69_and_says_what_to_do() {
     let gone = dir.path().join("gone");
     fs::create_dir(&gone).unwrap();
     let redis = Redis::with(&["--dir", gone.to_str().unwrap()]);
-    let refused = |parts: &[&str]| assert_line(&outcome(&mut run(&redis.url(), &[])), 69, parts);
+    // Without a limit it would be waited for.
+    let refused = |parts: &[&str]| {
+        let options = ["-w", "300ms"];
+        assert_line(&outcome(&mut run(&redis.url(), &options)), 69, parts);
+    };
     let set = |name: &str, value: &str| {
         assert_eq!(redis.cli(&["CONFIG", "SET", name, value]), "OK");
     };
@@ -196,6 +201,49 @@ fn a_server_that_can_not_write_is_69_and_says_what_to_do() {
             .contains("rdb_last_bgsave_status:err")
     });
     refused(&["can't save its data to disk", "stop-writes-on-bgsave-error"]);
+}
+
+#[test]
+fn a_run_that_finds_redis_full_begins_when_there_is_room_and_says_why_it_waits() {
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let run = spoken(&redis, "-w 1m");
+    wait_until("it says why it waits", || {
+        let said = said(&redis);
+        said.contains("no memory left (maxmemory)") && said.contains("still trying")
+    });
+    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    run.finish().assert_code(0);
+    assert!(said(&redis).contains("answers again"), "{}", said(&redis));
+}
+
+#[test]
+fn of_more_runs_at_once_than_redis_admits_clients_each_has_its_turn() {
+    let redis = Redis::start();
+    let (clients, runs) = ("50", 300);
+    redis.cli(&["CONFIG", "SET", "maxclients", clients]);
+    let options = ["-q", "-w", "5m"];
+    let start = |number: usize| {
+        // Some wait for each other, too.
+        let name = format!("lock-{}", number % 100);
+        let words = [&["run"], &options[..], &[&name, "--", "sleep", "0.1"]].concat();
+        Running::start(&mut redis.redlock(&words))
+    };
+    let running: Vec<Running> = (0..runs).map(start).collect();
+    for run in running {
+        run.finish().assert_code(0);
+    }
+}
+
+#[test]
+fn a_run_whose_time_is_over_while_redis_admits_no_client_is_75_and_says_why() {
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "maxclients", "1"]);
+    let _only = UnixStream::connect(redis.socket()).unwrap();
+    for options in [&["-w", "500ms"][..], &["-n", "--connect-timeout", "500ms"]] {
+        let end = outcome(&mut run(&redis.url(), options));
+        assert_line(&end, 75, &["too many clients (maxclients)", "gave up"]);
+    }
 }
 
 /// A run whose messages are in the file "said" as they come.
@@ -235,7 +283,8 @@ fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
         redis.cli(&["GET", "x"]).starts_with("LOADING")
     });
 
-    let end = outcome(&mut run(&redis.url(), &["-n"]));
+    let at_once = ["-n", "--connect-timeout", "200ms"];
+    let end = outcome(&mut run(&redis.url(), &at_once));
     assert_line(&end, 69, &["is loading its data"]);
     let end = outcome(&mut run(&format!("{}?db=3", redis.url()), &["-w", "100ms"]));
     assert_line(&end, 69, &["is loading its data"]);
@@ -281,7 +330,7 @@ fn while_a_script_keeps_redis_busy_a_run_keeps_trying_and_says_so() {
     });
     // The database is asked for before the lock.
     for url in [redis.url(), format!("{}?db=3", redis.url())] {
-        let end = outcome(&mut run(&url, &["-n"]));
+        let end = outcome(&mut run(&url, &["-n", "--connect-timeout", "500ms"]));
         assert_line(
             &end,
             69,

@@ -617,6 +617,9 @@ impl<'a> Attempt<'a> {
                 let line = format!("{locks} is too slow for --ttl {ttl}");
                 return Err(protocol::Error::new(ErrorKind::Unreachable, line).into());
             }
+            wait::End::Failed(error) if error.kind == ErrorKind::Crowded => {
+                Reason::Busy(format!("gave up waiting for lock \"{name}\": {error}"))
+            }
             wait::End::Failed(error) if error.kind == ErrorKind::NotReplicated => {
                 let line = format!("lock \"{name}\" was given back: {error}");
                 return Err(protocol::Error::new(error.kind, line).into());

@@ -77,7 +77,7 @@ impl Wait<'_> {
         } else {
             // Replicas fail to confirm a grant to one waiter at a time.
             let longest = match kind {
-                ErrorKind::NoPrimary => FAILOVER,
+                ErrorKind::NoPrimary | ErrorKind::Crowded => FAILOVER,
                 _ => RECONNECT,
             };
             reconnect(times, (self.policy.jitter)(), longest)
@@ -93,6 +93,9 @@ impl Wait<'_> {
         let limit = match self.policy.limit {
             WaitLimit::Forever => None,
             WaitLimit::Until(end) if end > self.began => Some(end),
+            WaitLimit::Until(_) if kind.will_pass() => {
+                Some(self.began + self.policy.answer_may_take)
+            }
             WaitLimit::Until(_) => Some(self.began + self.policy.failover_may_take),
         };
         let silence = self.policy.silence.filter(|_| kind.is_unreachable());

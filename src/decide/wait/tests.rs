@@ -440,6 +440,15 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
             "end: failed",
         ),
         (
+            "it is there and not ready",
+            Policy {
+                reached: false,
+                ..policy()
+            },
+            ErrorKind::NotNow,
+            "disconnect",
+        ),
+        (
             "others know of it",
             Policy {
                 reached: false,
@@ -538,7 +547,9 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
         let limited = to_the_limit(WaitLimit::Until(at(7_000)));
         assert_eq!(gives_up(limited, kind), Some(7_000), "{kind:?}");
         let no_wait = to_the_limit(WaitLimit::Until(START));
-        assert_eq!(gives_up(no_wait, kind), Some(0), "{kind:?}");
+        // A server that says that it isn't ready is given the time that an answer has.
+        let least = if kind == ErrorKind::Loading { 2_000 } else { 0 };
+        assert_eq!(gives_up(no_wait, kind), Some(least), "{kind:?}");
         // A failover is given the time that a connection has.
         let failover = Policy {
             failover_may_take: MS * 2_000,
@@ -592,8 +603,9 @@ fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
         limit: WaitLimit::Until(START),
         ..first
     };
-    let mut waiter = Waiter::asking(no_wait);
-    assert_eq!(waiter.on(1, loading()), "end: failed");
+    for kind in [ErrorKind::Loading, ErrorKind::NotNow, ErrorKind::Crowded] {
+        assert_eq!(gives_up(no_wait, kind), Some(2_000), "{kind:?}");
+    }
 }
 
 #[test]
