@@ -314,6 +314,10 @@ impl Tree {
 
     /// Whose work a child is that this parent has, which is the root or a member.
     fn side(&self, parent: Pid, child: Pid) -> Side {
+        // The watchdog of a redlock that dies may become a child of its main thread for a moment.
+        if child == Pid::this() {
+            return Side::Others;
+        }
         let Some(stat) = Stat::read(child) else {
             // Its parent tells of it, so it is there, or was until now.
             let was_there = parent == self.root && self.earlier_hidden.contains(&child);
@@ -929,6 +933,25 @@ mod tests {
         assert_eq!(stat.started, Duration::from_millis(12_340));
         assert!(!stat.has_ended && !stat.is_kernel_thread);
         assert!(Stat::parse(Pid::from_raw(7), "7 (a) S 3").is_none());
+    }
+
+    #[test]
+    fn a_process_is_no_member_of_the_tree_that_it_looks_at() {
+        use std::io::{Read as _, Write as _};
+        use std::os::unix::net::UnixStream;
+
+        let tree = Tree::below(Pid::this());
+        let (mut found, finder) = UnixStream::pair().unwrap();
+        let child = sys::fork_apart(c"looks", finder, |mut finder| {
+            let mut is_found = false;
+            tree.visit(None, |pid| is_found |= pid == Pid::this());
+            let _ = finder.write_all(&[u8::from(is_found)]);
+        })
+        .unwrap();
+        let mut is_found = [2];
+        found.read_exact(&mut is_found).unwrap();
+        sys::kill_and_reap(child);
+        assert_eq!(is_found, [0]);
     }
 
     #[test]
