@@ -309,6 +309,7 @@ pub fn leave_behind(
     let kept = holds.client.fds().chain(own);
     let kept: Vec<BorrowedFd> = kept.collect();
     stderr::flush(stderr::LINGER);
+    sys::await_other_threads();
     let words = format!("redlock\0acquire\0--while-pid\0{}", target.pid);
     let forked = sys::fork_daemon(tree::KEEPER, &words, &kept);
     let forked = forked.context("can't leave a keeper behind")?;

@@ -13,7 +13,7 @@ mod spawn;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{CStr, c_int, c_long, c_void};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -23,7 +23,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::SigSet;
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -235,6 +235,17 @@ pub fn start_thread(
     });
     mask.block()?;
     started
+}
+
+/// Waits until no other thread is left, but not for long: before a fork whose child starts threads. A thread that begins
+/// or ends just then holds a lock of the standard library, which nobody would ever release in the child.
+pub fn await_other_threads() {
+    const LONGEST: Duration = Duration::from_millis(50);
+    let until = Instant::now() + LONGEST;
+    let are_others = || fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1);
+    while are_others() && Instant::now() < until {
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }
 
 /// The result of a system call.

@@ -567,6 +567,32 @@ fn a_keeper_ends_as_other_programs_do() {
 }
 
 #[test]
+fn a_keeper_is_forked_when_no_other_thread_is_left() {
+    let redis = Redis::with(&["--requirepass", "secret"]);
+    let trace = redis.dir.path().join("trace");
+    // The thread that waits for the password takes its time to end.
+    let strace =
+        "strace -f -o trace -e trace=exit,clone,fork,vfork -e inject=exit:delay_enter=20000";
+    let acquire = "redlock acquire -q --password-command 'echo secret' a --while-pid $!";
+    let text = format!("sleep 1 & exec {strace} {acquire}");
+    outcome(&mut bash(&redis, &text)).assert_code(0);
+    let trace = fs::read_to_string(trace).unwrap();
+    let lines: Vec<(&str, &str)> = trace
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .collect();
+    let thread = lines.iter().find(|(_, call)| call.contains("exit(0)"));
+    let (thread, _) = thread.unwrap_or_else(|| panic!("{trace}"));
+    let ended = lines
+        .iter()
+        .position(|(pid, what)| pid == thread && what.contains("+++ exited"));
+    let forked = lines
+        .iter()
+        .position(|(pid, what)| pid != thread && what.contains("SIGCHLD"));
+    assert!(ended.unwrap() < forked.unwrap(), "{trace}");
+}
+
+#[test]
 fn a_script_that_had_to_wait_is_kept_for_as_well() {
     for options in ["--ttl 2s", "--ttl 2s --slots 2", "--ttl 2s -s"] {
         let redis = Redis::start();
