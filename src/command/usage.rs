@@ -77,6 +77,45 @@ fn unread_variable(message: &str) -> String {
     })
 }
 
+/// What starts a server on this host, by the first program that is installed here.
+const STARTS: [(&str, &str); 9] = [
+    ("redis-server", "redis-server --daemonize yes"),
+    ("valkey-server", "valkey-server --daemonize yes"),
+    ("apt-get", "sudo apt-get install -y redis-server"),
+    (
+        "dnf",
+        "sudo dnf install -y redis && sudo systemctl start redis",
+    ),
+    ("apk", "apk add redis && redis-server --daemonize yes"),
+    (
+        "pacman",
+        "sudo pacman -S valkey && sudo systemctl start valkey",
+    ),
+    ("brew", "brew install redis && brew services start redis"),
+    ("docker", "docker run -d -p 127.0.0.1:6379:6379 redis"),
+    (
+        "podman",
+        "podman run -d -p 127.0.0.1:6379:6379 docker.io/redis",
+    ),
+];
+
+/// The line that starts a server here, as the end of the message of an error: nothing listens, and nobody has said where.
+fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
+    let is_about_default = message.contains("no --url or REDLOCK_URL was given");
+    if !is_about_default || !message.contains("connection refused") {
+        return String::new();
+    }
+    let start = STARTS.iter().find(|(program, _)| is_installed(program));
+    start.map_or(String::new(), |(_, line)| {
+        format!("; `{line}` starts one here")
+    })
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
 /// Reports an error that ended a command, of these words.
 pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     let exit = exit_for(error);
@@ -87,6 +126,7 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
         let lock_error = error.downcast_ref::<protocol::Error>();
         let more = lock_error.is_some_and(protocol::Error::doctor_knows_more);
         let mut line = format!("{error:#}");
+        line += &how_to_start(&line, is_installed);
         line += &unread_variable(&line);
         let hint = if more && !line.contains("`redlock doctor`") {
             DOCTOR

@@ -920,7 +920,7 @@ fn a_message_of_which_doctor_knows_more_says_so() {
     let redis = Redis::start();
     set(&redis, "maxmemory", "1");
     let says = "(`redlock doctor` shows more)";
-    let mut run = redis.redlock(&["run", "a", "--", "true"]);
+    let mut run = redis.redlock(&["run", "-w", "200ms", "a", "--", "true"]);
     outcome(&mut run).assert_code(69).assert_says(says);
     let mut run = redlock(&["-u", "redis://127.0.0.1:1", "run", "a", "--", "true"]);
     outcome(run.env("HOME", "/nonexistent"))

@@ -741,6 +741,46 @@ fn where_nothing_listens_it_is_said_where_the_address_is_from() {
 }
 
 #[test]
+fn where_nothing_listens_and_no_url_was_given_the_line_that_starts_a_server_here_is_said() {
+    let unshare = ["unshare", "--net", "sh", "-c"];
+    if !is_permitted(&[&unshare[..], &["ip link set lo up"]].concat()) {
+        return;
+    }
+    let programs = tempfile::tempdir().unwrap();
+    let status = |options: &str| {
+        let line = format!(r#"ip link set lo up; PATH="$1" exec "$0" {options} status"#);
+        let words = [
+            &unshare[1..],
+            &[&line, REDLOCK, programs.path().to_str().unwrap()],
+        ]
+        .concat();
+        let mut command = Command::new(unshare[0]);
+        command
+            .args(words)
+            .env("HOME", "/nonexistent")
+            .env_remove("REDLOCK_URL");
+        outcome(&mut command)
+    };
+    let default = "the default 127.0.0.1:6379 was tried";
+    assert_line(&status(""), 69, &["connection refused", default]);
+    for (program, line) in [
+        (
+            "podman",
+            "`podman run -d -p 127.0.0.1:6379:6379 docker.io/redis`",
+        ),
+        ("apt-get", "`sudo apt-get install -y redis-server`"),
+        ("redis-server", "`redis-server --daemonize yes`"),
+    ] {
+        script(programs.path(), program, "");
+        let said = format!("{default}; {line} starts one here");
+        assert_line(&status(""), 69, &[&said]);
+    }
+    let given = status("-u redis://127.0.0.1:6379");
+    assert_line(&given, 69, &["connection refused"]);
+    assert!(!given.stderr.contains("starts one here"), "{given:?}");
+}
+
+#[test]
 fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
     let redis = Redis::start();
     redis.stall();

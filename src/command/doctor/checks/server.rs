@@ -144,6 +144,9 @@ pub(super) fn cluster(evidence: &Evidence) -> Finding {
 /// Of the memory that a server may use, in percent: where it is full it admits no new locks.
 const NEARLY_FULL: u64 = 90;
 
+/// What a lock that is held takes of the server's memory, or a waiter, in bytes: twice what was measured, as a history grows.
+const PER_LOCK: u64 = 2000;
+
 pub(super) fn eviction(evidence: &Evidence) -> Finding {
     let check = Check("eviction", Group::Server);
     let info = known!(check, &evidence.info);
@@ -155,7 +158,12 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
     let evicted = info.number("evicted_keys").unwrap_or(0);
     let limit = match most {
         0 => "no maxmemory".to_owned(),
-        most => format!("{} of {} used", size(used), size(most)),
+        most => format!(
+            "{} of {} used, room for about {} more locks or waiters",
+            size(used),
+            size(most),
+            most.saturating_sub(used) / PER_LOCK
+        ),
     };
     let fix = config_set(
         evidence,
@@ -215,14 +223,15 @@ pub(super) fn clients(evidence: &Evidence) -> Finding {
     else {
         return check.moot("not known");
     };
-    let message = format!("{now} of at most {most}");
+    let more = most.saturating_sub(now);
+    let message = format!("{now} of at most {most}: {more} more runs can hold locks or wait");
     if now.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
         check.warn(
-            format!("{message}: when it is full, redlock can't connect"),
+            format!("{message}; further ones try again until there is room"),
             "close some, or raise maxclients",
         )
     } else {
-        check.moot(message)
+        check.ok(message)
     }
 }
 

@@ -151,6 +151,27 @@ fn where_nothing_is_wrong_all_is_ok_and_each_check_has_a_name_of_its_own() {
 }
 
 #[test]
+fn how_many_runs_the_server_has_room_for_is_said_also_when_all_is_well() {
+    for (lines, check, says) in [
+        (
+            &["connected_clients:3", "maxclients:10000"][..],
+            "clients",
+            "3 of at most 10000: 9997 more runs can hold locks or wait",
+        ),
+        (
+            &["used_memory:1000000", "maxmemory:101000000"],
+            "eviction",
+            "room for about 50000 more locks or waiters",
+        ),
+    ] {
+        let all = all(&with_info(lines), &host(), MEASURE);
+        let found = all.iter().find(|it| it.check == check).unwrap();
+        assert_eq!(found.level, Level::Ok);
+        assert!(found.message.contains(says), "{}", found.message);
+    }
+}
+
+#[test]
 #[allow(clippy::too_many_lines)] // A table.
 fn what_info_says_is_judged() {
     use Level::{Fail, Ok, Warn};
