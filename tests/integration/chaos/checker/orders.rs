@@ -65,7 +65,7 @@ pub fn fences_grow(history: &History, holds: &[Hold]) -> Vec<Broken> {
 }
 
 /// One that is stopped or forced out between its grant and its start may begin after the next. Without the state it is the clock that
-/// makes the fence grow: not where it was set back, and not on another host whose clock is behind.
+/// makes the fence grow: not where it was set back (then it may be the same), and not on another host whose clock is behind.
 fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
     let was_stopped = next.job.hits.iter().any(|hit| {
         hit.fault == ProcessFault::Stopped
@@ -87,7 +87,7 @@ fn is_excused(history: &History, one: &Hold, next: &Hold) -> bool {
             && command.name == next.name
             && command.span.meets(wait)
     });
-    one.fence != next.fence && (was_stopped || was_forced || is_lost)
+    is_lost || one.fence != next.fence && (was_stopped || was_forced)
 }
 
 /// What was accepted before another write began isn't larger than that one's fence.
