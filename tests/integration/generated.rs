@@ -15,8 +15,8 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use nix::sys::signal::Signal;
 
+use crate::promises::untrusted::plant;
 use crate::support::{Gated, Outcome, Redis, Running, SERVER, outcome, path, wait_until};
-use crate::untrusted::plant;
 
 #[path = "../../src/cli.rs"]
 #[allow(dead_code)]
@@ -604,7 +604,7 @@ fn make_acl_users_after(redis: &Redis, line: &str) {
     let cli = crate::support::script(redis.dir.path(), "cli", &cli);
     let password = redis.dir.path().join("password");
     fs::write(&password, "secret\n").unwrap();
-    crate::config::set_mode(&password, 0o600);
+    crate::promises::config::set_mode(&password, 0o600);
     for command in commands {
         let command = command
             .replace("redis-cli", cli.to_str().unwrap())

@@ -1,151 +1,20 @@
 //! The promises of redlock, each tested from outside on a real, private Redis.
 //!
-//! | file | promises about |
+//! | where | what |
 //! | --- | --- |
-//! | `basics` | the uncontended run: silence, environment, exit statuses, commands sent |
-//! | `exit` | every exit status, reached the way a user reaches it |
+//! | `promises/` | a file for each kind of promise; its `mod.rs` lists them |
+//! | `machines/` | what draws, plays or breaks things to find a promise that doesn't hold; its `mod.rs` lists them |
+//! | `support/` | what every test needs: a private Redis, redlock as a process, terminals, lines that fail |
 //! | `generated` | man pages and completions agree with the command line, and work |
-//! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
-//! | `stop_requests` | one request to end that arrives in many ways is one; a second one kills |
-//! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
-//! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
-//! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
-//! | `keys` | keys reach a COMMAND that has left the job's group; a signal to the whole job reaches it once |
-//! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
-//! | `loss` | what happens when the lock is lost, or can't be renewed |
-//! | `faults` | any one request or answer gets lost, late or cut, at any step |
-//! | `survival` | failures that are over within the lease change nothing |
-//! | `unresponsive` | ending while Redis doesn't respond, and starting nothing under an expired lease |
-//! | `trouble` | each way in which Redis or its URL can be wrong: one clear line, the status, what to do |
-//! | `distance` | servers that are far away, suspended or not ready |
-//! | `doctor` | whether a Redis is fit to hold locks: each thing that can be wrong is found, with what to type |
-//! | `doctor_fixes` | each command that doctor prints, pasted into a shell, mends what it is for |
-//! | `exclusion` | two holders never run at once, whichever clients they are |
-//! | `queue` | waiting: the order of turns, and what disturbs it |
-//! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
-//! | `contested` | crowds, and grants and replies that arrive late |
-//! | `groups` | shared locks and slots: which runs overlap, and which never do |
-//! | `nesting` | several names, runs within runs, deadlocks |
-//! | `waiting` | what is seen of a wait, and waiting without taking |
-//! | `starting` | how COMMAND is found and started, and what happens when that fails |
-//! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
-//! | `unkillable` | work that can't be killed, or can't be seen, keeps its lock until it ends or is left |
-//! | `unusual` | a stopped COMMAND, work without an environment, files of other users, limits |
-//! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
-//! | `sweep` | each system call fails once, or is the last one, and the promises hold |
-//! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
-//! | `status` | the holders and waiters of each lock, for people and for programs |
-//! | `screen` | what people see of locks on terminals of 40, 80 and 120 columns |
-//! | `stepping_in` | stopping a holder, forcing a lock free, removing a waiter: who is meant, and what all sides are told |
-//! | `privacy` | what of a command others can see, and that its secrets aren't stored |
-//! | `release` | releasing by token, and by force |
-//! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
-//! | `fencing` | a fence file rejects every stale writer |
-//! | `keeper` | what stays behind to keep a script's lock, and when it goes |
-//! | `cron` | running once: --hold-at-least, --once-per, --unless, --jitter, and silence |
-//! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
-//! | `restarts` | a server that restarted without its data grants nothing that it may have forgotten |
-//! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |
-//! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
-//! | `lua` | the scripts are joined as they should be (and how tests call them) |
-//! | `full` | a server without free memory: locks that are held stay held |
-//! | `refusals` | a server without memory or without writes: what it refuses has done nothing, at any step |
-//! | `examples` | examples of the protocol: what each call answers, says to whom, and leaves in Redis |
-//! | `lua_mutants` | a mistake in a script is found by some test |
-//! | `repair` | locks that other clients have left without an expiry |
-//! | `history` | the holders of a lock, how long each held it, and how that ended |
-//! | `recipes` | each recipe of the README, run as it stands there |
-//! | `second_host` | the README's way to a second host, on two hosts |
-//! | `services` | a service under systemd: its manager knows whether it waits or runs |
-//! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
-//! | `fuzz` | the protocol's promises, whatever happens, in simulated time |
-//! | `fake` | the Redis in memory, on which the models run, does as a real one |
-//! | `chaos` | real commands, real servers, and whatever can befall them, at random |
-//! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
-//! | `watchdog` | a killed or stopped redlock: nothing of COMMAND outlives it, or its lease |
-//! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
-//! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
-//! | `sync` | replicas that confirm what is granted: what `--sync` promises, and clocks that differ |
-//! | `config` | settings, passwords, TLS |
-//! | `password` | a command that prints the password, and locks that outlive their passwords |
-//! | `proxy` | (a way to a server on which requests and answers get lost, late or cut) |
-//! | `suspend` | leases are counted on a clock that runs while the machine is suspended |
-//! | `mutants` | faults put in on purpose can still be put in, and name the tests that notice them |
 //! | `tidy` | the invariants of the code that can be seen in its text |
+//!
+//! A new test belongs in the file of `promises/` whose line in that list it proves.
 
 // A test's failure is a panic; its helpers say more than an error type would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
-mod basics;
-mod blocked;
-mod by_signal;
-mod chaos;
-mod ci;
-mod clock_skew;
-mod cluster;
-mod config;
-mod contested;
-mod cron;
-mod distance;
-mod doctor;
-mod doctor_fixes;
-mod examples;
-mod exclusion;
-mod exit;
-mod fake;
-mod faults;
-mod fencing;
-mod frozen;
-mod full;
-mod fuzz;
 mod generated;
-mod groups;
-mod history;
-mod keeper;
-mod keys;
-mod loss;
-mod lua;
-mod lua_mutants;
-mod mutants;
-mod nesting;
-mod packages;
-mod password;
-mod privacy;
-mod protocol;
-mod proxy;
-mod pty;
-mod queue;
-mod recipes;
-mod refusals;
-mod release;
-mod repair;
-mod restarts;
-mod screen;
-mod scripts;
-mod second_host;
-mod sentinel;
-mod services;
-mod starting;
-mod status;
-mod stepping_in;
-mod stop_requests;
-mod supervision;
+mod machines;
+mod promises;
 mod support;
-mod survival;
-mod survivors;
-mod suspend;
-mod sweep;
-mod sync;
-mod takeover;
-mod terminal;
 mod tidy;
-mod tmux;
-mod tree;
-mod trouble;
-mod unkillable;
-mod unresponsive;
-mod untrusted;
-mod unusual;
-mod usage;
-mod waiting;
-mod watchdog;

@@ -1,6 +1,6 @@
 //! What there is to do about a finding: in words, or as a command that a shell takes as it stands. Pure.
 //!
-//! Every command is one of [`Repair`]. `tests/integration/doctor_fixes.rs` reads the list here and pastes each of
+//! Every command is one of [`Repair`]. `tests/integration/promises/doctor_fixes.rs` reads the list here and pastes each of
 //! them into a shell.
 
 use serde::{Serialize, Serializer};

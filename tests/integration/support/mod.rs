@@ -1,4 +1,6 @@
 //! What every test needs: a private Redis, redlock as a process, and patience with a limit.
+//! Beside these there are a way to a server on which things go wrong (`proxy`), terminals (`pty`, `tmux`), and
+//! calls of the scripts (`lua`).
 //!
 //! Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line, at the
 //! end of a stream, or at a condition that it waits for.
@@ -7,11 +9,15 @@ mod clock;
 mod cluster;
 mod dice;
 mod isolation;
+pub mod lua;
 mod network;
 mod processes;
+pub mod proxy;
+pub mod pty;
 mod running;
 mod sentinel;
 mod server;
+pub mod tmux;
 mod turns;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

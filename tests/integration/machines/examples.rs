@@ -1,0 +1,447 @@
+//! Examples of the protocol, in `examples/*.txt`: what is asked and what comes of it, to read and to test. They
+//! come out as they are written on a real server and on the one in memory. `UPDATE=1` writes what comes of each.
+//! `examples/README.md` says how to read them.
+
+mod show;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use crate::machines::fake::deeds::Deed;
+use crate::machines::fake::{Fake, Outcome, Real};
+use crate::machines::fuzz::memory::Sources;
+use crate::machines::fuzz::scripts::id;
+use crate::machines::fuzz::server::START;
+use crate::support::lua::{SCRIPTS, SHARED};
+
+use self::show::{Names, Snapshot};
+
+/// What is done at a moment, in microseconds since 1970.
+type Timed = (Deed, i64);
+
+/// A call, and the line that it stands on.
+struct Step {
+    line: usize,
+    /// More than one where a line stands for many calls.
+    deeds: Vec<Timed>,
+    script: Option<&'static str>,
+    is_shown: bool,
+}
+
+/// One that begins on an empty server.
+struct Example {
+    title: String,
+    steps: Vec<Step>,
+}
+
+struct File {
+    path: PathBuf,
+    /// Without what came of the calls.
+    lines: Vec<String>,
+    text: String,
+    examples: Vec<Example>,
+    names: Names,
+}
+
+impl File {
+    fn read(path: PathBuf) -> Self {
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<String> = text
+            .lines()
+            .filter(|line| !line.starts_with(' '))
+            .map(str::to_owned)
+            .collect();
+        let mut names = Names::default();
+        let mut examples: Vec<Example> = Vec::new();
+        for (n, line) in lines.iter().enumerate() {
+            if let Some(title) = line.strip_prefix("# ") {
+                let (title, steps) = (title.to_owned(), Vec::new());
+                examples.push(Example { title, steps });
+            } else if line.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
+                let step = step(n, line, &mut names)
+                    .unwrap_or_else(|what| panic!("{}: {line}: {what}", path.display()));
+                examples.last_mut().expect("a title").steps.push(step);
+            }
+        }
+        Self {
+            path,
+            lines,
+            text,
+            examples,
+            names,
+        }
+    }
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/machines/examples")
+}
+
+fn files() -> Vec<File> {
+    let entries = fs::read_dir(directory()).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
+        .collect();
+    paths.sort();
+    paths.into_iter().map(File::read).collect()
+}
+
+/// The words of a line; one in backquotes may have spaces.
+fn words(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let (mut quoted, mut empty) = (false, true);
+    for c in text.chars() {
+        match c {
+            '`' => (quoted, empty) = (!quoted, false),
+            ' ' if !quoted => {
+                if !empty {
+                    words.push(String::new());
+                }
+                empty = true;
+            }
+            _ => {
+                words.last_mut().unwrap().push(c);
+                empty = false;
+            }
+        }
+    }
+    if empty {
+        words.pop();
+    }
+    words
+}
+
+/// What a script is called with after what all have first: names and defaults, where there is one.
+fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
+    match script {
+        "acquire" => &[
+            ("token", None),
+            ("ttl", Some("10s")),
+            ("limit", Some("1")),
+            ("who", Some("")),
+            ("place", Some("")),
+            ("ticket", Some("")),
+            ("priority", Some("0")),
+            ("discipline", Some("fifo")),
+            ("supersede", Some("0")),
+            ("order", Some("")),
+            ("once", Some("0")),
+            ("repair", Some("0")),
+            ("grace", Some("")),
+            ("sync", Some("")),
+        ],
+        "renew" => &[
+            ("token", None),
+            ("ttl", Some("10s")),
+            ("instance", Some("")),
+            ("notify", Some("0")),
+        ],
+        "check" => &[("token", None), ("ttl", Some("0"))],
+        "release" => &[
+            ("token", None),
+            ("by_job", Some("0")),
+            ("how", Some("status:0")),
+            ("keep", Some("0")),
+        ],
+        "keep" => &[("token", None), ("ttl", Some("10s"))],
+        "force" => &[
+            ("id", None),
+            ("by", Some("{op}")),
+            ("holders", Some("0")),
+            ("waiters", Some("0")),
+        ],
+        "stop" => &[("id", None), ("by", Some("{op}")), ("holders", Some("0"))],
+        "freeze" => &[("long", None), ("who", Some("{op}"))],
+        "skip" => &[
+            ("why", None),
+            ("ms", Some("0")),
+            ("who", Some("{t1}")),
+            ("by", Some("")),
+        ],
+        "inspect" => &[
+            ("newest", Some("10")),
+            ("holders", Some("0")),
+            ("waiters", Some("-inf")),
+        ],
+        _ => &[],
+    }
+}
+
+fn step(line: usize, text: &str, names: &mut Names) -> Result<Step, String> {
+    let (time, rest) = text.split_once(' ').ok_or("a time and a call")?;
+    let rest = rest.trim();
+    let at = show::duration(time).ok_or("a time")?;
+    let at = START + at * 1000;
+    let quiet = rest
+        .strip_prefix('(')
+        .and_then(|rest| rest.strip_suffix(')'));
+    let mut deeds = Vec::new();
+    let many = rest.strip_prefix('x').and_then(|rest| {
+        let (number, rest) = rest.split_once(' ')?;
+        Some((number.parse::<usize>().ok()?, rest))
+    });
+    let mut script = None;
+    if let Some((number, rest)) = many {
+        for n in 1..=number {
+            let words = words(&rest.replace('$', &n.to_string()));
+            deeds.push((deed(&words, names)?.0, at));
+        }
+    } else {
+        let (deed, name) = deed(&words(quiet.unwrap_or(rest)), names)?;
+        script = name;
+        deeds.push((deed, at));
+    }
+    Ok(Step {
+        line,
+        deeds,
+        script,
+        is_shown: quiet.is_none() && many.is_none(),
+    })
+}
+
+fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static str>), String> {
+    let refs: Vec<&str> = words.iter().map(String::as_str).collect();
+    let channel = |token: &str| format!("{{redlock:a}}:{}", id(token));
+    let command = |name: &str| {
+        let mut all = crate::machines::fake::redis::commands::names();
+        all.find(|known| *known == name)
+            .ok_or_else(|| format!("no command {name}"))
+    };
+    let deed = match refs[..] {
+        [] => return Err("nothing".into()),
+        ["listen", token] => Deed::Listen(channel(token), true),
+        ["unlisten", token] => Deed::Listen(channel(token), false),
+        ["listen-shard", token] => Deed::ListenInShard(channel(token), true),
+        ["unlisten-shard", token] => Deed::ListenInShard(channel(token), false),
+        // Each write of the lock's key is told, as to a run that tracks it.
+        ["track", "lock"] => Deed::Listen("__keyspace@0__:redlock:a".into(), true),
+        ["full"] => Deed::Full(true),
+        ["not-full"] => Deed::Full(false),
+        ["replica"] => Deed::Replica(true),
+        ["primary"] => Deed::Replica(false),
+        ["forbid", name] => Deed::Permit(command(name)?, false),
+        ["permit", name] => Deed::Permit(command(name)?, true),
+        // Words with a `$` are repeated with a number in its place.
+        ["redis", ref words @ .., "times", number] => {
+            let number: usize = number.parse().map_err(|_| "how often?")?;
+            let (often, once): (Vec<&str>, Vec<&str>) =
+                words.iter().partition(|word| word.contains('$'));
+            let once = once.into_iter().map(show::read);
+            let often = (1..=number).flat_map(|n| {
+                let words = often.iter();
+                words.map(move |word| word.replace('$', &n.to_string()))
+            });
+            let often = often.map(|word| show::read(&word));
+            Deed::Command(once.chain(often).map(String::into_bytes).collect())
+        }
+        ["redis", ref words @ ..] => {
+            let words = words.iter().map(|word| show::read(word).into_bytes());
+            Deed::Command(words.collect())
+        }
+        [name, ..] => {
+            let found = SCRIPTS.iter().find(|(script, _)| *script == name);
+            let (script, _) = found.ok_or_else(|| format!("no script {name}"))?;
+            let args = arguments(script, &refs[1..], names)?;
+            let args = args.into_iter().map(String::into_bytes).collect();
+            return Ok((Deed::Script(script, args), Some(script)));
+        }
+    };
+    Ok((deed, None))
+}
+
+fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<String>, String> {
+    let parameters = parameters(script);
+    let mut given: BTreeMap<&str, String> = BTreeMap::new();
+    for (n, word) in words.iter().enumerate() {
+        let pair = word.split_once('=').filter(|(name, _)| {
+            parameters.iter().any(|(known, _)| known == name) || ["history", "args"].contains(name)
+        });
+        let (name, value) = match pair {
+            Some(pair) => pair,
+            None if n == 0 && !parameters.is_empty() => (parameters[0].0, *word),
+            None => return Err(format!("what is {word}?")),
+        };
+        let value = match (name, value) {
+            ("limit", "shared") => SHARED.to_owned(),
+            ("ttl" | "once" | "grace" | "keep" | "long" | "ms", value) => {
+                show::duration(value).map_or_else(|| show::read(value), |ms| ms.to_string())
+            }
+            _ => show::read(value),
+        };
+        given.insert(name, value);
+    }
+    if let Some(token) = given.get("token") {
+        names.know(token);
+    }
+    let mut args = Vec::new();
+    if !["keep", "inspect"].contains(&script) {
+        let history = given.get("history").map_or("200", String::as_str);
+        args = vec![
+            "a".to_owned(),
+            "{redlock:a}:".to_owned(),
+            history.to_owned(),
+        ];
+    }
+    for (name, default) in parameters {
+        let value = match (given.get(name), *default) {
+            (Some(value), _) => value.clone(),
+            (None, Some(_)) if *name == "who" && script == "acquire" => {
+                show::read(&format!("{{{}}}", given["token"]))
+            }
+            (None, Some("")) if *name == "grace" && !given.contains_key("sync") => continue,
+            (None, Some("")) if *name == "sync" => continue,
+            (None, Some("10s")) => "10000".to_owned(),
+            (None, Some(default)) => show::read(default),
+            (None, None) => return Err(format!("no {name}")),
+        };
+        args.push(value);
+    }
+    if let Some(most) = given.get("args") {
+        args.truncate(most.parse().map_err(|_| "a number")?);
+    }
+    Ok(args)
+}
+
+/// The text of a file as it comes out in memory and, where there is one, on a real server.
+fn written(file: &File, fake: &mut Fake, mut real: Option<&mut Real>) -> String {
+    let mut results: BTreeMap<usize, String> = BTreeMap::new();
+    for example in &file.examples {
+        fake.clear();
+        if let Some(real) = &mut real {
+            real.clear();
+        }
+        let mut before = Snapshot::default();
+        for step in &example.steps {
+            for (deed, at) in &step.deeds {
+                let time = Deed::Time(0);
+                fake.perform(&time, *at);
+                let outcome = fake.perform(deed, *at);
+                if let Some(real) = &mut real {
+                    real.perform(&time, *at);
+                    let theirs = real.perform(deed, *at);
+                    let place = format!("{}: {}", example.title, file.lines[step.line]);
+                    assert_eq!(outcome, theirs, "{place}");
+                }
+                let Some(outcome) = outcome else { continue };
+                let after = Snapshot::of(&outcome, *at / 1000);
+                if step.is_shown {
+                    let result =
+                        show::result(&file.names, step.script, &outcome, &before, &after, *at);
+                    results.insert(step.line, result);
+                }
+                before = after;
+            }
+        }
+    }
+    let mut text = String::new();
+    for (n, line) in file.lines.iter().enumerate() {
+        text += line;
+        text += "\n";
+        text += results.get(&n).map_or("", String::as_str);
+    }
+    text
+}
+
+#[test]
+fn every_example_of_the_protocol_comes_out_as_it_is_written() {
+    let (mut fake, mut real) = (Fake::with(SCRIPTS.into()), Real::start());
+    for file in files() {
+        let text = written(&file, &mut fake, Some(&mut real));
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&file.path, text).unwrap();
+        } else {
+            similar(&file, &text);
+        }
+    }
+}
+
+fn similar(file: &File, text: &str) {
+    let name = file.path.display();
+    for (n, (ours, theirs)) in file.text.lines().zip(text.lines()).enumerate() {
+        assert_eq!(ours, theirs, "{name}:{}", n + 1);
+    }
+    assert_eq!(file.text.len(), text.len(), "{name}");
+}
+
+type Expectation = (Timed, Option<Outcome>);
+
+/// What comes of each call with the scripts as they are: what other scripts are compared with.
+pub struct Expected {
+    /// The title of each, what is done, and what comes of it.
+    examples: Vec<(String, Vec<Expectation>)>,
+    /// In which order they are looked at: first those that have told other scripts from these.
+    order: Mutex<Vec<usize>>,
+}
+
+impl Expected {
+    pub fn of_the_scripts() -> Self {
+        Self::of(files())
+    }
+
+    fn of(files: Vec<File>) -> Self {
+        let mut fake = Fake::with(SCRIPTS.into());
+        let mut examples = Vec::new();
+        for example in files.into_iter().flat_map(|file| file.examples) {
+            fake.clear();
+            let deeds = example.steps.into_iter().flat_map(|step| step.deeds);
+            let outcomes = deeds.map(|(deed, at)| {
+                fake.perform(&Deed::Time(0), at);
+                let outcome = fake.perform(&deed, at);
+                ((deed, at), outcome)
+            });
+            let outcomes = outcomes.collect();
+            examples.push((example.title, outcomes));
+        }
+        let order = Mutex::new((0..examples.len()).collect());
+        Self { examples, order }
+    }
+
+    /// An example that comes out in another way with these scripts.
+    pub fn broken_by(&self, sources: &Sources) -> Option<&str> {
+        let mut fake = Fake::with(sources.clone());
+        let order = self.order.lock().unwrap().clone();
+        let broken = order.into_iter().find(|&n| {
+            let differs = catch_unwind(AssertUnwindSafe(|| {
+                fake.clear();
+                self.examples[n].1.iter().any(|((deed, at), expected)| {
+                    fake.perform(&Deed::Time(0), *at);
+                    fake.perform(deed, *at) != *expected
+                })
+            }));
+            differs.unwrap_or(true)
+        })?;
+        let mut order = self.order.lock().unwrap();
+        let place = order.iter().position(|&n| n == broken).unwrap();
+        order[..=place].rotate_right(1);
+        Some(&self.examples[broken].0)
+    }
+}
+
+/// How each script knows its usual cases, and the same in which there are none.
+const SHORT_PATHS: [(&str, &str, &str); 3] = [
+    (
+        "acquire",
+        "is_usual = #ARGV >= 15 and ",
+        "is_usual = false and ",
+    ),
+    ("release", "if #ARGV == 7 and ", "if false and "),
+    ("renew", "if ARGV[6] == '' and ", "if false and "),
+];
+
+#[test]
+fn the_usual_cases_come_out_as_without_a_short_path_for_them() {
+    let mut sources: Sources = SCRIPTS.into();
+    for (name, condition, none) in SHORT_PATHS {
+        let source = sources[name].replacen(condition, none, 1);
+        assert_ne!(source, sources[name], "{name} has no short path");
+        sources.insert(name, source.leak());
+    }
+    // Its thousands of dead waiters take long, and no short path.
+    let mut files = files();
+    files.retain(|file| !file.path.ends_with("13-bounds.txt"));
+    assert_eq!(Expected::of(files).broken_by(&sources), None);
+}

@@ -1,0 +1,599 @@
+//! The Redis in memory, on which the models run, does as a real one: random commands and the shipped scripts,
+//! with arguments that make sense and with some that don't, get the same answers from both, send the same
+//! messages, and leave the same keys with the same expiries. `FAKE_SECONDS` makes it longer.
+
+#[path = "../../model/redis/mod.rs"]
+#[allow(dead_code, unused_imports)] // The models use the rest of it.
+pub mod redis;
+
+pub mod deeds;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use ::redis::{Connection, Value};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use self::deeds::{Deed, KEYS, PROBE};
+use self::redis::{Bytes, Data, Interpreter, Moment, READONLY, commands, data::Content};
+use crate::machines::fuzz::memory::Sources;
+use crate::machines::fuzz::server::{START, Server, Simulated};
+use crate::support::SERVER;
+use crate::support::lua::{self, source};
+
+/// How many lists of deeds are tried by default, each with its own seed.
+const CASES: u32 = 60;
+
+/// A real server, and three connections to it: of a user whose rights change, of one who may do everything, and of
+/// one who listens.
+pub struct Real {
+    server: Server,
+    calls: Connection,
+    admin: Connection,
+    ear: Connection,
+    /// What the last one listens to: how it left, and the channel.
+    listens: BTreeSet<(&'static str, String)>,
+}
+
+/// The fake, and what it was told.
+pub struct Fake {
+    sources: Sources,
+    interpreter: Interpreter,
+    data: Data,
+    moment: Moment,
+}
+
+/// What a deed did: the answer, the messages that were heard, and all keys afterwards.
+#[derive(Debug)]
+pub struct Outcome {
+    answer: String,
+    /// The answer as it came.
+    pub value: Value,
+    pub heard: Vec<(String, String)>,
+    /// Name, type, remaining milliseconds (-1: for ever) and content of each key, with two spaces between.
+    pub keys: Vec<String>,
+}
+
+/// How an error is worded, and the order of fields, are no difference.
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.answer, &self.heard, &self.keys) == (&other.answer, &other.heard, &other.keys)
+    }
+}
+
+/// Lua code in front of a script: what is scanned comes in the order of its names, as Redis promises none.
+pub const IN_ORDER: &str = "
+local plain = redis
+local function in_order(command, answer)
+  if (command ~= 'HSCAN' and command ~= 'ZSCAN') or answer.err then return answer end
+  local names, values = {}, {}
+  for n = 1, #answer[2], 2 do names[#names + 1], values[answer[2][n]] = answer[2][n], answer[2][n + 1] end
+  table.sort(names)
+  local all = {}
+  for _, name in ipairs(names) do all[#all + 1], all[#all + 2] = name, values[name] end
+  return {answer[1], all}
+end
+local redis = {error_reply = plain.error_reply, status_reply = plain.status_reply, sha1hex = plain.sha1hex,
+  call = function(...) return in_order((...), plain.call(...)) end,
+  pcall = function(...) return in_order((...), plain.pcall(...)) end}
+";
+
+/// All keys, a line each; looking at them also deletes those that have expired.
+const DUMP: &str = "
+for _, key in ipairs(ARGV) do redis.call('EXISTS', key) end
+local lines = {}
+local keys = redis.call('KEYS', '*')
+table.sort(keys)
+for _, key in ipairs(keys) do
+  local kind, line = redis.call('TYPE', key).ok, {}
+  if kind == 'string' then
+    line = {redis.call('GET', key)}
+  elseif kind == 'list' then
+    line = redis.call('LRANGE', key, 0, -1)
+  elseif kind == 'zset' then
+    line = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  else
+    local all, names = redis.call('HGETALL', key), {}
+    for n = 1, #all, 2 do names[#names + 1], line[all[n]] = all[n], all[n + 1] end
+    table.sort(names)
+    local fields = {}
+    for _, name in ipairs(names) do fields[#fields + 1], fields[#fields + 2] = name, line[name] end
+    line = fields
+  end
+  lines[#lines + 1] = table.concat({key, kind, redis.call('PTTL', key), table.concat(line, ' | ')}, '  ')
+end
+redis.call('PUBLISH', 'dumped', '')
+return lines";
+
+impl Real {
+    pub fn start() -> Self {
+        let server = Server::start();
+        let (mut calls, mut admin) = (server.connect(), server.connect());
+        let user = [
+            "ACL", "SETUSER", "client", "on", "nopass", "~*", "&*", "+@all",
+        ];
+        tell(&mut admin, &user);
+        tell(&mut calls, &["AUTH", "client", "-"]);
+        tell(
+            &mut admin,
+            &["CONFIG", "SET", "notify-keyspace-events", "K$"],
+        );
+        let mut ear = server.connect();
+        tell(&mut ear, &["SUBSCRIBE", "dumped"]);
+        Self {
+            server,
+            calls,
+            admin,
+            ear,
+            listens: BTreeSet::new(),
+        }
+    }
+
+    pub fn clear(&mut self) {
+        for (leave, channel) in std::mem::take(&mut self.listens) {
+            tell(&mut self.ear, &[leave, &channel]);
+        }
+        tell(&mut self.admin, &["REPLICAOF", "NO", "ONE"]);
+        tell(&mut self.admin, &["CONFIG", "SET", "maxmemory", "0"]);
+        tell(&mut self.admin, &["ACL", "SETUSER", "client", "+@all"]);
+        tell(&mut self.admin, &["FLUSHALL"]);
+        self.server.set_clock(START);
+    }
+
+    fn listen(&mut self, words: [&'static str; 2], channel: &str, on: bool) {
+        tell(&mut self.ear, &[words[usize::from(on)], channel]);
+        let listened = (words[0], channel.to_owned());
+        if on {
+            self.listens.insert(listened);
+        } else {
+            self.listens.remove(&listened);
+        }
+    }
+
+    /// What the deed did; `None` where it did something else than to call.
+    pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
+        let on_off = |on: bool, words: [&'static str; 2]| words[usize::from(on)];
+        match deed {
+            Deed::Time(_) => self.server.set_clock(clock),
+            Deed::Listen(channel, on) => {
+                self.listen(["UNSUBSCRIBE", "SUBSCRIBE"], channel, *on);
+            }
+            Deed::ListenInShard(channel, on) => {
+                self.listen(["SUNSUBSCRIBE", "SSUBSCRIBE"], channel, *on);
+            }
+            Deed::Full(on) => {
+                let most = on_off(*on, ["0", "1"]);
+                tell(&mut self.admin, &["CONFIG", "SET", "maxmemory", most]);
+            }
+            Deed::Replica(on) => {
+                let of = if *on {
+                    ["127.0.0.1", "1"]
+                } else {
+                    ["NO", "ONE"]
+                };
+                tell(&mut self.admin, &["REPLICAOF", of[0], of[1]]);
+            }
+            Deed::Permit(command, on) => {
+                let rule = format!("{}{}", on_off(*on, ["-", "+"]), command.to_lowercase());
+                tell(&mut self.admin, &["ACL", "SETUSER", "client", &rule]);
+            }
+            Deed::Command(words) => return Some(self.call(words)),
+            Deed::Script(name, args) => {
+                let script = format!("{IN_ORDER}{}", source(name));
+                return Some(self.eval(&script, args));
+            }
+            Deed::Lua(script, args) => {
+                let script = format!("{IN_ORDER}{script}");
+                return Some(self.eval(&script, args));
+            }
+        }
+        None
+    }
+
+    fn eval(&mut self, script: &str, args: &[Bytes]) -> Outcome {
+        let mut words = vec![
+            b"EVAL".to_vec(),
+            script.into(),
+            KEYS.len().to_string().into(),
+        ];
+        words.extend(KEYS.iter().map(|key| key.as_bytes().to_vec()));
+        words.extend_from_slice(args);
+        self.call(&words)
+    }
+
+    fn call(&mut self, words: &[Bytes]) -> Outcome {
+        let answer = ask(&mut self.calls, words);
+        let mut dump = vec![b"EVAL".to_vec(), DUMP.into(), b"0".to_vec()];
+        dump.extend(KEYS.iter().map(|key| key.as_bytes().to_vec()));
+        let Value::Array(lines) = ask(&mut self.admin, &dump) else {
+            panic!("the keys can't be listed");
+        };
+        Outcome {
+            answer: shown(words, &answer),
+            value: answer,
+            heard: self.heard(),
+            keys: lines.iter().map(text).collect(),
+        }
+    }
+
+    /// What was heard before the last dump.
+    fn heard(&mut self) -> Vec<(String, String)> {
+        let mut heard = Vec::new();
+        loop {
+            let Ok(Value::Array(words)) = self.ear.recv_response() else {
+                panic!("the connection that listens has ended");
+            };
+            match &words.iter().map(text).collect::<Vec<_>>()[..] {
+                [_, channel, _] if channel == "dumped" => return heard,
+                [kind, channel, message] if kind.ends_with("message") => {
+                    heard.push((channel.clone(), message.clone()));
+                }
+                other => panic!("the server says {other:?}"),
+            }
+        }
+    }
+}
+
+impl Fake {
+    /// With these scripts.
+    pub fn with(sources: Sources) -> Self {
+        Self {
+            sources,
+            interpreter: Interpreter::new(),
+            data: Data::new(),
+            moment: Moment::default(),
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.data = Data::new();
+        self.moment = Moment::at(START);
+        self.moment.started_us = START;
+    }
+
+    /// What the deed did; `None` where it did something else than to call.
+    pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
+        fn listen(map: &mut BTreeMap<Bytes, i64>, channel: &str, on: bool) {
+            let channel = channel.as_bytes().to_vec();
+            if on {
+                map.insert(channel, 1);
+            } else {
+                map.remove(&channel);
+            }
+        }
+        let moment = &mut self.moment;
+        match deed {
+            Deed::Time(_) => moment.clock_us = clock,
+            Deed::Listen(channel, on) => listen(&mut moment.listeners, channel, *on),
+            Deed::ListenInShard(channel, on) => {
+                listen(&mut moment.shard_listeners, channel, *on);
+            }
+            Deed::Full(on) => moment.is_full = *on,
+            Deed::Replica(on) => moment.refuses_writes = on.then_some(READONLY),
+            Deed::Permit(command, true) => drop(moment.denied.remove(command)),
+            Deed::Permit(command, false) => drop(moment.denied.insert(command)),
+            Deed::Command(words) => {
+                let refs: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+                let done = self.data.command(&self.moment, &refs);
+                return Some(self.outcome(words, &done));
+            }
+            Deed::Script(name, args) => return Some(self.eval(self.sources[name], args)),
+            Deed::Lua(script, args) => return Some(self.eval(script, args)),
+        }
+        None
+    }
+
+    fn eval(&mut self, script: &'static str, args: &[Bytes]) -> Outcome {
+        let keys = KEYS.map(|key| key.as_bytes().to_vec());
+        let interpreter = &self.interpreter;
+        let done = interpreter.eval(&mut self.data, &self.moment, script, &keys, args);
+        self.outcome(&[], &done)
+    }
+
+    fn outcome(&mut self, words: &[Bytes], done: &redis::Evaluated) -> Outcome {
+        let now = self.moment.now_ms();
+        Outcome {
+            answer: shown(words, &done.answer),
+            value: done.answer.clone(),
+            heard: done
+                .heard
+                .iter()
+                .map(|(a, b)| (lossy(a), lossy(b)))
+                .collect(),
+            keys: dump(&self.data, now),
+        }
+    }
+}
+
+/// All keys of the fake, as `DUMP` writes those of a server.
+fn dump(data: &Data, now_ms: i64) -> Vec<String> {
+    let lasts = |expires: &Option<i64>| expires.is_none_or(|expires| expires >= now_ms);
+    let entries = data.entries().filter(|(_, entry)| lasts(&entry.expires));
+    entries
+        .map(|(key, entry)| {
+            let left = entry.expires.map_or(-1, |expires| expires - now_ms);
+            let (kind, parts): (&str, Vec<String>) = match &*entry.content {
+                Content::Text(text) => ("string", vec![lossy(text)]),
+                Content::List(entries) => {
+                    ("list", entries.iter().map(|entry| lossy(entry)).collect())
+                }
+                Content::Hash(fields) => (
+                    "hash",
+                    fields
+                        .iter()
+                        .flat_map(|(name, value)| [lossy(name), lossy(value)])
+                        .collect(),
+                ),
+                Content::Sorted(members) => (
+                    "zset",
+                    members
+                        .iter()
+                        .flat_map(|(score, member)| {
+                            [lossy(member), commands::number_text(score.get())]
+                        })
+                        .collect(),
+                ),
+            };
+            format!("{}  {kind}  {left}  {}", lossy(key), parts.join(" | "))
+        })
+        .collect()
+}
+
+/// An answer in which only what Redis promises counts.
+fn shown(words: &[Bytes], answer: &Value) -> String {
+    let is_it = |name: &str| {
+        words
+            .first()
+            .is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    match answer {
+        // Other versions use other words.
+        Value::ServerError(error) if SERVER.is_before(7, 0) || !SERVER.is_before(7, 1) => {
+            error.code().to_owned()
+        }
+        Value::ServerError(error) => {
+            let details = error.details().unwrap_or_default();
+            // Where in which script it was isn't told by the fake, nor what Lua says of an error.
+            let details = details.split(" script: ").next().unwrap();
+            if details.contains("user_script:") {
+                "a mistake in Lua".to_owned()
+            } else {
+                format!(
+                    "{} {}",
+                    error.code(),
+                    details.split(", with args").next().unwrap()
+                )
+            }
+        }
+        Value::BulkString(text) if is_it("INFO") => {
+            let text = lossy(text);
+            let up = text
+                .lines()
+                .find(|line| line.starts_with("uptime_in_seconds"));
+            up.unwrap_or_default().to_owned()
+        }
+        Value::Array(page) if is_it("HSCAN") || is_it("ZSCAN") => match page.as_slice() {
+            [next, Value::Array(fields)] => {
+                let pairs: BTreeSet<_> = fields.chunks(2).map(|pair| format!("{pair:?}")).collect();
+                format!("{next:?} {pairs:?}")
+            }
+            other => format!("{other:?}"),
+        },
+        other => format!("{other:?}"),
+    }
+}
+
+fn ask(connection: &mut Connection, words: &[Bytes]) -> Value {
+    let mut command = ::redis::Cmd::new();
+    command.arg(words);
+    connection
+        .send_packed_command(&command.get_packed_command())
+        .unwrap();
+    connection.recv_response().unwrap()
+}
+
+/// The same for what is not refused.
+fn tell(connection: &mut Connection, words: &[&str]) {
+    let words: Vec<Bytes> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+    let answer = ask(connection, &words);
+    assert!(!matches!(answer, Value::ServerError(_)), "{answer:?}");
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => lossy(bytes),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Does all of it on both; the first difference.
+fn difference(real: &mut Real, fake: &mut Fake, list: &[Deed]) -> Option<String> {
+    real.clear();
+    fake.clear();
+    let mut clock = START;
+    let mut is_replica = false;
+    let mut told = String::new();
+    for deed in list {
+        if let Deed::Replica(on) = deed {
+            is_replica = *on;
+        }
+        if let Deed::Time(by) = deed {
+            // A replica keeps what has expired, which comes to light if its clock is set back.
+            clock += if is_replica { by.abs() } else { *by };
+        }
+        let _ = writeln!(told, "{}", deed.told());
+        let (real, fake) = (real.perform(deed, clock), fake.perform(deed, clock));
+        if let (Some(real), Some(fake)) = (real, fake)
+            && real != fake
+        {
+            return Some(format!("{told}{}", compared(&real, &fake)));
+        }
+    }
+    None
+}
+
+fn compared(real: &Outcome, fake: &Outcome) -> String {
+    let mut lines = String::new();
+    let mut compare = |what: &str, real: &str, fake: &str| {
+        if real != fake {
+            let _ = write!(lines, "{what}\n  real: {real}\n  fake: {fake}\n");
+        }
+    };
+    compare("answer", &real.answer, &fake.answer);
+    compare(
+        "heard",
+        &format!("{:?}", real.heard),
+        &format!("{:?}", fake.heard),
+    );
+    for line in &real.keys {
+        if !fake.keys.contains(line) {
+            compare("key", line, "");
+        }
+    }
+    for line in &fake.keys {
+        if !real.keys.contains(line) {
+            compare("key", "", line);
+        }
+    }
+    lines
+}
+
+#[test]
+fn the_redis_of_the_models_does_as_a_real_one() {
+    let seconds = std::env::var("FAKE_SECONDS").ok();
+    let seconds: Option<u64> = seconds.map(|text| text.parse().expect("FAKE_SECONDS is a number"));
+    let both = RefCell::new((Real::start(), Fake::with(lua::SCRIPTS.into())));
+    let began = Instant::now();
+    let lists = deeds::lists();
+    let (mut cases, mut changed) = (0, 0);
+    let calls = Cell::new(0);
+    for case in 0.. {
+        let is_over = match seconds {
+            Some(seconds) => began.elapsed() >= Duration::from_secs(seconds),
+            None => case >= CASES,
+        };
+        if is_over {
+            break;
+        }
+        let mut seed = [0; 32];
+        seed[..4].copy_from_slice(&case.to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let config = Config {
+            cases: 1,
+            max_shrink_iters: 5_000,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let mut runner = TestRunner::new_with_rng(config, rng);
+        let tree = lists.new_tree(&mut runner).unwrap();
+        let outcome = runner.run_one(tree, |list| {
+            calls.update(|calls| calls + list.iter().filter(|deed| deed.is_call()).count());
+            let (real, fake) = &mut *both.borrow_mut();
+            match difference(real, fake, &list) {
+                None => Ok(()),
+                Some(text) => Err(TestCaseError::fail(text)),
+            }
+        });
+        if let Err(TestError::Fail(reason, _)) = outcome {
+            panic!("case {case}:\n{reason}");
+        }
+        cases += 1;
+        changed += usize::from(both.borrow().1.data != Data::new());
+    }
+    if seconds.is_some() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "{cases} lists with {} calls, seed 0 to {}: no difference",
+            calls.get(),
+            cases - 1
+        );
+    }
+    // Lists that store nothing compare nothing.
+    assert!(changed > cases * 3 / 4, "{changed} of {cases}");
+}
+
+/// The commands of the access list in the README, for a server and for a node of a cluster.
+fn permitted() -> BTreeSet<String> {
+    let mut permitted = BTreeSet::new();
+    for page in [
+        include_str!("../../../README.md"),
+        include_str!("../../../man/redlock-protocol.7"),
+    ] {
+        let words = page
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix('+'));
+        permitted.extend(
+            words
+                .filter(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase()))
+                .map(str::to_uppercase),
+        );
+    }
+    permitted
+}
+
+#[test]
+fn the_redis_of_the_models_has_the_commands_of_the_access_list_and_those_that_scripts_call() {
+    // These a client sends itself, on a connection that the models don't have.
+    let of_connections = [
+        "EVAL",
+        "EVALSHA",
+        "HELLO",
+        "ROLE",
+        "WAIT",
+        "SELECT",
+        "SUBSCRIBE",
+        "SSUBSCRIBE",
+        "ASKING",
+    ];
+    let mut expected = permitted();
+    for name in of_connections {
+        assert!(expected.remove(name), "{name} is not in the access list");
+    }
+    // Plain clients and people, and a server that restarted.
+    expected.extend(["DEL", "FLUSHALL"].map(str::to_owned));
+    let mut called = BTreeSet::new();
+    for (_, source) in lua::SCRIPTS {
+        let calls = source.split("call('").skip(1);
+        called.extend(
+            calls
+                .filter_map(|call| call.split_once('\''))
+                .map(|(name, _)| name.to_owned()),
+        );
+    }
+    let known: BTreeSet<String> = commands::names().map(str::to_owned).collect();
+    assert!(called.is_subset(&known), "{:?}", called.difference(&known));
+    expected.extend(called);
+    assert_eq!(known, expected);
+}
+
+#[test]
+fn the_deeds_call_every_command_and_every_script() {
+    let mut runner = TestRunner::deterministic();
+    let lists = deeds::lists();
+    let (mut words, mut scripts) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..CASES {
+        for deed in lists.new_tree(&mut runner).unwrap().current() {
+            match deed {
+                Deed::Command(command) | Deed::Lua(PROBE, command) => {
+                    words.insert(lossy(&command[0]));
+                }
+                Deed::Script(name, _) => {
+                    scripts.insert(name);
+                }
+                _ => {}
+            }
+        }
+    }
+    for name in commands::names() {
+        assert!(words.contains(name), "{name}");
+    }
+    assert_eq!(scripts.len(), lua::SCRIPTS.len(), "{scripts:?}");
+}

@@ -1,0 +1,463 @@
+//! What is done to a real server and to the fake: commands and scripts with random arguments, of which most make
+//! sense, and what changes around them.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::redis::{Bytes, commands};
+use crate::support::SERVER;
+use crate::support::lua::{self, SHARED};
+
+#[derive(Clone, Debug)]
+pub enum Deed {
+    /// So many microseconds pass, or the clock is set back.
+    Time(i64),
+    /// A channel is listened to, or not any more.
+    Listen(String, bool),
+    ListenInShard(String, bool),
+    /// There is no memory left.
+    Full(bool),
+    /// It becomes a replica, or the primary again.
+    Replica(bool),
+    /// A command is permitted, or not any more.
+    Permit(&'static str, bool),
+    Command(Vec<Bytes>),
+    Script(&'static str, Vec<Bytes>),
+    /// Lua that isn't shipped: how its values become those of the protocol, and back.
+    Lua(&'static str, Vec<Bytes>),
+}
+
+impl Deed {
+    pub fn is_call(&self) -> bool {
+        matches!(self, Self::Command(_) | Self::Script(..) | Self::Lua(..))
+    }
+
+    /// As a person reads it.
+    pub fn told(&self) -> String {
+        let shown = |words: &[Bytes]| {
+            let words = words
+                .iter()
+                .map(|word| format!("{:?}", String::from_utf8_lossy(word)));
+            words.collect::<Vec<_>>().join(" ")
+        };
+        match self {
+            Self::Command(words) => shown(words),
+            Self::Script(name, args) => format!("{name} {}", shown(args)),
+            Self::Lua(text, args) => format!("{text:?} {}", shown(args)),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// The keys of the lock "a", and the runs that ended without it.
+pub const KEYS: [&str; 11] = {
+    let [a, b, c, d, e, f, g, h, i, j] = lua::KEYS;
+    [a, b, c, d, e, f, g, h, i, j, "{redlock:a}:skips"]
+};
+
+const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];
+/// The ids of the tokens, as the scripts compute them.
+const IDS: [&str; 4] = [
+    "e5353879bd69",
+    "2a5bd02710e9",
+    "4358694eeb09",
+    "a9dfb15be45a",
+];
+/// The channels of the waiters with these tokens.
+const CHANNELS: [&str; 4] = [
+    "{redlock:a}:e5353879bd69",
+    "{redlock:a}:2a5bd02710e9",
+    "{redlock:a}:4358694eeb09",
+    "{redlock:a}:a9dfb15be45a",
+];
+const WHOS: [&str; 4] = [
+    lua::WHO,
+    r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#,
+    r#"{"host":"g","instance":"i","order":7,"skew":500}"#,
+    "{}",
+];
+
+/// A command of a script.
+pub const PROBE: &str = "return redis.call(unpack(ARGV))";
+/// The others take one, too.
+const LUA: [&str; 9] = [
+    PROBE,
+    "local answer = redis.pcall(unpack(ARGV)) return {type(answer), answer, type(answer) == 'table' and answer.err}",
+    "return {redis.call('TYPE', KEYS[1]).ok, tostring(redis.call('GET', 'no such key')), redis.call('SET', 'b', 1)}",
+    "return {1, 2.9, -2.9, '3', true, false, 5, nil, 7}",
+    "return {{ok = 'fine'}, {err = 'BAD luck'}, {}, {1, {2}}, redis.sha1hex(ARGV[1] or '')}",
+    "redis.call('SET', 'b', 2^53) redis.call('SET', 'c', 1/3) redis.call('SET', 'd', 1e300) return redis.call('GET', 'c')",
+    "if ARGV[3] then return redis.error_reply('NO luck') end return redis.status_reply('LUCK')",
+    "redis.call('LPUSH', KEYS[7], 'x') local none = nil return none.field",
+    "redis.call('LPUSH', KEYS[7], 'x', 7) return redis.call('HSET', KEYS[1], 'x')",
+];
+
+/// A list of deeds.
+pub fn lists() -> impl Strategy<Value = Vec<Deed>> {
+    vec(deed(), 1..40)
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let is_sharded = !SERVER.is_before(7, 0);
+    let shard = if is_sharded { 2 } else { 0 };
+    let time = prop_oneof![
+        8 => 0..3_000_000_i64,
+        2 => 0..200_000_000_i64,
+        // To the last millisecond of an expiry, and one further.
+        8 => (select(&[7, 1000, 2000, 2500, 3000, 5000, 10_000][..]), 0..2_i64)
+            .prop_map(|(long, more)| (long + more) * 1000),
+        1 => -20_000_000..0_i64,
+        1 => Just(61 * 24 * 3_600_000_000_i64),
+    ];
+    // Such a state is soon over again, as little happens in it.
+    prop_oneof![
+        16 => time.prop_map(Deed::Time),
+        6 => (channel(), any::<bool>()).prop_map(|(channel, on)| Deed::Listen(channel, on)),
+        shard => (channel(), any::<bool>()).prop_map(|(channel, on)| Deed::ListenInShard(channel, on)),
+        2 => rarely().prop_map(Deed::Full),
+        2 => rarely().prop_map(Deed::Replica),
+        2 => (name(), prop::bool::weighted(0.8)).prop_map(|(name, on)| Deed::Permit(name, on)),
+        20 => command().prop_map(Deed::Command),
+        50 => script(),
+        12 => (select(&LUA[..]), command()).prop_map(|(text, args)| match &args[0][..] {
+            // Their answers differ in what Redis doesn't promise.
+            b"INFO" | b"HVALS" => Deed::Command(args),
+            _ => Deed::Lua(text, args),
+        }),
+    ]
+}
+
+fn rarely() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.25)
+}
+
+/// The commands that this server has.
+fn name() -> impl Strategy<Value = &'static str> {
+    let is_old = SERVER.is_before(7, 0);
+    let names = commands::names().filter(move |name| !is_old || *name != "SPUBLISH");
+    select(names.collect::<Vec<_>>())
+}
+
+fn one_of(words: &'static [&'static str]) -> BoxedStrategy<String> {
+    select(words).prop_map(str::to_owned).boxed()
+}
+
+fn channel() -> BoxedStrategy<String> {
+    one_of(&CHANNELS)
+}
+
+fn key() -> BoxedStrategy<String> {
+    one_of(&KEYS)
+}
+
+fn whole() -> BoxedStrategy<String> {
+    prop_oneof![
+        8 => (-3..12_i64).prop_map(|n| n.to_string()),
+        4 => (0..100_000_i64).prop_map(|n| n.to_string()),
+        1 => one_of(&["", "x", "1.5", "007", "+1", " 1", "-0", "9223372036854775807", "-9223372036854775808", "9223372036854775808"]),
+    ]
+    .boxed()
+}
+
+fn score() -> BoxedStrategy<String> {
+    // Other versions write these in another way.
+    let odd: &'static [&'static str] = if SERVER.is_before(7, 2) {
+        &[
+            "0.1",
+            "-2.5e-7",
+            "1e17",
+            "4398046511104e6",
+            "123456789012345678",
+            "inf",
+            "-inf",
+            "1e400",
+            "nan",
+            "x",
+            "",
+        ]
+    } else {
+        &["inf", "-inf", "1e400", "nan", "x", ""]
+    };
+    prop_oneof![
+        8 => (-5..5_i64).prop_map(|n| n.to_string()),
+        4 => (0..20_000_i64).prop_map(|n| (1_577_836_800_000 + n).to_string()),
+        1 => one_of(odd),
+    ]
+    .boxed()
+}
+
+fn bound() -> BoxedStrategy<String> {
+    prop_oneof![
+        3 => score(),
+        1 => score().prop_map(|score| format!("({score}")),
+        2 => one_of(&["-inf", "+inf", "(1", "(x"]),
+    ]
+    .boxed()
+}
+
+fn member() -> BoxedStrategy<String> {
+    prop_oneof![
+        4 => one_of(&TOKENS),
+        1 => one_of(&["slot t1", "limit t1", "slot t2", "limit t2", "", "a"]),
+    ]
+    .boxed()
+}
+
+fn field() -> BoxedStrategy<String> {
+    prop_oneof![
+        2 => one_of(&TOKENS),
+        2 => one_of(&["fence", "ticket", "frozen", "restarted", "notified", "succeeded", "number", "superseded"]),
+        1 => (select(&["cancelled", "forced", "released", "left", "removed"][..]), select(&IDS[..]))
+            .prop_map(|(kind, id)| format!("{kind}:{id}")),
+    ]
+    .boxed()
+}
+
+/// What may stand in a key: what the scripts write there, and anything.
+fn value() -> BoxedStrategy<String> {
+    let moment = || (0..40_000_i64).prop_map(|ms| 1_577_836_780_000 + ms);
+    prop_oneof![
+        3 => one_of(&TOKENS),
+        2 => one_of(&["redlock:shared", "redlock:slots", "redlock:frozen"]),
+        2 => whole(),
+        2 => moment().prop_map(|at| format!("{at} {{}}")),
+        1 => moment().prop_map(|at| format!("{at} {}", at - 1000)),
+        2 => (moment(), select(&["held", "granted", "granted:3", "kept"][..]), select(&WHOS[..])).prop_map(
+            |(at, phase, who)| format!("{at}000 {at} 1 1 0 {phase} {who}")),
+        2 => (moment(), moment(), 0..2, 1..4, 0..3, select(&WHOS[..])).prop_map(
+            |(dies, seen, knows, limit, listens, who)| format!("{dies}:{seen}:{knows} {limit} {seen} 0 {listens} {who}")),
+    ]
+    .boxed()
+}
+
+/// A command, as it is meant, with its options; or, rarely, with any words.
+fn command() -> impl Strategy<Value = Vec<Bytes>> {
+    prop_oneof![
+        9 => name().prop_flat_map(|name| meant(name).prop_map(move |words| (name, words))),
+        1 => name().prop_flat_map(|name| {
+            let word = prop_oneof![key(), value(), whole(), member(), bound()];
+            vec(word, 0..5).prop_map(move |words| (name, words))
+        }),
+    ]
+    .prop_map(|(name, words)| {
+        let words = words.into_iter().map(String::into_bytes);
+        std::iter::once(name.as_bytes().to_vec())
+            .chain(words)
+            .collect()
+    })
+}
+
+fn several(words: Vec<BoxedStrategy<String>>) -> BoxedStrategy<Vec<String>> {
+    words.boxed()
+}
+
+fn meant(name: &str) -> BoxedStrategy<Vec<String>> {
+    let options = |words: &'static [&'static [&'static str]]| {
+        select(words).prop_map(|words| {
+            words
+                .iter()
+                .map(|&word| word.to_owned())
+                .collect::<Vec<_>>()
+        })
+    };
+    let with = |first: BoxedStrategy<Vec<String>>, options: BoxedStrategy<Vec<String>>| {
+        (first, options)
+            .prop_map(|(first, options)| [first, options].concat())
+            .boxed()
+    };
+    let repeated = |parts: Vec<BoxedStrategy<String>>| {
+        vec(parts, 1..3).prop_map(|parts| parts.concat()).boxed()
+    };
+    match name {
+        "TIME" => Just(Vec::new()).boxed(),
+        "INFO" => Just(vec!["server".to_owned()]).boxed(),
+        // So rarely that something is left to look at.
+        "FLUSHALL" => options(&[&["SYNC"], &["x"], &["y"], &["z"]])
+            .prop_map(|words| {
+                if words == ["SYNC"] {
+                    words
+                } else {
+                    vec!["x".into(), "y".into()]
+                }
+            })
+            .boxed(),
+        "DEL" | "EXISTS" | "UNLINK" => repeated(vec![key()]),
+        "GET" | "PTTL" | "TYPE" | "ZCARD" => several(vec![key()]),
+        "GETRANGE" | "LRANGE" | "LTRIM" => several(vec![key(), whole(), whole()]),
+        "HDEL" | "HMGET" => with(several(vec![key()]), repeated(vec![field()])),
+        "HGET" => several(vec![key(), field()]),
+        "HSCAN" | "ZSCAN" => with(
+            several(vec![key()]),
+            options(&[
+                &["0"],
+                &["0", "COUNT", "1000"],
+                &["0", "COUNT", "0"],
+                &["x"],
+                &["0", "x"],
+            ])
+            .boxed(),
+        ),
+        "HSET" => with(several(vec![key()]), repeated(vec![field(), value()])),
+        "LPUSH" => with(several(vec![key()]), repeated(vec![value()])),
+        "PEXPIRE" => several(vec![key(), whole()]),
+        "PUBLISH" | "SPUBLISH" => several(vec![one_of(&CHANNELS), value()]),
+        "SET" => with(
+            several(vec![key(), value()]),
+            options(&[
+                &[],
+                &["NX", "PX", "5000"],
+                &["px", "3000", "nx"],
+                &["XX", "KEEPTTL"],
+                &["KEEPTTL"],
+                &["PX", "1"],
+                &["PX", "0"],
+                &["PX", "-5"],
+                &["PX", "1.5"],
+                &["PX"],
+                &["NX", "XX"],
+                &["PX", "5", "KEEPTTL"],
+                &["EX", "7"],
+                &["PX", "9223372036854775807"],
+                &["PXAT", "1577836805000"],
+                &["NY"],
+            ])
+            .boxed(),
+        ),
+        "ZADD" => with(several(vec![key()]), repeated(vec![score(), member()])),
+        "ZRANGE" => with(
+            several(vec![key(), whole(), whole()]),
+            options(&[&[], &["WITHSCORES"], &["withscores"], &["x"]]).boxed(),
+        ),
+        "ZRANGEBYSCORE" => with(
+            several(vec![key(), bound(), bound()]),
+            options(&[
+                &[],
+                &["WITHSCORES"],
+                &["LIMIT", "0", "1000"],
+                &["LIMIT", "1", "1"],
+                &["LIMIT", "1", "-1", "WITHSCORES"],
+                &["LIMIT", "-1", "1"],
+                &["LIMIT", "1"],
+                &["LIMIT", "x", "1"],
+            ])
+            .boxed(),
+        ),
+        "ZREM" => with(several(vec![key()]), repeated(vec![member()])),
+        "ZREMRANGEBYSCORE" => several(vec![key(), bound(), bound()]),
+        "ZRANK" | "ZSCORE" => several(vec![key(), member()]),
+        other => panic!("{other} is not called yet"),
+    }
+}
+
+/// A shipped script with arguments that make sense, of which one may be something else or missing.
+fn script() -> impl Strategy<Value = Deed> {
+    let names = lua::SCRIPTS.map(|(name, _)| name);
+    let often = [
+        "acquire", "acquire", "acquire", "acquire", "release", "release", "renew",
+    ];
+    let names = select([&names[..], &often].concat());
+    names.prop_flat_map(|name| {
+        let mistake = prop_oneof![
+            12 => Just(None),
+            1 => (0..16_usize, value()).prop_map(|(at, word)| Some((at, Some(word)))),
+            1 => (3..16_usize).prop_map(|at| Some((at, None))),
+        ];
+        (arguments(name), mistake).prop_map(move |(mut args, mistake)| {
+            match mistake {
+                Some((at, Some(word))) if at < args.len() => args[at] = word,
+                Some((at, None)) => args.truncate(at),
+                _ => {}
+            }
+            Deed::Script(name, args.into_iter().map(String::into_bytes).collect())
+        })
+    })
+}
+
+fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
+    let token = || one_of(&TOKENS);
+    let ttl = || one_of(&["1000", "2500", "10000", "7", "30001"]);
+    let who = || one_of(&WHOS);
+    let flag = || one_of(&["0", "1"]);
+    let id = || prop_oneof![4 => one_of(&IDS), 1 => one_of(&["", "x"])].boxed();
+    let mut words = vec![
+        one_of(&["a"]),
+        one_of(&["{redlock:a}:"]),
+        one_of(&["200", "200", "2", "0"]),
+    ];
+    words.extend(match name {
+        "acquire" => vec![
+            token(),
+            ttl(),
+            one_of(&["1", "1", "1", "2", "3", SHARED]),
+            who(),
+            one_of(&["", "", "listen", "listen", "poll", "shard"]),
+            one_of(&["", "", "", "1", "2", "5"]),
+            one_of(&["0", "0", "0", "1", "-2"]),
+            one_of(&["fifo", "fifo", "lifo"]),
+            one_of(&["0", "0", "0", "1", "2"]),
+            one_of(&["", "", "", "3", "8"]),
+            one_of(&["0", "0", "5000"]),
+            flag(),
+        ],
+        "renew" => vec![token(), ttl(), one_of(&["", "", "=", "=j"]), flag()],
+        "check" => vec![token(), one_of(&["0", "5000"])],
+        "release" => vec![
+            token(),
+            flag(),
+            one_of(&[
+                "status:0",
+                "status:0",
+                "status:1",
+                "",
+                "cancelled",
+                "released",
+            ]),
+            one_of(&["0", "0", "3000"]),
+        ],
+        "force" => vec![
+            id(),
+            prop_oneof![who(), one_of(&[""])].boxed(),
+            one_of(&["0", "0", ""]),
+            one_of(&["0"]),
+        ],
+        "stop" => vec![id(), who(), one_of(&["0"])],
+        "freeze" => vec![ttl(), who()],
+        "thaw" | "history" => Vec::new(),
+        "skip" => vec![
+            one_of(&["recent", "busy"]),
+            one_of(&["15"]),
+            who(),
+            prop_oneof![who(), one_of(&[""])].boxed(),
+        ],
+        // Of these the keys of the lock are what all others have first.
+        "keep" => return several(vec![token(), ttl()]),
+        "inspect" => {
+            return several(vec![
+                one_of(&["0", "10"]),
+                one_of(&["0", "0", ""]),
+                one_of(&["-inf", "-inf", "(1", ""]),
+            ]);
+        }
+        other => panic!("{other} is not called yet"),
+    });
+    let grace = one_of(&["5000", "60000"]);
+    let is_acquire = name == "acquire";
+    (words, grace, rarely())
+        .prop_map(move |(mut words, grace, has_grace)| {
+            if is_acquire && has_grace {
+                words.push(grace);
+            }
+            words
+        })
+        .boxed()
+}
+
+#[test]
+fn the_channels_are_those_of_the_tokens() {
+    for (n, token) in TOKENS.iter().enumerate() {
+        let digest = sha1_smol::Sha1::from(token).digest().to_string();
+        assert_eq!(digest[..12], *IDS[n]);
+        assert_eq!(CHANNELS[n], format!("{{redlock:a}}:{}", IDS[n]));
+    }
+}

@@ -1,0 +1,433 @@
+//! Mutants of the Lua scripts: each has one mistake, and an example comes out in another way with it, or the fuzz
+//! finds a broken promise. `make mutants-lua` tries all of them; one that survives has to be in the list of those
+//! that are explained.
+
+mod mutate;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use self::mutate::Mutant;
+use crate::machines::examples::Expected;
+use crate::machines::fake::Fake;
+use crate::machines::fake::deeds::{self, Deed};
+use crate::machines::fuzz::memory::{Memory, Sources};
+use crate::machines::fuzz::plan::Plan;
+use crate::machines::fuzz::server::START;
+use crate::machines::fuzz::world::World;
+use crate::support::lua::{SCRIPTS, join};
+
+/// The Lua files below a directory: `acquire`, `lib/queue`.
+fn files(directory: &Path) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    for folder in ["", "lib/"] {
+        for entry in fs::read_dir(directory.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "lua") {
+                let name = format!("{folder}{}", path.file_stem().unwrap().to_str().unwrap());
+                files.insert(name, fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// A copy of the scripts' files, in which one at a time is changed.
+struct Workshop {
+    directory: tempfile::TempDir,
+    files: BTreeMap<String, String>,
+}
+
+impl Workshop {
+    fn open() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lib")).unwrap();
+        let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol"));
+        for (name, text) in &files {
+            fs::write(Self::path(&directory, name), text).unwrap();
+        }
+        Self { directory, files }
+    }
+
+    fn path(directory: &tempfile::TempDir, name: &str) -> PathBuf {
+        directory.path().join(format!("{name}.lua"))
+    }
+
+    /// The scripts with a mutant in place of its file; what differs stays in memory.
+    fn sources(&self, file: &str, mutant: &Mutant) -> Sources {
+        let path = Self::path(&self.directory, file);
+        fs::write(&path, &mutant.text).unwrap();
+        let joined = |name| join::join(self.directory.path(), name).unwrap();
+        let sources = SCRIPTS.map(|(name, source)| {
+            let joined = joined(name);
+            let source = if joined == source {
+                source
+            } else {
+                joined.leak()
+            };
+            (name, source)
+        });
+        fs::write(&path, &self.files[file]).unwrap();
+        sources.into()
+    }
+}
+
+/// The promise that the fuzz finds broken.
+fn found_by_fuzz(sources: Sources, seeds: u64) -> Option<String> {
+    let mut memory = Memory::new(sources);
+    for seed in 1..=seeds {
+        let plan = Plan::of(seed);
+        let run = catch_unwind(AssertUnwindSafe(|| World::run(&mut memory, &plan, false)));
+        match run {
+            Ok(Ok(_)) => {}
+            Ok(Err(failure)) => return Some(failure.broken.promise.to_owned()),
+            Err(_) => return Some("a run comes to its end".into()),
+        }
+    }
+    None
+}
+
+/// The shortest of these lists, cut down to what is needed, that goes otherwise than with the scripts as they are.
+fn difference(sources: &Sources, lists: &[Vec<Deed>]) -> Option<String> {
+    let mut ours = Fake::with(SCRIPTS.into());
+    let mut theirs = Fake::with(sources.clone());
+    let mut differs = |list: &[Deed]| {
+        ours.clear();
+        theirs.clear();
+        let mut clock = START;
+        list.iter().any(|deed| {
+            if let Deed::Time(by) = deed {
+                clock += by;
+            }
+            ours.perform(deed, clock) != theirs.perform(deed, clock)
+        })
+    };
+    let found = lists.iter().filter(|list| differs(list)).cloned();
+    let mut list = found.min_by_key(Vec::len)?;
+    let mut at = list.len();
+    while at > 0 {
+        at -= 1;
+        let mut shorter = list.clone();
+        shorter.remove(at);
+        if differs(&shorter) {
+            list = shorter;
+        }
+    }
+    let told: Vec<String> = list.iter().map(Deed::told).collect();
+    Some(told.join("\n"))
+}
+
+/// All mutants, each with its file.
+fn all(files: &BTreeMap<String, String>) -> Vec<(&String, Mutant)> {
+    let mut all = Vec::new();
+    for (file, text) in files {
+        let mutants = mutate::mutants(file, text).into_iter();
+        all.extend(mutants.map(|mutant| (file, mutant)));
+    }
+    all
+}
+
+/// What a mutant is known by when lines have moved.
+fn key(file: &str, mutant: &Mutant) -> String {
+    format!("{file} | {} | {}", mutant.before, mutant.after)
+}
+
+/// The mutants that are explained: a reason, and those that it is for, each by its file, or that and the line as
+/// it was, or that and the line as it is.
+fn explained() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut explained: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in include_str!("lua_mutants/explained.txt").lines() {
+        if let Some(reason) = line.strip_prefix("# ") {
+            explained.push((reason, Vec::new()));
+        } else if !line.is_empty() {
+            explained
+                .last_mut()
+                .expect("a reason comes first")
+                .1
+                .push(line);
+        }
+    }
+    explained
+}
+
+/// Whether an entry of that list is for this mutant.
+fn is_for(entry: &str, key: &str) -> bool {
+    let rest = key.strip_prefix(entry);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" | "))
+}
+
+/// What the fuzz finds without the examples: so many of the mutants that it was run on.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    found: usize,
+    tried: usize,
+}
+
+/// The fuzz is run on every sixth mutant that an example has told from the scripts.
+const SHARE: usize = 6;
+
+/// What told a mutant from the scripts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The title of an example.
+    Example(String),
+    /// The promise that is broken.
+    Fuzz(String),
+    Explained(&'static str),
+    /// A list of calls that shows what is different, if one was found.
+    Survives {
+        difference: Option<String>,
+    },
+}
+
+/// How many seeds of the fuzz each mutant gets.
+const SEEDS: u64 = 40;
+/// How many lists of random calls tell whether anything is different at all.
+const LISTS: usize = 300;
+
+fn seeds() -> u64 {
+    let seeds = std::env::var("MUTANTS_SEEDS").ok();
+    seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+}
+
+/// What comes of each of these pieces of work, on all cores.
+fn on_all_cores<T: Clone + Send>(number: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(vec![None; number]);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= number {
+                        return;
+                    }
+                    let one = work(n);
+                    done.lock().unwrap()[n] = Some(one);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap();
+    done.into_iter().map(Option::unwrap).collect()
+}
+
+/// How many the fuzz finds of every sixth mutant that an example has told from the scripts.
+fn fuzz_alone(workshop: &Workshop, all: &[(&String, Mutant)], verdicts: &[Verdict]) -> Alone {
+    let both = all.iter().zip(verdicts);
+    let caught = both.filter(|(_, verdict)| matches!(verdict, Verdict::Example(_)));
+    let some: Vec<&(&String, Mutant)> = caught.map(|(one, _)| one).step_by(SHARE).collect();
+    let workshop = Mutex::new(workshop);
+    let found = on_all_cores(some.len(), |n| {
+        let (file, mutant) = some[n];
+        let sources = workshop.lock().unwrap().sources(file, mutant);
+        let found = found_by_fuzz(sources, seeds());
+        progress(&format!("{}, by the fuzz alone: {found:?}", mutant.name));
+        found.is_some()
+    });
+    Alone {
+        found: found.iter().filter(|found| **found).count(),
+        tried: some.len(),
+    }
+}
+
+/// What the examples say of each mutant, in memory, and if they say nothing, the fuzz.
+fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
+    let mut runner = TestRunner::deterministic();
+    let lists = std::iter::repeat_with(|| deeds::lists().new_tree(&mut runner).unwrap().current());
+    let lists: Vec<Vec<Deed>> = lists.take(LISTS).collect();
+    let explained = explained();
+    let expected = Expected::of_the_scripts();
+    let workshop = Mutex::new(workshop);
+    on_all_cores(all.len(), |n| {
+        let (file, mutant) = &all[n];
+        let sources = workshop.lock().unwrap().sources(file, mutant);
+        let key = key(file, mutant);
+        let is_it = |entries: &Vec<&str>| entries.iter().any(|entry| is_for(entry, &key));
+        let reason = || explained.iter().find(|(_, entries)| is_it(entries));
+        let verdict = if let Some(title) = expected.broken_by(&sources) {
+            Verdict::Example(title.to_owned())
+        } else if let Some(promise) = found_by_fuzz(sources.clone(), seeds()) {
+            Verdict::Fuzz(promise)
+        } else if let Some((reason, _)) = reason() {
+            Verdict::Explained(reason)
+        } else {
+            let difference = difference(&sources, &lists);
+            if let Some(difference) = &difference {
+                progress(difference);
+            }
+            Verdict::Survives { difference }
+        };
+        progress(&format!(
+            "{} {verdict:?}\n  - {}\n  + {}",
+            mutant.name, mutant.before, mutant.after
+        ));
+        verdict
+    })
+}
+
+fn progress(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[test]
+fn every_mutant_of_the_scripts_is_caught_or_explained() {
+    let Ok(only) = std::env::var("MUTANTS_LUA") else {
+        return;
+    };
+    std::panic::set_hook(Box::new(|_| {}));
+    let workshop = Workshop::open();
+    let mut all = all(&workshop.files);
+    all.retain(|(_, mutant)| mutant.name.starts_with(&only));
+    let verdicts = in_memory(&workshop, &all);
+    let alone = fuzz_alone(&workshop, &all, &verdicts);
+    let _ = std::panic::take_hook();
+    progress(&alone.told());
+    if only.is_empty() {
+        fs::write("docs/mutants-lua.md", report(&all, &verdicts, alone)).unwrap();
+    }
+    let survivors = all
+        .iter()
+        .zip(&verdicts)
+        .filter(|(_, verdict)| matches!(verdict, Verdict::Survives { .. }));
+    let survivors: Vec<String> = survivors
+        .map(|((file, mutant), _)| key(file, mutant))
+        .collect();
+    assert!(
+        survivors.is_empty(),
+        "{} survive:\n{}",
+        survivors.len(),
+        survivors.join("\n")
+    );
+}
+
+impl Alone {
+    /// As a sentence.
+    fn told(self) -> String {
+        let Self { found, tried } = self;
+        let percent = (100 * found + tried / 2) / tried.max(1);
+        format!(
+            "The fuzz alone, without the examples, finds {found} of {tried} in its {} seeds ({percent} %): it was run \
+             on every sixth mutant that the examples catch, too.",
+            seeds()
+        )
+    }
+}
+
+/// The page about them: how many each file has and what caught them, and why the others can't be caught.
+fn report(all: &[(&String, Mutant)], verdicts: &[Verdict], alone: Alone) -> String {
+    let mut page = String::from(HEADING);
+    let mut files: Vec<&String> = all.iter().map(|(file, _)| *file).collect();
+    files.dedup();
+    let count = |file: Option<&String>, is: fn(&Verdict) -> bool| {
+        let both = all.iter().zip(verdicts);
+        let these =
+            both.filter(|((its, _), verdict)| file.is_none_or(|file| file == *its) && is(verdict));
+        these.count()
+    };
+    let mut row = |name: &str, file| {
+        let _ = writeln!(
+            page,
+            "| {name} | {} | {} | {} | {} | {} |",
+            count(file, |_| true),
+            count(file, |verdict| matches!(verdict, Verdict::Example(_))),
+            count(file, |verdict| matches!(verdict, Verdict::Fuzz(_))),
+            count(file, |verdict| matches!(verdict, Verdict::Explained(_))),
+            count(file, |verdict| matches!(verdict, Verdict::Survives { .. })),
+        );
+    };
+    for file in files {
+        row(&format!("`{file}.lua`"), Some(file));
+    }
+    row("all", None);
+    let _ = write!(page, "\n{}\n", alone.told());
+    page.push_str(EXPLAINED);
+    for (reason, _) in explained() {
+        let is_it = |verdict: &Verdict| *verdict == Verdict::Explained(reason);
+        let number = verdicts.iter().filter(|verdict| is_it(verdict)).count();
+        let _ = writeln!(page, "- {number}: {reason}");
+    }
+    page
+}
+
+const HEADING: &str = "\
+# Mutants of the scripts
+
+Each mutant is one of the Lua files with one mistake: a comparison or a sign swapped, a condition negated, `and` \
+for `or`, a number off by one, a statement left out. `make mutants-lua` makes all of them, runs the examples of \
+`tests/integration/machines/examples` on each in memory, and 40 seeds of the fuzz where these come out as they are written. \
+It ends with an error if a mutant survives that isn't explained, and writes this page.
+
+| file | mutants | caught by the examples | by the fuzz | explained | survive |
+| --- | --- | --- | --- | --- | --- |
+";
+
+const EXPLAINED: &str = "
+## Explained
+
+The list of them is `tests/integration/machines/lua_mutants/explained.txt`. How many there are of each kind:
+
+";
+
+/// Mistakes that the fuzz finds soon, each by its file and the line as it was and as it is.
+const FOUND_SOON: [(&str, &str, &str); 5] = [
+    (
+        "lib/held",
+        "if value == token then return true end",
+        "if value ~= token then return true end",
+    ),
+    (
+        "lib/admission",
+        "if frozen > 0 then return nil end",
+        "if frozen > 0 then  end",
+    ),
+    (
+        "lib/admission",
+        "if smallest and count + 1 > smallest - LIMITS then return nil end",
+        "if smallest and count + 1 >= smallest - LIMITS then return nil end",
+    ),
+    ("release", "redis.call('UNLINK', lock, meta)", ""),
+    (
+        "lib/admission",
+        "if fence <= last then fence = last + 1 end",
+        "if fence <= last then  end",
+    ),
+];
+
+#[test]
+fn a_mistake_in_a_script_breaks_a_promise_that_the_fuzz_sees() {
+    let workshop = Workshop::open();
+    let all = all(&workshop.files);
+    for (file, before, after) in FOUND_SOON {
+        let is_it = |(its, mutant): &&(&String, Mutant)| {
+            *its == file && mutant.before == before && mutant.after == after
+        };
+        let (_, mutant) = all.iter().find(is_it).expect(before);
+        let found = found_by_fuzz(workshop.sources(file, mutant), SEEDS);
+        assert!(found.is_some(), "{file}: {before}");
+    }
+}
+
+#[test]
+fn each_explanation_is_for_a_mutant_that_there_is() {
+    let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol"));
+    let keys: Vec<String> = all(&files)
+        .iter()
+        .map(|(file, mutant)| key(file, mutant))
+        .collect();
+    for (_, entries) in explained() {
+        for entry in entries {
+            assert!(keys.iter().any(|key| is_for(entry, key)), "{entry}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Faults that were put into redlock on purpose, in `tests/mutants`: each can still be put in, names the
+//! tests that have to notice it, and is listed in `docs/mutants.md`. `make mutants-named` puts them in.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::outcome;
+
+/// One fault, as its patch describes it.
+struct Mutant {
+    name: String,
+    patch: PathBuf,
+    /// The promise that redlock breaks with it.
+    breaks: String,
+    /// The tests that notice it, `unit` or `integration` first.
+    tests: Vec<String>,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn mutants() -> Vec<Mutant> {
+    let directory = fs::read_dir(root().join("tests/mutants")).unwrap();
+    let mut mutants: Vec<Mutant> = directory.flatten().map(|file| read(file.path())).collect();
+    mutants.sort_by(|one, other| one.name.cmp(&other.name));
+    assert!(mutants.len() > 10, "the patches were not found");
+    mutants
+}
+
+fn read(patch: PathBuf) -> Mutant {
+    let text = fs::read_to_string(&patch).unwrap();
+    let header = || text.lines().take_while(|line| !line.starts_with("--- "));
+    let values = |key: &'static str| header().filter_map(move |line| line.strip_prefix(key));
+    Mutant {
+        name: patch.file_stem().unwrap().to_str().unwrap().to_owned(),
+        breaks: values("Breaks: ").collect::<Vec<_>>().join(" "),
+        tests: values("Test: ").map(str::to_owned).collect(),
+        patch,
+    }
+}
+
+#[test]
+fn every_fault_can_still_be_put_in() {
+    for Mutant { name, patch, .. } in mutants() {
+        let mut apply = Command::new("git");
+        apply.args(["apply", "--check"]).arg(patch);
+        let end = outcome(apply.current_dir(root()));
+        assert_eq!(end.code(), Some(0), "{name}: {end:?}");
+    }
+}
+
+#[test]
+fn every_fault_names_a_promise_and_tests_that_exist() {
+    for mutant in mutants() {
+        let name = &mutant.name;
+        assert!(!mutant.breaks.is_empty(), "{name} names no promise");
+        assert!(!mutant.tests.is_empty(), "{name} names no test");
+        for test in &mutant.tests {
+            assert!(exists(test), "{name}: there is no {test}");
+        }
+    }
+}
+
+/// Whether there is a test, `unit session::tests::NAME` or `integration promises::loss::NAME`.
+fn exists(test: &str) -> bool {
+    let (kind, path) = test.split_once(' ').unwrap();
+    let (module, function) = path.rsplit_once("::").unwrap();
+    let base = match kind {
+        "unit" => root().join("src"),
+        "integration" => root().join("tests/integration"),
+        other => panic!("{other} is no kind of test"),
+    };
+    let inline = module.strip_suffix("::tests").unwrap_or(module);
+    let function = format!("fn {function}()");
+    [module, inline].iter().any(|module| {
+        let module = module.replace("::", "/");
+        let files = [format!("{module}.rs"), format!("{module}/mod.rs")];
+        files.iter().any(|file| {
+            fs::read_to_string(base.join(file)).is_ok_and(|text| text.contains(&function))
+        })
+    })
+}
+
+#[test]
+fn the_list_of_faults_is_that_of_the_patches() {
+    const BEGIN: &str = "<!-- The rest is written by UPDATE=1 from tests/mutants. -->\n";
+    let page = root().join("docs/mutants.md");
+    let text = fs::read_to_string(&page).unwrap();
+    let (before, _) = text.split_once(BEGIN).expect("it has the mark");
+    let mut expected = format!(
+        "{before}{BEGIN}\n| fault | breaks the promise | noticed by |\n| --- | --- | --- |\n"
+    );
+    for mutant in mutants() {
+        let tests: Vec<String> = mutant.tests.iter().map(|test| in_table(test)).collect();
+        let (name, breaks, tests) = (&mutant.name, &mutant.breaks, tests.join(", "));
+        writeln!(expected, "| `{name}` | {breaks} | {tests} |").unwrap();
+    }
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&page, &expected).unwrap();
+    }
+    let committed = fs::read_to_string(&page).unwrap();
+    assert!(
+        committed == expected,
+        "docs/mutants.md is out of date; UPDATE=1 rewrites it"
+    );
+}
+
+/// A test without its kind, which its module shows.
+fn in_table(test: &str) -> String {
+    let (_, path) = test.split_once(' ').unwrap();
+    format!("`{path}`")
+}

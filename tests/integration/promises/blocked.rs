@@ -1,0 +1,427 @@
+//! Nothing that redlock says can hold it up: a stderr that takes nothing loses lines, never the
+//! deadline.
+//!
+//! A pipe that is full and unread stands for every reader that has stopped reading: `2>&1 | less` at its first page, a
+//! stopped log collector. A terminal stops at Ctrl-S.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::pty::Terminal;
+use crate::support::{
+    Gate, Gated, REDLOCK, Redis, Running, assert_nothing_left, await_mark, directly, is_alive,
+    moment, now, outcome, seen_by_a_shell, wait_until, with_default_signals,
+};
+
+/// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
+const STUBBORN: &str = r#"
+    $SIG{TERM} = "IGNORE";
+    use Time::HiRes qw(time sleep);
+    $| = 1;
+    open my $life, ">", $ARGV[0]; select((select($life), $| = 1)[0]);
+    print "$$\n";
+    my $limit = time + 60;
+    while (time < $limit) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
+"#;
+
+/// What a pipe is filled with.
+const FILLING: char = '.';
+
+/// A pipe for stderr that is so full that nothing more fits in, and that isn't read.
+struct Full {
+    path: PathBuf,
+    pipe: File,
+    /// All that was read from it, but for what it was filled with.
+    read: String,
+}
+
+impl Full {
+    fn new(redis: &Redis) -> Self {
+        let path = redis.dir.path().join("stderr");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Open for both, so that neither side waits for the other. That it doesn't block is so for
+        // this opening alone, and not for that of the run.
+        let pipe = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path)
+            .unwrap();
+        let filling = FILLING.to_string();
+        while (&pipe).write(filling.repeat(4096).as_bytes()).is_ok() {}
+        while (&pipe).write(filling.as_bytes()).is_ok() {}
+        let read = String::new();
+        Self { path, pipe, read }
+    }
+
+    /// redlock with this pipe as its standard error.
+    fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Running {
+        let script = format!("exec {REDLOCK} \"$@\" 2>\"$0\"");
+        let shell = ["sh", "-c", &script, self.path.to_str().unwrap()];
+        let command = directly(redis, &[&shell, arguments].concat());
+        Running::start(&mut with_default_signals(command))
+    }
+
+    /// Reads what is in it now; all that was read so far.
+    fn drain(&mut self) -> &str {
+        let mut bytes = vec![0; 65536];
+        while let Ok(read) = self.pipe.read(&mut bytes) {
+            let text = String::from_utf8_lossy(&bytes[..read]);
+            self.read += text.trim_start_matches(FILLING);
+        }
+        &self.read
+    }
+}
+
+/// When a COMMAND gave its last sign of life.
+fn last_sign(life: &Path) -> Duration {
+    let text = fs::read_to_string(life).unwrap();
+    Duration::from_secs_f64(text.trim().parse().unwrap())
+}
+
+/// Starts a stubborn COMMAND with a lease of two seconds, whose redlock can say nothing; its pid.
+fn stubborn(full: &Full, redis: &Redis, options: &[&str], life: &Path) -> (Running, i32) {
+    let arguments = ["run", "--ttl", "2s", "-k", "200ms"];
+    let command = ["a", "--", "perl", "-e", STUBBORN, life.to_str().unwrap()];
+    let mut run = full.redlock(redis, &[&arguments, options, &command[..]].concat());
+    let child = run.line().parse().unwrap();
+    (run, child)
+}
+
+/// COMMAND is dead before the lease of two seconds ends that was renewed before `fail` at the
+/// latest, and redlock ends as well, although not a byte is read.
+#[track_caller]
+fn assert_dies_within_the_lease(fail: impl FnOnce(&Redis)) {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let life = redis.dir.path().join("life");
+    let (run, child) = stubborn(&full, &redis, &[], &life);
+    fail(&redis);
+    let latest_expiry = now() + Duration::from_secs(2);
+    wait_until("COMMAND is dead", || !is_alive(child));
+    let last = last_sign(&life);
+    assert!(
+        last < latest_expiry,
+        "alive at {last:?}, expiry at {latest_expiry:?}"
+    );
+    run.finish().assert_code(79);
+    redis.resume();
+}
+
+#[test]
+fn a_lock_that_is_deleted_stops_command_though_its_messages_are_not_read() {
+    assert_dies_within_the_lease(|redis| {
+        redis.cli(&["DEL", "redlock:a"]);
+    });
+}
+
+#[test]
+fn a_lock_that_is_taken_by_force_stops_command_though_its_messages_are_not_read() {
+    assert_dies_within_the_lease(|redis| {
+        outcome(&mut redis.redlock(&["release", "--force", "a"])).assert_code(0);
+    });
+}
+
+#[test]
+fn a_redis_that_stalls_stops_command_though_its_messages_are_not_read() {
+    assert_dies_within_the_lease(Redis::stall);
+}
+
+#[test]
+fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let life = redis.dir.path().join("life");
+    let (run, child) = stubborn(&full, &redis, &[], &life);
+    // In the queue, and patient enough to wait there while the server is suspended.
+    let next = ["--connect-timeout", "60s", "-q", "a"];
+    let next = Gated::queued(&redis, &next);
+    redis.stall();
+    // The lease that was renewed before that ends now, and the server sees it when it goes on.
+    let expiry = now() + Duration::from_secs(2);
+    wait_until("the lease is over", || now() > expiry);
+    redis.resume();
+    let next = next.ready();
+    let view = redis.describe_key("a");
+    assert!(!is_alive(child), "two COMMANDs run at once; {view}");
+    assert!(last_sign(&life) < expiry);
+    next.end();
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_timeout_stops_command_though_its_messages_are_not_read() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let life = redis.dir.path().join("life");
+    let (run, child) = stubborn(&full, &redis, &["--timeout", "500ms"], &life);
+    run.finish().assert_code(124);
+    assert!(!is_alive(child));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_warning_that_is_not_read_does_not_keep_redlock_from_its_end() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
+    let options = ["run", "--ttl", "2s", "--on-lost", "warn", "a", "-c", script];
+    let mut run = full.redlock(&redis, &options);
+    run.expect_line("ready");
+    let mark = await_mark(&redis, run.pid());
+    redis.cli(&["DEL", "redlock:a"]);
+    wait_until("it knows that its lock is lost", || !mark.exists());
+    gate.open();
+    run.expect_line("done");
+    run.finish().assert_code(79);
+}
+
+/// Waits for this many renewals of the lock "a", and sees that it is the same hold all the while.
+#[track_caller]
+fn assert_renewed(redis: &Redis, times: u64) {
+    let token = redis.cli(&["GET", "redlock:a"]);
+    assert_ne!(token, "", "{}", redis.describe_key("a"));
+    let before = redis.calls("evalsha");
+    wait_until("it is renewed", || {
+        let held = redis.cli(&["GET", "redlock:a"]);
+        assert_eq!(held, token, "{}", redis.describe_key("a"));
+        redis.calls("evalsha") >= before + times
+    });
+}
+
+#[test]
+fn with_messages_about_every_renewal_that_are_not_read_the_lease_is_renewed() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate""#;
+    let mut run = full.redlock(&redis, &["run", "-v", "--ttl", "2s", "a", "-c", script]);
+    run.expect_line("ready");
+    // Three of them are a lease.
+    assert_renewed(&redis, 8);
+    gate.open();
+    run.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+/// These are the lines of one verbose run with two renewals or more, whole and in the order in
+/// which they were said.
+#[track_caller]
+fn assert_all_was_said(text: &str) {
+    assert!(text.ends_with('\n'), "a line is not whole: {text:?}");
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    let [first, renewals @ .., last] = &lines[..] else {
+        panic!("{text:?}");
+    };
+    let acquired = "redlock: lock \"a\" acquired, fence ";
+    assert!(first.starts_with(acquired), "{text:?}");
+    assert!(renewals.len() >= 2, "{text:?}");
+    for line in renewals {
+        assert_eq!(*line, "redlock: lease renewed", "{text:?}");
+    }
+    assert_eq!(*last, "redlock: lock \"a\" released", "{text:?}");
+}
+
+#[test]
+fn a_reader_that_comes_back_finds_all_lines_whole_and_in_order() {
+    let redis = Redis::start();
+    let mut full = Full::new(&redis);
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate""#;
+    let mut run = full.redlock(&redis, &["run", "-v", "--ttl", "2s", "a", "-c", script]);
+    run.expect_line("ready");
+    assert_renewed(&redis, 3);
+    wait_until("what was said meanwhile arrives", || {
+        full.drain().matches("lease renewed").count() >= 2
+    });
+    gate.open();
+    run.finish().assert_code(0);
+    assert_all_was_said(full.drain());
+}
+
+#[test]
+fn a_stopped_terminal_does_not_stop_the_renewal_and_shows_all_lines_when_it_goes_on() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"read go <"$HOME/gate""#;
+    let arguments = ["run", "-v", "--ttl", "2s", "a", "-c", script];
+    let command = with_default_signals(redis.redlock(&arguments));
+    let mut terminal = Terminal::start(command);
+    terminal.line("redlock: lock \"a\" acquired");
+    terminal.stop_output();
+    assert_renewed(&redis, 8);
+    terminal.resume_output();
+    terminal.line("redlock: lease renewed");
+    terminal.line("redlock: lease renewed");
+    gate.open();
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    assert_all_was_said(&terminal.shown);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_lost_lock_stops_command_on_a_stopped_terminal() {
+    let redis = Redis::start();
+    let life = redis.dir.path().join("life");
+    let script = "exec perl -e \"$0\" \"$1\" >\"$HOME/pid\"";
+    let mut arguments = vec!["run", "--ttl", "2s", "-k", "200ms", "a", "--", "sh", "-c"];
+    arguments.extend([script, STUBBORN, life.to_str().unwrap()]);
+    let command = with_default_signals(redis.redlock(&arguments));
+    let mut terminal = Terminal::start(command);
+    let mut child = 0;
+    wait_until("COMMAND runs", || {
+        let pid = fs::read_to_string(redis.dir.path().join("pid")).unwrap_or_default();
+        child = pid.strip_suffix('\n').map_or(0, |pid| pid.parse().unwrap());
+        child != 0
+    });
+    terminal.stop_output();
+    redis.cli(&["DEL", "redlock:a"]);
+    let latest_expiry = now() + Duration::from_secs(2);
+    wait_until("COMMAND is dead", || !is_alive(child));
+    let last = last_sign(&life);
+    assert!(
+        last < latest_expiry,
+        "alive at {last:?}, expiry at {latest_expiry:?}"
+    );
+    // Messages may be lost, but nothing waits for them.
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(79));
+}
+
+#[test]
+fn a_waiter_whose_messages_are_not_read_gets_its_turn() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut waiter = full.redlock(&redis, &["run", "-v", "a", "-c", "date +%s%N"]);
+    waiter.wait_until_queued(&redis);
+    let behind = Gated::queued(&redis, &["-q", "a"]);
+    // After a second it names the holder that it waits for.
+    let waits = now();
+    wait_until("it has something to say", || {
+        now() > waits + Duration::from_millis(1500)
+    });
+    let ended = holder.end();
+    let started = moment(&waiter.line());
+    assert!(started > ended, "{started:?} {ended:?}");
+    waiter.finish().assert_code(0);
+    behind.ready().end();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_reader_that_has_gone_away_stops_neither_command_nor_a_waiter() {
+    let redis = Redis::start();
+    let mut full = Full::new(&redis);
+    full.drain();
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
+    let mut run = full.redlock(&redis, &["run", "-v", "--ttl", "2s", "a", "-c", script]);
+    run.expect_line("ready");
+    let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
+    waiter.wait_until_queued(&redis);
+    // From here on what redlock says is an error to it, and a signal of its own making.
+    drop(full);
+    assert_renewed(&redis, 6);
+    gate.open();
+    run.expect_line("done");
+    run.finish().assert_exited(0);
+    waiter.expect_line("ran");
+    waiter.finish().assert_exited(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn redlock_ends_with_its_status_though_the_reason_is_not_read() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    redis.cli(&["SET", "redlock:busy", "theirs", "PX", "600000"]);
+    let missing = "unix:///no/such/socket";
+    let commands: [(&[&str], i32); 7] = [
+        (&["run", "-v", "a", "--", "true"], 0),
+        (&["run", "-n", "busy", "--", "true"], 75),
+        (&["run", "-w", "1200ms", "busy", "--", "true"], 75),
+        (&["run", "b", "--", "/no/such/command"], 127),
+        (&["-u", missing, "run", "c", "--", "true"], 69),
+        (&["acquire", "-n", "busy"], 75),
+        (&["wait", "-w", "1200ms", "busy"], 75),
+    ];
+    let runs = commands.map(|(arguments, _)| full.redlock(&redis, arguments));
+    for (run, (arguments, code)) in runs.into_iter().zip(commands) {
+        let end = run.finish();
+        assert_eq!(end.code(), Some(code), "{arguments:?}: {end:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_run_and_a_wait_that_can_say_nothing() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let script = "echo ready; exec sleep 60";
+    let mut run = full.redlock(&redis, &["run", "-v", "a", "-c", script]);
+    run.expect_line("ready");
+    let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
+    waiter.wait_until_queued(&redis);
+    waiter.signal(Signal::SIGTERM);
+    let end = waiter.finish();
+    end.assert_code(143);
+    assert_eq!(end.stdout, "");
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(143);
+    assert_nothing_left(&redis);
+}
+
+/// A COMMAND that looks at its own descriptors all the while, as it shares them with redlock, until
+/// the gate opens.
+const WATCHES_ITS_STREAMS: &str = r#"
+    use Fcntl;
+    $| = 1;
+    open my $gate, "+<", "$ENV{HOME}/gate" or die;
+    sub flags { join " ", map { fcntl($_, F_GETFL, 0) & O_NONBLOCK } \*STDIN, \*STDOUT, \*STDERR }
+    my $before = flags();
+    print "ready $before\n";
+    my $watched = "";
+    vec($watched, fileno $gate, 1) = 1;
+    my $limit = time + 60;
+    until (select(my $came = $watched, undef, undef, 0.001) || time > $limit) {
+        my $flags = flags();
+        print("changed to $flags\n"), last if $flags ne $before;
+    }
+"#;
+
+#[test]
+fn the_streams_that_command_shares_with_redlock_block_as_they_did() {
+    let redis = Redis::start();
+    let full = Full::new(&redis);
+    let mut gate = Gate::new(&redis);
+    let arguments = ["run", "-v", "--ttl", "1s", "a", "--", "perl", "-e"];
+    let arguments = [&arguments[..], &[WATCHES_ITS_STREAMS]].concat();
+    let mut terminal = Terminal::start(with_default_signals(redis.redlock(&arguments)));
+    terminal.line("ready");
+    terminal.line("redlock: lease renewed");
+    terminal.line("redlock: lease renewed");
+    gate.open();
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    let shown = terminal.shown.lines().map(str::trim_end);
+    let own: Vec<&str> = shown
+        .filter(|line| !line.starts_with("redlock: "))
+        .collect();
+    assert_eq!(own, ["ready 0 0 0"]);
+
+    let mut gate = {
+        fs::remove_file(redis.dir.path().join("gate")).unwrap();
+        Gate::new(&redis)
+    };
+    let mut blocked = full.redlock(&redis, &arguments);
+    blocked.expect_line("ready 0 0 0");
+    assert_renewed(&redis, 4);
+    gate.open();
+    let end = blocked.finish();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "ready 0 0 0\n");
+}

@@ -1,0 +1,130 @@
+//! `--clock-skew`: what is done under a lock ends sooner by what the clocks of the Redis hosts may differ.
+
+use serde_json::Value;
+
+use crate::support::proxy::Proxy;
+use crate::support::{Outcome, Redis, Running, outcome, redlock, wait_until};
+
+fn run(redis: &Redis, options: &[&str], script: &str) -> Outcome {
+    let words = [&["run"], options, &["a", "--", "sh", "-c", script]].concat();
+    outcome(&mut redis.redlock(&words))
+}
+
+/// How long the lock lasts at the server when the work under it is dead, with Redis out of reach. `words` start
+/// that, and print the pid of what is to die.
+fn left_at_death(redis: &Redis, proxy: &Proxy, words: &[&str]) -> i64 {
+    let mut work = Running::start(redis.redlock(words).env("REDLOCK_URL", proxy.url()));
+    let pid = work.line();
+    wait_until("it is renewed", || proxy.answered("renew") > 0);
+    proxy.vanish();
+    let process = format!("/proc/{}", pid.trim());
+    wait_until("it is dead", || {
+        let stat = std::fs::read_to_string(format!("{process}/stat"));
+        stat.map_or(true, |stat| stat.contains(") Z "))
+    });
+    redis.cli(&["PTTL", "redlock:a"]).parse().unwrap()
+}
+
+#[test]
+fn what_cannot_renew_is_dead_sooner_by_the_clock_skew() {
+    let keeper = "echo $$; redlock acquire a --ttl 6s -k 100ms --clock-skew 2s --while-pid $$ >/dev/null || exit; while :; do sleep 0.02; done";
+    let command = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
+    let options = [
+        "run",
+        "--ttl",
+        "6s",
+        "-k",
+        "100ms",
+        "--clock-skew",
+        "2s",
+        "a",
+    ];
+    let by_run = [&options[..], &["--", "sh", "-c", command]].concat();
+    // A run without a lock of interest gives the script its place.
+    let by_keeper = ["run", "other", "--", "sh", "-c", keeper];
+    for words in [&by_run[..], &by_keeper] {
+        let redis = Redis::start();
+        let proxy = Proxy::new(&redis);
+        let left = left_at_death(&redis, &proxy, words);
+        // Without it, less than 200 ms would be left.
+        assert!(left > 500, "{left} ms, {words:?}");
+    }
+}
+
+#[test]
+fn check_and_extend_count_as_the_run_does() {
+    let redis = Redis::start();
+    let options = ["--ttl", "30s", "--clock-skew", "8s"];
+    let checks = "redlock check --for 20s && ! redlock check --for 24s";
+    run(&redis, &options, checks)
+        .assert_code(0)
+        .assert_says("ours for only 21s more, not for 24s");
+    run(&redis, &["--ttl", "30s"], "redlock check --for 24s").assert_code(0);
+    // What was extended lasts for that long also where a server whose clock is ahead takes over.
+    let extends =
+        "redlock extend 100s && redlock check --for 97s && redis-cli -s \"$1\" PTTL redlock:a";
+    let script = extends.replace("\"$1\"", redis.socket().to_str().unwrap());
+    let end = run(&redis, &options, &script);
+    let left: u64 = end.assert_code(0).stdout.trim().parse().unwrap();
+    assert!((107_000..=108_000).contains(&left), "{left}");
+    let year = "redlock extend 365d && redlock check --for 360d";
+    run(&redis, &options, year).assert_code(0);
+}
+
+#[test]
+fn a_script_is_told_how_long_it_may_count_on_its_lock() {
+    let redis = Redis::start();
+    let acquire = ["acquire", "a", "--clock-skew", "8s", "--format", "json"];
+    let end = outcome(&mut redis.redlock(&acquire));
+    let json: Value = serde_json::from_str(&end.assert_code(0).stdout).unwrap();
+    assert_eq!(json["ttl_ms"], 22_000);
+    let token = redis.dir.path().join("token");
+    std::fs::write(&token, json["token"].as_str().unwrap()).unwrap();
+    let token = token.to_str().unwrap();
+    let check = |at_least| {
+        let words = ["check", "a", "--token-file", token, "--for", at_least];
+        outcome(&mut redis.redlock(&words))
+    };
+    check("18s").assert_code(0);
+    check("23s").assert_code(79);
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    assert!(left > 25_000, "{left}");
+}
+
+#[test]
+fn a_ttl_that_is_too_short_for_the_clock_skew_is_refused_with_what_to_type() {
+    let said = |words: &[&str]| {
+        let end = outcome(&mut redlock(words));
+        end.assert_code(64);
+        end.stderr
+    };
+    let run = [
+        "run",
+        "--ttl",
+        "1s",
+        "a",
+        "--clock-skew",
+        "500ms",
+        "--",
+        "true",
+    ];
+    let acquire = ["acquire", "--ttl", "1s", "a", "--clock-skew", "0.5"];
+    for words in [&run[..], &acquire] {
+        let said = said(words);
+        let expected = "--ttl 1s is less than three times --clock-skew 500ms; use --ttl 1500ms or more, or --clock-skew 333ms or less";
+        assert!(said.contains(expected), "{said}");
+    }
+    let sentinels = ["-u", "redis-sentinel://127.0.0.1:1,127.0.0.1:2/mymaster"];
+    let short = [&sentinels[..], &["run", "--ttl", "1s", "a", "--", "true"]].concat();
+    let said = said(&short);
+    let expected = "--ttl 1s is less than three times --clock-skew 500ms (its default where a replica may take over); use --ttl 1500ms or more";
+    assert!(said.contains(expected), "{said}");
+    // Zero and what is just long enough are taken; no sentinel answers.
+    for options in [
+        ["--ttl", "1s", "--clock-skew", "0"],
+        ["--ttl", "1500ms", "--on-lost", "stop"],
+    ] {
+        let words = [&sentinels[..], &["run"], &options, &["a", "--", "true"]].concat();
+        outcome(&mut redlock(&words)).assert_code(69);
+    }
+}

@@ -1,0 +1,609 @@
+//! Redis Cluster: all keys in one slot, whichever node is asked first, wherever the slot goes.
+
+use std::fs;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use crate::support::proxy::{Action, Proxy};
+use crate::support::{
+    Cluster, Job, Redis, Running, SERVER, TIMEOUT, UnresponsiveServer, assert_in_turn,
+    attach_strace, free_port, outcome, redlock, send, turns, wait_until,
+};
+
+/// The queue of the lock "a".
+const QUEUE: &str = "{redlock}:{redlock}:a:queue";
+
+/// A key of the slot of all locks.
+const KEY: &str = "{redlock}:a";
+
+/// How many wait for the lock "a", as a node has it.
+fn waiting(node: &Redis) -> usize {
+    node.cli(&["ZCARD", QUEUE]).parse().unwrap_or(0)
+}
+
+/// How many channels of its slots a node has that somebody listens to.
+fn channels(node: &Redis) -> usize {
+    let channels = node.cli(&["PUBSUB", "SHARDCHANNELS", "{redlock}:*"]);
+    channels.lines().filter(|line| !line.is_empty()).count()
+}
+
+/// A job with a TTL of five seconds under the lock "a".
+fn job(cluster: &Cluster, label: &str, options: &[&str]) -> Job {
+    let run = cluster.redlock(&[&["run"], options, &["a"]].concat());
+    Job::start(label, cluster.home.path(), run)
+}
+
+/// Jobs with these labels, each in the queue before the next comes, of which `node` has the lock.
+fn queued(cluster: &Cluster, node: usize, options: &[&str], labels: &[String]) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for label in labels {
+        jobs.push(job(cluster, label, options));
+        wait_until("it stands in the queue", || {
+            waiting(&cluster.nodes[node]) == jobs.len()
+        });
+    }
+    jobs
+}
+
+/// A run with this URL; all that it says is how it ended.
+fn run(url: &str, words: &[&str]) -> crate::support::Outcome {
+    let options = [&["-u", url, "run"], words, &["a", "b", "--", "true"]].concat();
+    outcome(&mut redlock(&options))
+}
+
+#[test]
+fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work() {
+    let cluster = Cluster::start(&[]);
+    let node = cluster.owner(&cluster.slot(KEY));
+    for first in 0..3 {
+        run(&cluster.url_of(&[first]), &[])
+            .assert_code(0)
+            .assert_silent();
+    }
+    let command = |words: &[&str]| {
+        outcome(&mut cluster.redlock(words))
+            .assert_code(0)
+            .stdout
+            .clone()
+    };
+    let mut holder = job(&cluster, "holder", &["--slots", "2"]).ready();
+    let waiter = queued(&cluster, node, &[], &["waiter".into()]);
+    let status = command(&["status"]);
+    assert!(
+        status.contains("slot 1/2") && status.contains("waiting #1"),
+        "{status}"
+    );
+    assert!(command(&["status", "a"]).contains("waiter"));
+    holder.let_go();
+    holder.finish().assert_code(0);
+    for waiter in waiter {
+        waiter.end();
+    }
+    command(&["freeze", "-q", "a", "--reason", "x"]);
+    command(&["thaw", "-q", "a"]);
+    command(&[
+        "run", "-q", "--shared", "a", "--", "redlock", "run", "b", "--", "true",
+    ]);
+    command(&["wait", "a", "b"]);
+    assert_eq!(command(&["history", "a"]).lines().count(), 7);
+    for (number, other) in cluster.nodes.iter().enumerate() {
+        assert_eq!(other.cli(&["DBSIZE"]) == "0", number != node);
+    }
+    // The tag in the URL is that of all keys, and an explicit prefix has to have one.
+    let tagged = format!("{}/jobs", cluster.url());
+    run(&tagged, &[]).assert_code(0).assert_silent();
+    let jobs = cluster.owner(&cluster.slot("{jobs}:a"));
+    let kept = cluster.nodes[jobs].cli(&["EXISTS", "{jobs}:{jobs}:a:state"]);
+    assert_eq!(kept, "1");
+    run(&tagged, &["--prefix", "x{ci}:"]).assert_code(0);
+    let end = run(&tagged, &["--prefix", "ci:"]);
+    end.assert_exited(78).assert_says("use --prefix '{ci}:'");
+    // With the URL of a server, a node says which URL is the right one.
+    let plain = &cluster.nodes[(node + 1) % 3];
+    let end = run(&plain.tcp_url(), &["--prefix", "{redlock}:"]);
+    let right = format!("use redis-cluster://127.0.0.1:{}", plain.port);
+    end.assert_exited(78).assert_says(&right);
+}
+
+#[test]
+fn servers_that_know_nothing_of_each_other_are_no_cluster() {
+    let alone = Redis::start();
+    let end = run(&format!("rediss-cluster://127.0.0.1:{}", alone.port), &[]);
+    let says = format!("use redis-cluster://127.0.0.1:{}", alone.port);
+    end.assert_exited(78).assert_says(&says);
+    let end = run(&format!("redis-cluster://127.0.0.1:{}", alone.port), &[]);
+    let says = format!(
+        "isn't a node of a Redis Cluster; use redis://127.0.0.1:{}",
+        alone.port
+    );
+    end.assert_exited(78).assert_says(&says);
+}
+
+#[test]
+fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reached_is_named() {
+    let cluster = Cluster::start(&[]);
+    let node = cluster.owner(&cluster.slot(KEY));
+    let silent = UnresponsiveServer::new().url().replace("redis://", "");
+    let others = cluster.url_of(&[node]).replace("redis-cluster://", "");
+    let began = Instant::now();
+    run(&format!("redis-cluster://{silent},{silent},{others}"), &[])
+        .assert_code(0)
+        .assert_silent();
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    // As behind NAT, or in a container: what the others say of it leads nowhere.
+    let owner = &cluster.nodes[node];
+    assert_eq!(
+        owner.cli(&["CONFIG", "SET", "cluster-announce-port", "1"]),
+        "OK"
+    );
+    let other = &cluster.nodes[(node + 1) % 3];
+    wait_until("the others know the new address", || {
+        other.cli(&["EXISTS", KEY]).ends_with("127.0.0.1:1")
+    });
+    let end = run(&cluster.url_of(&[(node + 1) % 3]), &["-w", "1s"]);
+    end.assert_exited(69)
+        .assert_says("can't reach Redis at 127.0.0.1:1: connection refused")
+        .assert_says(&format!("Redis at 127.0.0.1:{} says", other.port))
+        .assert_says("cluster-announce-ip");
+    // Where the URL has it, that counts.
+    run(&cluster.url(), &[]).assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_migration_of_the_slot_that_takes_longer_than_the_ttl_loses_neither_the_lock_nor_a_turn() {
+    let cluster = Cluster::start(&[]);
+    let slot = cluster.slot(KEY);
+    let from = cluster.owner(&slot);
+    let to = (from + 1) % 3;
+    let fill = "for n = 1, 10000 do redis.call('SET', '{redlock}:fill:' .. n, n) end";
+    cluster.nodes[from].cli(&["EVAL", fill, "1", "{redlock}:fill:1"]);
+    let ttl = ["--ttl", "5s", "-q"];
+    let mut holder = job(&cluster, "holder", &ttl).ready();
+    let labels: Vec<String> = (0..20).map(|number| format!("{number}")).collect();
+    let mut waiters = queued(&cluster, from, &ttl, &labels);
+    assert_eq!(channels(&cluster.nodes[from]), 20);
+
+    let (began, mut parts) = (Instant::now(), 0);
+    cluster.move_slot(&slot, from, to, |_| {
+        // Stretched to more than the TTL, over all of its parts.
+        parts += 1;
+        let due = began + Duration::from_millis(80) * parts;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        assert!(!holder.run.has_ended(), "the lock was lost");
+    });
+    assert!(
+        began.elapsed() > Duration::from_secs(7),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(cluster.owner(&slot), to);
+    wait_until("all listen where the slot is now", || {
+        channels(&cluster.nodes[to]) == 20 && waiting(&cluster.nodes[to]) == 20
+    });
+    assert_eq!(channels(&cluster.nodes[from]), 0);
+    assert!(!holder.run.has_ended(), "the lock was lost");
+
+    // Once more, fast, and while the lock goes from one to the next.
+    let home = cluster.home.path();
+    waiters.iter_mut().for_each(Job::let_go);
+    holder.let_go();
+    cluster.move_slot(&slot, to, from, |_| {});
+    // What can't be released then is said, and expires.
+    holder.finish().assert_code(0);
+    for waiter in waiters {
+        waiter.finish().assert_code(0);
+    }
+    assert_in_turn(home);
+    assert_eq!(turns(home).len(), 21);
+}
+
+#[test]
+fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_confirm() {
+    let cluster = Cluster::start(&[0]);
+    let slot = cluster.slot(KEY);
+    let options = ["--ttl", "3s", "-k", "500ms", "-q"];
+    let confirmed = job(&cluster, "a", &[&options[..], &["--sync", "1"]].concat()).ready();
+    let run = cluster.redlock(&[&["run"], &options[..], &["b"]].concat());
+    let mut other = Job::start("b", cluster.home.path(), run).ready();
+    // Each has a part of its keys on both nodes from now on, so that only the lock itself can be renewed.
+    cluster.begin_to_move(&slot, 0, 1);
+    let states = ["a", "b"].map(|name| format!("{{redlock}}:{{redlock}}:{name}:state"));
+    cluster.move_keys(&states.each_ref().map(String::as_str), 0, 1);
+    confirmed.finish().assert_code(79);
+    assert!(!other.run.has_ended(), "its lock was lost");
+    cluster.move_slot(&slot, 0, 1, |_| {});
+    other.end();
+}
+
+#[test]
+fn a_lock_that_is_taken_away_during_a_migration_ends_a_run_of_two_locks_with_its_lease() {
+    let cluster = Cluster::start(&[]);
+    let slot = cluster.slot(KEY);
+    let options = ["run", "--ttl", "3s", "-k", "500ms", "-q", "a", "b"];
+    let run = cluster.redlock(&options);
+    let job = Job::start("both", cluster.home.path(), run).ready();
+    // From now on only the locks themselves can be renewed.
+    cluster.begin_to_move(&slot, 0, 1);
+    let states = ["a", "b"].map(|name| format!("{{redlock}}:{{redlock}}:{name}:state"));
+    cluster.move_keys(&states.each_ref().map(String::as_str), 0, 1);
+    cluster.nodes[0].cli(&["SET", "{redlock}:b", "theirs", "PX", "60000"]);
+    job.finish().assert_code(79);
+}
+
+#[test]
+fn a_release_waits_for_the_end_of_a_migration_also_when_its_run_has_ended() {
+    let cluster = Cluster::start(&[]);
+    let slot = cluster.slot(KEY);
+    let (from, to) = (cluster.owner(&slot), 2);
+    assert_ne!(from, to);
+    let start = |name: &str| {
+        let run = cluster.redlock(&["run", "--ttl", "60s", name]);
+        Job::start(name, cluster.home.path(), run).ready()
+    };
+    let (mut released, mut kept) = (start("a"), start("b"));
+    cluster.begin_to_move(&slot, from, to);
+    let states = ["a", "b"].map(|name| format!("{{redlock}}:{{redlock}}:{name}:state"));
+    cluster.move_keys(&states.each_ref().map(String::as_str), from, to);
+    kept.let_go();
+    let end = kept.finish();
+    end.assert_code(0)
+        .assert_says("could not release lock \"b\"");
+    let rejected = || {
+        let counts = cluster.nodes[from].info("commandstats", "cmdstat_evalsha");
+        let mut counts = counts.split(',');
+        let rejected = counts.find_map(|count| count.strip_prefix("rejected_calls="));
+        rejected
+            .expect("Redis 6.2 and later has it")
+            .parse::<u64>()
+            .unwrap()
+    };
+    let before = rejected();
+    released.let_go();
+    wait_until("it has tried for a while", || rejected() > before + 5);
+    cluster.move_slot(&slot, from, to, |_| {});
+    released.finish().assert_code(0).assert_silent();
+    let exist = ["EXISTS", "{redlock}:a", "{redlock}:b"];
+    wait_until("both locks are free", || {
+        cluster.nodes[to].cli(&exist) == "0"
+    });
+}
+
+#[test]
+fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_nor_a_turn() {
+    let cluster = Cluster::start(&[0]);
+    let slot = cluster.slot(KEY);
+    assert_eq!(cluster.owner(&slot), 0);
+    // Only one node is in the URL, and that one is going to die.
+    let url = cluster.url_of(&[0]);
+    let options = ["-u", &url, "--ttl", "20s", "-k", "1s", "-q"];
+    let holder = job(&cluster, "holder", &options).ready();
+    let labels: Vec<String> = (0..5).map(|number| format!("{number}")).collect();
+    let waiters = queued(&cluster, 0, &options, &labels);
+    wait_until("the first renewal has asked for the other nodes", || {
+        cluster.nodes[0].calls("cluster|nodes") > 5
+    });
+    let mut cluster = cluster;
+    let offset = |node: usize, field| cluster.nodes[node].info("replication", field);
+    wait_until("the replica has all of that", || {
+        offset(0, "master_repl_offset") == offset(3, "slave_repl_offset")
+    });
+    cluster.nodes[0].kill();
+    wait_until("the replica is the primary, and all wait there", || {
+        waiting(&cluster.nodes[3]) == 5 && channels(&cluster.nodes[3]) == 5
+    });
+    holder.end();
+    for mut waiter in waiters {
+        waiter.let_go();
+        waiter.finish().assert_code(0).assert_silent();
+    }
+    let home = cluster.home.path();
+    assert_in_turn(home);
+    let order: Vec<String> = turns(home).into_iter().map(|(_, label)| label).collect();
+    assert_eq!(order[1..], labels);
+}
+
+#[test]
+fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
+    let cluster = Cluster::start(&[0, 0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let sync = ["-w", "300ms", "--sync", "all", "--sync-timeout", "500ms"];
+    run(&cluster.url(), &sync).assert_code(0).assert_silent();
+    cluster.nodes[3].stall();
+    let lags = format!("127.0.0.1:{} is ", cluster.nodes[3].port);
+    let end = run(&cluster.url(), &sync);
+    cluster.nodes[3].resume();
+    end.assert_exited(69)
+        .assert_says("was given back")
+        .assert_says(&lags);
+    // It can follow the primary, and then the others follow it.
+    cluster.wait_until_whole();
+    cluster.failover(3);
+    cluster.wait_until_whole();
+    wait_until("it has both of the others", || {
+        cluster.nodes[3].info("replication", "connected_slaves") == "2"
+    });
+    run(&cluster.url(), &sync).assert_code(0).assert_silent();
+}
+
+/// Has a replica follow its primary no more, though it is as well as before to all other nodes.
+fn disconnect(cluster: &Cluster, replica: usize, primary: usize) {
+    for (option, value) in [("masteruser", "nobody"), ("masterauth", "nothing")] {
+        cluster.nodes[replica].cli(&["CONFIG", "SET", option, value]);
+    }
+    cluster.nodes[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    wait_until("it isn't connected", || {
+        cluster.nodes[replica].info("replication", "master_link_status") == "down"
+    });
+}
+
+#[test]
+fn sync_all_waits_for_a_replica_that_the_node_gets_while_a_lock_is_held() {
+    let cluster = Cluster::start(&[0, 1]);
+    let options = ["--ttl", "3s", "--sync", "all", "--sync-timeout", "300ms"];
+    let holder = job(&cluster, "holder", &options).ready();
+    let id = cluster.id(0);
+    assert_eq!(cluster.nodes[4].cli(&["CLUSTER", "REPLICATE", &id]), "OK");
+    wait_until("it follows the node", || {
+        cluster.nodes[0].info("replication", "connected_slaves") == "2"
+    });
+    disconnect(&cluster, 4, 0);
+    holder
+        .finish()
+        .assert_exited(79)
+        .assert_says("a renewal doesn't count");
+}
+
+#[test]
+fn a_node_that_becomes_a_replica_before_its_replicas_have_confirmed_a_lock_costs_its_run_nothing_but_time()
+ {
+    let cluster = Cluster::start(&[0, 0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let node = |number: usize| &cluster.nodes[number];
+    let waits = || node(0).info("clients", "blocked_clients") == "1";
+    node(3).stall();
+    let sync = [
+        "run",
+        "--sync",
+        "all",
+        "--sync-timeout",
+        "15s",
+        "--ttl",
+        "25s",
+    ];
+    let command = ["a", "-c", "echo ran"];
+    let mut run = Running::start(&mut cluster.redlock(&[&sync[..], &command].concat()));
+    wait_until("it waits for the replicas", waits);
+    assert_eq!(node(4).cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
+    wait_until("the node has heard of that", || {
+        node(0).info("replication", "role") == "slave"
+    });
+    node(3).resume();
+    run.expect_line("ran");
+    run.finish().assert_exited(0);
+    assert_eq!(node(4).cli(&["EXISTS", KEY]), "0");
+}
+
+#[test]
+fn a_node_that_becomes_a_replica_before_it_is_asked_again_whether_its_replicas_have_a_lock_costs_only_time()
+ {
+    let cluster = Cluster::start(&[0, 0, 0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let node = |number: usize| &cluster.nodes[number];
+    // The confirmation of this one counts for WAIT, but it isn't one of those that could follow.
+    let never = ["CONFIG", "SET", "cluster-replica-no-failover", "yes"];
+    assert_eq!(node(5).cli(&never), "OK");
+    wait_until("the node knows", || {
+        node(0).cli(&["CLUSTER", "NODES"]).contains("nofailover")
+    });
+    node(3).stall();
+    let (reached, waiting) = channel();
+    let (go, told) = channel();
+    let proxy = Proxy::with(node(0), move |request| {
+        if request.operation == "WAIT" && request.before == 1 {
+            let _ = reached.send(());
+            let _ = told.recv_timeout(TIMEOUT);
+        }
+        Action::Pass
+    });
+    let url = format!("redis-cluster://127.0.0.1:{}", proxy.port());
+    let sync = [
+        "--url",
+        &url,
+        "run",
+        "--sync",
+        "all",
+        "--sync-timeout",
+        "15s",
+    ];
+    let command = ["--ttl", "25s", "a", "-c", "echo ran"];
+    let mut run = Running::start(&mut cluster.redlock(&[&sync[..], &command].concat()));
+    waiting.recv_timeout(TIMEOUT).expect("it asks again");
+    assert_eq!(node(4).cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
+    wait_until("the node has heard of that", || {
+        node(0).info("replication", "role") == "slave"
+    });
+    node(3).resume();
+    go.send(()).unwrap();
+    run.expect_line("ran");
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn without_a_permission_for_channels_of_slots_a_waiter_polls() {
+    let cluster = Cluster::start(&[]);
+    let node = cluster.owner(&cluster.slot(KEY));
+    let documented = "~{redlock}:* &{redlock}:* +evalsha +eval +get +set +getrange +unlink +exists +type \
+        +pttl +pexpire +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange +zrank \
+        +zscan +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +hello +client|tracking \
+        +client|caching +role +wait +ssubscribe +spublish +cluster|nodes +asking";
+    let manual = fs::read_to_string("man/redlock-protocol.7").unwrap();
+    assert!(
+        manual.contains("+ssubscribe +spublish"),
+        "the manual has them"
+    );
+    for (user, without) in [("all", ""), ("deaf", "-ssubscribe"), ("mute", "-spublish")] {
+        for node in &cluster.nodes {
+            let rules = documented.split_whitespace().chain([without]);
+            let rules = rules.filter(|rule| !rule.is_empty());
+            let set = ["ACL", "SETUSER", user, "reset", "on", ">secret"];
+            let set: Vec<&str> = set.into_iter().chain(rules).collect();
+            assert_eq!(node.cli(&set), "OK");
+        }
+        let url = cluster.url().replace("://", &format!("://{user}:secret@"));
+        let options = ["-u", &url, "-q"];
+        let holder = job(&cluster, "holder", &options).ready();
+        let mut waiters = queued(&cluster, node, &options, &["waiter".into()]);
+        if user == "all" {
+            assert_eq!(channels(&cluster.nodes[node]), 1);
+        }
+        waiters[0].let_go();
+        holder.end();
+        waiters.remove(0).finish().assert_code(0).assert_silent();
+    }
+    assert_in_turn(cluster.home.path());
+}
+
+/// A node that dies for good, and a node that was never there, don't keep a waiter from what goes on.
+#[test]
+fn while_the_node_is_down_a_run_waits_and_says_so() {
+    let mut cluster = Cluster::start(&[]);
+    let node = cluster.owner(&cluster.slot(KEY));
+    cluster.nodes[node].kill();
+    let mut waiting =
+        Running::start(&mut cluster.redlock(&["run", "--ttl", "20s", "a", "--", "echo", "in"]));
+    let other = &cluster.nodes[(node + 1) % 3];
+    wait_until("the others have noticed it", || {
+        other
+            .cli(&["CLUSTER", "INFO"])
+            .contains("cluster_state:fail")
+    });
+    assert!(!waiting.has_ended());
+    let end = outcome(&mut cluster.redlock(&["run", "--no-wait", "a", "--", "true"]));
+    end.assert_exited(69);
+    cluster.nodes[node].start_again();
+    waiting.expect_line("in");
+    waiting
+        .finish()
+        .assert_code(0)
+        .assert_says("Redis answers again");
+}
+
+#[test]
+fn a_run_that_begins_when_the_node_is_dead_waits_for_its_replica_though_the_url_names_another_node()
+{
+    for options in [&["-q"][..], &["-q", "-n", "--connect-timeout", "20s"]] {
+        let mut cluster = Cluster::start(&[0]);
+        assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+        cluster.nodes[0].kill();
+        run(&cluster.url_of(&[1]), options)
+            .assert_code(0)
+            .assert_silent();
+    }
+}
+
+#[test]
+fn a_release_that_the_dead_node_never_heard_is_repeated_at_its_replica() {
+    let mut cluster = Cluster::start(&[0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let mut holder = job(&cluster, "holder", &["--ttl", "90s", "-k", "30s"]).ready();
+    let offset = |node: usize, field| cluster.nodes[node].info("replication", field);
+    wait_until("the replica has the lock", || {
+        offset(0, "master_repl_offset") == offset(3, "slave_repl_offset")
+    });
+    cluster.nodes[0].kill();
+    holder.let_go();
+    holder.finish().assert_code(0).assert_silent();
+    assert_eq!(cluster.nodes[3].info("replication", "role"), "master");
+    assert_eq!(cluster.nodes[3].cli(&["EXISTS", KEY]), "0");
+}
+
+#[test]
+fn a_run_without_a_wait_gives_up_a_dead_node_after_the_connect_timeout() {
+    let mut cluster = Cluster::start(&[]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    cluster.nodes[0].kill();
+    let began = Instant::now();
+    run(
+        &cluster.url_of(&[1]),
+        &["-n", "--connect-timeout", "1500ms"],
+    )
+    .assert_exited(69);
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(1500), "{took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+/// Three nodes with the same port of three addresses, which say only the port of another one.
+fn without_hosts() -> Cluster {
+    let port = free_port();
+    let mut number = 0;
+    Cluster::of(&[], |common| {
+        number += 1;
+        let address = format!("127.0.0.{number}");
+        let own = ["--bind", &address, "--cluster-announce-ip", &address];
+        let no_host = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
+        Redis::at(|| port, &[], &[common, &own, &no_host].concat())
+    })
+}
+
+#[test]
+fn the_node_is_found_where_another_one_says_its_port_alone_which_is_its_own() {
+    if SERVER.is_before(7, 0) {
+        return;
+    }
+    let cluster = without_hosts();
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let second = format!("redis-cluster://127.0.0.2:{}", cluster.nodes[1].port);
+    let says = cluster.nodes[1].cli(&["GET", KEY]);
+    assert!(
+        says.contains(&format!(" :{}", cluster.nodes[0].port)),
+        "{says}"
+    );
+    run(&second, &[]).assert_code(0).assert_silent();
+    // Where it doesn't list the others either, it isn't asked for ever.
+    for node in &cluster.nodes {
+        let user = ["SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all"];
+        let rules = [&["ACL"][..], &user, &["-cluster|nodes"]].concat();
+        assert_eq!(node.cli(&rules), "OK");
+    }
+    let blind = second.replace("://", "://blind:secret@");
+    run(&blind, &[])
+        .assert_exited(69)
+        .assert_says("set cluster-preferred-endpoint-type");
+}
+
+/// How many system calls a process makes in ten seconds.
+#[track_caller]
+fn system_calls(cluster: &Cluster, of: i32) -> u32 {
+    let counts = cluster.home.path().join("counts");
+    let mut strace = attach_strace(of, &["-f", "-c", "-o", counts.to_str().unwrap()]);
+    std::thread::sleep(Duration::from_secs(10));
+    send(strace.id().try_into().unwrap(), libc::SIGINT);
+    strace.wait().unwrap();
+    let counts = fs::read_to_string(&counts).unwrap();
+    let total = counts.lines().find(|line| line.ends_with(" total"));
+    let mut fields = total.expect("a sum").split_whitespace();
+    fields.nth(3).unwrap().parse().expect("a number of calls")
+}
+
+#[test]
+fn a_waiter_makes_at_most_fifty_system_calls_a_second_also_while_the_node_is_dead() {
+    let mut cluster = Cluster::start(&[1, 1, 2]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    let options = ["--ttl", "90s"];
+    let _holder = job(&cluster, "holder", &options).ready();
+    let waiter = queued(&cluster, 0, &options, &["waiter".into()]);
+    let idle = system_calls(&cluster, waiter[0].run.pid());
+    assert!(idle <= 500, "{idle}");
+    cluster.nodes[0].kill();
+    wait_until("the others have noticed it", || {
+        let info = cluster.nodes[1].cli(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:fail")
+    });
+    let dead = system_calls(&cluster, waiter[0].run.pid());
+    assert!(dead <= 500, "{dead}");
+}

@@ -1,0 +1,100 @@
+//! The protocol under attack: requests that come late, servers that stand still or are far
+//! away, and crowds.
+
+use std::time::Duration;
+
+use crate::support::lua::{KEYS, SHARED, WHO, call};
+use crate::support::proxy::{Proxy, load_scripts};
+use crate::support::{Gated, Redis, now, outcome};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Asks for the lock "a".
+fn acquire(redis: &Redis, token: &str, limit: &str, place: &str, supersede: &str) -> Vec<String> {
+    let args = [
+        token, "30000", limit, WHO, place, "", "0", "fifo", supersede, "", "0", "0",
+    ];
+    call(redis, "acquire", &args)
+}
+
+#[test]
+fn every_one_of_150_readers_hears_that_a_newer_run_wants_them_to_end() {
+    let redis = Redis::start();
+    let readers: Vec<String> = (0..150).map(|n| format!("reader{n}")).collect();
+    for reader in &readers {
+        assert_eq!(acquire(&redis, reader, SHARED, "", "0")[0], "1");
+    }
+    acquire(&redis, "writer", "1", "", "2");
+    acquire(&redis, "writer", "1", "poll", "2");
+    let was_notified = |reader: &&String| {
+        let answer = call(&redis, "check", &[reader, "30000"]);
+        assert_eq!(answer[0], "1", "{answer:?}");
+        answer.get(2).is_some_and(|by| by.contains("\"host\""))
+    };
+    let (notified, missed): (Vec<_>, Vec<_>) = readers.iter().partition(was_notified);
+    assert!(
+        missed.is_empty(),
+        "{} were notified, not {missed:?}",
+        notified.len()
+    );
+}
+
+#[test]
+fn an_old_run_that_lost_its_first_reply_never_gets_a_newer_ticket_whatever_the_names_of_others() {
+    let redis = Redis::start();
+    acquire(&redis, "holder", "1", "", "0");
+    // The ids of both begin with a 6.
+    let (older, newer) = ("older", "newer7");
+    acquire(&redis, older, "1", "poll", "1");
+    acquire(&redis, newer, "1", "poll", "1");
+    call(&redis, "release", &["holder", "0", "status:0", "0"]);
+    assert_eq!(acquire(&redis, newer, "1", "poll", "1")[0], "1");
+    let answer = acquire(&redis, older, "1", "poll", "1");
+    assert_eq!(answer[0], "2", "{answer:?} {}", redis.describe_key("a"));
+}
+
+#[test]
+fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_clock() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut waiter = Gated::queued(&redis, &["-q", "a"]);
+    std::thread::sleep(MS * 300);
+    // It is stopped, the server's clock is set an hour forward, the lock is granted to it, and goes to
+    // another waiter when it is not confirmed.
+    waiter.run.suspend();
+    let token = redis.cli(&["ZRANGE", KEYS[4], "0", "0"]);
+    let script = "return string.sub(redis.sha1hex(ARGV[1]), 1, 12)";
+    let id = redis.cli(&["EVAL", script, "0", &token]);
+    let at = now().as_millis() + 3_600_000;
+    let message = format!("granted {at}000 1 {at} 5000");
+    let heard = redis.cli(&["PUBLISH", &format!("{{redlock:a}}:{id}"), &message]);
+    assert_eq!(heard, "1");
+    std::thread::sleep(MS * 5_500);
+    waiter.run.resume();
+    std::thread::sleep(MS * 1_000);
+    assert!(!waiter.run.has_ended(), "{:?}", waiter.run.finish());
+    holder.end();
+    waiter.ready().end();
+}
+
+#[test]
+fn a_lease_of_eight_round_trips_is_renewed() {
+    let ends: Vec<_> = std::thread::scope(|scope| {
+        let lines = [(200, "4s"), (400, "6s"), (1_500, "12s")];
+        let runs = lines.map(|(round_trip, ttl)| {
+            scope.spawn(move || {
+                let redis = Redis::start();
+                load_scripts(&redis);
+                let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
+                let url = proxy.url();
+                let options = ["run", "--url", &url, "--ttl", ttl, "a", "--", "sleep", "10"];
+                let end = outcome(&mut redis.redlock(&options));
+                (round_trip, ttl, end.code(), proxy.seen().join(" "))
+            })
+        });
+        runs.map(|run| run.join().unwrap()).into()
+    });
+    let failed: Vec<_> = ends.iter().filter(|end| end.2 != Some(0)).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}

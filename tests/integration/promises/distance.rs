@@ -1,0 +1,549 @@
+//! Servers that are far away, suspended for a moment or not ready: what is started, and how
+//! often they are asked.
+
+use std::time::{Duration, Instant};
+
+use crate::support::proxy::{Action, Proxy, Request, load_scripts};
+use crate::support::{
+    Gated, Outcome, Redis, Running, assert_nothing_left, free_port, outcome, queued, redlock, send,
+    wait_until, with_default_signals,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// The whole lease of the lock "a" is there: its confirmation has arrived.
+fn is_confirmed(redis: &Redis) -> bool {
+    redis
+        .cli(&["PTTL", "redlock:a"])
+        .parse::<i64>()
+        .is_ok_and(|left| left >= 10_000)
+}
+
+/// A holder of the lock "a" on another host: no process here sees it end.
+struct Elsewhere<'a> {
+    redis: &'a Redis,
+    token: String,
+}
+
+impl<'a> Elsewhere<'a> {
+    fn holding(redis: &'a Redis) -> Self {
+        let acquire = ["acquire", "--ttl", "60s", "--format", "token", "a"];
+        let end = outcome(&mut redis.redlock(&acquire));
+        end.assert_code(0);
+        let token = end.stdout.trim().to_owned();
+        Self { redis, token }
+    }
+
+    fn release(self) {
+        let mut release = self.redis.redlock(&["release", "a"]);
+        outcome(release.env("REDLOCK_TOKEN", self.token)).assert_code(0);
+    }
+}
+
+/// A run that waits for the lock "a" by way of a proxy, and has got its place.
+#[track_caller]
+fn waiting(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Gated {
+    let url = proxy.url();
+    let options = [&["-q", "--url", &url], options, &["a"]].concat();
+    let waiter = Gated::queued(redis, &options);
+    wait_until("it has a place in the queue", || {
+        proxy.answered("enqueue") > 0
+    });
+    waiter
+}
+
+/// Lets COMMAND run until the confirmation of its lock was answered, and one renewal after it.
+#[track_caller]
+fn finish_once_confirmed(redis: &Redis, proxy: &Proxy, mut waiter: Gated) -> Outcome {
+    wait_until("the confirmation was answered, or it has ended", || {
+        // A renewal ends with a look whether the lock is still there.
+        (is_confirmed(redis) && proxy.answered("check") > 0) || waiter.run.has_ended()
+    });
+    waiter.open();
+    waiter.run.finish()
+}
+
+/// Has a run wait for the lock "a" by way of a proxy, hands it over, and lets COMMAND run until its
+/// confirmation was answered.
+#[track_caller]
+fn hand_over(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Outcome {
+    let holder = Elsewhere::holding(redis);
+    let waiter = waiting(redis, proxy, options);
+    holder.release();
+    finish_once_confirmed(redis, proxy, waiter)
+}
+
+#[test]
+fn over_a_line_of_any_length_a_lock_is_handed_over_and_the_command_runs_to_its_end() {
+    std::thread::scope(|scope| {
+        for round_trip in [50, 200, 400, 800, 1_500] {
+            scope.spawn(move || {
+                let redis = Redis::start();
+                load_scripts(&redis);
+                let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
+                let end = hand_over(&redis, &proxy, &["--ttl", "30s"]);
+                assert_eq!(end.code(), Some(0), "{round_trip} ms: {end:?} {proxy:?}");
+                end.assert_silent();
+                assert_nothing_left(&redis);
+            });
+        }
+    });
+}
+
+#[test]
+fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_before() {
+    for (round_trip, starts_on_the_grant) in [(0, true), (250, false)] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let holder = Elsewhere::holding(&redis);
+        let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
+        let mut waiter = waiting(&redis, &proxy, &[]);
+        // No confirmation arrives before COMMAND was seen.
+        let (confirmations, confirmed) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        proxy.set_hook(move |request: &Request| {
+            if ["heartbeat", "renew"].contains(&request.operation.as_str()) {
+                let _ = confirmations.send(request.operation.clone());
+                let _ = released.recv_timeout(crate::support::TIMEOUT);
+            }
+            Action::Pass
+        });
+        holder.release();
+        // A heartbeat may have come before the grant did: it confirms as well.
+        let operation = confirmed.recv_timeout(crate::support::TIMEOUT).unwrap();
+        if starts_on_the_grant && operation == "renew" {
+            waiter.run.expect_line("ready");
+            drop(release);
+        } else {
+            assert!(!starts_on_the_grant || operation == "heartbeat");
+            assert_eq!(operation, "heartbeat", "{round_trip} ms");
+            drop(release);
+            waiter.run.expect_line("ready");
+            assert!(is_confirmed(&redis), "{}", redis.describe_key("a"));
+        }
+        waiter.open();
+        waiter.run.finish().assert_code(0).assert_silent();
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn where_more_matters_than_the_grant_a_command_starts_when_its_lock_is_confirmed() {
+    // Others have to know of the start, its answer says whether to start, or there is a lock before it.
+    for options in [
+        &["--supersede", "--order", "5"][..],
+        &["--once-per", "1h"],
+        &["1st", "--ttl", "60s"],
+    ] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let holder = Elsewhere::holding(&redis);
+        let proxy = Proxy::new(&redis);
+        let mut waiter = waiting(&redis, &proxy, options);
+        if options.contains(&"1st") {
+            wait_until("the first is renewed", || proxy.answered("check") > 0);
+        }
+        let (confirmations, confirmed) = std::sync::mpsc::channel();
+        proxy.set_hook(move |request: &Request| {
+            if ["heartbeat", "renew"].contains(&request.operation.as_str()) {
+                let _ = confirmations.send(request.operation.clone());
+            }
+            Action::Pass
+        });
+        holder.release();
+        let first = confirmed.recv_timeout(crate::support::TIMEOUT).unwrap();
+        // A renewal would be that of a command that has started.
+        assert_eq!(first, "heartbeat", "{options:?}");
+        waiter.run.expect_line("ready");
+        waiter.open();
+        waiter.run.finish().assert_code(0);
+    }
+}
+
+#[test]
+fn a_confirmation_that_is_lost_is_sent_again_and_the_command_does_not_notice() {
+    for action in [
+        Action::LoseRequest,
+        Action::LoseReply,
+        Action::Reset,
+        Action::ResetReply,
+        Action::Cut(5),
+    ] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::with(&redis, move |request| match &*request.operation {
+            "renew" if request.before == 0 => action,
+            _ => Action::Pass,
+        });
+        let end = hand_over(&redis, &proxy, &["--ttl", "30s"]);
+        assert_eq!(end.code(), Some(0), "{action:?}: {end:?} {proxy:?}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
+    let three = Duration::from_secs(3);
+    let steps = [
+        ("acquire", &["--connect-timeout", "5s"][..]),
+        ("enqueue", &[]),
+        ("HELLO", &[]),
+        ("SUBSCRIBE", &[]),
+        ("heartbeat", &[]),
+        ("renew", &[]),
+        ("check", &[]),
+    ];
+    std::thread::scope(|scope| {
+        for (step, options) in steps {
+            for stall in [Action::Stall(three), Action::StallReply(three)] {
+                scope.spawn(move || {
+                    let redis = Redis::start();
+                    load_scripts(&redis);
+                    let (stalls, stalled) = std::sync::mpsc::channel();
+                    let proxy = Proxy::with(&redis, move |request| {
+                        if request.operation != step || request.before > 0 {
+                            return Action::Pass;
+                        }
+                        let _ = stalls.send(Instant::now());
+                        stall
+                    });
+                    let holder = Elsewhere::holding(&redis);
+                    let url = proxy.url();
+                    let first = ["-q", "--ttl", "30s", "--url", &url];
+                    let mut waiter = Gated::start(&redis, &[&first, options, &["a"]].concat());
+                    // What a holder does comes only with the hand-over.
+                    let patience = crate::support::TIMEOUT;
+                    let is_holders = ["renew", "check"].contains(&step);
+                    if is_holders {
+                        waiter.run.wait_until_queued(&redis);
+                    }
+                    let mut began = None;
+                    if !is_holders {
+                        began = Some(stalled.recv_timeout(patience).unwrap());
+                    }
+                    holder.release();
+                    waiter.run.expect_line("ready");
+                    let began = began.unwrap_or_else(|| stalled.recv_timeout(patience).unwrap());
+                    let what = || format!("{stall:?} of {step}: {proxy:?}");
+                    wait_until(&what(), || {
+                        let is_over = began.elapsed() > three + MS * 500;
+                        let is_kept = is_confirmed(&redis) && proxy.answered("check") > 0;
+                        (is_over && is_kept) || waiter.run.has_ended()
+                    });
+                    waiter.open();
+                    let end = waiter.run.finish();
+                    assert_eq!(end.code(), Some(0), "{}; {end:?}", what());
+                    wait_until(&what(), || redis.holder("a").is_none());
+                    assert_eq!(redis.queue("a"), [0; 0], "{}", what());
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_server_that_stands_still_for_three_seconds_after_a_hand_over_is_survived() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let holder = Elsewhere::holding(&redis);
+    let proxy = Proxy::new(&redis);
+    let waiter = waiting(&redis, &proxy, &["--ttl", "30s"]);
+    // The grant comes through, and then nothing for three seconds.
+    let stalled = std::sync::Mutex::new(None);
+    proxy.set_hook(move |_| {
+        let mut began = stalled.lock().unwrap();
+        let began = began.get_or_insert_with(Instant::now);
+        Action::Stall(Duration::from_secs(3).saturating_sub(began.elapsed()))
+    });
+    holder.release();
+    finish_once_confirmed(&redis, &proxy, waiter).assert_code(0);
+}
+
+/// How many scripts a server is asked to run within a second.
+fn asked_in_a_second(redis: &Redis) -> u64 {
+    let before = redis.calls("evalsha");
+    let began = Instant::now();
+    wait_until("a second has passed", || {
+        began.elapsed() >= Duration::from_secs(1)
+    });
+    (redis.calls("evalsha") - before) * 1_000 / u64::try_from(began.elapsed().as_millis()).unwrap()
+}
+
+/// A frozen lock that two shared, one of which has died on another host.
+fn frozen_with_a_dead_member(redis: &Redis) -> Running {
+    outcome(&mut redis.redlock(&["acquire", "--shared", "--ttl", "1s", "a"])).assert_code(0);
+    let idle = ["run", "--shared", "a", "-c", "echo ready; exec sleep 60"];
+    let mut living = Running::start(&mut redis.redlock(&idle));
+    living.expect_line("ready");
+    outcome(&mut redis.redlock(&["freeze", "a", "--reason", "x"])).assert_code(0);
+    wait_until("the other's lease is over", || {
+        let key = "{redlock:a}:holders";
+        let first = redis.cli(&["ZRANGE", key, "0", "0", "WITHSCORES"]);
+        let till: u128 = first.lines().last().unwrap().parse().unwrap();
+        till < crate::support::now().as_millis()
+    });
+    living
+}
+
+#[test]
+fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits() {
+    let redis = Redis::start();
+    let _living = frozen_with_a_dead_member(&redis);
+    for arguments in [
+        &["run", "-q", "a", "--", "true"][..],
+        &["run", "-q", "--shared", "a", "--", "true"],
+        &["run", "-q", "--join", "a", "--", "true"],
+        &["acquire", "-q", "a"],
+        &["wait", "-q", "a"],
+    ] {
+        let before = redis.calls("evalsha") + redis.calls("eval");
+        let waiter = Running::start(&mut redis.redlock(arguments));
+        wait_until("it has asked", || {
+            redis.calls("evalsha") + redis.calls("eval") > before
+        });
+        let asked = asked_in_a_second(&redis);
+        // Each question may take two scripts; the member that lives renews.
+        assert!(asked <= 50, "{arguments:?}: {asked} scripts a second");
+        drop(waiter);
+    }
+}
+
+#[test]
+fn a_run_that_joins_asks_now_and_then_also_where_the_end_of_a_lease_is_near() {
+    let redis = Redis::start();
+    // Another client's lock, that lasts for moments and is always taken again.
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
+    let join = ["run", "-q", "--join", "a", "--", "true"];
+    let waiter = Running::start(&mut redis.redlock(&join));
+    wait_until("it has asked", || redis.calls("eval") > 0);
+    let end = Instant::now() + Duration::from_secs(1);
+    let before = redis.calls("evalsha") + redis.calls("eval");
+    while Instant::now() < end {
+        redis.cli(&["SET", "redlock:a", "theirs", "PX", "30"]);
+    }
+    let asked = redis.calls("evalsha") + redis.calls("eval") - before;
+    assert!(asked <= 60, "{asked} scripts a second");
+    redis.cli(&["DEL", "redlock:a"]);
+    waiter.finish().assert_code(0);
+}
+
+#[test]
+fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
+    let redis = Redis::start();
+    let idle = ["run", "--shared", "a", "-c", "echo ready; exec sleep 60"];
+    let mut holder = Running::start(&mut redis.redlock(&idle));
+    holder.expect_line("ready");
+    wait_until("it watches its key", || {
+        redis.cli(&["CLIENT", "LIST"]).contains(" flags=t")
+    });
+    let before = redis.calls("evalsha");
+    let began = Instant::now();
+    // As each member of a group may do; the lock stays what it is.
+    let write = ["SET", "redlock:a", "redlock:shared", "KEEPTTL"];
+    while began.elapsed() < Duration::from_secs(1) {
+        redis.cli(&write);
+    }
+    let looks = redis.calls("evalsha") - before;
+    let tenths = u64::try_from(began.elapsed().as_millis()).unwrap() / 100;
+    assert!(
+        looks <= 10 + 2 * tenths,
+        "{looks} looks in {tenths} tenths of a second"
+    );
+    assert!(!holder.has_ended());
+    let lost = Instant::now();
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
+    holder.finish().assert_code(79);
+    assert!(
+        lost.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        lost.elapsed()
+    );
+}
+
+#[test]
+fn a_nested_run_that_joins_another_waits_for_it_for_however_long() {
+    let redis = Redis::start();
+    // Another client leaves no word of its end, so its lock is asked for now and then.
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "60000"]);
+    let joined = ["run", "-q", "a", "--", crate::support::REDLOCK];
+    let joined = [&joined[..], &["run", "-q", "--join", "b", "--", "true"]].concat();
+    let mut run = Running::start(&mut redis.redlock(&joined));
+    wait_until("it says that its job waits, or has ended", || {
+        let says = |key: &String| key.contains("blocked");
+        run.has_ended() || redis.keys().iter().any(says)
+    });
+    redis.cli(&["DEL", "redlock:b"]);
+    run.finish().assert_code(0).assert_silent();
+}
+
+#[test]
+fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let stall = Action::StallReply(MS * 1_100);
+    let proxy = Proxy::with(&redis, move |request| match &*request.operation {
+        "acquire" if request.before == 0 => stall,
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let other = Gated::start(&redis, &["b"]).ready();
+    let inner = ["run", "-q", "--url", &url, "b", "--", "echo", "ran"];
+    let outer = ["run", "-q", "a", "--", crate::support::REDLOCK];
+    let run = Running::start(&mut redis.redlock(&[&outer[..], &inner].concat()));
+    wait_until("it waits, or has ended", || {
+        redis.queue("b").len() == 1 || redis.holder("a").is_none() && proxy.count("acquire") > 0
+    });
+    other.end();
+    let end = run.finish();
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "ran\n");
+}
+
+#[test]
+fn a_run_that_a_signal_ends_in_a_renewal_has_time_to_log_in_again_far_away_for_its_release() {
+    let redis = Redis::with(&["--user", "far", "on", ">pw", "~*", "+@all"]);
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" => Action::LoseReply,
+        "AUTH" if request.before > 0 => Action::StallReply(MS * 450),
+        _ => Action::Pass,
+    });
+    let url = proxy.url().replace("redis://", "redis://far:pw@");
+    let work = ["run", "--ttl", "20s", "a", "-c", "exec sleep 600"];
+    let words = [&["--url", &url][..], &work].concat();
+    let run = Running::start(&mut with_default_signals(redis.redlock(&words)));
+    wait_until("it renews", || proxy.count("renew") > 0);
+    send(run.pid(), libc::SIGINT);
+    run.finish().assert_killed_by(libc::SIGINT);
+    assert_eq!(redis.holder("a"), None);
+}
+
+#[test]
+fn a_run_that_a_signal_ends_waits_for_its_release_over_a_line_of_more_than_half_a_second() {
+    std::thread::scope(|scope| {
+        for round_trip in [700, 1_200] {
+            scope.spawn(move || {
+                let redis = Redis::start();
+                load_scripts(&redis);
+                let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
+                let words = [
+                    "run",
+                    "--ttl",
+                    "1h",
+                    "a",
+                    "-c",
+                    "echo ready; exec sleep 600",
+                ];
+                let mut run = redis.redlock(&words);
+                run.env("REDLOCK_URL", proxy.url());
+                let mut run = Running::start(&mut with_default_signals(run));
+                run.expect_line("ready");
+                // The first renewal, and the look that follows it, are over.
+                wait_until("it was renewed", || proxy.answered("check") > 0);
+                std::thread::sleep(MS * 2 * round_trip);
+                send(run.pid(), libc::SIGINT);
+                let end = run.finish();
+                end.assert_killed_by(libc::SIGINT).assert_silent();
+                assert_eq!(redis.holder("a"), None, "{round_trip} ms");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let anyway = ["--on-unreachable", "run", "--ttl", "1s"];
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let fast = ["--connect-timeout", "300ms"];
+    // It answers first, and is gone while one waits.
+    let proxy = Proxy::new(&redis);
+    let url = proxy.url();
+    let first = ["run", "--url", &url];
+    let run = [&first[..], &anyway, &fast, &["a", "--", "echo", "ran"]].concat();
+    let waiter = queued(&redis, &run);
+    proxy.vanish();
+    let end = waiter.finish();
+    end.assert_code(69);
+    assert_eq!(end.stdout, "");
+    // The first of two locks is taken, and the server is gone before the second is.
+    let proxy = Proxy::new(&redis);
+    let vanish = proxy.vanishing();
+    proxy.set_hook(move |request| match &*request.operation {
+        "acquire" if request.before == 1 => {
+            vanish();
+            Action::LoseRequest
+        }
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let first = ["run", "--url", &url];
+    let run = [&first[..], &anyway, &fast, &["b", "c", "--", "echo", "ran"]].concat();
+    let end = outcome(&mut redis.redlock(&run));
+    // What it held is lost where that takes longer than the lease.
+    assert!(matches!(end.code(), Some(69 | 79)), "{end:?}");
+    assert_eq!(end.stdout, "");
+    holder.end();
+}
+
+#[test]
+fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_runs_without_a_lock()
+{
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let vanish = proxy.vanishing();
+    proxy.set_hook(move |request| match &*request.operation {
+        "acquire" => {
+            vanish();
+            Action::LoseRequest
+        }
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let outer = ["run", "a", "--", crate::support::REDLOCK];
+    let inner = ["run", "--url", &url, "--on-unreachable", "run"];
+    let fast = ["--connect-timeout", "300ms", "--ttl", "1s"];
+    let work = ["a", "b", "--", "echo", "ran"];
+    let words = [&outer[..], &inner, &fast, &work].concat();
+    let end = outcome(&mut redis.redlock(&words));
+    // What it reuses is lost where that takes longer than the lease.
+    assert!(matches!(end.code(), Some(69 | 79)), "{end:?}");
+    assert_eq!(end.stdout, "");
+}
+
+#[test]
+fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
+    let redis = Redis::start();
+    let refused = |status: i32, says: &str| {
+        let run = ["run", "--on-unreachable", "run", "a", "--", "echo", "ran"];
+        let end = outcome(&mut redis.redlock(&run));
+        end.assert_code(status).assert_says(says);
+        assert_eq!(end.stdout, "", "{says}");
+    };
+    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    refused(69, "no memory left (maxmemory)");
+    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let unused = free_port().to_string();
+    redis.cli(&["REPLICAOF", "127.0.0.1", &unused]);
+    refused(78, "is a read-only replica; use the URL of its primary");
+    redis.cli(&["REPLICAOF", "NO", "ONE"]);
+    // A server that loads its data says so to whatever is asked.
+    let loading = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", loading.local_addr().unwrap());
+    let answering = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for mut client in loading.incoming().flatten().take(1) {
+            while matches!(client.read(&mut [0; 16384]), Ok(1..)) {
+                let _ = client.write_all(b"-LOADING Redis is loading the dataset in memory\r\n");
+            }
+        }
+    });
+    let run = ["run", "-n", "--on-unreachable", "run", "a", "--"];
+    let run = [&["--url", &url], &run[..], &["echo", "ran"]].concat();
+    let end = outcome(&mut redlock(&run));
+    end.assert_code(69).assert_says("it is loading its data");
+    assert_eq!(end.stdout, "");
+    answering.join().unwrap();
+}

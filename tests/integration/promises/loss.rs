@@ -1,0 +1,378 @@
+//! The lock is lost, or can't be renewed, while COMMAND runs.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::support::proxy::{Action, Proxy, Request, load_scripts};
+use crate::support::{
+    Gate, REDLOCK, Redis, Running, TIMEOUT, await_mark, is_alive, outcome, path, wait_until,
+};
+
+/// A COMMAND that says ready and then does nothing.
+const IDLE: &str = "echo ready; exec sleep 60";
+
+/// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
+const STUBBORN: &str = r#"
+    $SIG{TERM} = sub { print "TERM\n" };
+    use Time::HiRes qw(time sleep);
+    $| = 1;
+    open my $life, ">", $ARGV[0]; select((select($life), $| = 1)[0]);
+    print "ready\n";
+    while (1) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
+"#;
+
+/// A run on the lock "a", at its `ready` line. Its first renewal is due after 0.7 s, and it may be
+/// more than a second late.
+fn running(redis: &Redis, options: &[&str], script: &str) -> Running {
+    let mut arguments = vec!["run", "--ttl", "2s", "-k", "200ms"];
+    arguments.extend(options);
+    arguments.extend(["a", "--", "sh", "-c", script]);
+    let mut run = Running::start(&mut redis.redlock(&arguments));
+    run.expect_line("ready");
+    run
+}
+
+/// How late an answer of interest comes: more than the margin of a lease of 4 s or 8 s, and less than a renewal of 4 s
+/// may take.
+const LATE: Duration = Duration::from_millis(600);
+
+/// The moment of the last sign of life of a `STUBBORN` COMMAND.
+fn last_sign(life: &Path) -> Duration {
+    let last: f64 = fs::read_to_string(life).unwrap().trim().parse().unwrap();
+    Duration::from_secs_f64(last)
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+#[test]
+fn a_lock_that_is_taken_away_stops_command_and_is_not_taken_again() {
+    let ways: [(&str, &[&[&str]]); 4] = [
+        (
+            "overwritten",
+            &[&["SET", "redlock:a", "theirs", "PX", "60000"]],
+        ),
+        ("deleted", &[&["DEL", "redlock:a"]]),
+        ("flushed", &[&["FLUSHALL"]]),
+        (
+            "another type",
+            &[
+                &["DEL", "redlock:a"],
+                &["HSET", "redlock:a", "field", "theirs"],
+            ],
+        ),
+    ];
+    for (way, commands) in ways {
+        let redis = Redis::start();
+        let run = running(&redis, &[], IDLE);
+        for command in commands {
+            redis.cli(command);
+        }
+        let end = run.finish();
+        assert_eq!(end.code(), Some(79), "{way}: {end:?}");
+        end.assert_says("lock \"a\" was lost")
+            .assert_says("stopping the command");
+        match way {
+            "overwritten" => {
+                assert_eq!(redis.cli(&["GET", "redlock:a"]), "theirs");
+                assert!(redis.cli(&["PTTL", "redlock:a"]).parse::<u64>().unwrap() < 60_000);
+            }
+            "another type" => assert_eq!(redis.cli(&["HGET", "redlock:a", "field"]), "theirs"),
+            _ => assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0", "{way}"),
+        }
+    }
+}
+
+#[test]
+fn a_lock_that_is_taken_away_stops_command_at_once_however_long_its_lease_is() {
+    let redis = Redis::start();
+    let mut run = Running::start(&mut redis.run("--ttl 1h a", IDLE));
+    run.expect_line("ready");
+    await_mark(&redis, run.pid());
+    redis.cli(&["DEL", "redlock:a"]);
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_run_that_is_forced_out_ends_with_79_and_says_by_whom() {
+    let redis = Redis::start();
+    let run = running(&redis, &[], IDLE);
+    let mut force = redis.redlock(&["release", "--force", "a"]);
+    outcome(force.env("USER", "eve")).assert_code(0);
+    run.finish()
+        .assert_code(79)
+        .assert_says("was forced free by eve@");
+}
+
+#[test]
+fn the_next_holder_is_named_and_left_alone() {
+    let redis = Redis::start();
+    let first = running(&redis, &[], IDLE);
+    // It hears of the loss only when there is another holder.
+    first.suspend();
+    redis.cli(&["DEL", "redlock:a"]);
+    let second = running(&redis, &[], IDLE);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    first.resume();
+    first.finish().assert_code(79).assert_says("holds it now");
+    assert_eq!(
+        redis.cli(&["GET", "redlock:a"]),
+        token,
+        "{}",
+        redis.describe_key("a")
+    );
+    drop(second);
+}
+
+#[test]
+fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
+    let redis = Redis::start();
+    let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
+    let mut run = running(&redis, &["--on-lost", "warn", "-v"], script);
+    let mark = await_mark(&redis, run.pid());
+    redis.cli(&["DEL", "redlock:a"]);
+    wait_until("it knows that its lock is lost", || !mark.exists());
+    assert!(!run.has_ended());
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    run.expect_line("done");
+    run.finish()
+        .assert_code(79)
+        .assert_says("the command continues without the lock");
+}
+
+/// Command has a last sign of life before the lease it was given could end at the server.
+fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
+    let life = redis.dir.path().join("life");
+    let mut command = redis.redlock(&[
+        "run",
+        "--ttl",
+        "2s",
+        "a",
+        "--",
+        "perl",
+        "-e",
+        STUBBORN,
+        life.to_str().unwrap(),
+    ]);
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    // The expiry that Redis promised at the latest: from now on it can't be renewed.
+    fail(redis);
+    let latest_expiry = now() + Duration::from_secs(2);
+    run.expect_line("TERM");
+    let end = run.finish();
+    end.assert_code(79)
+        .assert_says("was not renewed in time")
+        .assert_says("killing the command");
+    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
+    assert!(last > 0.0);
+    assert!(
+        last < latest_expiry.as_secs_f64(),
+        "alive at {last}, expiry at {latest_expiry:?}"
+    );
+}
+
+#[test]
+fn when_redis_dies_command_gets_sigterm_and_is_dead_before_the_lease_ends() {
+    assert_dies_within_the_lease(&mut Redis::start(), Redis::kill);
+}
+
+#[test]
+fn when_redis_stalls_a_stuck_connection_does_not_keep_command_alive() {
+    let mut redis = Redis::start();
+    assert_dies_within_the_lease(&mut redis, |redis| redis.stall());
+    redis.resume();
+}
+
+#[test]
+fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_at_the_server() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let late = Action::StallReply(Duration::from_millis(600));
+    let proxy = Proxy::with(&redis, move |request| match &*request.operation {
+        "renew" if request.before == 0 => late,
+        "renew" => Action::LoseRequest,
+        _ => Action::Pass,
+    });
+    let life = redis.dir.path().join("life");
+    let mut command = redis.redlock(&["run", "--ttl", "6s", "a", "--", "perl", "-e", STUBBORN]);
+    command.arg(&life).env("REDLOCK_URL", proxy.url());
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    wait_until("the lease is renewed", || proxy.answered("renew") == 1);
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let expiry = asked + Duration::from_millis(left);
+    run.finish().assert_code(79);
+    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
+    assert!(
+        last < expiry.as_secs_f64(),
+        "alive at {last}, expiry at {expiry:?}: {proxy:?}"
+    );
+}
+
+#[test]
+fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() {
+    let stubborn = ["--", "perl", "-e", STUBBORN];
+    // By a request for the lock, and by one to use what the run around it holds.
+    for (operation, outer) in [
+        ("acquire", &[][..]),
+        ("renew", &["run", "a", "--", REDLOCK]),
+    ] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let (asks, asked) = std::sync::mpsc::channel();
+        let proxy = Proxy::with(&redis, move |request: &Request| {
+            if request.operation == operation && request.before == 0 {
+                let _ = asks.send(now());
+                Action::StallReply(LATE)
+            } else if request.operation == "renew" {
+                Action::LoseRequest
+            } else {
+                Action::Pass
+            }
+        });
+        let life = redis.dir.path().join("life");
+        let url = proxy.url();
+        let inner = ["run", "--url", &url, "--ttl", "4s", "a"];
+        let words = [outer, &inner, &stubborn, &[life.to_str().unwrap()]].concat();
+        let mut run = Running::start(&mut redis.redlock(&words));
+        run.expect_line("ready");
+        let over = asked.recv_timeout(TIMEOUT).unwrap() + Duration::from_secs(4);
+        run.expect_line("TERM");
+        run.finish().assert_code(79);
+        let last = last_sign(&life);
+        assert!(
+            last < over,
+            "alive at {last:?}, over at {over:?}: {proxy:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_late_its_run_hears_of_it()
+ {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let (is_extended, is_heard) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let extended = Arc::clone(&is_extended);
+    let proxy = Proxy::with(&redis, move |request: &Request| {
+        if !extended.load(Ordering::Relaxed) {
+            Action::Pass
+        } else if is_heard.load(Ordering::Relaxed) {
+            Action::LoseRequest
+        } else if request.operation == "check" {
+            is_heard.store(true, Ordering::Relaxed);
+            Action::StallReply(LATE)
+        } else {
+            Action::Pass
+        }
+    });
+    let mut gate = Gate::new(&redis);
+    let life = redis.dir.path().join("life");
+    let (url, direct) = (proxy.url(), redis.url());
+    let script = r#"echo ready; read go <"$HOME/gate"; redlock -u "$0" extend 8s || exit; exec perl -e "$1" "$2""#;
+    let options = ["run", "-u", &url, "--ttl", "4s", "a", "--"];
+    let work = [
+        "sh",
+        "-c",
+        script,
+        &direct,
+        STUBBORN,
+        life.to_str().unwrap(),
+    ];
+    let mut command = redis.redlock(&[&options[..], &work].concat());
+    let mut run = Running::start(command.env("PATH", path()));
+    run.expect_line("ready");
+    wait_until("it is told of changes", || proxy.answered("check") > 0);
+    let looks = proxy.answered("check");
+    is_extended.store(true, Ordering::Relaxed);
+    gate.open();
+    run.expect_line("ready");
+    wait_until("it has heard", || proxy.answered("check") > looks);
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let over = asked + Duration::from_millis(left);
+    run.expect_line("TERM");
+    run.finish().assert_code(79);
+    let last = last_sign(&life);
+    assert!(
+        last < over,
+        "alive at {last:?}, over at {over:?}: {proxy:?}"
+    );
+    let usual = asked + Duration::from_secs(4);
+    assert!(last > usual, "it hasn't heard that the lease is longer");
+}
+
+#[test]
+fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_more_time() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" if request.before == 0 => Action::StallReply(LATE),
+        _ => Action::Pass,
+    });
+    let life = redis.dir.path().join("life");
+    let script = r#"echo $$; exec perl -e "$0" "$1""#;
+    let url = proxy.url();
+    let options = ["run", "-u", &url, "--ttl", "4s", "a", "--"];
+    let work = ["sh", "-c", script, STUBBORN, life.to_str().unwrap()];
+    let mut run = Running::start(&mut redis.redlock(&[&options[..], &work].concat()));
+    let command: i32 = run.line().parse().unwrap();
+    run.expect_line("ready");
+    // What follows the renewal; before that the watchdog has heard of it.
+    wait_until("it is renewed", || proxy.count("check") > 0);
+    run.suspend();
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let over = asked + Duration::from_millis(left);
+    wait_until("it is dead", || !is_alive(command));
+    let last = last_sign(&life);
+    assert!(
+        last < over,
+        "alive at {last:?}, over at {over:?}: {proxy:?}"
+    );
+    run.resume();
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_at_once() {
+    let redis = Redis::start();
+    let mut run = Running::start(&mut redis.run("--ttl 12s -k 1s a", IDLE));
+    run.expect_line("ready");
+    wait_until("it is told of changes", || redis.trackers() > 0);
+    let before = redis.calls("eval");
+    redis.cli(&["SCRIPT", "FLUSH"]);
+    wait_until("it is renewed", || redis.calls("eval") > before);
+    let renewed = now();
+    wait_until("it is told of changes again", || redis.trackers() > 0);
+    redis.cli(&["DEL", "redlock:a"]);
+    run.finish().assert_code(79);
+    // The next renewal is due after 4 s.
+    let took = now().saturating_sub(renewed);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn what_happens_to_other_locks_is_nothing_to_a_holder() {
+    let redis = Redis::start();
+    let mut holder = Running::start(&mut redis.run("a", IDLE));
+    holder.expect_line("ready");
+    wait_until("it watches its key", || {
+        let clients = redis.cli(&["CLIENT", "LIST"]);
+        clients.contains(" flags=t") && clients.contains(" cmd=eval")
+    });
+    let before = redis.calls("evalsha");
+    for _ in 0..10 {
+        outcome(&mut redis.redlock(&["run", "b", "--", "true"])).assert_code(0);
+    }
+    // Two for each run, and on a busy machine perhaps a renewal; a holder that looked at each
+    // change would add as many.
+    let calls = redis.calls("evalsha") - before;
+    assert!((20..30).contains(&calls), "{calls}");
+}

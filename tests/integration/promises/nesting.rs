@@ -1,0 +1,770 @@
+//! Several names, runs within runs, and jobs that wait for each other.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::support::proxy::{Action, Proxy, load_scripts};
+use crate::support::{
+    Gate, Gated, Redis, Running, assert_nothing_left, await_mark, directly, host, moment, outcome,
+    queued, wait_until,
+};
+
+/// A job of a shell script that calls redlock.
+fn job(redis: &Redis, script: &str) -> Running {
+    Running::start(&mut directly(redis, &["sh", "-c", script]))
+}
+
+/// Asks Redis, from within a job.
+const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
+
+#[test]
+fn several_names_are_all_held_and_in_the_environment_as_they_were_typed() {
+    let redis = Redis::start();
+    let script = format!(
+        r#"{CLI}
+        echo "$REDLOCK_NAME"
+        echo "$REDLOCK_TOKEN"
+        echo "$(cli GET redlock:b) $(cli GET redlock:c) $(cli GET redlock:a)"
+        echo "$REDLOCK_FENCE"
+        echo "$(cli HGET '{{redlock:b}}:state' fence) $(cli HGET '{{redlock:c}}:state' fence) $(cli HGET '{{redlock:a}}:state' fence)"
+        for held in $REDLOCK_HELD; do [ "$(cli GET "redlock:${{held%%=*}}")" = "${{held#*=}}" ] && echo "${{held%%=*}}"; done | sort
+        "#
+    );
+    let end = outcome(&mut redis.run("b c a", &script));
+    end.assert_code(0).assert_silent();
+    let lines: Vec<&str> = end.stdout.lines().collect();
+    assert_eq!(lines[0], "b c a");
+    assert_eq!(lines[1].split(' ').count(), 3, "{end:?}");
+    assert_eq!(lines[1], lines[2]);
+    assert_eq!(lines[3].split(' ').count(), 3, "{end:?}");
+    assert_eq!(lines[3], lines[4]);
+    assert_eq!(lines[5..], ["a", "b", "c"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn several_names_with_slots_have_a_slot_each() {
+    let redis = Redis::start();
+    let other = Gated::start(&redis, &["--slots", "2", "b"]).ready();
+    let script = "echo $REDLOCK_SLOT";
+    let arguments = ["run", "--slots", "2", "b", "a", "-c", script];
+    let end = outcome(&mut redis.redlock(&arguments));
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "2 1\n");
+    other.end();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_name_given_twice_counts_once() {
+    let redis = Redis::start();
+    let script = r#"echo "$REDLOCK_NAME, $REDLOCK_FENCE, $REDLOCK_HELD""#;
+    let end = outcome(&mut redis.run("a b a", script));
+    end.assert_code(0).assert_silent();
+    let parts: Vec<&str> = end.stdout.trim().split(", ").collect();
+    assert_eq!(parts[0], "a b");
+    assert_eq!(parts[1].split(' ').count(), 2);
+    assert_eq!(parts[2].split(' ').count(), 2);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn names_in_any_order_never_wait_for_each_other() {
+    let redis = Redis::start();
+    let orders = ["a b", "b a", "c a b", "b c"];
+    let jobs = orders.map(|names| {
+        let run = format!(r#"redlock run -q {names} -- true || echo "failed $?""#);
+        job(&redis, &format!("for round in $(seq 25); do {run}; done"))
+    });
+    for job in jobs {
+        let end = job.finish();
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "");
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn what_is_held_is_renewed_while_the_next_is_waited_for() {
+    let redis = Redis::start();
+    // Longer than two leases.
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "5000"]);
+    let script = format!(
+        r#"{CLI}
+        [ "$(cli GET redlock:a)" = "${{REDLOCK_TOKEN% *}}" ] && echo "ours since ${{REDLOCK_FENCE% *}}"
+        [ "$REDLOCK_WAITED_MS" -ge 4000 ] && echo waited
+        "#
+    );
+    let arguments = ["run", "-q", "--ttl", "2s", "-k", "200ms", "a", "b", "-c"];
+    let run = Running::start(&mut redis.redlock(&[&arguments[..], &[&script]].concat()));
+    wait_until("it waits for the second", || {
+        redis.queue("b") == [run.pid()]
+    });
+    assert_eq!(redis.holder("a"), Some(run.pid()));
+    // It is never granted again, which would give it another fence.
+    let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
+    let end = run.finish();
+    end.assert_code(0);
+    assert_eq!(end.stdout, format!("ours since {fence}\nwaited\n"));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
+    let arguments = ["run", "--ttl", "3s", "-k", "200ms", "a", "b", "--", "echo"];
+    let run = Running::start(&mut redis.redlock(&arguments));
+    wait_until("it waits for the second", || {
+        redis.queue("b") == [run.pid()]
+    });
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    let end = run.finish();
+    end.assert_code(79).assert_says("lock \"a\"");
+    assert_eq!(end.stdout, "", "COMMAND was not started");
+    assert_eq!(redis.queue("b"), [0; 0]);
+}
+
+#[test]
+fn a_run_that_gives_up_on_one_name_releases_the_others() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
+    for how in [&["-n"][..], &["-w", "200ms"]] {
+        let arguments = [&["run"], how, &["a", "b", "--", "true"]].concat();
+        outcome(&mut redis.redlock(&arguments))
+            .assert_code(75)
+            .assert_says("lock \"b\" is held by another client");
+    }
+    redis.cli(&["DEL", "redlock:b"]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn what_the_job_holds_already_is_reused_and_not_released_by_the_inner_run() {
+    let redis = Redis::start();
+    let script = format!(
+        r#"{CLI}
+        echo "$REDLOCK_TOKEN $REDLOCK_FENCE"
+        redlock run -n a -c 'echo "$REDLOCK_TOKEN $REDLOCK_FENCE"; redlock run -n a -c "exit 5"; echo "inner $?"'
+        echo "after $?"
+        echo "$(cli GET redlock:a) $REDLOCK_FENCE"
+        "#
+    );
+    let end = outcome(&mut redis.run("a", &script));
+    end.assert_code(0).assert_silent();
+    let lines: Vec<&str> = end.stdout.lines().collect();
+    let [outer, inner, "inner 5", "after 0", held] = lines[..] else {
+        panic!("{end:?}");
+    };
+    assert_eq!([inner, held], [outer; 2]);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn an_inner_run_takes_only_what_is_not_held_yet() {
+    let redis = Redis::start();
+    let script = format!(
+        r#"{CLI}
+        redlock run -n b a c -c 'for held in $REDLOCK_HELD; do echo "${{held%%=*}}"; done; echo "$REDLOCK_NAME"'
+        cli EXISTS redlock:a redlock:b redlock:c
+        "#
+    );
+    let end = outcome(&mut redis.run("a", &script));
+    end.assert_code(0).assert_silent();
+    // What is reentered is there twice.
+    assert_eq!(end.stdout, "a\na\nb\nc\nb a c\n1\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn an_inner_run_releases_what_it_took_before_and_after_what_it_reuses() {
+    let redis = Redis::start();
+    let script = format!(
+        r"{CLI}
+        redlock run -n a b c -- true
+        cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b"
+    );
+    let end = outcome(&mut redis.run("b", &script));
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "0\n1\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
+    let redis = Redis::start();
+    // The outer one takes no notice of its loss, so that the inner one's can be seen.
+    let script = r#"redlock run --ttl 3s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
+        until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
+    let arguments = ["run", "--ttl", "3s", "--on-lost", "warn", "a", "-c", script];
+    let mut run = Running::start(redis.redlock(&arguments).env("HOME", redis.dir.path()));
+    run.expect_line("ready");
+    let mark = await_mark(&redis, run.pid());
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    run.expect_line("inner 79");
+    // Which of the two hears of it first is open.
+    wait_until("the outer one knows it, too", || !mark.exists());
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn shared_and_slots_within_exclusive_are_fine() {
+    let redis = Redis::start();
+    let script = r#"
+        redlock run -n --shared a -c 'echo "shared ${REDLOCK_SLOT-none}"'
+        redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'
+    "#;
+    let end = outcome(&mut redis.run("a", script));
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "shared none\nslot 1\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn slots_within_an_exclusive_lock_whose_entry_is_gone_have_the_first() {
+    let redis = Redis::start();
+    let script = format!(
+        r#"{CLI}
+        cli DEL {{redlock:a}}:meta >/dev/null
+        redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#
+    );
+    let end = outcome(&mut redis.run("a", &script));
+    end.assert_code(0);
+    assert_eq!(end.stdout, "slot 1\n");
+}
+
+#[test]
+fn more_than_is_held_already_is_refused() {
+    let redis = Redis::start();
+    for (outer, inner, word) in [
+        ("--shared", "", "shared"),
+        ("--shared", "--slots 2", "shared"),
+        ("--slots 3", "", "slots"),
+        ("--slots 3", "--slots 2", "slots"),
+    ] {
+        let script = format!("redlock run {outer} a -c 'redlock run {inner} a -- echo ran'");
+        let end = job(&redis, &script).finish();
+        end.assert_code(64).assert_says(word).assert_says("\"a\"");
+        assert_eq!(end.stdout, "", "{outer}, {inner}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
+    let redis = Redis::start();
+    for held in ["a=0123:host:1", "a=", "a", "=", "nonsense a=\u{fc} =b", " "] {
+        let script = r#"echo "$REDLOCK_TOKEN"; redis-cli -s "$HOME/redis.sock" GET redlock:a"#;
+        let mut run = redis.run("-n a", script);
+        let end = outcome(run.env("REDLOCK_HELD", held));
+        end.assert_code(0).assert_silent();
+        let lines: Vec<&str> = end.stdout.lines().collect();
+        assert_eq!(lines[0], lines[1], "{held:?}");
+        assert_eq!(lines[0].len() > 32, lines[0] != "0123:host:1", "{held:?}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_job_that_inherits_what_another_holds_now_waits_like_everybody() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut run = redis.redlock(&["run", "-n", "a", "--", "true"]);
+    outcome(run.env("REDLOCK_HELD", "a=0123:host:1")).assert_code(75);
+    holder.end();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer() {
+    let redis = Redis::start();
+    // As in the manual: verify.sh for two tokens at once, never two for one, never beside prune.sh.
+    let verify = |token: &str| {
+        let script = format!(
+            r#"redlock run --shared prune -- redlock run verify.{token} -c '
+                mkdir "$HOME/{token}" || echo OVERLAP; [ ! -e "$HOME/prune" ] || echo PRUNED
+                echo "verifies {token}"
+                until [ -e "$HOME/go" ]; do sleep 0.02; done
+                rmdir "$HOME/{token}"'"#
+        );
+        job(&redis, &script)
+    };
+    let (mut first, mut second) = (verify("1"), verify("2"));
+    first.expect_line("verifies 1");
+    second.expect_line("verifies 2");
+    let mut again = verify("1");
+    wait_until("it waits for its inner lock", || {
+        redis.queue("verify.1").len() == 1
+    });
+    let script = r#"redlock run -q prune -c '
+        mkdir "$HOME/prune"; ls -d "$HOME"/[12] 2>/dev/null; echo pruned; rmdir "$HOME/prune"'"#;
+    let prune = job(&redis, script);
+    wait_until("the writer waits", || redis.queue("prune").len() == 1);
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    again.expect_line("verifies 1");
+    for verify in [first, second, again] {
+        let end = verify.finish();
+        end.assert_code(0);
+        assert!(!end.stdout.contains("OVERLAP") && !end.stdout.contains("PRUNED"));
+    }
+    let end = prune.finish();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "pruned\n");
+    assert_nothing_left(&redis);
+}
+
+/// Several circles at once of this many jobs, each of which holds one lock and then wants the next
+/// one's: in each exactly one gives up and the others finish.
+fn assert_circles_are_broken(members: usize) {
+    let redis = Redis::start();
+    let name = |circle: usize, member: usize| format!("lock-{circle}-{}", member % members);
+    let mut circles: Vec<Vec<Running>> = (0..3)
+        .map(|circle| {
+            let job_of = |member| {
+                let (own, next) = (name(circle, member), name(circle, member + 1));
+                let script = format!(
+                    r#"redlock run {own} -c '
+                        echo ready
+                        until [ -e "$HOME/go" ]; do sleep 0.01; done
+                        date +%s%N
+                        redlock run {next} -- true; status=$?
+                        date +%s%N
+                        exit $status'"#
+                );
+                job(&redis, &script)
+            };
+            (0..members).map(job_of).collect()
+        })
+        .collect();
+    for job in circles.iter_mut().flatten() {
+        job.expect_line("ready");
+    }
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    for (circle, jobs) in circles.into_iter().enumerate() {
+        let ends: Vec<_> = jobs.into_iter().map(Running::finish).collect();
+        let (victims, others): (Vec<_>, Vec<_>) =
+            ends.iter().partition(|end| end.code() != Some(0));
+        assert_eq!((victims.len(), others.len()), (1, members - 1), "{ends:?}");
+        let victim = victims[0];
+        victim
+            .assert_code(75)
+            .assert_says("deadlock")
+            .assert_says(&host());
+        for member in 0..members {
+            victim.assert_says(&format!("\"{}\"", name(circle, member)));
+        }
+        for end in others {
+            assert!(!end.stderr.contains("deadlock"), "{end:?}");
+        }
+        // From the moment when the last began to wait, at the latest, to the victim's end.
+        let stamps: Vec<Vec<Duration>> = ends
+            .iter()
+            .map(|end| end.stdout.lines().skip(1).map(moment).collect())
+            .collect();
+        let closed = stamps.iter().map(|stamps| stamps[0]).max().unwrap();
+        let broken = stamps.iter().map(|stamps| stamps[1]).min().unwrap();
+        let took = broken.saturating_sub(closed);
+        assert!(took < Duration::from_secs(3), "{took:?}: {ends:?}");
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn two_jobs_that_wait_for_each_other_are_a_deadlock_and_one_gives_up() {
+    assert_circles_are_broken(2);
+}
+
+#[test]
+fn three_jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_and_one_gives_up() {
+    assert_circles_are_broken(3);
+}
+
+#[test]
+fn readers_that_both_want_to_write_are_a_deadlock_too() {
+    let redis = Redis::start();
+    // The inner lock is another one, which each wants alone while the other shares it.
+    let job_of = |inner: &str, outer: &str| {
+        let script = format!(
+            r#"redlock run --shared {outer} -c '
+                echo ready
+                until [ -e "$HOME/go" ]; do sleep 0.01; done
+                redlock run {inner} -- true'"#
+        );
+        job(&redis, &script)
+    };
+    let mut jobs = [job_of("a", "b"), job_of("b", "a")];
+    for job in &mut jobs {
+        job.expect_line("ready");
+    }
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    let mut codes = jobs.map(|job| job.finish().code());
+    codes.sort();
+    assert_eq!(codes, [Some(0), Some(75)]);
+    assert_nothing_left(&redis);
+}
+
+/// A job that holds `own`, says so, and then wants `next`.
+fn link(redis: &Redis, own: &str, next: &str, go: &str) -> Running {
+    let script = format!(
+        r#"redlock run {own} -c '
+            echo ready
+            until [ -e "$HOME/{go}" ]; do sleep 0.01; done
+            redlock run {next} -- true'"#
+    );
+    let mut job = job(redis, &script);
+    job.expect_line("ready");
+    job
+}
+
+/// Has the jobs that wait for this file go on, and waits until so many are in the queue of a lock.
+fn go(redis: &Redis, go: &str, name: &str, waiters: &str) {
+    fs::write(redis.dir.path().join(go), "").unwrap();
+    let queue = format!("{{redlock:{name}}}:queue");
+    wait_until("they wait", || redis.cli(&["ZCARD", &queue]) == waiters);
+}
+
+#[test]
+fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
+    let redis = Redis::start();
+    let crossing = link(&redis, "l", "x", "first");
+    let slots = [(); 2].map(|()| link(&redis, "--slots 2 s", "l", "second"));
+    let last = link(&redis, "x", "--slots 2 s", "third");
+    go(&redis, "first", "x", "1");
+    go(&redis, "second", "l", "2");
+    go(&redis, "third", "s", "1");
+    let end = last.finish();
+    end.assert_code(75)
+        .assert_says("this job holds \"x\" and waits for \"s\"");
+    let named = end.stderr.matches("holds \"l\" and waits for \"x\"");
+    assert_eq!(named.count(), 1, "{end:?}");
+    crossing.finish().assert_code(0);
+    for slot in slots {
+        slot.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
+    let redis = Redis::start();
+    // The others know that it waits, and look several times before it does.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("inspect", 0) => Action::Stall(Duration::from_millis(2500)),
+            _ => Action::Pass,
+        }
+    });
+    let slowly = format!("-u {} --connect-timeout 10s a", proxy.url());
+    let first = link(&redis, "a", "b", "first");
+    let second = link(&redis, "b", "c", "second");
+    let third = link(&redis, "c", &slowly, "third");
+    go(&redis, "first", "b", "1");
+    go(&redis, "second", "c", "1");
+    go(&redis, "third", "a", "1");
+    third.finish().assert_code(75);
+    for other in [first, second] {
+        other.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
+    for outer in ["", "redlock run z -- "] {
+        let redis = Redis::start();
+        let other = link(&redis, "b", "a", "go");
+        let several = job(&redis, &format!("{outer}redlock run a b -- true"));
+        let queue = "{redlock:b}:queue";
+        wait_until("it waits", || redis.cli(&["ZCARD", queue]) == "1");
+        go(&redis, "go", "a", "1");
+        other.finish().assert_code(75).assert_says("deadlock");
+        several.finish().assert_code(0);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
+    let redis = Redis::start();
+    let stuck = link(&redis, "--slots 3 s", "x", "first");
+    let works = link(&redis, "--slots 3 s", "free", "end");
+    let last = link(&redis, "x", "--slots 3 s", "last");
+    let alone = job(&redis, "redlock run s -- true");
+    wait_until("it waits", || {
+        redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "1"
+    });
+    go(&redis, "first", "x", "1");
+    go(&redis, "last", "s", "2");
+    last.finish().assert_code(75).assert_says("deadlock");
+    stuck.finish().assert_code(0);
+    go(&redis, "end", "free", "0");
+    for other in [works, alone] {
+        other.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
+    let redis = Redis::start();
+    let stuck = link(&redis, "--shared s", "x", "first");
+    let works = link(&redis, "--shared s", "free", "end");
+    let last = link(&redis, "x", "--slots 2 s", "last");
+    go(&redis, "first", "x", "1");
+    go(&redis, "last", "s", "1");
+    // With its second look it publishes once more that it waits, so that the first look is over.
+    let mut before = i64::MAX;
+    wait_until("it has looked for a deadlock", || {
+        let keys = redis.keys();
+        let notes = keys.iter().filter(|key| key.contains(":blocked:"));
+        let mut its = notes.filter(|key| redis.cli(&["GET", key]).ends_with(" s"));
+        let left = its.next().map(|key| redis.cli(&["PTTL", key]));
+        let ended = redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "0";
+        let left = left.and_then(|left| left.parse().ok()).unwrap_or(i64::MAX);
+        ended || left > std::mem::replace(&mut before, left)
+    });
+    go(&redis, "end", "free", "0");
+    last.finish().assert_code(0);
+    for other in [stuck, works] {
+        other.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_wait_for_several_names_is_limited_as_a_whole() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "2000"]);
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "60000"]);
+    let began = Instant::now();
+    let mut run = redis.redlock(&["run", "--wait", "3s", "a", "b", "--", "true"]);
+    outcome(&mut run).assert_code(75).assert_says("\"b\"");
+    // It began to wait for b after two seconds.
+    assert!(began.elapsed() < Duration::from_millis(4500));
+}
+
+#[test]
+fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
+    let redis = Redis::start();
+    let job_of = |own: &str, next: &str| {
+        let script = format!(
+            r#"redlock run {own} -c '
+                echo ready
+                until [ -e "$HOME/go" ]; do sleep 0.01; done
+                redlock run {next} -- true'"#
+        );
+        job(&redis, &script)
+    };
+    let mut jobs = [job_of("a", "b"), job_of("b", "a")];
+    for job in &mut jobs {
+        job.expect_line("ready");
+    }
+    // It holds something that no job wants.
+    let mut third = job_of("c", "a");
+    third.expect_line("ready");
+    // And one that holds nothing.
+    let fourth = queued(&redis, &["run", "a", "--", "true"]);
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    let mut codes = jobs.map(|job| job.finish().code());
+    codes.sort();
+    assert_eq!(codes, [Some(0), Some(75)]);
+    third.finish().assert_code(0);
+    fourth.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
+    let redis = Redis::start();
+    let mut random = 42_u32;
+    let mut dice = move |sides: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 16) % sides
+    };
+    // Names are taken in alphabetical order only, alone or shared, so nothing can be a circle. Many
+    // hold an outer one while they wait for seconds for one of the three inner ones.
+    let mut jobs: Vec<Running> = (0..84)
+        .map(|_| {
+            let rounds = (0..4).map(|_| {
+                let outer = format!("a{}", dice(60));
+                let (second, third) = [("b", "c"), ("b", "d"), ("c", "d")][dice(3) as usize];
+                let mode = ["", "", "", "--shared "][dice(4) as usize];
+                format!(
+                    "redlock run -q {outer} -- redlock run -q {mode}{second} -- redlock run -q {third} -- sleep 0.0{}5 || echo \"failed $?\"\n",
+                    dice(5)
+                )
+            });
+            job(&redis, &rounds.collect::<String>())
+        })
+        .collect();
+    let mut looked = 0;
+    while !jobs.iter_mut().all(Running::has_ended) {
+        let keys = redis.keys();
+        looked += keys.iter().filter(|key| key.contains(":blocked:")).count();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(
+        looked > 0,
+        "no job has waited long enough to look for deadlocks"
+    );
+    for job in jobs {
+        let end = job.finish();
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "", "{end:?}");
+    }
+    assert_nothing_left(&redis);
+}
+
+/// Shell commands that say when they were alive last, whatever they are asked.
+const DEAF: &str = "trap '' TERM; while :; do date +%s%N; sleep 0.01; done";
+
+#[test]
+fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_meanwhile() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The answer to the request for b comes when the second renewal of a alone is under way, whose answer comes
+    // after it; and then nothing comes any more.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("acquire", 1) => Action::StallReply(Duration::from_millis(2100)),
+            ("renew", 1) => Action::StallReply(Duration::from_millis(700)),
+            ("renew", 2..) => Action::LoseRequest,
+            _ => Action::Pass,
+        }
+    });
+    let url = proxy.url();
+    let options = ["--ttl", "5s", "-k", "100ms", "--connect-timeout", "10s"];
+    let words = [
+        &["-u", &url, "run", "-q"],
+        &options[..],
+        &["a", "b", "-c", DEAF],
+    ]
+    .concat();
+    let first = Running::start(&mut redis.redlock(&words));
+    wait_until("b is held", || redis.cli(&["EXISTS", "redlock:b"]) == "1");
+    let second = outcome(&mut redis.redlock(&["run", "-q", "b", "-c", "date +%s%N"]));
+    let first = first.finish();
+    first.assert_exited(79);
+    let alive = moment(first.stdout.lines().last().unwrap());
+    assert!(alive < moment(&second.stdout), "{proxy:?}");
+}
+
+#[test]
+fn what_an_inner_run_reuses_is_good_from_its_question_on_and_not_from_the_answer() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The answer comes late, and then nothing comes any more.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("renew", 0) => Action::StallReply(Duration::from_millis(900)),
+            ("renew", 1..) => Action::LoseRequest,
+            _ => Action::Pass,
+        }
+    });
+    let options = "--ttl 4s -k 100ms --connect-timeout 10s";
+    // No run around it renews the lock.
+    let script = format!(
+        r#"eval "$(redlock acquire --ttl 4s a)"
+        exec redlock -u {} run -q {options} a -c "$DEAF""#,
+        proxy.url()
+    );
+    let mut first = directly(&redis, &["sh", "-c", &script]);
+    let first = Running::start(first.env("DEAF", DEAF));
+    wait_until("it is held", || redis.cli(&["EXISTS", "redlock:a"]) == "1");
+    let second = outcome(&mut redis.redlock(&["run", "-q", "a", "-c", "date +%s%N"]));
+    let first = first.finish();
+    first.assert_code(79);
+    let alive = moment(first.stdout.lines().last().unwrap());
+    assert!(alive < moment(&second.stdout), "{proxy:?}");
+}
+
+#[test]
+fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The answer to the request for b comes when a renewal of a alone is under way, which comes to the server when the
+    // job has released a.
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("acquire", 1) => Action::StallReply(Duration::from_millis(300)),
+            ("renew", 0) => Action::Stall(Duration::from_millis(1200)),
+            _ => Action::Pass,
+        }
+    });
+    let url = proxy.url();
+    let mut gate = Gate::new(&redis);
+    let script = r#"redlock release -q a; echo released; read go <"$HOME/gate""#;
+    let words = ["-u", &url, "run", "--ttl", "10s", "a", "b", "-c", script];
+    let mut run = Running::start(&mut redis.redlock(&words));
+    run.expect_line("released");
+    let mut before = i64::MAX;
+    wait_until("b is renewed", || {
+        let left: i64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
+        left > std::mem::replace(&mut before, left)
+    });
+    gate.open();
+    run.finish().assert_exited(0).assert_silent();
+}
+
+#[test]
+fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
+    let redis = Redis::start();
+    let options = ["--on-lost", "warn", "--ttl", "2s", "a", "b", "c"];
+    let mut run = Gated::start(&redis, &options).ready();
+    let left = |name: &str| -> i64 {
+        let key = format!("redlock:{name}");
+        redis.cli(&["PTTL", &key]).parse().unwrap()
+    };
+    for lost in ["b", "a"] {
+        outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
+        // For longer than a lease lasts.
+        for _ in 0..4 {
+            let mut before = i64::MAX;
+            wait_until("c is renewed", || {
+                let now = left("c");
+                now > std::mem::replace(&mut before, now)
+            });
+        }
+    }
+    outcome(&mut redis.redlock(&["run", "-n", "c", "--", "true"])).assert_code(75);
+    run.open();
+    run.run
+        .finish()
+        .assert_exited(79)
+        .assert_says("lock \"b\" was forced free")
+        .assert_says("lock \"a\" was forced free");
+    assert_eq!(left("c"), -2);
+}
+
+#[test]
+fn over_a_long_line_each_of_several_locks_is_watched_from_the_start() {
+    let redis = Redis::start();
+    let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(100));
+    let url = proxy.url();
+    let options = ["-u", &url, "--ttl", "1h", "a", "b"];
+    let run = Gated::start(&redis, &options).ready();
+    outcome(&mut redis.redlock(&["release", "-q", "--force", "b"])).assert_code(0);
+    run.run
+        .finish()
+        .assert_exited(79)
+        .assert_says("lock \"b\" was forced free");
+}
+
+#[test]
+fn of_several_locks_the_loss_of_any_is_noticed_long_after_their_start() {
+    for lost in ["a", "b"] {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::new(&redis);
+        let url = proxy.url();
+        let run = Gated::start(&redis, &["-u", &url, "--ttl", "1h", "a", "b"]).ready();
+        // Behind the first renewal, which is followed by none for twenty minutes.
+        wait_until("both are watched", || proxy.answered("check") >= 2);
+        outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
+        run.run
+            .finish()
+            .assert_exited(79)
+            .assert_says(&format!("lock \"{lost}\" was forced free"));
+    }
+}

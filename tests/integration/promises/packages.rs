@@ -1,0 +1,1014 @@
+//! What `make dist` makes, and installing it: the tarball, the .deb, the image, and redlock in CI.
+//!
+//! `REDLOCK_DIST` names the directory that `make dist` has filled (`make dist-test` sets it). Without it,
+//! what is packaged is the binary under test: it isn't static, so that its .deb depends on the libraries
+//! of this machine, and in the image they are laid beside it. That two builds in two directories give
+//! the same bytes takes minutes, so `make dist-check` shows that. Packages for Debian and images are
+//! made, and tested, on Debian and what comes from it. What GitHub and GitLab do with a document is not
+//! tested, only the commands in it.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, Weak};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::generated::{root, zsh_completes_from};
+use crate::promises::recipes::yaml;
+use crate::support::{
+    Outcome, REDLOCK, Redis, Running, assert_nothing_left, free_port, outcome, wait_until,
+    without_terminal,
+};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A directory of releases, as one keeps them.
+pub struct Releases {
+    path: PathBuf,
+    // What was packaged for a test goes with it.
+    _made: Option<TempDir>,
+}
+
+impl Releases {
+    /// Those of `make dist`, if they are under test, and else these kinds of packages of a binary.
+    fn of(binary: &Path, kinds: &[&str]) -> Self {
+        if let Some(path) = std::env::var_os("REDLOCK_DIST") {
+            let path = root().join(path);
+            return Self { path, _made: None };
+        }
+        let made = TempDir::new().unwrap();
+        let stripped = made.path().join("stripped");
+        run(&["strip", "-o", text(&stripped), text(binary)]);
+        let path = made.path().join("dist");
+        // Compressing takes as long as it takes.
+        let packaged = package(root(), &stripped, &path, kinds).output().unwrap();
+        Outcome::from(packaged).assert_code(0);
+        Self {
+            path,
+            _made: Some(made),
+        }
+    }
+
+    fn with(kinds: &[&str]) -> Self {
+        Self::of(Path::new(REDLOCK), kinds)
+    }
+
+    /// With the tarball, if not with all; tests that run at the same time share them.
+    pub fn new() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Releases>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap();
+        shared.upgrade().unwrap_or_else(|| {
+            let made = Arc::new(Self::with(&["tarball"]));
+            *shared = Arc::downgrade(&made);
+            made
+        })
+    }
+
+    pub fn url(&self) -> String {
+        format!("file://{}", self.path.display())
+    }
+
+    /// The names of all files.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).unwrap().flatten();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The only file whose name ends so.
+    fn file(&self, end: &str) -> PathBuf {
+        let names = self.names();
+        let found: Vec<&String> = names.iter().filter(|name| name.ends_with(end)).collect();
+        assert_eq!(found.len(), 1, "*{end} in {names:?}");
+        self.path.join(found[0])
+    }
+
+    fn tarball(&self) -> PathBuf {
+        self.file(".tar.gz")
+    }
+
+    /// A copy of what an installation takes, to be changed.
+    fn copy(&self) -> Self {
+        let made = TempDir::new().unwrap();
+        for file in [self.tarball(), self.path.join("SHA256SUMS")] {
+            fs::copy(&file, made.path().join(file.file_name().unwrap())).unwrap();
+        }
+        Self {
+            path: made.path().to_owned(),
+            _made: Some(made),
+        }
+    }
+}
+
+/// Packages a binary with the files of a checkout.
+fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Command {
+    let mut command = Command::new(checkout.join("scripts/dist"));
+    command
+        .args([binary, dist])
+        .args(kinds)
+        .env_remove("SOURCE_DATE_EPOCH");
+    command
+}
+
+/// A program with its arguments, whose output counts.
+fn run(words: &[&str]) -> Outcome {
+    let ended = outcome(Command::new(words[0]).args(&words[1..]));
+    ended.assert_code(0);
+    ended
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn checksum(file: &Path) -> String {
+    let line = run(&["sha256sum", text(file)]).stdout;
+    line.split(' ').next().unwrap().to_owned()
+}
+
+fn is_debian() -> bool {
+    Path::new("/etc/debian_version").exists()
+}
+
+/// Whether what is packaged needs nothing of the system.
+fn is_static(redlock: &Path) -> bool {
+    let built = run(&[text(redlock), "--version", "-v"]).stdout;
+    // That of `make dist` must be.
+    assert!(std::env::var_os("REDLOCK_DIST").is_none() || built.contains("static"));
+    built.contains("static")
+}
+
+/// A command that needs root, or what looks like it.
+fn as_root(words: &[&str]) -> Command {
+    let alike: &[&str] = if nix::unistd::geteuid().is_root() {
+        &[]
+    } else {
+        &["unshare", "-r"]
+    };
+    let words = [alike, words].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+fn assert_is_this_version(redlock: &Path) {
+    let version = run(&[text(redlock), "--version"]).stdout;
+    assert_eq!(version, format!("redlock {VERSION}\n"));
+}
+
+/// All pages of the manual are found below a directory, and can be read.
+fn assert_has_the_manual(pages: &Path) {
+    let mut count = 0;
+    for page in fs::read_dir(root().join("man")).unwrap().flatten() {
+        let name = page.file_name().into_string().unwrap();
+        let Some((name, section)) = name.rsplit_once('.') else {
+            continue;
+        };
+        let shown = run(&["man", "-M", text(pages), section, name]);
+        assert!(shown.stdout.contains(&format!("{name} - ")), "{shown:?}");
+        count += 1;
+    }
+    assert!(count > 10, "{count}");
+}
+
+/// The shells complete with the files below a directory, each where it stands by convention.
+fn assert_shells_complete(share: &Path, zsh: &str) {
+    let bash = r#"
+source "$1"
+complete -p redlock >/dev/null || exit
+COMP_LINE='redlock ru' COMP_POINT=10 COMP_WORDS=(redlock ru) COMP_CWORD=1
+_redlock
+printf '%s\n' "${COMPREPLY[@]}"
+"#;
+    let redis = Redis::start();
+    let shell = |words: &[&str]| {
+        let system = std::env::var("PATH").unwrap();
+        let binaries = share.parent().unwrap().join("bin");
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .env_clear()
+            .env("PATH", format!("{}:{system}", binaries.display()))
+            .env("HOME", redis.dir.path());
+        let offered = outcome(&mut command);
+        offered.assert_code(0).assert_silent();
+        offered.stdout
+    };
+    let file = share.join("bash-completion/completions/redlock");
+    let offered = shell(&["bash", "--norc", "-c", bash, "bash", text(&file)]);
+    assert_eq!(offered, "run\n");
+    // fish finds the file by its name.
+    let fish = "set fish_complete_path $argv[1]; complete -C 'redlock ru'";
+    let directory = share.join("fish/vendor_completions.d");
+    let offered = shell(&["fish", "--no-config", "-c", fish, text(&directory)]);
+    assert!(offered.starts_with("run\t"), "{offered}");
+    zsh_completes_from(&share.join(zsh), &redis, "redlock st", "status");
+}
+
+/// A binary for tests in which only the packages around it count.
+const SMALL: &str = "/bin/true";
+
+/// All kinds that can be made here.
+fn all_kinds() -> &'static [&'static str] {
+    if is_debian() { &[] } else { &["tarball"] }
+}
+
+#[test]
+fn the_readme_tells_how_to_install_what_is_there_and_the_checksums_are_those_of_all_of_it() {
+    let releases = Releases::of(Path::new(SMALL), all_kinds());
+    let checked = outcome(
+        Command::new("sha256sum")
+            .args(["--check", "--strict", "SHA256SUMS"])
+            .current_dir(&releases.path),
+    );
+    checked.assert_code(0);
+    let mut names: Vec<&str> = checked
+        .stdout
+        .lines()
+        .map(|line| line.strip_suffix(": OK").unwrap())
+        .collect();
+    names.push("SHA256SUMS");
+    names.sort_unstable();
+    assert_eq!(names, releases.names());
+
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, section) = readme.split_once("\n## Install\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let words = section.split(|c: char| c.is_whitespace() || c == '`');
+    let (arch, debians) = match std::env::consts::ARCH {
+        "aarch64" => ("aarch64", "arm64"),
+        other => (other, "amd64"),
+    };
+    let mut told: Vec<String> = words
+        .filter(|word| word.starts_with("redlock-") || word.starts_with("redlock_"))
+        .map(|word| word.replace("x86_64", arch).replace("amd64", debians))
+        .collect();
+    told.sort();
+    names.retain(|name| name.starts_with("redlock"));
+    if is_debian() {
+        assert_eq!(told, names);
+    }
+}
+
+#[test]
+fn the_tarball_is_unpacked_below_a_prefix() {
+    let releases = Releases::new();
+    let tarball = releases.tarball();
+    let name = format!("redlock-{VERSION}-{}", std::env::consts::ARCH);
+    assert_eq!(
+        tarball.file_name().unwrap(),
+        format!("{name}.tar.gz").as_str()
+    );
+
+    let prefix = TempDir::new().unwrap();
+    let there = text(prefix.path());
+    run(&[
+        "tar",
+        "-C",
+        there,
+        "--strip-components=1",
+        "-xzf",
+        text(&tarball),
+    ]);
+    let redlock = prefix.path().join("bin/redlock");
+    assert_is_this_version(&redlock);
+    is_static(&redlock);
+    let share = prefix.path().join("share");
+    assert_has_the_manual(&share.join("man"));
+    assert_shells_complete(&share, "zsh/site-functions");
+    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        let packaged = fs::read(share.join("doc/redlock").join(licence)).unwrap();
+        assert_eq!(packaged, fs::read(root().join(licence)).unwrap());
+    }
+}
+
+#[test]
+fn what_is_in_the_tarball_is_owned_by_root_and_as_old_as_the_last_commit() {
+    let releases = Releases::new();
+    let tarball = releases.tarball();
+    let mut list = Command::new("tar");
+    list.args(["--numeric-owner", "--full-time", "-tvzf", text(&tarball)]);
+    let listed = outcome(list.env("TZ", "UTC"));
+    listed.assert_code(0);
+    let mut dates = Vec::new();
+    let mut names = Vec::new();
+    for line in listed.stdout.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let program = line.ends_with('/') || line.ends_with("/bin/redlock");
+        let mode = if program { "rwxr-xr-x" } else { "rw-r--r--" };
+        assert_eq!((&words[0][1..], words[1]), (mode, "0/0"), "{line}");
+        dates.push(format!("{} {}", words[3], words[4]));
+        names.push(words[5]);
+    }
+    assert!(names.is_sorted(), "{names:?}");
+    dates.dedup();
+    assert_eq!(dates.len(), 1, "{dates:?}");
+    let made_here = std::env::var_os("REDLOCK_DIST").is_none();
+    if made_here && root().join(".git").exists() {
+        let mut log = Command::new("git");
+        log.args(["log", "-1", "--format=%cd", "--date=format-local:%F %T"]);
+        let committed = outcome(log.env("TZ", "UTC").current_dir(root()));
+        assert_eq!(committed.stdout.trim(), dates[0]);
+    }
+}
+
+#[test]
+fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places() {
+    if !is_debian() {
+        return;
+    }
+    let releases = Releases::with(&["deb"]);
+    let deb = releases.file(".deb");
+    let field = |name: &str| {
+        let shown = run(&["dpkg-deb", "--field", text(&deb), name]).stdout;
+        shown.trim_end().to_owned()
+    };
+    assert_eq!(field("Package"), "redlock");
+    assert!(field("Version").starts_with(VERSION));
+    let here = run(&["dpkg", "--print-architecture"]).stdout;
+    assert_eq!(field("Architecture"), here.trim());
+
+    // A root of its own, in which nothing is installed.
+    let system = TempDir::new().unwrap();
+    let at = |path: &str| system.path().join(path);
+    for directory in ["info", "updates"] {
+        fs::create_dir_all(at("var/lib/dpkg").join(directory)).unwrap();
+    }
+    fs::write(at("var/lib/dpkg/status"), "").unwrap();
+    let dpkg = |words: &[&str]| {
+        let options = [
+            "dpkg",
+            &format!("--root={}", system.path().display()),
+            &format!("--log={}", at("dpkg.log").display()),
+            "--force-script-chrootless",
+            // Containers leave the documentation out.
+            "--path-include=/usr/*",
+        ];
+        outcome(&mut as_root(&[&options, words].concat()))
+    };
+    let unpacked = TempDir::new().unwrap();
+    run(&["dpkg-deb", "-x", text(&deb), text(unpacked.path())]);
+    let mut install = vec!["--install", text(&deb)];
+    if is_static(&unpacked.path().join("usr/bin/redlock")) {
+        assert_eq!(field("Depends"), "");
+    } else {
+        install.insert(0, "--force-depends");
+    }
+    dpkg(&install).assert_code(0);
+
+    assert_is_this_version(&at("usr/bin/redlock"));
+    let share = at("usr/share");
+    assert_has_the_manual(&share.join("man"));
+    assert!(share.join("man/man1/redlock-run.1.gz").exists());
+    assert_shells_complete(&share, "zsh/vendor-completions");
+    let copyright = fs::read_to_string(share.join("doc/redlock/copyright")).unwrap();
+    assert!(copyright.contains("MIT OR Apache-2.0"), "{copyright}");
+    dpkg(&["--verify", "redlock"]).assert_code(0);
+    dpkg(&["--remove", "redlock"]).assert_code(0);
+    assert!(!at("usr/bin/redlock").exists());
+}
+
+#[test]
+fn the_image_runs_redlock_as_a_non_root_user_and_has_certificates() {
+    if !is_debian() {
+        return;
+    }
+    let releases = Releases::with(&["image"]);
+    let work = TempDir::new().unwrap();
+    let layout = work.path().join("layout");
+    fs::create_dir(&layout).unwrap();
+    let archive = releases.file("-oci.tar");
+    run(&["tar", "-C", text(&layout), "-xf", text(&archive)]);
+    let blob = |digest: &Value| {
+        let digest = digest.as_str().unwrap().strip_prefix("sha256:").unwrap();
+        let file = layout.join("blobs/sha256").join(digest);
+        assert_eq!(checksum(&file), digest);
+        file
+    };
+    let json = |file: &Path| -> Value { serde_json::from_slice(&fs::read(file).unwrap()).unwrap() };
+    let index = json(&layout.join("index.json"));
+    let manifest = json(&blob(&index["manifests"][0]["digest"]));
+    let config = json(&blob(&manifest["config"]["digest"]));
+    assert_eq!(config["config"]["User"], "65532:65532");
+    let entrypoint = config["config"]["Entrypoint"][0].as_str().unwrap();
+
+    let system = work.path().join("root");
+    fs::create_dir(&system).unwrap();
+    fs::set_permissions(&system, fs::Permissions::from_mode(0o755)).unwrap();
+    for layer in manifest["layers"].as_array().unwrap() {
+        let layer = blob(&layer["digest"]);
+        run(&["tar", "-C", text(&system), "-xzf", text(&layer)]);
+    }
+    let files = run(&["find", text(&system), "-type", "f", "-printf", "%P\n"]).stdout;
+    let mut files: Vec<&str> = files.lines().collect();
+    files.sort_unstable();
+    let expected = [
+        "etc/group",
+        "etc/passwd",
+        "etc/ssl/certs/ca-certificates.crt",
+        "usr/bin/redlock",
+        "usr/share/doc/redlock/LICENSE-APACHE",
+        "usr/share/doc/redlock/LICENSE-MIT",
+    ];
+    assert_eq!(files, expected);
+    let certificates = fs::read_to_string(system.join(expected[2])).unwrap();
+    assert!(certificates.matches("BEGIN CERTIFICATE").count() > 50);
+
+    let redlock = system.join("usr/bin/redlock");
+    if !is_static(&redlock) {
+        let libraries = run(&["ldd", text(&redlock)]).stdout;
+        for library in libraries
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'))
+        {
+            let there = system.join(&library[1..]);
+            fs::create_dir_all(there.parent().unwrap()).unwrap();
+            fs::copy(library, there).unwrap();
+        }
+    }
+    let inside = |arguments: &[&str]| {
+        let mut words = vec!["chroot"];
+        // In a user namespace of one's own there is no other user.
+        if nix::unistd::geteuid().is_root() {
+            words.push("--userspec=65532:65532");
+        }
+        words.extend([text(&system), entrypoint]);
+        let mut command = as_root(&[&words, arguments].concat());
+        outcome(
+            command
+                .env_clear()
+                .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+        )
+    };
+    let version = inside(&["--version"]);
+    version.assert_code(0);
+    assert_eq!(version.stdout, format!("redlock {VERSION}\n"));
+    // The certificates are those that a connection uses: only the server is missing.
+    inside(&["-u", "rediss://127.0.0.1:1", "status"]).assert_code(69);
+}
+
+#[test]
+fn packaging_one_binary_in_two_directories_gives_the_same_bytes() {
+    let kinds = all_kinds();
+    let work = TempDir::new().unwrap();
+    let at = |name: &str| work.path().join(name);
+    fs::create_dir_all(at("else/where")).unwrap();
+    let copy = r#"cd "$1" && tar --exclude=./target --exclude=./dist --exclude=./.git -cf - . |
+        tar -C "$2" -xmf - && cp /bin/true "$2/a binary" && chmod 700 "$2/a binary""#;
+    let elsewhere = at("else/where");
+    run(&["sh", "-c", copy, "sh", text(root()), text(&elsewhere)]);
+
+    let mut first = package(root(), Path::new(SMALL), &at("first"), kinds);
+    outcome(first.env("SOURCE_DATE_EPOCH", "1700000000")).assert_code(0);
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let mut second = Command::new("sh");
+    second
+        .args(["-c", "umask 077; exec \"$@\"", "sh", "scripts/dist"])
+        .args(["a binary", text(&at("second"))])
+        .args(kinds)
+        .current_dir(&elsewhere)
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .env("TZ", "Asia/Kathmandu")
+        .env("LANG", "tr_TR.UTF-8")
+        // Where cargo-deb is.
+        .env("CARGO_TARGET_DIR", root().join(target));
+    outcome(&mut second).assert_code(0);
+    let sums = |dist: &str| fs::read_to_string(at(dist).join("SHA256SUMS")).unwrap();
+    let count = if is_debian() { 4 } else { 2 };
+    assert_eq!(sums("first").lines().count(), count);
+    assert_eq!(sums("first"), sums("second"));
+}
+
+/// The installer, with these variables.
+fn install(prefix: &Path, variables: &[(&str, &str)]) -> Outcome {
+    let mut command = Command::new("sh");
+    command
+        .args([root().join("ci/install.sh").as_path(), prefix])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("TMPDIR", prefix.parent().unwrap())
+        .envs(variables.iter().copied());
+    outcome(&mut command)
+}
+
+/// Nothing is there but what a test has put there.
+fn assert_empty(directory: &Path) {
+    let left: Vec<_> = fs::read_dir(directory).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
+    let releases = Releases::new();
+    let work = TempDir::new().unwrap();
+    let prefix = work.path().join("prefix");
+    let right = checksum(&releases.tarball());
+    let wrong = right.replace(|digit: char| digit.is_ascii_digit(), "a");
+    let refused = |url: &str, checksum: &str, code: i32, why: &str| {
+        let variables = [("REDLOCK_RELEASES", url), ("REDLOCK_SHA256", checksum)];
+        install(&prefix, &variables)
+            .assert_code(code)
+            .assert_says(why);
+        assert_empty(work.path());
+    };
+    refused(&releases.url(), &wrong, 65, &wrong);
+    refused("", "", 78, "REDLOCK_RELEASES");
+    refused("file:///nowhere", "", 69, "can't download");
+
+    let changed = releases.copy();
+    let sums = changed.path.join("SHA256SUMS");
+    let listed = fs::read_to_string(&sums).unwrap();
+    fs::write(&sums, listed.replace(&right, &wrong)).unwrap();
+    refused(&changed.url(), "", 65, &right);
+    fs::write(&sums, "").unwrap();
+    refused(&changed.url(), "", 65, "SHA256SUMS");
+    fs::remove_file(&sums).unwrap();
+    refused(&changed.url(), "", 69, "SHA256SUMS");
+
+    // A checksum that is given is the only one that counts.
+    let variables = [
+        ("REDLOCK_RELEASES", &*changed.url()),
+        ("REDLOCK_SHA256", &right),
+    ];
+    install(&prefix, &variables).assert_code(0).assert_silent();
+    assert_is_this_version(&prefix.join("bin/redlock"));
+    fs::remove_dir_all(&prefix).unwrap();
+    let capitals = right.to_uppercase();
+    let variables = [variables[0], ("REDLOCK_SHA256", &capitals)];
+    install(&prefix, &variables).assert_code(0).assert_silent();
+    fs::remove_dir_all(&prefix).unwrap();
+
+    let changed = releases.copy();
+    let mut tarball = fs::OpenOptions::new()
+        .append(true)
+        .open(changed.tarball())
+        .unwrap();
+    tarball.write_all(b"more").unwrap();
+    refused(&changed.url(), "", 65, &right);
+    refused(&changed.url(), &right, 65, &right);
+
+    install(&prefix, &[("REDLOCK_RELEASES", &releases.url())])
+        .assert_code(0)
+        .assert_silent();
+    assert_is_this_version(&prefix.join("bin/redlock"));
+    assert_has_the_manual(&prefix.join("share/man"));
+    for version in ["99.0.0", "v99.0.0"] {
+        let other = [
+            ("REDLOCK_RELEASES", &*releases.url()),
+            ("REDLOCK_VERSION", version),
+        ];
+        install(&prefix, &other)
+            .assert_code(69)
+            .assert_says("redlock-99.0.0-");
+    }
+}
+
+#[test]
+fn the_installer_never_says_the_password_of_a_url() {
+    let work = TempDir::new().unwrap();
+    let prefix = work.path().join("prefix");
+    let host = format!("127.0.0.1:{}", free_port());
+    for (url, shown) in [
+        ("http://annie:s3cr@HOST/dir", "from http://HOST/dir\n"),
+        ("http://annie:s3@cr@HOST/dir/", "from http://HOST/dir\n"),
+        ("http://annie:s3/cr@HOST/dir", "from http://HOST/dir\n"),
+        ("http://s3cr@HOST", "from http://HOST\n"),
+        ("file:///nowhere/@scope", "from file:///nowhere/@scope\n"),
+    ] {
+        let (url, shown) = (url.replace("HOST", &host), shown.replace("HOST", &host));
+        let refused = install(&prefix, &[("REDLOCK_RELEASES", &url)]);
+        refused.assert_code(69).assert_says(&shown);
+        for part in ["annie", "s3", "cr@"] {
+            assert!(!refused.stderr.contains(part), "{refused:?}");
+        }
+    }
+}
+
+#[test]
+fn the_installer_downloads_with_curl_or_wget() {
+    let releases = Releases::new();
+    let port = free_port().to_string();
+    let mut server = Command::new("python3");
+    server
+        .args(["-m", "http.server", "--bind", "127.0.0.1", &port])
+        .current_dir(&releases.path)
+        .stderr(Stdio::null());
+    let mut server = Running::start(&mut server);
+    wait_until("the server listens", || {
+        std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
+    });
+    let mut used = 0;
+    for client in ["curl", "wget"] {
+        let work = TempDir::new().unwrap();
+        let programs = work.path().join("programs");
+        fs::create_dir(&programs).unwrap();
+        for name in [
+            "sh",
+            "sed",
+            "tar",
+            "gzip",
+            "uname",
+            "mktemp",
+            "sha256sum",
+            "rm",
+            "mkdir",
+            client,
+        ] {
+            let found = Command::new("sh")
+                .args(["-c", &format!("command -v {name}")])
+                .output();
+            let found = Outcome::from(found.unwrap()).stdout;
+            if !found.is_empty() {
+                std::os::unix::fs::symlink(found.trim(), programs.join(name)).unwrap();
+            }
+        }
+        if !programs.join(client).exists() {
+            continue;
+        }
+        let prefix = work.path().join("prefix");
+        let url = format!("http://127.0.0.1:{port}/");
+        let variables = [("PATH", text(&programs)), ("REDLOCK_RELEASES", &url)];
+        install(&prefix, &variables).assert_code(0).assert_silent();
+        assert_is_this_version(&prefix.join("bin/redlock"));
+        let other = [&variables[..], &[("REDLOCK_VERSION", "99.0.0")]].concat();
+        install(&prefix, &other).assert_code(69);
+        used += 1;
+    }
+    assert!(used > 0, "neither curl nor wget is there");
+    server.kill();
+    server.finish();
+}
+
+#[test]
+fn an_installer_that_was_downloaded_in_part_does_nothing() {
+    let releases = Releases::new();
+    let work = TempDir::new().unwrap();
+    let prefix = work.path().join("prefix");
+    let script = fs::read_to_string(root().join("ci/install.sh")).unwrap();
+    let lines: Vec<&str> = script.lines().collect();
+    let run = |part: &str| {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", "printf %s \"$1\" | sh -s -- \"$2\"", "sh", part])
+            .arg(&prefix)
+            .env("REDLOCK_RELEASES", releases.url())
+            .env("TMPDIR", work.path());
+        outcome(&mut sh)
+    };
+    for end in 0..lines.len() {
+        run(&lines[..end].join("\n"));
+        assert_empty(work.path());
+    }
+    run(&script).assert_code(0);
+    assert!(prefix.join("bin/redlock").exists());
+}
+
+#[test]
+fn the_installer_and_its_copy_in_the_gitlab_template_are_of_this_version() {
+    let script = fs::read_to_string(root().join("ci/install.sh")).unwrap();
+    assert!(script.contains(&format!("${{REDLOCK_VERSION:-{VERSION}}}")));
+    let template = fs::read_to_string(root().join("ci/gitlab.yml")).unwrap();
+    let template = yaml(&template);
+    let before = template[".redlock"]["before_script"][0].as_str().unwrap();
+    let (_, copy) = before.split_once("<<'INSTALL'\n").unwrap();
+    let (copy, _) = copy.split_once("\nINSTALL\n").unwrap();
+    assert_eq!(copy, script.trim_end());
+}
+
+/// A job of GitHub's on a machine that has no redlock.
+pub struct GithubJob {
+    directory: PathBuf,
+    variables: Vec<(String, String)>,
+}
+
+impl GithubJob {
+    /// In this directory, with the variables of the job.
+    pub fn new(directory: &Path, variables: &[(&str, &str)]) -> Self {
+        let temporary = directory.join("runner-temp");
+        fs::create_dir_all(&temporary).unwrap();
+        fs::write(temporary.join("path"), "").unwrap();
+        let variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self {
+            directory: directory.to_owned(),
+            variables: variables.collect(),
+        }
+    }
+
+    pub fn temporary(&self) -> PathBuf {
+        self.directory.join("runner-temp")
+    }
+
+    /// A step, as GitHub runs it with this shell.
+    pub fn step(&self, shell: &str, run: &str, variables: &[(&str, &str)]) -> Command {
+        let temporary = self.temporary();
+        let file = crate::support::script(&temporary, "step.sh", run);
+        let added = fs::read_to_string(temporary.join("path")).unwrap();
+        let system = std::env::var("PATH").unwrap();
+        // What was added last comes first.
+        let path = added
+            .lines()
+            .fold(system, |path, line| format!("{line}:{path}"));
+        let mut command = Command::new(shell);
+        command
+            .arg("-e")
+            .arg(file)
+            .env_clear()
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .envs(variables.iter().copied())
+            .env("PATH", path)
+            .env("HOME", &self.directory)
+            .env("TMPDIR", &temporary)
+            .env("RUNNER_TEMP", &temporary)
+            .env("GITHUB_PATH", temporary.join("path"))
+            .env("GITHUB_ACTION_PATH", root())
+            .current_dir(&self.directory);
+        without_terminal(&mut command);
+        command
+    }
+
+    /// A step that uses this action: it has come to the last of the action's own steps. Values are
+    /// those that GitHub would have put in.
+    pub fn uses(&self, with: &[(&str, &str)]) -> Command {
+        let action = yaml(&fs::read_to_string(root().join("action.yml")).unwrap());
+        let input = |name: &str| {
+            let declared = &action["inputs"][name];
+            assert!(declared.is_object(), "no input {name}");
+            let given = with.iter().find(|(input, _)| *input == name);
+            given.map_or(declared["default"].as_str().unwrap(), |(_, value)| *value)
+        };
+        for (name, _) in with {
+            input(name);
+        }
+        let mut last: Option<Command> = None;
+        for step in action["runs"]["steps"].as_array().unwrap() {
+            match step["if"].as_str() {
+                None => (),
+                Some("inputs.run != ''") if input("run").is_empty() => continue,
+                Some(condition) => assert_eq!(condition, "inputs.run != ''"),
+            }
+            if let Some(mut earlier) = last.take() {
+                outcome(&mut earlier).assert_code(0);
+            }
+            let script = step["run"].as_str().unwrap();
+            // What GitHub puts into a script is run.
+            assert!(!script.contains("${{"), "{script}");
+            let variables = step["env"].as_object().unwrap().iter();
+            let variables: Vec<(&str, &str)> = variables
+                .map(|(name, value)| {
+                    let value = value.as_str().unwrap();
+                    let value = value.strip_prefix("${{ inputs.").unwrap();
+                    (name.as_str(), input(value.strip_suffix(" }}").unwrap()))
+                })
+                .collect();
+            last = Some(self.step(step["shell"].as_str().unwrap(), script, &variables));
+        }
+        last.expect("steps")
+    }
+}
+
+/// A directory in which a job works, with a Redis.
+struct Workspace {
+    redis: Redis,
+    releases: Arc<Releases>,
+}
+
+impl Workspace {
+    fn new() -> Self {
+        Self {
+            redis: Redis::start(),
+            releases: Releases::new(),
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.redis.dir.path()
+    }
+}
+
+#[test]
+fn the_action_installs_redlock_and_runs_a_command_under_the_lock() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
+    let job = GithubJob::new(workspace.dir(), &variables);
+    let held = "command -v redlock; redlock check\n[ \"$REDLOCK_NAME\" = deploy ]\nenv | grep ^INPUT_ || exit 7";
+    let run = outcome(&mut job.uses(&[("name", "deploy"), ("run", held)]));
+    run.assert_code(7);
+    let installed = job.temporary().join("redlock/bin/redlock");
+    assert_eq!(run.stdout.trim(), text(&installed));
+    // As in a step of GitHub's own, nothing is run after what fails.
+    let failing = "false\necho and on";
+    let run = outcome(&mut job.uses(&[("name", "deploy"), ("run", failing)]));
+    run.assert_code(1);
+    assert_eq!(run.stdout, "");
+    let nameless = outcome(&mut job.uses(&[("run", "true")]));
+    nameless.assert_code(64);
+    assert_nothing_left(&workspace.redis);
+}
+
+#[test]
+fn the_action_takes_each_setting_as_an_input() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let sum = checksum(&workspace.releases.tarball());
+    let job = GithubJob::new(workspace.dir(), &[("REDLOCK_URL", "redis://127.0.0.1:1")]);
+    let with = [
+        ("name", "deploy"),
+        (
+            "run",
+            "redlock status --json; tr '\\0' ' ' </proc/$PPID/cmdline",
+        ),
+        ("args", "--slots 3\n--label  *"),
+        ("reason", "the \"last\" $HOME; release"),
+        ("redis-url", &*url),
+        ("releases", &releases),
+        ("version", VERSION),
+        ("sha256", &sum),
+    ];
+    let run = outcome(&mut job.uses(&with));
+    run.assert_code(0);
+    let (status, command_line) = run.stdout.split_once("]\n").unwrap();
+    let status: Value = serde_json::from_str(&format!("{status}]")).unwrap();
+    let holder = &status[0]["holders"][0];
+    assert_eq!(holder["label"], "*");
+    assert_eq!(holder["reason"], "the \"last\" $HOME; release");
+    assert!(
+        command_line.starts_with("redlock run --slots 3 "),
+        "{run:?}"
+    );
+    assert!(!command_line.contains(&url), "{run:?}");
+
+    let job = GithubJob::new(workspace.dir(), &[]);
+    let wrong = sum.replace(|digit: char| digit.is_ascii_digit(), "a");
+    for with in [
+        [("releases", &*releases), ("sha256", &wrong)],
+        [("releases", &releases), ("version", "99.0.0")],
+    ] {
+        let refused = outcome(&mut job.uses(&with));
+        assert!(
+            [Some(65), Some(69)].contains(&refused.code()),
+            "{refused:?}"
+        );
+    }
+    let path = fs::read_to_string(job.temporary().join("path")).unwrap();
+    assert_eq!(path, "", "nothing is installed");
+}
+
+#[test]
+fn inputs_of_the_action_are_never_run() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let job = GithubJob::new(workspace.dir(), &[("REDLOCK_URL", &url)]);
+    let marker = workspace.dir().join("ran");
+    let touch = format!("touch {}", marker.display());
+    let evils = [
+        format!("$({touch})"),
+        format!("`{touch}`"),
+        format!("\"; {touch}; \""),
+        format!("'; {touch}; '"),
+    ];
+    for evil in &evils {
+        for input in ["name", "args", "redis-url"] {
+            let inputs = [
+                ("name", "deploy"),
+                ("args", ""),
+                ("redis-url", ""),
+                ("releases", &releases),
+                ("run", "true"),
+            ];
+            let with = inputs.map(|(name, value)| (name, if name == input { evil } else { value }));
+            outcome(&mut job.uses(&with));
+        }
+        for input in ["version", "sha256"] {
+            let with = [("releases", &*releases), (input, evil)];
+            let refused = outcome(&mut job.uses(&with));
+            assert_ne!(refused.code(), Some(0), "{input}: {evil}");
+        }
+        outcome(&mut job.uses(&[("releases", evil)])).assert_code(69);
+    }
+    assert!(!marker.exists());
+}
+
+#[test]
+fn quotes_in_the_options_of_the_action_are_refused_as_no_shell_would_take_them_for_quotes() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
+    let job = GithubJob::new(workspace.dir(), &variables);
+    for args in ["--reason='release 1.2'", "-n --label \"x\""] {
+        let with = [("name", "deploy"), ("run", "echo ran"), ("args", args)];
+        let refused = outcome(&mut job.uses(&with));
+        refused
+            .assert_code(64)
+            .assert_says("the input args takes no quotes");
+        assert_eq!(refused.stdout, "");
+    }
+    assert_nothing_left(&workspace.redis);
+}
+
+#[test]
+fn an_input_of_the_action_is_never_an_option() {
+    let workspace = Workspace::new();
+    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
+    let job = GithubJob::new(workspace.dir(), &variables);
+    let marker = workspace.dir().join("ran");
+    let option = format!("--unless=touch {}", marker.display());
+    for (name, run) in [(&*option, "true"), ("-v", "true"), ("deploy", "-x")] {
+        let refused = outcome(&mut job.uses(&[("name", name), ("run", run), ("args", "deploy")]));
+        let said = "redlock: the inputs name and run must not begin with -\n";
+        refused.assert_code(64).assert_says(said);
+    }
+    assert!(!marker.exists());
+    assert_nothing_left(&workspace.redis);
+}
+
+/// The script of a GitLab job, with what the template has it run before, and what it runs after it.
+pub fn gitlab_job(job: &Value) -> (String, String) {
+    let template = yaml(&fs::read_to_string(root().join("ci/gitlab.yml")).unwrap());
+    let base = job["extends"].as_str().expect("extends");
+    let part = |name: &str| {
+        let lines = if job[name].is_null() {
+            &template[base][name]
+        } else {
+            &job[name]
+        };
+        let lines = match lines {
+            Value::String(line) => vec![line.clone()],
+            Value::Array(lines) => lines
+                .iter()
+                .map(|line| line.as_str().unwrap().to_owned())
+                .collect(),
+            other => panic!("{name}: {other}"),
+        };
+        lines.join("\n") + "\n"
+    };
+    (
+        part("before_script") + &part("script"),
+        part("after_script"),
+    )
+}
+
+/// A shell that runs such a script as GitLab's runner does.
+pub fn gitlab_shell(shell: &str, script: &str, directory: &Path) -> Command {
+    let pipefail = if shell == "bash" {
+        "-eo pipefail"
+    } else {
+        "-e"
+    };
+    let text = format!("set {pipefail}; set +o noclobber; : | eval \"$0\"; exit 0");
+    let mut command = Command::new(shell);
+    command
+        .args(["-c", &text, script])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", directory)
+        .env("TMPDIR", directory)
+        .env("CI_JOB_ID", "4711")
+        .current_dir(directory);
+    without_terminal(&mut command);
+    command
+}
+
+#[test]
+fn the_gitlab_template_installs_redlock_for_the_job() {
+    let job = yaml(
+        "{extends: .redlock, script: [command -v redlock, exec redlock run deploy -- redlock check]}",
+    );
+    let (script, after) = gitlab_job(&job);
+    for shell in ["bash", "sh"] {
+        let workspace = Workspace::new();
+        let work = workspace.dir().join("work");
+        fs::create_dir(&work).unwrap();
+        let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+        let start = |script: &str, checksum: &str| {
+            let mut job = gitlab_shell(shell, script, &work);
+            job.env("REDLOCK_URL", &url)
+                .env("REDLOCK_RELEASES", &releases)
+                .env("REDLOCK_SHA256", checksum);
+            outcome(&mut job)
+        };
+        // Without the right checksum the script isn't begun.
+        let refused = start(&script, "0000");
+        refused.assert_says("nothing is installed");
+        assert_ne!(refused.code(), Some(0));
+        assert_eq!(refused.stdout, "");
+        start(&after, "").assert_code(0);
+
+        let run = start(&script, "");
+        run.assert_code(0);
+        let installed = work.join("redlock-4711/bin/redlock");
+        assert_eq!(run.stdout.trim(), text(&installed));
+        assert_nothing_left(&workspace.redis);
+        start(&after, "").assert_code(0);
+        assert_empty(&work);
+    }
+}

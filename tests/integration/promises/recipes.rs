@@ -1,0 +1,1113 @@
+//! Each recipe of the README, run as it stands there.
+//!
+//! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups` and the installed binary. What
+//! GitHub, GitLab, Jenkins and Kubernetes do with a document is not tested, only the commands in it
+//! with the shell, the variables and the signals that they have there. Machines of GitHub, GitLab and
+//! Jenkins have no redlock but the one that the recipe installs, from releases that were made here. Where the machine has no cron
+//! daemon, or doesn't let us hide its own crontabs from it, the crontab is run line by line: cron
+//! changes to the crontab's user, which only root may do, also in a namespace of its own. Where it
+//! has no systemd, the units aren't checked; where it has no namespaces, the pod isn't process 1; where it has no
+//! ksh93, nothing is run in it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::generated::recipes;
+use crate::promises::keeper::keeper;
+use crate::promises::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
+use crate::support::{
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, children, is_alive, moment,
+    outcome, path, script, wait_until, without_terminal,
+};
+
+/// The code blocks of a recipe: the language and the text.
+pub fn blocks(heading: &str) -> Vec<(String, String)> {
+    let all = recipes();
+    let (_, rest) = all
+        .split_once(&format!("### {heading}\n"))
+        .unwrap_or_else(|| panic!("no recipe {heading}"));
+    let recipe = rest.split("\n### ").next().unwrap();
+    let parts: Vec<&str> = recipe.split("```").collect();
+    let code = parts.chunks(2).filter_map(|two| two.get(1));
+    code.map(|code| {
+        let (language, text) = code.split_once('\n').unwrap();
+        (language.to_owned(), text.to_owned())
+    })
+    .collect()
+}
+
+/// The only block of a recipe.
+fn block(heading: &str) -> String {
+    let mut all = blocks(heading);
+    assert_eq!(all.len(), 1, "{heading}");
+    all.remove(0).1
+}
+
+/// A directory with all that recipes call.
+pub struct Sandbox {
+    pub redis: Redis,
+}
+
+impl Sandbox {
+    pub fn new() -> Self {
+        let sandbox = Self {
+            redis: Redis::start(),
+        };
+        for directory in ["opt/jobs", "srv/site", "backups", "home"] {
+            fs::create_dir_all(sandbox.dir().join(directory)).unwrap();
+        }
+        sandbox
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.redis.dir.path()
+    }
+
+    /// Makes a script; its name is logged when it is called, with its arguments.
+    pub fn with(self, name: &str, body: &str) -> Self {
+        let dir = self.dir().display();
+        let base = name.rsplit('/').next().unwrap();
+        let text = format!("#!/bin/sh\necho \"{base}${{*:+ $*}}\" >>{dir}/log\n{body}\n");
+        script(self.dir(), name, &text);
+        self
+    }
+
+    /// The calls so far.
+    pub fn log(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.dir().join("log")).unwrap_or_default();
+        log.lines().map(str::to_owned).collect()
+    }
+
+    /// A text with the machine's paths put into the sandbox.
+    fn here(&self, text: &str) -> String {
+        let dir = self.dir().display().to_string();
+        let binaries = Path::new(REDLOCK).parent().unwrap().display().to_string();
+        ["/opt/", "/srv/", "/backups/", " /home"].iter().fold(
+            text.replace("/usr/local/bin", &binaries),
+            |text, path| {
+                let there = path.trim_start();
+                let space = &path[..path.len() - there.len()];
+                text.replace(path, &format!("{space}{dir}{there}"))
+            },
+        )
+    }
+
+    /// A command in the sandbox.
+    pub fn command(&self, words: &[&str], variables: &[(&str, &str)]) -> Command {
+        let words: Vec<String> = words.iter().map(|word| self.here(word)).collect();
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .env_clear()
+            .envs(variables.iter().copied())
+            .env("PATH", path())
+            .env("HOME", self.dir())
+            .env("REDLOCK_URL", self.redis.url())
+            .current_dir(self.dir());
+        without_terminal(&mut command);
+        command
+    }
+
+    fn sh(&self, text: &str) -> Command {
+        self.command(&["sh", "-c", text], &[])
+    }
+
+    /// A text as a script that is called by its path.
+    fn script(&self, name: &str, text: &str) -> Command {
+        let path = script(self.dir(), name, &self.here(text));
+        self.command(&[path.to_str().unwrap()], &[])
+    }
+
+    /// Lets all go on that stand at the `GATE`.
+    pub fn open_the_gate(&self) {
+        fs::write(self.dir().join("go"), "").unwrap();
+    }
+
+    fn status(&self) -> Value {
+        let json = outcome(&mut self.redis.redlock(&["status", "--json"])).stdout;
+        serde_json::from_str(&json).unwrap()
+    }
+}
+
+/// A YAML document.
+pub fn yaml(text: &str) -> Value {
+    let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.argv[1])))";
+    let parsed: Outcome = Command::new("python3")
+        .args(["-c", script, text])
+        .output()
+        .expect("python3 is installed")
+        .into();
+    parsed.assert_code(0);
+    serde_json::from_str(&parsed.stdout).unwrap()
+}
+
+/// A script that says `ready` and goes on until it is asked to end.
+pub const GATE: &str = "echo ready; until test -e go; do sleep 0.02; done";
+
+/// Waits until a script has come to this command of redlock.
+fn wait_until_it_is_at(script: &Running, command: &str) {
+    wait_until(command, || {
+        children(script.pid()).iter().any(|child| {
+            let line = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            line.replace('\0', " ").contains(command)
+        })
+    });
+}
+
+#[test]
+fn crontab_as_hosts_run_it() {
+    let sandbox = Sandbox::new().with("opt/jobs/backup.sh", "exit 0").with(
+        "opt/jobs/report.sh",
+        r#"test -e "${0%/*}/repaired" || { echo the report failed; exit 1; }"#,
+    );
+    let dir = sandbox.dir();
+    let calls = |job: &str| sandbox.log().iter().filter(|call| *call == job).count();
+    let crontab = sandbox.here(&block("crontab"));
+    let (variables, jobs): (Vec<&str>, Vec<&str>) = crontab
+        .lines()
+        .partition(|line| line.starts_with(char::is_uppercase));
+    let path = variables[0].strip_prefix("PATH=").unwrap();
+    let commands: Vec<&str> = jobs
+        .iter()
+        .map(|job| job.splitn(6, ' ').last().unwrap())
+        .collect();
+    fs::create_dir_all(dir.join("root/.config")).unwrap();
+    let setting = format!("REDLOCK_URL={}\n", sandbox.redis.url());
+    fs::write(dir.join("root/.config/redlock.env"), setting).unwrap();
+    // As cron does it, but at once; what it says cron would send by mail.
+    let by_hand = |command: &str| {
+        let mut job = Command::new("/bin/sh");
+        let job = job.args(["-c", command]).env_clear().env("PATH", path);
+        let end = outcome(job.env("HOME", dir.join("root")).current_dir(dir));
+        end.assert_silent();
+        end
+    };
+    let backup_and_report = || {
+        let [backup, report] = [0, 1].map(|job| by_hand(commands[job]));
+        backup.assert_code(0);
+        backup.stdout + &report.stdout
+    };
+
+    let mut mail = if can_hide_the_machine() {
+        let hosts = [0, 1].map(|host| cron(dir, host, &variables.join("\n"), &commands));
+        wait_until_the_minute("both hosts have run both, and sent their mail", || {
+            [0, 1].iter().all(|host| ended(dir, *host) >= 2)
+                && mail(dir).lines().count() >= calls("report.sh")
+        });
+        drop(hosts);
+        mail(dir)
+    } else {
+        backup_and_report()
+    };
+    // A host whose clock is late.
+    mail += &backup_and_report();
+    assert_eq!(calls("backup.sh"), 1, "{:?}", sandbox.log());
+    let failures = calls("report.sh");
+    assert!(failures >= 2, "{:?}", sandbox.log());
+    assert_eq!(mail, "the report failed\n".repeat(failures));
+
+    fs::write(dir.join("opt/jobs/repaired"), "").unwrap();
+    for _ in 0..3 {
+        assert_eq!(by_hand(commands[1]).assert_code(0).stdout, "");
+        assert_eq!(calls("report.sh"), failures + 1);
+    }
+}
+
+/// How many jobs of a host have ended.
+fn ended(dir: &Path, host: usize) -> usize {
+    let ended = fs::read_to_string(dir.join(format!("ended-{host}")));
+    ended.unwrap_or_default().lines().count()
+}
+
+/// All that cron has sent.
+fn mail(dir: &Path) -> String {
+    let read = |host: usize| fs::read_to_string(dir.join(format!("mail-{host}")));
+    (0..2).map(|host| read(host).unwrap_or_default()).collect()
+}
+
+/// Whether there is a cron daemon, and a way to give it directories of its own.
+fn can_hide_the_machine() -> bool {
+    let mut command = Command::new("unshare");
+    let here = command.args([
+        "-m",
+        "sh",
+        "-c",
+        "test -x /usr/sbin/cron && mount -t tmpfs none /mnt",
+    ]);
+    here.output().is_ok_and(|output| output.status.success())
+}
+
+/// A cron daemon that runs commands every minute, and sees nothing of the machine's crontabs and mail.
+fn cron(dir: &Path, host: usize, variables: &str, commands: &[&str]) -> Running {
+    // What runs the lines, as they are, and says when one has ended.
+    let shell = format!(
+        "#!/bin/sh\n/bin/sh \"$@\"; status=$?; echo >>{}/ended-{host}; exit $status\n",
+        dir.display()
+    );
+    let shell = script(dir, &format!("shell-{host}"), &shell);
+    let jobs = commands.join("\n* * * * * ");
+    let crontab = format!("SHELL={}\n{variables}\n* * * * * {jobs}\n", shell.display());
+    fs::write(dir.join(format!("crontab-{host}")), crontab).unwrap();
+    let dir = dir.display();
+    let text = format!(
+        "cp /usr/sbin/cron {dir}/cron-{host} && mount --make-rprivate / &&
+         for hidden in /var/spool/cron /etc/cron.d /run /usr/sbin; do
+             mount -t tmpfs none $hidden || exit
+         done &&
+         mount --bind /dev/null /etc/crontab 2>&- ; mount --bind {dir}/root /root &&
+         mkdir -p /var/spool/cron/crontabs /run/lock &&
+         install -m 600 {dir}/crontab-{host} /var/spool/cron/crontabs/root &&
+         printf '#!/bin/sh\\nsed 1,/^$/d >>{dir}/mail-{host}\\n' >/usr/sbin/sendmail &&
+         chmod +x /usr/sbin/sendmail && exec {dir}/cron-{host} -f"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &text]);
+    without_terminal(&mut command);
+    Running::start(&mut command)
+}
+
+/// Waits for what cron does with the next minute.
+fn wait_until_the_minute(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(100);
+    while !condition() {
+        assert!(std::time::Instant::now() < end, "never happened: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn systemd_timer() {
+    let sandbox = Sandbox::new().with("opt/backup.sh", GATE);
+    let mut exec = String::new();
+    let mut files = Vec::new();
+    for (_, text) in blocks("systemd timer") {
+        let (first, unit) = text.split_once('\n').unwrap();
+        let name = first.rsplit('/').next().unwrap();
+        let one_line = unit.replace("\\\n", " ");
+        let mut lines = one_line.lines();
+        if let Some(line) = lines.find_map(|line| line.strip_prefix("ExecStart=")) {
+            line.clone_into(&mut exec);
+        }
+        let file = sandbox.dir().join(name);
+        fs::write(&file, sandbox.here(unit)).unwrap();
+        files.push(file);
+    }
+    if let Ok(output) = Command::new("systemd-analyze")
+        .arg("verify")
+        .args(&files)
+        .output()
+    {
+        let verified = Outcome::from(output);
+        let ours = |line: &&str| {
+            files
+                .iter()
+                .any(|file| line.contains(file.to_str().unwrap()))
+        };
+        let complaint = verified.stderr.lines().find(ours);
+        assert_eq!(complaint, None, "{verified:?}");
+    }
+    let words: Vec<&str> = exec.split_whitespace().collect();
+    let mut first = Running::start(&mut sandbox.command(&words, &[]));
+    first.expect_line("ready");
+    let skips = |calls: usize| {
+        let other = outcome(&mut sandbox.command(&words, &[]));
+        other.assert_code(0);
+        assert_eq!((other.stdout.as_str(), sandbox.log().len()), ("", calls));
+    };
+    skips(1);
+    // systemctl stop
+    first.signal(Signal::SIGTERM);
+    first.finish().assert_code(128 + 15);
+    assert_nothing_left(&sandbox.redis);
+    sandbox.open_the_gate();
+    outcome(&mut sandbox.command(&words, &[])).assert_code(0);
+    // A host whose timer comes later, or which has just been started.
+    skips(2);
+}
+
+/// The variables of a GitHub job.
+fn github<'a>(run_number: &'a str, file: &'a str) -> Vec<(&'a str, &'a str)> {
+    vec![
+        ("GITHUB_ACTIONS", "true"),
+        ("GITHUB_SERVER_URL", "https://github.com"),
+        ("GITHUB_REPOSITORY", "o/r"),
+        ("GITHUB_RUN_ID", "77"),
+        ("GITHUB_RUN_NUMBER", run_number),
+        ("GITHUB_REF_NAME", "main"),
+        ("GITHUB_ENV", file),
+    ]
+}
+
+/// Where the recipes keep releases.
+const RELEASES: &str = "https://releases.example.com/redlock";
+
+/// What GitHub puts in for the expressions of a text.
+fn expanded(text: &str, values: &[(&str, &str)]) -> String {
+    let mut text = text.to_owned();
+    for (name, value) in values {
+        text = text.replace(&format!("${{{{ {name} }}}}"), value);
+    }
+    assert!(!text.contains("${{"), "{text}");
+    text
+}
+
+#[test]
+fn github_actions() {
+    let sandbox = Sandbox::new().with("deploy.sh", GATE);
+    let releases = Releases::new();
+    let workflow = yaml(&blocks("GitHub Actions")[0].1);
+    let job = &workflow["jobs"]["deploy"];
+    assert_eq!(job["env"]["REDLOCK_URL"], "${{ secrets.REDLOCK_URL }}");
+    assert_eq!(job["env"]["REDLOCK_RELEASES"], RELEASES);
+    let (url, here) = (sandbox.redis.url(), releases.url());
+    let secrets = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];
+    let step = |number: &str| {
+        let job_of_this_run = [&github(number, "")[..], &secrets].concat();
+        let machine = GithubJob::new(sandbox.dir(), &job_of_this_run);
+        let step = &job["steps"][1];
+        assert_eq!(step["uses"], "example/redlock@v0.1.0");
+        let values = [("github.run_number", number), ("github.ref_name", "-x")];
+        let with: Vec<(&String, String)> = step["with"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, value)| (name, expanded(value.as_str().unwrap(), &values)))
+            .collect();
+        let with: Vec<(&str, &str)> = with
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        machine.uses(&with)
+    };
+    let mut deploy = Running::start(&mut step("7"));
+    deploy.expect_line("ready");
+    let holder = &sandbox.status()[0]["holders"][0];
+    assert_eq!(holder["url"], "https://github.com/o/r/actions/runs/77");
+    // A branch may be called like an option.
+    assert_eq!(holder["reason"], "-x");
+    outcome(&mut step("6"))
+        .assert_code(75)
+        .assert_says("superseded");
+    // A cancelled job's signals go to the step's own process: by exec that is redlock.
+    assert_eq!(holder["pid"], deploy.pid());
+    deploy.signal(Signal::SIGINT);
+    deploy.finish();
+    assert_nothing_left(&sandbox.redis);
+}
+
+/// Runs the steps of a job that share a lock; the statuses of those that were not left out.
+fn github_job(sandbox: &Sandbox, url: &str, mut after: impl FnMut(usize)) -> Vec<Option<i32>> {
+    let steps = yaml(&blocks("GitHub Actions")[1].1);
+    let file = sandbox.dir().join("github-env");
+    fs::write(&file, "").unwrap();
+    let releases = Releases::new();
+    let here = releases.url();
+    let secrets = [("REDLOCK_URL", url), ("REDLOCK_RELEASES", &here)];
+    let variables = [github("8", file.to_str().unwrap()), secrets.to_vec()].concat();
+    let machine = GithubJob::new(sandbox.dir(), &variables);
+    let mut statuses = Vec::new();
+    for (number, step) in (0..).zip(steps["steps"].as_array().unwrap()) {
+        let kept = fs::read_to_string(&file).unwrap();
+        let kept: Vec<(&str, &str)> = kept
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .collect();
+        let condition = step["if"].as_str().unwrap_or_default();
+        // Without a word about it a condition asks for success, too.
+        let mut holds = condition.contains("always()") || statuses.iter().all(|&s| s == Some(0));
+        for part in condition.split(" && ").filter(|part| !part.is_empty()) {
+            let (function, variable) = (part == "always()", part.strip_prefix("env."));
+            assert!(function || variable.is_some(), "{condition}");
+            holds &= function || kept.iter().any(|(name, _)| Some(*name) == variable);
+        }
+        if holds {
+            let mut run = match step["run"].as_str() {
+                Some(run) => machine.step("bash", run, &kept),
+                None => machine.uses(&[]),
+            };
+            statuses.push(outcome(&mut run).code());
+            after(number);
+        }
+    }
+    statuses
+}
+
+#[test]
+fn github_actions_with_a_lock_for_several_steps() {
+    let sandbox = Sandbox::new().with("deploy.sh", "! test -e broken");
+    let url = sandbox.redis.url();
+    let left = || -> i64 {
+        let left = sandbox.redis.cli(&["PTTL", "redlock:deploy"]);
+        left.parse().unwrap()
+    };
+    let statuses = github_job(&sandbox, &url, |step| match step {
+        // Longer than a lease lasts by default without a renewal.
+        1 | 2 => assert!(left() > 25 * 60_000, "after step {step}: {}", left()),
+        _ => assert_eq!(left(), -2),
+    });
+    assert_eq!(statuses, [Some(0); 4]);
+
+    fs::write(sandbox.dir().join("broken"), "").unwrap();
+    let statuses = github_job(&sandbox, &url, |_| ());
+    assert_eq!(statuses, [Some(0), Some(0), Some(1), Some(0)]);
+    assert_nothing_left(&sandbox.redis);
+
+    // Without a lock nothing is deployed, and nothing has to be released.
+    let statuses = github_job(&sandbox, "redis://127.0.0.1:1", |_| ());
+    let expected = (vec![Some(0), Some(69)], 2);
+    assert_eq!((statuses, sandbox.log().len()), expected);
+}
+
+#[test]
+fn gitlab_ci() {
+    let releases = Releases::new();
+    for shell in ["bash", "sh"] {
+        let sandbox = Sandbox::new().with("deploy.sh", GATE);
+        let document = yaml(&block("GitLab CI"));
+        let script = document["deploy"]["script"].as_array().unwrap();
+        assert_eq!(script.len(), 1, "nothing is run after exec");
+        assert_eq!(document["include"]["file"], "/ci/gitlab.yml");
+        assert_eq!(document["variables"]["REDLOCK_RELEASES"], RELEASES);
+        let (script, after) = gitlab_job(&document["deploy"]);
+        let start = |number: &str, text: &str| {
+            let mut job = gitlab_shell(shell, text, sandbox.dir());
+            job.env("REDLOCK_URL", sandbox.redis.url())
+                .env("REDLOCK_RELEASES", releases.url())
+                .env("CI_JOB_ID", number)
+                .env("CI_JOB_URL", "https://gitlab/j/1")
+                .env("CI_PIPELINE_ID", number)
+                .env("CI_COMMIT_REF_NAME", "-x");
+            job
+        };
+        let job = |number: &str| start(number, &script);
+        let mut deploy = Running::start(&mut job("7"));
+        deploy.expect_line("ready");
+        let holder = &sandbox.status()[0]["holders"][0];
+        assert_eq!(holder["url"], "https://gitlab/j/1");
+        // A branch may be called like an option.
+        assert_eq!(holder["reason"], "-x");
+        let late = outcome(&mut job("6"));
+        let harmless = &document["deploy"]["allow_failure"]["exit_codes"];
+        late.assert_says("superseded");
+        assert_eq!(Some(i64::from(late.code().unwrap())), harmless.as_i64());
+        // A cancelled job is signalled as a group, or each of its processes is.
+        killpg(Pid::from_raw(deploy.pid()), Signal::SIGTERM).unwrap();
+        deploy.finish();
+        assert_nothing_left(&sandbox.redis);
+        sandbox.open_the_gate();
+        outcome(&mut job("8")).assert_code(0);
+        for number in ["6", "7", "8"] {
+            let installed = sandbox.dir().join(format!("redlock-{number}"));
+            assert!(installed.exists());
+            outcome(&mut start(number, &after)).assert_code(0);
+            assert!(!installed.exists());
+        }
+    }
+}
+
+#[test]
+fn jenkins() {
+    let sandbox = Sandbox::new().with("deploy.sh", GATE);
+    let text = block("Jenkins");
+    assert!(text.starts_with("pipeline {\n"), "{text}");
+    assert_eq!(text.matches('{').count(), text.matches('}').count());
+    let steps: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("sh '")?.strip_suffix('\''))
+        .collect();
+    let [download, install, locked] = steps[..] else {
+        panic!("three steps: {steps:?}");
+    };
+    assert!(text.contains(&format!("REDLOCK_RELEASES = '{RELEASES}'\n")));
+    let path = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("PATH = \"")?.strip_suffix('"'));
+    let workspace = sandbox.dir().display().to_string();
+    let path = path
+        .expect("where the binary is")
+        .replace("${WORKSPACE}", &workspace)
+        .replace("${PATH}", &std::env::var("PATH").unwrap());
+    let releases = Releases::new();
+    let here = releases.url();
+    let variables = [
+        ("JENKINS_URL", "https://jenkins/"),
+        ("BUILD_URL", "https://jenkins/job/1/"),
+        ("JOB_NAME", "-x/main"),
+        ("WORKSPACE", &workspace),
+        ("REDLOCK_RELEASES", &here),
+    ];
+    let start = |step: &str, name: &str| {
+        let file = script(sandbox.dir(), name, step);
+        let mut step = sandbox.command(&["sh", "-xe", file.to_str().unwrap()], &variables);
+        step.env("PATH", &path).env("TMPDIR", sandbox.dir());
+        step
+    };
+    // Jenkins goes on only where a step has succeeded.
+    let mut without = start(download, "download");
+    without.env("REDLOCK_RELEASES", format!("{here}/missing"));
+    let failed = outcome(&mut without);
+    assert_ne!(failed.code(), Some(0), "{failed:?}");
+    outcome(&mut start(download, "download")).assert_code(0);
+    outcome(&mut start(install, "install")).assert_code(0);
+    assert!(path.starts_with(&format!("{workspace}/.redlock/bin:")));
+    assert!(sandbox.dir().join(".redlock/bin/redlock").exists());
+    let mut deploy = Running::start(&mut start(locked, "deploy"));
+    deploy.expect_line("ready");
+    let holder = &sandbox.status()[0]["holders"][0];
+    assert_eq!(holder["url"], "https://jenkins/job/1/");
+    assert_eq!(holder["reason"], "-x/main");
+    assert_eq!(holder["pid"], deploy.pid());
+    let next = Running::start(&mut start(locked, "deploy"));
+    wait_until("the next waits", || {
+        sandbox.redis.queue("deploy") == [next.pid()]
+    });
+    assert_eq!(sandbox.log().len(), 1);
+    sandbox.open_the_gate();
+    deploy.finish().assert_code(0);
+    next.finish().assert_code(0);
+    assert_eq!(sandbox.log().len(), 2);
+}
+
+#[test]
+fn kubernetes_cronjob() {
+    let document = yaml(&block("Kubernetes CronJob"));
+    let spec = &document["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    assert!(["Never", "OnFailure"].contains(&spec["restartPolicy"].as_str().unwrap()));
+    let container = &spec["containers"][0];
+    assert_eq!(container["env"][0]["name"], "REDLOCK_URL");
+    let words = |part: &str| container[part].as_array().unwrap().clone();
+    let words: Vec<Value> = [words("command"), words("args")].concat();
+    let words: Vec<&str> = words
+        .iter()
+        .map(|word| word.as_str().expect("a text"))
+        .collect();
+    // As process 1 of its own, as in a container.
+    let mut unshare = vec!["unshare", "-pf", "--mount-proc", "--kill-child=KILL"];
+    let mut probe = Command::new("unshare");
+    let probe = probe.args(&unshare[1..]).arg("true").output();
+    let alone = probe.is_ok_and(|output| output.status.success());
+    if !alone {
+        unshare.clear();
+    }
+    let words = [unshare, words].concat();
+    let redlock = |pod: &Running| {
+        let pid = if alone {
+            children(pod.pid())[0]
+        } else {
+            pod.pid()
+        };
+        Pid::from_raw(pid)
+    };
+
+    let sandbox = Sandbox::new().with("opt/backup.sh", GATE);
+    let mut pod = Running::start(&mut sandbox.command(&words, &[]));
+    pod.expect_line("ready");
+    outcome(&mut sandbox.command(&words, &[])).assert_code(0);
+    kill(redlock(&pod), Signal::SIGTERM).unwrap();
+    pod.finish().assert_code(128 + 15);
+    // That of a cluster whose clock is late.
+    outcome(&mut sandbox.command(&words, &[])).assert_code(0);
+    assert_eq!(sandbox.log().len(), 1);
+
+    // A job that won't end is over before the pod is killed, and its lock in order.
+    let deaf = "trap '' TERM; echo ready; while sleep 0.1; do :; done";
+    let sandbox = Sandbox::new().with("opt/backup.sh", deaf);
+    let mut pod = Running::start(&mut sandbox.command(&words, &[]));
+    pod.expect_line("ready");
+    let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(grace);
+    kill(redlock(&pod), Signal::SIGTERM).unwrap();
+    pod.finish().assert_code(128 + 9);
+    assert!(std::time::Instant::now() < end);
+    assert_eq!(sandbox.status()[0]["holders"][0]["kept"], true);
+}
+
+#[test]
+fn a_script_that_locks_itself() {
+    let sandbox = Sandbox::new();
+    let text = sandbox.here(&block("A script that locks itself"));
+    let path = script(sandbox.dir(), "backup", &text);
+    let path = path.to_str().unwrap();
+    outcome(&mut sandbox.command(&[path], &[])).assert_code(0);
+    let fence = sandbox
+        .redis
+        .cli(&["HGET", "{redlock:backup}:state", "fence"]);
+    assert!(
+        sandbox
+            .dir()
+            .join(format!("backups/home-{fence}.tar"))
+            .exists()
+    );
+    let _holder = Gated::start(&sandbox.redis, &["backup"]).ready();
+    outcome(&mut sandbox.command(&[path], &[])).assert_code(75);
+    // A daemon that starts the script may have inherited this from a run that is over.
+    let inherited = [("REDLOCK_NAME", "backup")];
+    outcome(&mut sandbox.command(&[path], &inherited)).assert_code(75);
+}
+
+#[test]
+fn the_rest_of_a_script() {
+    let left = "redis-cli -s redis.sock pttl redlock:deploy";
+    let sandbox = Sandbox::new()
+        .with("build.sh", GATE)
+        .with("switch.sh", "")
+        .with("reindex.sh", left);
+    let text = block("The rest of a script");
+    let mut run = Running::start(&mut sandbox.script("deploy", &text));
+    run.expect_line("ready");
+    assert_eq!(sandbox.status()[0]["holders"][0]["pid"], run.pid());
+    let keeper = keeper(&run);
+    sandbox.open_the_gate();
+    let left: u32 = run.line().parse().unwrap();
+    assert!(left > 9 * 60_000, "{left}");
+    run.finish().assert_code(0);
+    let whole = ["build.sh", "switch.sh", "reindex.sh"];
+    assert_eq!(sandbox.log(), whole);
+    wait_until("the lock is released", || !is_alive(keeper));
+    assert_nothing_left(&sandbox.redis);
+    // Without Redis it ends at its first line.
+    let mut nowhere = sandbox.script("deploy", &text);
+    outcome(nowhere.env("REDLOCK_URL", "redis://127.0.0.1:1")).assert_code(69);
+    assert_eq!(sandbox.log(), whole);
+}
+
+#[test]
+fn the_rest_of_a_script_that_has_lost_its_lock() {
+    let text = block("The rest of a script");
+    for (stop, done) in [("build.sh", 1), ("switch.sh", 2)] {
+        let mut sandbox = Sandbox::new();
+        let all = ["build.sh", "switch.sh", "reindex.sh"];
+        for name in all {
+            sandbox = sandbox.with(name, if name == stop { GATE } else { "" });
+        }
+        let mut run = Running::start(&mut sandbox.script("deploy", &text));
+        run.expect_line("ready");
+        // No process is left that could stop the script.
+        kill(Pid::from_raw(keeper(&run)), Signal::SIGKILL).unwrap();
+        sandbox.redis.cli(&["DEL", "redlock:deploy"]);
+        sandbox.open_the_gate();
+        run.finish().assert_code(79);
+        assert_eq!(sandbox.log(), all[..done]);
+    }
+}
+
+#[test]
+fn the_rest_of_a_script_that_is_killed() {
+    let sandbox = Sandbox::new().with("build.sh", GATE);
+    let text = block("The rest of a script");
+    let mut run = Running::start(&mut sandbox.script("deploy", &text));
+    run.expect_line("ready");
+    run.kill();
+    wait_until("the lock is released", || {
+        sandbox.redis.holder("deploy").is_none()
+    });
+    // What it had started, and may work on, ends before its directory goes.
+    sandbox.open_the_gate();
+    let end = run.finish();
+    assert!(!end.stderr.contains("never ended"), "{end:?}");
+}
+
+#[test]
+fn cache_stampede() {
+    let sandbox = Sandbox::new().with("prices.sh", "sleep 0.2; echo '{}'");
+    let text = block("Cache stampede");
+    let all: Vec<Running> = (0..6)
+        .map(|_| Running::start(&mut sandbox.sh(&text)))
+        .collect();
+    for run in all {
+        let end = run.finish();
+        end.assert_code(0);
+        assert!(!end.stderr.contains("find"), "{end:?}");
+    }
+    assert_eq!(sandbox.log(), ["prices.sh"]);
+    assert_eq!(
+        fs::read_to_string(sandbox.dir().join("prices.json")).unwrap(),
+        "{}\n"
+    );
+}
+
+#[test]
+fn migrations() {
+    let text = block("Migrations");
+    for status in [0, 3] {
+        let sandbox = Sandbox::new().with("migrate.sh", &format!("{GATE}; exit {status}"));
+        let replica = |version: &str| {
+            let mut command = sandbox.sh(&text);
+            Running::start(command.env("VERSION", version))
+        };
+        let mut first = replica("1");
+        first.expect_line("ready");
+        let others = [(); 4].map(|()| replica("1"));
+        wait_until("they have joined", || sandbox.redis.calls("lrange") >= 4);
+        let newer = replica("2");
+        wait_until("the newer one waits", || {
+            sandbox.redis.queue("migrate").len() == 1
+        });
+        assert_eq!(sandbox.log().len(), 1);
+        sandbox.open_the_gate();
+        for run in others.into_iter().chain([first]) {
+            run.finish().assert_code(status);
+        }
+        let newer = newer.finish();
+        newer.assert_code(status);
+        assert_eq!(newer.stdout, "ready\n");
+        // What comes later has nothing to do, or another try.
+        let late = replica("1").finish();
+        late.assert_code(status);
+        assert_eq!(sandbox.log().len(), if status == 0 { 2 } else { 3 });
+    }
+}
+
+#[test]
+fn blue_green_deploy_with_freeze() {
+    let sandbox = Sandbox::new().with(
+        "switch.sh",
+        "date +%s%N; redlock run -n deploy -- true; echo $?",
+    );
+    let text = block("Blue/green deploy with freeze");
+    let holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
+    let run = Running::start(&mut sandbox.script("switch-over", &text));
+    wait_until_it_is_at(&run, "redlock wait deploy");
+    assert!(!sandbox.status()[0]["frozen"].is_null());
+    let free = holder.end();
+    let end = run.finish();
+    end.assert_code(0).assert_says("switching to green");
+    assert_eq!(sandbox.log(), ["switch.sh green"]);
+    let (switched, status) = end.stdout.split_once('\n').unwrap();
+    assert!(moment(switched) > free);
+    assert_eq!(status, "75\n");
+    assert_nothing_left(&sandbox.redis);
+    // Without Redis nothing is switched.
+    let mut nowhere = sandbox.script("switch-over", &text);
+    outcome(nowhere.env("REDLOCK_URL", "redis://127.0.0.1:1")).assert_code(69);
+    assert_eq!(sandbox.log().len(), 1);
+}
+
+#[test]
+fn blue_green_deploy_that_is_interrupted() {
+    let sandbox = Sandbox::new().with("switch.sh", "");
+    let text = block("Blue/green deploy with freeze");
+    let _holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
+    let run = Running::start(&mut sandbox.script("switch-over", &text));
+    wait_until_it_is_at(&run, "redlock wait deploy");
+    // Ctrl-C
+    killpg(Pid::from_raw(run.pid()), Signal::SIGINT).unwrap();
+    assert_ne!(run.finish().code(), Some(0));
+    assert!(sandbox.status()[0]["frozen"].is_null());
+    assert_eq!(sandbox.log(), [""; 0]);
+}
+
+#[test]
+fn readers_around_a_writer() {
+    let sandbox = Sandbox::new().with("verify.sh", GATE).with("prune.sh", "");
+    let [(_, readers), (_, writer)] =
+        <[_; 2]>::try_from(blocks("Readers around a writer")).unwrap();
+    let mut first = Running::start(&mut sandbox.sh(&readers));
+    first.expect_line("ready");
+    first.expect_line("ready");
+    // Each kind once.
+    let second = Running::start(&mut sandbox.sh(&readers));
+    wait_until("the same kinds wait", || {
+        ["links", "sums"].map(|kind| sandbox.redis.queue(kind).len()) == [1, 1]
+    });
+    let prune = Running::start(&mut sandbox.sh(&writer));
+    wait_until("the writer waits", || {
+        sandbox.redis.queue("prune").len() == 1
+    });
+    let third = Running::start(&mut sandbox.sh(&readers));
+    wait_until("those after the writer wait", || {
+        sandbox.redis.queue("prune").len() == 3
+    });
+    assert_eq!(sandbox.log().len(), 2);
+    sandbox.open_the_gate();
+    for run in [first, second, prune, third] {
+        run.finish().assert_code(0);
+    }
+    let log = sandbox.log();
+    assert_eq!((log.len(), log[4].as_str()), (7, "prune.sh"), "{log:?}");
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn a_late_write_is_refused() {
+    let sandbox = Sandbox::new();
+    let text = block("A stale write is rejected");
+    let write = |fence: &str| {
+        fs::write(sandbox.dir().join("srv/site/new"), fence).unwrap();
+        outcome(sandbox.sh(&text).env("REDLOCK_FENCE", fence)).code()
+    };
+    assert_eq!(
+        (write("7"), write("9"), write("8")),
+        (Some(0), Some(0), Some(1))
+    );
+    let current = fs::read_to_string(sandbox.dir().join("srv/site/current"));
+    assert_eq!(current.unwrap(), "9");
+}
+
+#[test]
+fn at_most_three_at_a_time() {
+    let sandbox = Sandbox::new().with("fetch.sh", &format!("echo $REDLOCK_SLOT; {GATE}"));
+    let text = and_more(0);
+    let mut runs = [(); 3].map(|()| Running::start(&mut sandbox.sh(&text)));
+    let mut slots = runs.each_mut().map(Running::line);
+    slots.sort();
+    assert_eq!(slots, ["1", "2", "3"]);
+    let fourth = Running::start(&mut sandbox.sh(&text));
+    wait_until("the fourth waits", || {
+        sandbox.redis.queue("downloads").len() == 1
+    });
+    sandbox.open_the_gate();
+    for run in runs.into_iter().chain([fourth]) {
+        run.finish().assert_code(0);
+    }
+    assert_nothing_left(&sandbox.redis);
+}
+
+/// One of the recipes that need no heading.
+fn and_more(number: usize) -> String {
+    let all = blocks("And more");
+    assert_eq!(all.len(), 6);
+    all[number].1.clone()
+}
+
+#[test]
+fn several_locks_are_all_held() {
+    let sandbox = Sandbox::new().with("migrate.sh", "echo $REDLOCK_NAME; redlock check");
+    let end = outcome(&mut sandbox.sh(&and_more(1)));
+    assert_eq!(end.assert_code(0).stdout, "database search-index\n");
+    for (calls, name) in [(1, "database"), (2, "search-index")] {
+        let holder = Gated::start(&sandbox.redis, &[name]).ready();
+        let run = Running::start(&mut sandbox.sh(&and_more(1)));
+        wait_until("it waits", || sandbox.redis.queue(name).len() == 1);
+        assert_eq!(sandbox.log().len(), calls);
+        holder.end();
+        run.finish().assert_code(0);
+    }
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn a_job_that_leaves_something_running_is_over_when_that_has_ended() {
+    let worker = "until test -e go; do sleep 0.02; done; echo worked";
+    let sandbox = Sandbox::new().with("start-workers.sh", &format!("setsid sh -c '{worker}' &"));
+    let text = and_more(2);
+    let first = Running::start(&mut sandbox.sh(&text));
+    wait_until("it has ended but for its worker", || {
+        !sandbox.log().is_empty()
+    });
+    let next = Running::start(&mut sandbox.sh(&text));
+    wait_until("the next waits", || {
+        sandbox.redis.queue("import").len() == 1
+    });
+    sandbox.open_the_gate();
+    for run in [first, next] {
+        assert_eq!(run.finish().assert_code(0).stdout, "worked\n");
+    }
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn a_job_that_takes_too_long_is_stopped_with_time_to_clean_up() {
+    let sandbox = Sandbox::new().with(
+        "reindex.sh",
+        // It needs longer than the five seconds that there are by default.
+        "trap 'sleep 5.5; echo cleaned up; exit' TERM; test -e go || while :; do sleep 0.02; done",
+    );
+    let text = and_more(3);
+    // A second in place of the hour.
+    assert!(text.contains(" -t 1h "), "{text}");
+    let stopped = outcome(&mut sandbox.sh(&text.replace(" -t 1h ", " -t 1s ")));
+    assert_eq!(stopped.assert_code(124).stdout, "cleaned up\n");
+    sandbox.open_the_gate();
+    outcome(&mut sandbox.sh(&text))
+        .assert_code(0)
+        .assert_silent();
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn only_the_newest_deploy_at_once() {
+    let sandbox = Sandbox::new().with("deploy.sh", GATE);
+    let mut old = Running::start(&mut sandbox.sh(&and_more(4)));
+    old.expect_line("ready");
+    let mut new = Running::start(&mut sandbox.sh(&and_more(4)));
+    new.expect_line("ready");
+    old.finish().assert_code(79).assert_says("stopped by");
+    sandbox.open_the_gate();
+    new.finish().assert_code(0);
+    assert_nothing_left(&sandbox.redis);
+}
+
+#[test]
+fn something_to_do_when_nobody_deploys() {
+    let sandbox = Sandbox::new().with("report.sh", "date +%s%N");
+    let text = and_more(5);
+    let holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
+    let run = Running::start(&mut sandbox.sh(&text));
+    wait_until_it_is_at(&run, "redlock wait deploy");
+    let free = holder.end();
+    let end = run.finish();
+    assert!(moment(&end.assert_code(0).stdout) > free);
+    // Who can't know doesn't do it.
+    outcome(sandbox.sh(&text).env("REDLOCK_URL", "redis://127.0.0.1:1")).assert_code(69);
+    assert_eq!(sandbox.log(), ["report.sh"]);
+}
+
+/// How a script begins that isn't the shell's.
+const PYTHON: &[u8] = b"#!/usr/bin/env python3";
+
+#[test]
+fn the_rest_of_a_subshell() {
+    let sandbox = Sandbox::new()
+        .with("build.sh", "redlock status --names-only")
+        .with("switch.sh", GATE);
+    let text = block("The rest of a subshell");
+    let mut job = Running::start(&mut sandbox.sh(&(text.clone() + "echo free\nread -r _")));
+    job.expect_line("deploy");
+    job.expect_line("ready");
+    let holder = &sandbox.status()[0]["holders"][0];
+    assert_eq!(holder["host"], crate::support::host());
+    // As impatient as it can be, another one exits without having run anything.
+    let other = text.replace("10m", "0s") + "echo \"status $?\"";
+    assert_eq!(outcome(&mut sandbox.sh(&other)).stdout, "status 75\n");
+    assert_eq!(sandbox.log(), ["build.sh", "switch.sh"]);
+    sandbox.open_the_gate();
+    // The lock ends with the subshell, not with the script around it.
+    job.expect_line("free");
+    wait_until("the lock is free", || {
+        sandbox.status().as_array().unwrap().is_empty()
+    });
+    job.kill();
+}
+
+#[test]
+fn the_rest_of_a_subshell_in_ksh93_is_a_process_after_the_line_for_it() {
+    if !Path::new("/usr/bin/ksh93").exists() && !Path::new("/bin/ksh93").exists() {
+        return;
+    }
+    let line = r#"ulimit -c "$(ulimit -c)""#;
+    assert!(recipes().contains(&format!("begin the subshell with `{line}`")));
+    let text = block("The rest of a subshell");
+    for (first, is_free) in [(format!("{line}\n    "), true), (String::new(), false)] {
+        let sandbox = Sandbox::new()
+            .with("build.sh", "redlock status --names-only")
+            .with("switch.sh", "exit 0");
+        let text = text.replace("(\n    ", &format!("(\n    {first}"));
+        assert_eq!(text.contains(line), is_free, "{text}");
+        // The script goes on until the gate is open.
+        let mut job = sandbox.command(&["ksh93", "-c", &(text + GATE)], &[]);
+        let mut job = Running::start(&mut job);
+        job.expect_line("deploy");
+        job.expect_line("ready");
+        let is_held = || sandbox.status() != Value::Array(Vec::new());
+        if is_free {
+            wait_until("the lock is free", || !is_held());
+        } else {
+            // By the script: its keeper watches nothing that could have ended.
+            assert!(is_alive(keeper(&job)) && is_held());
+        }
+        assert!(!job.has_ended());
+        sandbox.open_the_gate();
+        job.finish().assert_code(0);
+        wait_until("the lock is free", || !is_held());
+    }
+}
+
+#[test]
+fn all_shell_snippets_pass_shellcheck() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let mut snippets: Vec<(String, String)> = Vec::new();
+    for code in readme.split("```sh\n").skip(1) {
+        snippets.push(("README.md".into(), code.split("```").next().unwrap().into()));
+    }
+    for (heading, field) in [("GitHub Actions", "run"), ("GitLab CI", "script")] {
+        for (_, text) in blocks(heading) {
+            texts_of(&yaml(&text), field, &mut |run| {
+                snippets.push((heading.into(), run.to_owned()));
+            });
+        }
+    }
+    let crontab = block("crontab");
+    for job in crontab
+        .lines()
+        .filter(|line| !line.starts_with(char::is_uppercase))
+    {
+        let command = job.splitn(6, ' ').last().unwrap();
+        snippets.push(("crontab".into(), command.into()));
+    }
+    let jenkins = block("Jenkins");
+    let step = jenkins.split('\'').nth(3).expect("a step");
+    snippets.push(("Jenkins".into(), step.into()));
+    let parts = fs::read_dir(root.join("man/parts")).unwrap().flatten();
+    let pages = parts.map(|entry| entry.path());
+    for page in pages.chain([root.join("man/redlock-protocol.7")]) {
+        let text = fs::read_to_string(&page).unwrap();
+        for code in text.split(".nf\n").skip(1) {
+            let code = code.split(".fi").next().unwrap();
+            let code = code
+                .replace("\\-", "-")
+                .replace("\\e", "\\")
+                .replace("\\(aq", "'")
+                .replace("\\&", "");
+            // Not the crontab.
+            if !code.starts_with("PATH=") {
+                snippets.push((page.display().to_string(), code));
+            }
+        }
+    }
+    assert!(snippets.len() > 40, "{} snippets", snippets.len());
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = Vec::new();
+    for (number, (from, text)) in (0..).zip(&snippets) {
+        let file = dir
+            .path()
+            .join(format!("{number}-{}", from.replace(['/', ' '], "_")));
+        let shebang = if text.starts_with("#!") {
+            ""
+        } else {
+            "#!/bin/sh\n"
+        };
+        fs::write(&file, format!("{shebang}{text}")).unwrap();
+        files.push(file);
+    }
+    for directory in ["scripts", ".ci"] {
+        let scripts = fs::read_dir(root.join(directory)).unwrap().flatten();
+        let is_shell = |path: &std::path::PathBuf| !fs::read(path).unwrap().starts_with(PYTHON);
+        files.extend(scripts.map(|entry| entry.path()).filter(is_shell));
+    }
+    files.push(root.join("completions/redlock.bash"));
+    let checked: Outcome = Command::new("shellcheck")
+        .args(&files)
+        .output()
+        .expect("shellcheck is installed")
+        .into();
+    assert_eq!(checked.stdout, "", "{checked:?}");
+    checked.assert_code(0);
+}
+
+/// All texts below a field of this name.
+fn texts_of(value: &Value, field: &str, take: &mut dyn FnMut(&str)) {
+    let inner: Vec<(Option<&String>, &Value)> = match value {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (Some(name), value))
+            .collect(),
+        Value::Array(items) => items.iter().map(|item| (None, item)).collect(),
+        _ => return,
+    };
+    for (name, inner) in inner {
+        if name.is_some_and(|name| name == field) {
+            match inner {
+                Value::Array(items) => items.iter().filter_map(Value::as_str).for_each(&mut *take),
+                other => other.as_str().into_iter().for_each(&mut *take),
+            }
+        }
+        texts_of(inner, field, take);
+    }
+}

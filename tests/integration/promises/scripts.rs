@@ -1,0 +1,702 @@
+//! Locks of scripts that aren't wrapped: acquire, extend, check, release.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::proxy::{Action, Proxy, load_scripts};
+use crate::support::{
+    Gate, Gated, Outcome, Redis, Running, UnresponsiveServer, assert_nothing_left, outcome, path,
+    script, wait_until, without_terminal,
+};
+
+/// A shell that runs a script with the binary under test on its search path.
+fn shell(redis: &Redis, shell: &str, text: &str) -> Command {
+    let mut command = Command::new(shell);
+    command
+        .args(["-c", text])
+        .env_clear()
+        .env("PATH", path())
+        .env("HOME", redis.dir.path())
+        .env("REDLOCK_URL", redis.url())
+        .current_dir(redis.dir.path());
+    without_terminal(&mut command);
+    command
+}
+
+fn sh(redis: &Redis, text: &str) -> Outcome {
+    outcome(&mut shell(redis, "sh", text))
+}
+
+/// How long a lock lasts, in milliseconds.
+fn left(redis: &Redis, name: &str) -> i64 {
+    redis
+        .cli(&["PTTL", &format!("redlock:{name}")])
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn what_acquire_prints_is_what_later_steps_need_in_every_shell() {
+    for program in ["sh", "bash", "dash"] {
+        let redis = Redis::start();
+        let end = outcome(&mut shell(
+            &redis,
+            program,
+            r#"eval "$(redlock acquire "it's-\$(x)" --ttl 1m)" && redlock check --for 50s &&
+               echo "$REDLOCK_NAME $REDLOCK_WAITED_MS ${REDLOCK_FENCE:+fence}" && redlock release"#,
+        ));
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "it's-$(x) 0 fence\n");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_lock_that_is_acquired_ends_with_its_ttl() {
+    let redis = Redis::start();
+    sh(&redis, "redlock acquire a --ttl 1s --format token").assert_code(0);
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    outcome(&mut redis.redlock(&["run", "-w", "5s", "a", "--", "true"])).assert_code(0);
+}
+
+#[test]
+fn acquire_prints_json_a_token_or_lines_for_github() {
+    let redis = Redis::start();
+    let of = |options: &str| sh(&redis, &format!("redlock acquire {options}")).stdout;
+    let json: serde_json::Value = serde_json::from_str(&of("a --slots 2 --format json")).unwrap();
+    let token = redis.cli(&["HKEYS", "{redlock:a}:meta"]);
+    assert_eq!(json["name"], "a");
+    assert_eq!(json["token"], token.as_str());
+    assert_eq!(
+        (&json["slot"], &json["ttl_ms"]),
+        (&1.into(), &30_000.into())
+    );
+    let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
+    assert_eq!(json["fence"].to_string(), fence);
+    assert_eq!(
+        of("b --format token").trim(),
+        redis.cli(&["GET", "redlock:b"])
+    );
+    let lines = of("c --format github");
+    let names: Vec<&str> = lines
+        .lines()
+        .filter_map(|line| line.split('=').next())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "REDLOCK_NAME",
+            "REDLOCK_TOKEN",
+            "REDLOCK_FENCE",
+            "REDLOCK_WAITED_MS",
+            "REDLOCK_HELD"
+        ]
+    );
+}
+
+#[test]
+fn a_script_that_does_not_get_its_lock_ends_there_with_redlocks_status() {
+    let redis = Redis::start();
+    let _holder = Gated::start(&redis, &["a"]).ready();
+    for (acquire, status) in [
+        ("acquire -n a", 75),
+        ("acquire -n -E 3 a", 3),
+        ("acquire a --no-such-option", 64),
+        ("acquire", 64),
+        ("acquire 'a b'", 64),
+        ("-u redis://127.0.0.1:1 acquire a", 69),
+        ("-u nonsense acquire a", 78),
+        ("acquire b --while-pid 2147483646", 64),
+    ] {
+        let end = sh(
+            &redis,
+            &format!(r#"eval "$(redlock {acquire})"; echo unguarded"#),
+        );
+        end.assert_code(status).assert_says("redlock: ");
+        assert_eq!(end.stdout, "", "{acquire}");
+    }
+    // What others read is not a shell's.
+    let end = sh(&redis, "redlock acquire -n a --format json");
+    assert_eq!(end.assert_code(75).stdout, "");
+    // Who types it keeps the shell.
+    let mut bash = shell(&redis, "bash", "");
+    bash = {
+        let mut interactive = Command::new("bash");
+        interactive
+            .args([
+                "--norc",
+                "-ic",
+                r#"eval "$(redlock acquire -n a)"; echo "here $?""#,
+            ])
+            .envs(
+                bash.get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            );
+        without_terminal(&mut interactive);
+        interactive
+    };
+    assert_eq!(outcome(&mut bash).stdout, "here 75\n");
+}
+
+#[test]
+fn acquire_shows_the_script_as_the_holder() {
+    let redis = Redis::start();
+    let path = script(
+        redis.dir.path(),
+        "deploy.sh",
+        "#!/bin/sh\neval \"$(redlock acquire a --reason 'release 7')\"\necho $$\nredlock status --json\n",
+    );
+    let end = sh(&redis, &format!("exec {}", path.display()));
+    let (pid, json) = end.stdout.split_once('\n').unwrap();
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    let holder = &json[0]["holders"][0];
+    assert_eq!(holder["pid"].to_string(), pid);
+    assert!(
+        holder["command"][1]
+            .as_str()
+            .unwrap()
+            .ends_with("deploy.sh"),
+        "{holder}"
+    );
+    assert_eq!(holder["reason"], "release 7");
+}
+
+#[test]
+fn extend_makes_it_last_longer_and_never_shorter() {
+    let redis = Redis::start();
+    let script = r#"eval "$(redlock acquire a)" && redlock extend 5m && redlock extend a 1m"#;
+    sh(&redis, script).assert_code(0).assert_silent();
+    assert!(
+        (290_000..=301_000).contains(&left(&redis, "a")),
+        "{}",
+        redis.describe_key("a")
+    );
+}
+
+#[test]
+fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
+    let redis = Redis::start();
+    let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(800));
+    let url = proxy.url();
+    let script = format!(r#"eval "$(redlock acquire a)" && redlock -u {url} extend 5m"#);
+    sh(&redis, &script).assert_code(0).assert_silent();
+    assert!(left(&redis, "a") >= 300_000, "{}", left(&redis, "a"));
+}
+
+#[test]
+fn what_is_not_ours_any_more_is_not_extended() {
+    let redis = Redis::start();
+    let script = r#"eval "$(redlock acquire a)" && redlock release --force a
+        redlock extend 1m; echo $?
+        redlock run a -- true; redlock extend 1m; echo $?; redlock check; echo $?"#;
+    let end = sh(&redis, script);
+    end.assert_says("lock \"a\" is not held with this token; ");
+    assert!(!end.stderr.contains("lost"), "{end:?}");
+    assert_eq!(end.stdout, "79\n79\n79\n");
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
+    let end = outcome(&mut redis.redlock(&["extend", "a", "1m"]));
+    end.assert_code(79).assert_says("no token");
+    outcome(&mut redis.redlock(&["extend", "1m"])).assert_code(64);
+    outcome(&mut redis.redlock(&["extend", "a", "soon"])).assert_code(64);
+}
+
+#[test]
+fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
+    for mode in [&[][..], &["--shared"]] {
+        let redis = Redis::start();
+        let script = "redlock extend 1m && echo ready; exec sleep 60";
+        let arguments = [&["run", "--ttl", "1s", "a"], mode, &["-c", script]].concat();
+        let mut run = Running::start(&mut redis.redlock(&arguments));
+        run.expect_line("ready");
+        let renewals = redis.calls("pexpire");
+        wait_until("it is renewed several times", || {
+            redis.calls("pexpire") > renewals + 8
+        });
+        assert!(left(&redis, "a") > 50_000, "{}", redis.describe_key("a"));
+        run.signal(nix::sys::signal::Signal::SIGTERM);
+        run.finish();
+        assert_nothing_left(&redis);
+    }
+}
+
+/// Says `ready` when it was extended, and `ours` when that is still so after a word from the test.
+const EXTENDED: &str =
+    r#"redlock extend 1m && echo ready; read go <"$HOME/gate"; redlock check && echo ours"#;
+
+/// Starts what is to extend its lock, up to the moment when it has: `command` runs the script, and
+/// only it uses the server.
+fn extended(redis: &Redis, command: &mut Command) -> (Running, Gate) {
+    let gate = Gate::new(redis);
+    let mut job = Running::start(command);
+    job.expect_line("ready");
+    // Of three scripts in a row that the renewing process sends, the second was sent after the first
+    // was answered and is answered itself, and one of both asks how long the lock lasts.
+    let scripts = || redis.calls("evalsha") + redis.calls("eval");
+    let before = scripts();
+    wait_until("it has been looked at", || scripts() >= before + 3);
+    (job, gate)
+}
+
+#[test]
+fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_ttl() {
+    let nested = format!("exec redlock run --ttl 1s -k 100ms a -c '{EXTENDED}'");
+    let kept =
+        format!(r#"eval "$(redlock acquire a --ttl 1s -k 100ms --while-pid $$)"; {EXTENDED}"#);
+    let run = |redis: &Redis, mode: &[&str], script: &str| {
+        let options = [
+            &["run", "--ttl", "1s", "-k", "100ms", "a"],
+            mode,
+            &["-c", script],
+        ];
+        redis.redlock(&options.concat())
+    };
+    let jobs: Vec<(Redis, (Running, Gate))> = (0..4)
+        .map(|kind| {
+            let redis = Redis::start();
+            let mut command = match kind {
+                0 => run(&redis, &[], EXTENDED),
+                1 => run(&redis, &["--shared"], EXTENDED),
+                2 => run(&redis, &[], &nested),
+                _ => shell(&redis, "sh", &kept),
+            };
+            command.env("PATH", path());
+            let job = extended(&redis, &mut command);
+            (redis, job)
+        })
+        .collect();
+    for (redis, _) in &jobs {
+        redis.stall();
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    for (number, (redis, (mut job, mut gate))) in jobs.into_iter().enumerate() {
+        redis.resume();
+        assert!(!job.has_ended(), "{number}: {:?}", job.finish());
+        gate.open();
+        let end = job.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(0), "ready\nours\n"),
+            "{number}: {end:?}"
+        );
+    }
+}
+
+#[test]
+fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    // The lock's key outlives the lease of this one, as another one holds it for longer.
+    let other = [
+        "run",
+        "-s",
+        "--ttl",
+        "5m",
+        "a",
+        "-c",
+        "echo ready; exec sleep 60",
+    ];
+    let mut other = Running::start(&mut redis.redlock(&other));
+    other.expect_line("ready");
+    // With its first renewal it asks to be notified of changes.
+    wait_until("it has been renewed for the first time", || {
+        redis.trackers() > 0
+    });
+    let options = ["run", "-s", "--ttl", "3s", "-k", "100ms", "a", "-c"];
+    let script = r#"echo begin; read go <"$HOME/gate"; redlock extend 1m && echo ready
+        read go <"$HOME/gate"; redlock check && echo ours"#;
+    let mut run = Running::start(&mut redis.redlock(&[&options[..], &[script]].concat()));
+    run.expect_line("begin");
+    // Its first two renewals are over, and the next one is due in a second.
+    let scripts = redis.calls("evalsha") + redis.calls("eval");
+    wait_until("it was renewed", || {
+        redis.calls("evalsha") + redis.calls("eval") >= scripts + 3
+    });
+    gate.open();
+    run.expect_line("ready");
+    std::thread::sleep(Duration::from_millis(200));
+    redis.stall();
+    std::thread::sleep(Duration::from_millis(3200));
+    redis.resume();
+    assert!(!run.has_ended(), "it didn't know: {:?}", run.finish());
+    gate.open();
+    assert_eq!(run.finish().assert_code(0).stdout, "begin\nready\nours\n");
+}
+
+#[test]
+fn check_says_whether_it_is_ours_for_long_enough() {
+    let redis = Redis::start();
+    let script = r"redlock check; echo $?; redlock check a --for 3s; echo $?
+        redlock check --for 10m; echo $?; redlock check b; echo $?";
+    let end = outcome(&mut redis.run("--ttl 9s a", script));
+    end.assert_says("is ours for only")
+        .assert_says("no token for lock \"b\"");
+    outcome(&mut redis.redlock(&["extend", "1h", "30m"]))
+        .assert_code(79)
+        .assert_says("no token for lock \"1h\"")
+        .assert_says("a DURATION is one word, such as 1h30m");
+    assert_eq!(end.stdout, "0\n0\n79\n79\n");
+}
+
+#[test]
+fn inside_of_runs_each_lock_is_known_by_its_name() {
+    let redis = Redis::start();
+    let inner = r"redlock check && redlock check outer && redlock check two && echo all
+        redlock extend outer 10m && redlock release two && redlock check two; echo $?
+        redlock check; echo $?";
+    let end = outcome(&mut redis.run("outer -- redlock run two one", inner));
+    end.assert_says("lock \"two\" was released");
+    assert_eq!(end.stdout, "all\n79\n79\n");
+    end.assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_token_in_a_file_does_for_all_three() {
+    let redis = Redis::start();
+    let script = "redlock acquire a --format token >t && redlock check a --token-file t &&
+        redlock extend a 2m --token-file t && redlock release a --token-file - <t";
+    sh(&redis, script).assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+    let end = sh(&redis, "redlock check a --token-file t");
+    end.assert_code(79);
+}
+
+#[test]
+fn no_token_is_ever_on_a_command_line() {
+    let redis = Redis::start();
+    let script = r#"eval "$(redlock acquire a --while-pid $$)"; redlock extend 1m
+        echo "$REDLOCK_TOKEN" >token
+        cat /proc/[0-9]*/cmdline 2>&- | tr '\0' ' ' | grep -cFf token"#;
+    assert_eq!(sh(&redis, script).stdout, "0\n");
+}
+
+#[test]
+fn what_acquire_prints_is_quoted_whatever_stands_in_it() {
+    let name = r#"a'b"c`touch${IFS}hacked`$(touch${IFS}hacked)\"#;
+    let held = r"x='$(touch${IFS}hacked)';touch${IFS}hacked";
+    for program in ["sh", "bash", "dash"] {
+        let redis = Redis::start();
+        let text = r#"eval "$(redlock acquire "$NAME")" && printf '%s\n%s\n' "$REDLOCK_NAME" "$REDLOCK_HELD"
+            redlock check && redlock release && redlock run -n "$NAME" -- true"#;
+        let mut script = shell(&redis, program, text);
+        let end = outcome(script.env("NAME", name).env("REDLOCK_HELD", held));
+        end.assert_code(0).assert_silent();
+        let lines: Vec<&str> = end.stdout.lines().collect();
+        assert_eq!(lines[0], name, "{program}");
+        let all = lines[1]
+            .strip_prefix(held)
+            .and_then(|rest| rest.strip_prefix(' '));
+        assert!(
+            all.is_some_and(|ours| ours.starts_with(name)),
+            "{program}: {lines:?}"
+        );
+        assert!(
+            !redis.dir.path().join("hacked").exists(),
+            "{program} has run something"
+        );
+    }
+}
+
+/// The redlock with this on its command line, once it is there.
+fn process(words: &str) -> Pid {
+    let is_it = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        line.starts_with("redlock ") && line.contains(words)
+    };
+    let mut found = None;
+    wait_until("the process is there", || {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        found = pids.find(is_it);
+        found.is_some()
+    });
+    Pid::from_raw(found.unwrap())
+}
+
+#[test]
+fn a_script_whose_acquire_is_killed_while_it_waits_ends_there() {
+    let redis = Redis::start();
+    let _holder = Gated::start(&redis, &["a"]).ready();
+    let url = redis.url();
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        let text = r#"eval "$(redlock -u "$REDLOCK_URL" acquire a)"; echo unguarded"#;
+        let script = Running::start(&mut shell(&redis, "bash", text));
+        wait_until("it waits", || !redis.queue("a").is_empty());
+        kill(process(&url), signal).unwrap();
+        let end = script.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(128 + signal as i32), ""),
+            "{end:?}"
+        );
+        assert_eq!(redis.queue("a"), [0; 0]);
+    }
+}
+
+#[test]
+fn a_script_whose_acquire_is_killed_while_it_connects_ends_there() {
+    let deaf = UnresponsiveServer::new();
+    let redis = Redis::start();
+    redis.stall();
+    // One that doesn't even accept, and one that doesn't answer.
+    for url in [redis.url(), deaf.url()] {
+        let text = r#"eval "$(redlock -u "$URL" --connect-timeout 1s acquire a)"; echo unguarded"#;
+        let script = Running::start(shell(&redis, "bash", text).env("URL", &url));
+        let acquire = process(&url);
+        wait_until("it waits for the server", || {
+            let wchan = fs::read_to_string(format!("/proc/{acquire}/wchan")).unwrap_or_default();
+            wchan.contains("poll")
+        });
+        kill(acquire, Signal::SIGTERM).unwrap();
+        let end = script.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(128 + 15), ""),
+            "{url}: {end:?}"
+        );
+    }
+    redis.resume();
+}
+
+#[test]
+fn a_failing_acquire_ends_its_script_wherever_the_words_of_the_command_line_stand() {
+    let redis = Redis::start();
+    for acquire in [
+        "-q acquire -n a",
+        "acquire -n a -q",
+        "--prefix run acquire -n a",
+        "--prefix=status acquire -n a",
+        "acquire -n a --reason json",
+        "acquire -n a --reason=--format=json",
+        "acquire -n --format env a",
+    ] {
+        for prefix in ["redlock:", "run", "status"] {
+            redis.cli(&["SET", &format!("{prefix}a"), "theirs", "PX", "60000"]);
+        }
+        let end = sh(
+            &redis,
+            &format!(r#"eval "$(redlock {acquire})"; echo unguarded"#),
+        );
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(75), ""),
+            "{acquire}"
+        );
+    }
+}
+
+#[test]
+fn a_lock_whose_token_was_not_read_is_released() {
+    let redis = Redis::start();
+    for format in ["env", "json", "token", "github"] {
+        let acquire = ["acquire", "a", "--format", format];
+        let full = fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let (reader, pipe) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(reader);
+        for stdout in [full.into(), std::os::fd::OwnedFd::from(pipe)] {
+            let status = redis.redlock(&acquire).stdout(stdout).status().unwrap();
+            assert!(!status.success());
+            assert_eq!(
+                redis.cli(&["EXISTS", "redlock:a"]),
+                "0",
+                "{format}: {}",
+                redis.describe_key("a")
+            );
+        }
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_script_may_take_one_lock_after_the_other_and_share_them() {
+    let redis = Redis::start();
+    let text = r#"eval "$(redlock acquire a)"; eval "$(redlock acquire b --slots 2)"
+        echo "$REDLOCK_NAME $REDLOCK_SLOT"
+        redlock check a && redlock check b && redlock extend a 1h && redlock run --slots 2 a b -- echo both
+        redlock release a && redlock check b && redlock release b"#;
+    let end = sh(&redis, text);
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "b 1\nboth\n");
+    assert_nothing_left(&redis);
+    let slots = "for n in 1 2; do redlock acquire c --slots 2 --format json; done
+        redlock acquire c -n --slots 2; redlock acquire d -s --format token; redlock run -ns d -- true";
+    let end = sh(&redis, slots);
+    end.assert_code(0).assert_says("lock \"c\" is held");
+    let slots: Vec<_> = ["\"slot\":1", "\"slot\":2"]
+        .map(|slot| end.stdout.matches(slot).count())
+        .into();
+    assert_eq!(slots, [1, 1], "{end:?}");
+}
+
+#[test]
+fn an_acquire_inside_of_a_run_uses_its_lock_and_leaves_it_to_the_run() {
+    for options in ["", "--while-pid $$"] {
+        let redis = Redis::start();
+        let script = format!(
+            r#"sh -c 'eval "$(redlock acquire -n a {options})"; redlock check && echo inner'
+            sleep 0.1; redlock check && echo outer"#
+        );
+        let end = outcome(&mut redis.run("a", &script));
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, "inner\nouter\n", "{options}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_release_gives_back_what_its_own_process_has_acquired_and_not_what_an_outer_one_holds() {
+    let helper = r#"eval "$(redlock acquire -n a)"; redlock release; redlock release; echo "released $?"; redlock check; echo "ours $?""#;
+    for outer in [
+        "redlock run a -- ./helper",
+        "eval \"$(redlock acquire a)\"; ./helper; redlock check && echo held && redlock release",
+        "eval \"$(redlock acquire a --while-pid $$)\"; (. ./helper); redlock check && echo held && redlock release",
+        "redlock run a -- redlock run a -- redlock release; echo released 0; echo ours 0",
+    ] {
+        let redis = Redis::start();
+        script(
+            redis.dir.path(),
+            "helper",
+            &format!("#!/bin/sh\n{helper}\n"),
+        );
+        let end = sh(&redis, outer);
+        end.assert_code(0).assert_silent();
+        let held = if outer.contains("held") { "held\n" } else { "" };
+        assert_eq!(end.stdout, format!("released 0\nours 0\n{held}"), "{outer}");
+        assert_nothing_left(&redis);
+    }
+    // What one shell has acquired twice, it releases at once.
+    let redis = Redis::start();
+    let twice = r#"eval "$(redlock acquire a)"; eval "$(redlock acquire a)"; redlock release"#;
+    sh(&redis, twice).assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_shell_that_acquires_again_and_again_hands_on_no_locks_that_are_over() {
+    let redis = Redis::start();
+    let text = r#"eval "$(redlock acquire kept)"
+        for n in $(seq 40); do
+            eval "$(redlock acquire same)"; redlock release
+            eval "$(redlock acquire "item-$n")"; redlock release
+        done
+        echo "$REDLOCK_HELD" | wc -w
+        echo "$REDLOCK_HELD" | grep -c "^kept="
+        redlock run -n kept -- echo reentered"#;
+    let end = sh(&redis, text);
+    end.assert_code(0).assert_silent();
+    let lines: Vec<&str> = end.stdout.lines().collect();
+    let [pairs, "1", "reentered"] = lines[..] else {
+        panic!("{end:?}");
+    };
+    let pairs: usize = pairs.trim().parse().unwrap();
+    assert!(pairs <= 33, "{end:?}");
+}
+
+#[test]
+fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
+    let redis = Redis::start();
+    let script = "redlock extend 1m && redlock check --for 50s && echo all
+        redlock release --force -q b; sleep 0.2; redlock check --for 50s; echo $?; redlock extend 2m; echo $?
+        redlock check a --for 100s && echo a";
+    let end = outcome(&mut redis.run("--on-lost warn a b", script));
+    // The other one was extended all the same.
+    assert_eq!(end.assert_code(79).stdout, "all\n79\n79\na\n");
+    end.assert_says("lock \"b\" is not held with this token; it was forced free by");
+    let script = "redlock release && redlock check; echo $?";
+    let end = outcome(&mut redis.run("a b", script));
+    assert_eq!(end.assert_code(0).stdout, "79\n");
+    end.assert_says("lock \"a\" was released")
+        .assert_says("lock \"b\" was released");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_fine() {
+    let redis = Redis::start();
+    let script = "redlock release --force -q a; redlock check; echo $?; redlock extend 1m; echo $?";
+    let end = outcome(&mut redis.run("--on-lost warn a b", script));
+    assert_eq!(end.stdout, "79\n79\n", "{end:?}");
+    // The others are released all the same.
+    let script = "redlock release a; redlock release; echo $?; redlock run -n b -- echo free";
+    let end = outcome(&mut redis.run("a b", script));
+    assert_eq!(end.assert_code(0).stdout, "79\nfree\n");
+    end.assert_says("lock \"a\" was already released");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn check_names_the_present_holder_or_says_that_the_lock_is_free() {
+    let redis = Redis::start();
+    let text = r#"eval "$(redlock acquire a --while-pid $$ --on-lost warn)"; redlock release --force -q a
+        redlock check; echo $?; redlock extend 1m; echo $?; redlock release; echo $?"#;
+    let end = sh(&redis, text);
+    assert_eq!(end.stdout, "79\n79\n79\n");
+    end.assert_says("was forced free by");
+    // One that ended with its TTL.
+    let text = r"redlock acquire a --ttl 1s --format token >t; redlock run -w 5s a -c '
+        REDLOCK_HELD= REDLOCK_NAME= redlock check a --token-file t; echo $?'
+        redlock check a --token-file t; echo $?";
+    let end = sh(&redis, text);
+    assert_eq!(end.stdout, "79\n79\n", "{end:?}");
+    end.assert_says("holds it now")
+        .assert_says("it is free or another client's");
+}
+
+#[test]
+fn a_script_that_dies_while_its_acquire_waits_leaves_no_lock() {
+    for options in ["", "--while-pid $$"] {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let text = format!(r#"eval "$(redlock acquire a {options})"; sleep 60"#);
+        let mut script = Running::start(&mut shell(&redis, "bash", &text));
+        wait_until("it waits", || !redis.queue("a").is_empty());
+        script.kill();
+        holder.end();
+        // Or this would be after 30 s.
+        outcome(&mut redis.redlock(&["run", "-q", "-w", "5s", "a", "--", "true"])).assert_code(0);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_busy_lock_ends_a_script_also_where_that_is_no_failure() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let text = r#"eval "$(redlock acquire -n -E 0 a)"; echo works on"#;
+    let mut script = std::process::Command::new("sh");
+    script
+        .args(["-c", text])
+        .env_clear()
+        .env("PATH", path())
+        .env("REDLOCK_URL", redis.url());
+    let end = outcome(&mut script);
+    end.assert_code(0).assert_says("is held by");
+    assert_eq!(end.stdout, "");
+    holder.end();
+}
+
+#[test]
+fn a_check_counts_the_time_until_its_answer_as_gone() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "check" => Action::StallReply(Duration::from_secs(1)),
+        _ => Action::Pass,
+    });
+    let acquire = ["acquire", "--ttl", "10s", "--format", "token", "a"];
+    let acquired = outcome(&mut redis.redlock(&acquire));
+    let token = acquired.assert_code(0).stdout.trim().to_owned();
+    let url = proxy.url();
+    let mut check = redis.redlock(&["-u", &url, "check", "a", "--for", "9100ms"]);
+    outcome(check.env("REDLOCK_TOKEN", token))
+        .assert_code(79)
+        .assert_says("ours for only 8");
+}

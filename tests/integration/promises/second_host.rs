@@ -1,0 +1,149 @@
+//! The README's way to a second host, as it stands there, on two hosts made of namespaces: a network of
+//! two, and an `/etc` for each. Where namespaces aren't permitted, there is nothing to test it on.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::promises::recipes::GATE;
+use crate::support::{
+    REDLOCK, Running, SERVER, is_permitted, outcome, path, script, without_terminal,
+};
+
+/// The shell blocks of the README's section.
+fn blocks() -> Vec<String> {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let (_, rest) = readme
+        .split_once("\n## The second host\n")
+        .expect("the section");
+    let section = rest.split("\n## ").next().unwrap();
+    let code = section.split("```sh\n").skip(1);
+    code.map(|code| code.split("```").next().unwrap().to_owned())
+        .collect()
+}
+
+/// A host: a process in namespaces of its own.
+struct Host {
+    process: Running,
+    path: String,
+}
+
+impl Host {
+    fn new(dir: &Path, name: &str) -> Self {
+        let etc = dir.join(name);
+        fs::create_dir_all(etc.join("redis")).unwrap();
+        fs::write(etc.join("redis/redis.conf"), "").unwrap();
+        fs::create_dir_all(etc.join("ssl")).unwrap();
+        for file in ["passwd", "group", "ld.so.cache", "ssl/openssl.cnf"] {
+            let _ = fs::copy(format!("/etc/{file}"), etc.join(file));
+        }
+        let text = format!(
+            "mount --make-rprivate / && mount --bind {} /etc && ip link set lo up && echo ready && exec sleep 600",
+            etc.display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-mn", "sh", "-c", &text]);
+        without_terminal(&mut command);
+        let mut process = Running::start(&mut command);
+        process.expect_line("ready");
+        Self {
+            process,
+            path: format!("{}:{}", dir.join("bin").display(), path()),
+        }
+    }
+
+    fn sh(&self, text: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        let pid = self.process.pid().to_string();
+        command
+            .args(["-t", &pid, "-m", "-n", "sh", "-e", "-c", text])
+            .env_clear()
+            .env("PATH", &self.path);
+        without_terminal(&mut command);
+        command
+    }
+}
+
+#[test]
+fn the_same_command_takes_turns_on_two_hosts() {
+    let veth = "ip link add v0 type veth peer name v1";
+    if !is_permitted(&["unshare", "-mn", "sh", "-c", veth]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    script(&bin, "sudo", "#!/bin/sh\nexec \"$@\"\n");
+    let pid_file = dir.path().join("redis.pid");
+    let systemctl = format!(
+        "#!/bin/sh\n[ \"$*\" = 'restart redis-server' ] || exit 64\n\
+         if read -r pid <{pid_file}; then\n\
+         kill \"$pid\"\n\
+         while kill -0 \"$pid\"; do sleep 0.02; done\n\
+         fi 2>/dev/null\n\
+         '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {pid_file} >/dev/null\n\
+         until redis-cli ping || redis-cli --tls --insecure ping; do sleep 0.02; done >/dev/null 2>&1\n",
+        SERVER.path.display(),
+        dir.path().display(),
+        pid_file = pid_file.display()
+    );
+    script(&bin, "systemctl", &systemctl);
+    let gate = script(
+        dir.path(),
+        "gate",
+        &format!("#!/bin/sh\ncd {}\n{GATE}\n", dir.path().display()),
+    );
+    std::os::unix::fs::symlink(REDLOCK, bin.join("redlock")).unwrap();
+
+    let [server, second] = ["server", "second"].map(|name| Host::new(dir.path(), name));
+    let link = format!(
+        "{veth} netns {} && ip addr add 10.0.0.5/24 dev v0 && ip link set v0 up",
+        second.process.pid()
+    );
+    outcome(&mut server.sh(&link)).assert_code(0);
+    let link = "ip addr add 10.0.0.6/24 dev v1 && ip link set v1 up";
+    outcome(&mut second.sh(link)).assert_code(0);
+
+    let [for_server, for_each, job, tls_for_server, tls_for_each] =
+        blocks().try_into().expect("five blocks");
+    outcome(&mut server.sh(&for_server)).assert_code(0);
+    let _server = Kill(&pid_file);
+    for host in [&server, &second] {
+        let reached = outcome(&mut host.sh(&for_each));
+        reached.assert_code(0);
+        assert_eq!(reached.stdout, "no lock is held\n");
+    }
+    let job = job.replace("sleep 10", gate.to_str().unwrap());
+    let mut first = Running::start(&mut server.sh(&job));
+    first.expect_line("ready");
+    let mut other = Running::start(&mut second.sh(&job));
+    let status = "until redlock status --json | grep -q position; do sleep 0.02; done";
+    outcome(&mut second.sh(status)).assert_code(0);
+    fs::write(dir.path().join("go"), "").unwrap();
+    first.finish().assert_code(0);
+    other.expect_line("ready");
+    other.finish().assert_code(0);
+
+    outcome(&mut server.sh(&tls_for_server)).assert_code(0);
+    let etc = |host: &str, file: &str| dir.path().join(host).join(file);
+    for (name, host) in [("server", &server), ("second", &second)] {
+        let plain = outcome(&mut host.sh("redlock status"));
+        assert_ne!(plain.code(), Some(0), "{plain:?}");
+        fs::copy(etc("server", "redis/tls.crt"), etc(name, "redlock.crt")).unwrap();
+        let reached = outcome(&mut host.sh(&tls_for_each));
+        reached.assert_code(0).assert_silent();
+        assert_eq!(reached.stdout, "no lock is held\n");
+    }
+}
+
+/// Ends the server that was started in the background.
+struct Kill<'a>(&'a Path);
+
+impl Drop for Kill<'_> {
+    fn drop(&mut self) {
+        if let Ok(pid) = fs::read_to_string(self.0) {
+            let _ = Command::new("kill").args(["-KILL", pid.trim()]).status();
+        }
+    }
+}

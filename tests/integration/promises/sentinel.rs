@@ -1,0 +1,1000 @@
+//! A primary with replicas, watched over by sentinels: whichever way the primary goes, the holder goes on,
+//! the waiters get their turns, and no two run at once.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::support::proxy::{Action, Proxy};
+use crate::support::{
+    Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, TIMEOUT,
+    UnresponsiveServer, among_own_processes, assert_in_turn, outcome, send, turns, wait_until,
+};
+
+/// A way in which the primary is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Sentinels are asked to.
+    Asked,
+    /// It is killed; it comes back empty.
+    Killed,
+    /// It hangs, and goes on later as if nothing had happened.
+    Stopped,
+    /// The sentinels and the other servers can't reach it any more. Its clients can.
+    ShutIn,
+}
+
+const WAYS: [Way; 4] = [Way::Asked, Way::Killed, Way::Stopped, Way::ShutIn];
+
+impl Way {
+    /// Replaces the primary; the number of the next one.
+    #[track_caller]
+    fn replace(self, all: &mut Replicated, old: usize) -> usize {
+        match self {
+            Self::Asked => all.failover(),
+            Self::Killed => {
+                all.servers[old].kill();
+                all.primary_after(old)
+            }
+            Self::Stopped => {
+                all.servers[old].stall();
+                all.primary_after(old)
+            }
+            Self::ShutIn => {
+                all.shut_in(old);
+                all.primary_after(old)
+            }
+        }
+    }
+
+    /// All servers are there again.
+    #[track_caller]
+    fn recover(self, all: &mut Replicated, old: usize) {
+        match self {
+            Self::Asked => {}
+            Self::Killed => all.start_again(old),
+            Self::Stopped => all.servers[old].resume(),
+            Self::ShutIn => all.let_in(old),
+        }
+        all.wait_until_whole();
+    }
+}
+
+/// Starts a job.
+fn job(all: &Replicated, label: &str, options: &[&str]) -> Job {
+    let run = all.redlock(&[&["run", "--ttl", "12s", "-k", "1s"], options, &["a"]].concat());
+    Job::start(label, all.home.path(), run)
+}
+
+/// Starts waiters one after the other.
+#[track_caller]
+fn waiters(all: &Replicated, primary: usize, labels: &[&str]) -> Vec<Job> {
+    let start = |label: &&str| {
+        let job = job(all, label, &[]);
+        wait_until("it stands in the queue", || {
+            all.servers[primary].queue("a").contains(&job.run.pid())
+        });
+        job
+    };
+    labels.iter().map(start).collect()
+}
+
+/// How many waiters listen at a server.
+fn listening(server: &Redis) -> usize {
+    let channels = server.cli(&["PUBSUB", "CHANNELS", "{redlock:*"]);
+    channels.lines().filter(|line| !line.is_empty()).count()
+}
+
+const FIVE: [&str; 5] = ["1", "2", "3", "4", "5"];
+
+#[test]
+fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_their_turns() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let mut labels = Vec::new();
+    for way in WAYS {
+        let old = all.primary();
+        let holder = job(&all, "holder", &[]).ready();
+        let token = all.servers[old].cli(&["GET", "redlock:a"]);
+        let waiting = waiters(&all, old, &FIVE);
+        all.settle(old);
+        let new = way.replace(&mut all, old);
+        let server = &all.servers[new];
+        let left = || server.cli(&["PTTL", "redlock:a"]).parse::<i64>().unwrap();
+        let before = left();
+        wait_until("it is renewed at the new primary", || left() > before);
+        assert_eq!(server.cli(&["GET", "redlock:a"]), token, "{way:?}");
+        // One that isn't there yet when its turn comes would have to queue again.
+        wait_until("all waiters listen there", || {
+            listening(server) == FIVE.len()
+        });
+        holder.end();
+        for waiter in waiting {
+            waiter.end();
+        }
+        labels.push("holder");
+        labels.extend(FIVE);
+        let each = turns(&home);
+        let order: Vec<&str> = each.iter().map(|(_, label)| label.as_str()).collect();
+        assert_eq!(order, labels, "{way:?}");
+        assert_in_turn(&home);
+        way.recover(&mut all, old);
+    }
+}
+
+/// A proxy in front of each server, and a way to each sentinel that tells of the proxies.
+pub struct Proxied {
+    pub proxies: Vec<Proxy>,
+    exchanges: Vec<Exchange>,
+}
+
+impl Proxied {
+    pub fn new(all: &Replicated) -> Self {
+        let proxies: Vec<Proxy> = all.servers.iter().map(Proxy::new).collect();
+        let ports = all.servers.iter().zip(&proxies);
+        let ports: Vec<(u16, u16)> = ports.map(|(of, by)| (of.port, by.port())).collect();
+        let each = all.sentinels.iter();
+        let exchanges = each.map(|of| Exchange::new(of, ports.clone())).collect();
+        Self { proxies, exchanges }
+    }
+
+    pub fn url(&self, all: &Replicated) -> String {
+        all.url_at(self.exchanges.iter().map(|exchange| exchange.port))
+    }
+
+    /// Holds a request of this operation back, the first one after another operation where `after` names
+    /// one; all that comes to that server waits with it.
+    fn hold_back(
+        &self,
+        server: usize,
+        after: Option<&'static str>,
+        operation: &'static str,
+    ) -> HeldBack {
+        let (reached, waiting) = channel();
+        let (go, told) = channel();
+        let (mut begins, mut is_over) = (after.is_none(), false);
+        self.proxies[server].set_hook(move |request| {
+            begins |= after == Some(request.operation.as_str());
+            if is_over || !begins || request.operation != operation {
+                return Action::Pass;
+            }
+            is_over = true;
+            let _ = reached.send(());
+            told.recv_timeout(TIMEOUT).unwrap_or(Action::Pass)
+        });
+        HeldBack { waiting, go }
+    }
+}
+
+/// A request that is held back as soon as it comes.
+struct HeldBack {
+    waiting: Receiver<()>,
+    go: Sender<Action>,
+}
+
+impl HeldBack {
+    #[track_caller]
+    fn wait(&self) {
+        self.waiting.recv_timeout(TIMEOUT).expect("it is asked");
+    }
+
+    fn let_go(&self, action: Action) {
+        self.go.send(action).unwrap();
+    }
+}
+
+/// At what step of a run the primary is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Acquire,
+    /// The confirmation of a lock that was handed on.
+    Claim,
+    Renew,
+    Release,
+}
+
+/// Before the request gets to the primary, or when that has carried it out, and the answer is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+#[test]
+fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_at_all() {
+    use Step::{Acquire, Claim, Release, Renew};
+    use Way::{Asked, Killed, Stopped};
+    use When::{After, Before};
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let proxied = Proxied::new(&all);
+    let url = proxied.url(&all);
+    let options = ["--url", &url, "run", "--ttl", "9s", "-k", "1s", "a"];
+    let start = |all: &Replicated, label: &str| Job::start(label, &home, all.redlock(&options));
+    for (step, way, when) in [
+        (Acquire, Killed, Before),
+        (Acquire, Asked, After),
+        (Claim, Killed, Before),
+        (Claim, Asked, Before),
+        (Claim, Stopped, After),
+        (Renew, Killed, Before),
+        (Renew, Stopped, After),
+        (Release, Killed, After),
+        (Release, Asked, Before),
+    ] {
+        let before = turns(&home).len();
+        let old = all.primary();
+        let (after, operation) = match step {
+            Acquire => (None, "acquire"),
+            Claim => (Some("release"), "heartbeat"),
+            Renew => (None, "renew"),
+            Release => (None, "release"),
+        };
+        let arm = || proxied.hold_back(old, after, operation);
+        let mut jobs = Vec::new();
+        let held_back = if step == Acquire {
+            let armed = arm();
+            jobs.push(start(&all, "0"));
+            armed
+        } else {
+            jobs.push(start(&all, "0").ready());
+            for label in ["1", "2"] {
+                jobs.push(start(&all, label));
+                let pid = jobs.last().unwrap().run.pid();
+                let queue = || all.servers[old].queue("a");
+                wait_until("it stands in the queue", || queue().contains(&pid));
+            }
+            arm()
+        };
+        if [Claim, Release].contains(&step) {
+            jobs[0].let_go();
+        }
+        held_back.wait();
+        if when == After {
+            let calls = |all: &Replicated| {
+                let server = &all.servers[old];
+                server.calls("evalsha") + server.calls("eval")
+            };
+            let before = calls(&all);
+            held_back.let_go(Action::LoseReply);
+            wait_until("it is carried out", || calls(&all) > before);
+        }
+        all.settle(old);
+        way.replace(&mut all, old);
+        if when == Before {
+            // Asked for, the old primary takes for a moment what is lost then.
+            if way == Asked {
+                all.wait_until_whole();
+            }
+            held_back.let_go(Action::Pass);
+        }
+        // A grant that isn't confirmed in time goes to the next one, so their order may be another.
+        let has_ended = usize::from([Claim, Release].contains(&step));
+        jobs.iter_mut().skip(has_ended).for_each(Job::let_go);
+        let ends: Vec<Outcome> = jobs.into_iter().map(Job::finish).collect();
+        let are_well = ends.iter().all(|end| end.code() == Some(0));
+        let turns_of_all = turns(&home);
+        assert!(
+            are_well,
+            "{step:?} {way:?} {when:?}: {turns_of_all:?} {ends:?}"
+        );
+        let count = if step == Acquire { 1 } else { 3 };
+        assert_eq!(
+            turns(&home).len() - before,
+            count,
+            "{step:?} {way:?} {when:?}"
+        );
+        assert_in_turn(&home);
+        way.recover(&mut all, old);
+    }
+}
+
+/// A holder on the host of the primary, by itself with that; a waiter elsewhere is granted the lock by
+/// another primary. `holder` and `waiter` are redlock with a URL; `isolate` cuts the holder's host off.
+fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: impl FnOnce()) {
+    let options = ["run", "--sync", "all", "--ttl", "8s"];
+    let job = |label: &str, mut command: Command| {
+        command.args(options).args(["-k", "500ms", "a"]);
+        Job::start(label, home, command)
+    };
+    let holder = job("holder", holder).ready();
+    let mut waiter = job("waiter", waiter);
+    waiter.let_go();
+    isolate();
+    // Without a place in the queue it would do as well: it waits for as long as the lock isn't its own.
+    waiter.finish().assert_code(0);
+    holder.finish().assert_code(79);
+    let turns = turns(home);
+    let labels: Vec<&str> = turns.iter().map(|(_, label)| label.as_str()).collect();
+    assert_eq!(labels, ["holder", "waiter"]);
+    assert_in_turn(home);
+}
+
+#[test]
+fn on_a_primary_that_is_cut_off_with_its_holder_the_command_is_dead_before_another_grants() {
+    // Where namespaces aren't permitted, the next test says it without them.
+    let Some(network) = Network::of(3) else {
+        return;
+    };
+    let all = Replicated::with(&Plan {
+        network: Some(&network),
+        ..Plan::default()
+    });
+    let on = |host: usize| {
+        let words = network.on(host);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(REDLOCK);
+        command
+            .env_clear()
+            .env("PATH", crate::support::path())
+            .env("REDLOCK_URL", all.url())
+            .env("HOME", all.home.path());
+        crate::support::without_terminal(&mut command);
+        command
+    };
+    assert_dead_in_time(all.home.path(), on(0), on(1), || network.cut(0));
+    network.mend(0);
+    all.wait_until_whole();
+}
+
+#[test]
+fn on_a_primary_that_only_its_holder_reaches_the_command_is_dead_before_another_grants() {
+    let all = Replicated::start();
+    let proxied = Proxied::new(&all);
+    let mut holder = all.redlock(&[]);
+    holder.env("REDLOCK_URL", proxied.url(&all));
+    assert_dead_in_time(all.home.path(), holder, all.redlock(&[]), || {
+        // Of the sentinels, the holder sees none; of the servers, the old primary only.
+        for exchange in &proxied.exchanges {
+            exchange.cut();
+        }
+        for other in 1..3 {
+            proxied.proxies[other].vanish();
+        }
+        all.shut_in(0);
+    });
+}
+
+#[test]
+fn a_sentinel_that_never_answers_costs_a_moment() {
+    let all = Replicated::start();
+    // One doesn't accept connections, the other one does.
+    let busy = UnresponsiveServer::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (busy, silent) = (busy.url(), silent.local_addr().unwrap());
+    let busy = busy.strip_prefix("redis://").unwrap();
+    let good = format!("127.0.0.1:{}", all.sentinels[2].port);
+    let url = format!("redis-sentinel://{busy},{silent},{good}/{MASTER}");
+    let began = Instant::now();
+    let run = ["--url", &url, "run", "-q", "a", "--", "true"];
+    outcome(&mut all.redlock(&run))
+        .assert_code(0)
+        .assert_silent();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // While a lock is held, too: it is renewed several times, and released.
+    let home = all.home.path();
+    let run = ["--url", &url, "run", "--ttl", "3s", "-k", "200ms", "a"];
+    let holder = Job::start("holder", home, all.redlock(&run)).ready();
+    let renewals = || all.servers[0].calls("pexpire");
+    let before = renewals();
+    wait_until("it is renewed", || renewals() >= before + 4);
+    holder.end();
+    // None is better than the others: all but one may hang.
+    all.sentinels[0].stall();
+    all.sentinels[1].stall();
+    let began = Instant::now();
+    let run = ["run", "-q", "a", "--", "true"];
+    outcome(&mut all.redlock(&run))
+        .assert_code(0)
+        .assert_silent();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    all.sentinels[0].resume();
+    all.sentinels[1].resume();
+}
+
+/// A server at which nothing should ever arrive: it answers nothing, and knows what was said to it.
+struct Stranger {
+    port: u16,
+    heard: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let all = Arc::clone(&all);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(read @ 1..) = client.read(&mut bytes) {
+                        all.lock().unwrap().extend(&bytes[..read]);
+                    }
+                });
+            }
+        });
+        Self { port, heard }
+    }
+
+    #[track_caller]
+    fn assert_heard_nothing(&self) {
+        let heard = self.heard.lock().unwrap();
+        let text = String::from_utf8_lossy(&heard);
+        assert!(heard.is_empty(), "it was told {text:?}");
+    }
+}
+
+/// Servers with a user, and the URL of these sentinels with its password.
+fn with_password(all: &Replicated, ports: &[u16]) -> String {
+    for server in &all.servers {
+        let user = ["SETUSER", "app", "on", ">theirs", "~*", "&*", "+@all"];
+        assert_eq!(server.cli(&[&["ACL"][..], &user].concat()), "OK");
+    }
+    let hosts: Vec<String> = ports
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    format!("redis-sentinel://app:theirs@{}/{MASTER}", hosts.join(","))
+}
+
+#[test]
+fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
+    let all = Replicated::start();
+    let stranger = Stranger::new();
+    let ports: Vec<(u16, u16)> = vec![(all.servers[0].port, stranger.port)];
+    let liar = Exchange::new(&all.sentinels[0], ports);
+    let [_, second, third] = [0, 1, 2].map(|number| all.sentinels[number].port);
+    let url = with_password(&all, &[liar.port, second, third]);
+    let run = |words: &[&str]| outcome(&mut all.redlock(&[&["--url", &url], words].concat()));
+    run(&["run", "-q", "a", "--", "true"])
+        .assert_code(0)
+        .assert_silent();
+    stranger.assert_heard_nothing();
+    // While a lock is held, one sentinel after the other is asked.
+    let home = all.home.path();
+    let words = ["--url", &url, "run", "--ttl", "3s", "-k", "200ms", "a"];
+    let holder = Job::start("holder", home, all.redlock(&words)).ready();
+    let renewals = || all.servers[0].calls("pexpire");
+    let before = renewals();
+    wait_until("it is renewed", || renewals() >= before + 7);
+    holder.end();
+    stranger.assert_heard_nothing();
+    // One against one: nobody knows which is right.
+    let url = with_password(&all, &[liar.port, second]);
+    outcome(&mut all.redlock(&["--url", &url, "status"]))
+        .assert_code(69)
+        .assert_says("don't agree");
+    stranger.assert_heard_nothing();
+    // One that is quick isn't most of three, however late the others are.
+    all.sentinels[1].stall();
+    all.sentinels[2].stall();
+    let url = with_password(&all, &[liar.port, second, third]);
+    let status = ["--url", &url, "--connect-timeout", "1s", "status"];
+    outcome(&mut all.redlock(&status))
+        .assert_code(69)
+        .assert_says("only one of 3 sentinels says in time");
+    stranger.assert_heard_nothing();
+    // Of two, one will do when the other one has had its time.
+    let url = with_password(&all, &[all.sentinels[0].port, second]);
+    let run = ["run", "-q", "a", "--", "true"];
+    let options = ["--url", &url, "--connect-timeout", "1s"];
+    outcome(&mut all.redlock(&[&options[..], &run].concat()))
+        .assert_code(0)
+        .assert_silent();
+    all.sentinels[1].resume();
+    all.sentinels[2].resume();
+}
+
+#[test]
+fn with_a_password_the_holder_and_the_waiters_follow_a_failover() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let ports: Vec<u16> = all.sentinels.iter().map(|one| one.port).collect();
+    let url = with_password(&all, &ports);
+    let start = |all: &Replicated, label: &str| {
+        let words = ["--url", &url, "run", "--ttl", "12s", "-k", "1s", "a"];
+        Job::start(label, &home, all.redlock(&words))
+    };
+    for way in [Way::Asked, Way::Killed] {
+        let old = all.primary();
+        let holder = start(&all, "holder").ready();
+        let mut waiter = start(&all, "waiter");
+        let queue = || all.servers[old].queue("a");
+        wait_until("it stands in the queue", || {
+            queue().contains(&waiter.run.pid())
+        });
+        all.settle(old);
+        let new = way.replace(&mut all, old);
+        let left = || all.servers[new].cli(&["PTTL", "redlock:a"]);
+        let left = || left().parse::<i64>().unwrap();
+        let before = left();
+        wait_until("it is renewed at the new primary", || left() > before);
+        holder.end();
+        waiter.let_go();
+        waiter.finish().assert_code(0);
+        // One that starts now finds it as well.
+        start(&all, "next").ready().end();
+        way.recover(&mut all, old);
+        if way == Way::Killed {
+            // It has forgotten its users.
+            with_password(&all, &ports);
+        }
+    }
+    assert_in_turn(&home);
+}
+
+#[test]
+fn a_sentinel_that_boasts_of_failovers_keeps_no_holder_at_an_old_primary() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    let boasting = Exchange::boasting(&all.sentinels[0]);
+    let ports = [boasting.port, all.sentinels[1].port, all.sentinels[2].port];
+    for has_password in [false, true] {
+        let url = if has_password {
+            with_password(&all, &ports)
+        } else {
+            all.url_at(ports.into_iter())
+        };
+        let old = all.primary();
+        let words = ["--url", &url, "run", "--ttl", "12s", "-k", "1s", "a"];
+        let holder = Job::start("holder", &home, all.redlock(&words)).ready();
+        all.settle(old);
+        // The holder reaches the old one as before.
+        let new = Way::ShutIn.replace(&mut all, old);
+        let left = || all.servers[new].cli(&["PTTL", "redlock:a"]);
+        let left = || left().parse::<i64>().unwrap();
+        let before = left();
+        wait_until("it is renewed at the new primary", || left() > before);
+        holder.end();
+        Way::ShutIn.recover(&mut all, old);
+    }
+    assert_in_turn(&home);
+}
+
+#[test]
+fn sentinels_that_want_a_password_get_their_own() {
+    let all = Replicated::start();
+    // A URL for a server, at a sentinel.
+    let sentinel = all.url_at(std::iter::once(all.sentinels[0].port));
+    let address = format!("127.0.0.1:{}", all.sentinels[0].port);
+    let plain = format!("redis://{address}");
+    let end = outcome(&mut all.redlock(&["--url", &plain, "run", "a", "--", "true"]));
+    end.assert_code(78)
+        .assert_says(&format!("use redis-sentinel://{address}/NAME"));
+    // A password that it doesn't want.
+    let url = format!("{sentinel}?sentinel_password=x");
+    let end = outcome(&mut all.redlock(&["--url", &url, "run", "a", "--", "true"]));
+    end.assert_code(77)
+        .assert_says("needs no password; leave sentinel_password out of the URL");
+    for server in &all.servers {
+        server.cli(&[
+            "ACL", "SETUSER", "app", "on", ">theirs", "~*", "&*", "+@all",
+        ]);
+        server.cli(&["ACL", "SETUSER", "default", "resetkeys"]);
+    }
+    for sentinel in &all.sentinels {
+        // Redis 6.0 has no users of sentinels.
+        if sentinel.cli(&["ACL", "WHOAMI"]) != "default" {
+            return;
+        }
+        let user = ["ACL", "SETUSER", "asker", "on", ">hush hush", "+sentinel"];
+        assert_eq!(sentinel.cli(&user), "OK");
+        let default = ["ACL", "SETUSER", "default", "off"];
+        assert_eq!(sentinel.cli(&default), "OK");
+    }
+    let file = all.home.path().join("password");
+    fs::write(&file, "hush hush\n").unwrap();
+    let url = all.url().replace("://", "://app:theirs@");
+    let run = |options: &str| {
+        let url = format!("{url}{options}");
+        let end = outcome(&mut all.redlock(&["--url", &url, "run", "-q", "a", "--", "true"]));
+        for secret in ["theirs", "hush"] {
+            assert!(!end.stderr.contains(secret), "{end:?}");
+        }
+        end
+    };
+    run("?sentinel_user=asker&sentinel_password=hush%20hush").assert_code(0);
+    let file = format!(
+        "?sentinel_user=asker&sentinel_password_file={}",
+        file.display()
+    );
+    run(&file).assert_code(0);
+    run("?sentinel_user=asker&sentinel_password=hush").assert_code(77);
+    run("").assert_code(77);
+}
+
+#[test]
+fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
+    let all = Replicated::start();
+    let home = all.home.path();
+    let redlock = |words: &[&str]| outcome(&mut all.redlock(words));
+    let job = |label: &str, options: &[&str]| {
+        let run = [&["run", "--ttl", "6s", "-k", "200ms"], options].concat();
+        Job::start(label, home, all.redlock(&run)).ready()
+    };
+    redlock(&["run", "done", "--", "sh", "-c", "exit 3"]).assert_code(3);
+    redlock(&["freeze", "frozen", "--reason", "release night"]).assert_code(0);
+    let script =
+        r#"eval "$(redlock acquire --while-pid $$ --ttl 6s kept)"; echo ready; exec sleep 60"#;
+    let mut script = Running::start(all.redlock(&[]).env("SCRIPT", script).args([
+        "run",
+        "-q",
+        "outer",
+        "-c",
+        r#"eval "$SCRIPT""#,
+    ]));
+    script.expect_line("ready");
+    let groups = [
+        job("shared", &["--shared", "read"]),
+        job("shared", &["--shared", "read"]),
+        job("slot", &["--slots", "2", "two"]),
+        job("slot", &["--slots", "2", "two"]),
+    ];
+    all.settle(0);
+    let new = all.failover();
+    let server = &all.servers[new];
+    let renewals = server.calls("pexpire") + 12;
+    wait_until("all are renewed there", || {
+        server.calls("pexpire") >= renewals
+    });
+    redlock(&["run", "-n", "frozen", "--", "true"])
+        .assert_code(75)
+        .assert_says("release night");
+    let history = redlock(&["history", "done"]);
+    assert!(history.stdout.contains("status 3"), "{history:?}");
+    for busy in ["kept", "read", "two"] {
+        redlock(&["run", "-q", "-n", busy, "--", "true"]).assert_code(75);
+    }
+    redlock(&["run", "-q", "-n", "--shared", "read", "--", "true"]).assert_code(0);
+    redlock(&["run", "-q", "-n", "--slots", "2", "two", "--", "true"]).assert_code(75);
+    for member in groups {
+        member.end();
+    }
+    drop(script);
+    redlock(&["run", "-q", "-w", "15s", "kept", "--", "true"]).assert_code(0);
+    redlock(&["thaw", "frozen"]).assert_code(0);
+    redlock(&["run", "-n", "frozen", "--", "true"]).assert_code(0);
+}
+
+#[test]
+fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    // Each worker takes the lock again and again, whatever became of the last time.
+    let script = r#"
+        exec 9>>"$HOME/inside"; flock -n 9 || echo "$REDLOCK_FENCE" >>"$HOME/overlaps"
+        echo "$REDLOCK_FENCE x" >>"$HOME/turns"
+    "#;
+    let options = [
+        "run", "-q", "--sync", "all", "--ttl", "4s", "-k", "500ms", "a", "-c", script,
+    ];
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (url, path) = (all.url(), crate::support::path());
+    let workers = [(); 4].map(|()| {
+        let (is_over, url, path) = (Arc::clone(&is_over), url.clone(), path.clone());
+        let home = home.clone();
+        std::thread::spawn(move || {
+            let mut grants = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let mut run = crate::support::redlock(&options);
+                run.env("HOME", &home)
+                    .env("PATH", &path)
+                    .env("REDLOCK_URL", &url);
+                let end = outcome(&mut run);
+                // While there is no primary, or not enough replicas, it may be 69.
+                assert!(matches!(end.code(), Some(0 | 69 | 79)), "{end:?}");
+                grants += usize::from(end.code() == Some(0));
+            }
+            grants
+        })
+    });
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let mut random = u64::from(now.subsec_nanos());
+    let mut ways = Vec::new();
+    for _ in 0..4 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let number = usize::try_from(random >> 33).unwrap();
+        let way = WAYS[number % WAYS.len()];
+        ways.push(way);
+        let grants = turns(&home).len() + number % 67;
+        let old = all.primary();
+        way.replace(&mut all, old);
+        way.recover(&mut all, old);
+        let what = format!("locks are granted after {ways:?}");
+        wait_until(&what, || turns(&home).len() > grants);
+    }
+    wait_until("there were many grants", || turns(&home).len() >= 220);
+    is_over.store(true, Ordering::Relaxed);
+    let grants = workers.map(|worker| worker.join().unwrap());
+    assert!(grants.iter().sum::<usize>() >= 200, "{ways:?}: {grants:?}");
+    assert_in_turn(&home);
+}
+
+/// How a primary is lost at the end of a command.
+const LOSSES: [Way; 3] = [Way::Killed, Way::Stopped, Way::ShutIn];
+
+impl Way {
+    /// Loses the primary, without waiting for another one.
+    fn lose(self, all: &mut Replicated, primary: usize) {
+        match self {
+            Self::Asked => {}
+            Self::Killed => all.servers[primary].kill(),
+            Self::Stopped => all.servers[primary].stall(),
+            Self::ShutIn => all.shut_in(primary),
+        }
+    }
+}
+
+#[test]
+fn a_release_that_no_primary_hears_or_that_one_takes_with_it_is_repeated_at_the_next_one() {
+    let mut all = Replicated::start();
+    for way in LOSSES {
+        let old = all.primary();
+        let options = ["--ttl", "90s", "-k", "30s", "--connect-timeout", "10s"];
+        let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
+        let mut holder = Job::start("holder", all.home.path(), run).ready();
+        all.settle(old);
+        way.lose(&mut all, old);
+        holder.let_go();
+        holder.finish().assert_code(0).assert_silent();
+        let new = all.primary_after(old);
+        let held = all.servers[new].cli(&["EXISTS", "redlock:a"]);
+        assert_eq!(held, "0", "{way:?}");
+        let history = outcome(&mut all.redlock(&["history", "a", "--json"]));
+        assert!(
+            !history.stdout.contains("lost"),
+            "{way:?}: {}",
+            history.stdout
+        );
+        way.recover(&mut all, old);
+    }
+    assert_in_turn(all.home.path());
+}
+
+#[test]
+fn a_release_goes_to_the_primary_that_the_sentinels_name_and_not_to_the_one_that_granted_the_lock()
+{
+    let mut all = Replicated::start();
+    for way in [Way::Asked, Way::ShutIn] {
+        let old = all.primary();
+        let run = all.redlock(&["run", "--ttl", "90s", "a"]);
+        let holder = Job::start("holder", all.home.path(), run).ready();
+        all.settle(old);
+        let new = way.replace(&mut all, old);
+        assert_eq!(all.servers[new].cli(&["EXISTS", "redlock:a"]), "1");
+        holder.end();
+        let held = all.servers[new].cli(&["EXISTS", "redlock:a"]);
+        assert_eq!(held, "0", "{way:?}");
+        way.recover(&mut all, old);
+    }
+    assert_in_turn(all.home.path());
+}
+
+#[test]
+fn a_run_that_could_not_release_its_lock_leaves_a_process_that_does_so_at_the_next_primary() {
+    let mut all = Replicated::start();
+    for way in LOSSES {
+        let old = all.primary();
+        // It gives its release up at once, and nobody waits for the lock.
+        let options = ["--ttl", "90s", "-k", "0s", "--connect-timeout", "500ms"];
+        let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
+        let mut holder = Job::start("holder", all.home.path(), run).ready();
+        all.settle(old);
+        way.lose(&mut all, old);
+        holder.let_go();
+        holder
+            .finish()
+            .assert_code(0)
+            .assert_says("a process in the background goes on trying");
+        let new = all.primary_after(old);
+        wait_until(
+            &format!("the lock is free at the next primary: {way:?}"),
+            || all.servers[new].cli(&["EXISTS", "redlock:a"]) == "0",
+        );
+        let history = outcome(&mut all.redlock(&["history", "a", "--json"]));
+        assert!(!history.stdout.contains("lost"), "{}", history.stdout);
+        way.recover(&mut all, old);
+    }
+}
+
+#[test]
+fn a_waiter_on_the_same_host_takes_over_at_once_from_a_run_that_could_not_release_its_lock() {
+    among_own_processes!();
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    for way in LOSSES {
+        let old = all.primary();
+        // It gives its release up at once.
+        let options = ["--ttl", "90s", "-k", "0s", "--connect-timeout", "500ms"];
+        let start = |label: &str| {
+            let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
+            Job::start(label, &home, run)
+        };
+        let mut holder = start("holder").ready();
+        let waiter = start("waiter");
+        wait_until("it stands in the queue", || {
+            all.servers[old].queue("a").contains(&waiter.run.pid())
+        });
+        all.settle(old);
+        // What it is granted by a primary that is cut off isn't what is in question.
+        if way == Way::ShutIn {
+            waiter.run.suspend();
+        }
+        way.lose(&mut all, old);
+        holder.let_go();
+        let end = holder.finish();
+        let says = if way == Way::ShutIn {
+            "not all replicas have confirmed the release of lock"
+        } else {
+            "could not release lock"
+        };
+        end.assert_code(0).assert_says(says);
+        let began = Instant::now();
+        all.primary_after(old);
+        if way == Way::ShutIn {
+            waiter.run.resume();
+        }
+        waiter.ready().end();
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(30), "{way:?}: {took:?}");
+        way.recover(&mut all, old);
+    }
+    assert_in_turn(&home);
+}
+
+#[test]
+fn a_replica_that_hangs_costs_a_release_a_moment() {
+    let all = Replicated::start();
+    let run = all.redlock(&["run", "--ttl", "90s", "a"]);
+    let mut holder = Job::start("holder", all.home.path(), run).ready();
+    all.servers[1].stall();
+    holder.let_go();
+    let began = Instant::now();
+    let end = holder.finish();
+    let took = began.elapsed();
+    all.servers[1].resume();
+    end.assert_code(0)
+        .assert_says("not all replicas have confirmed the release of lock \"a\"");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
+}
+
+#[test]
+fn a_replica_that_was_shut_down_during_a_run_does_not_hold_up_its_release() {
+    std::thread::scope(|scope| {
+        for options in [&[][..], &["--sync", "1"], &["--sync", "all"]] {
+            scope.spawn(move || {
+                let mut all = Replicated::start();
+                let words = [&["run", "--ttl", "12s", "-k", "1s"], options, &["a"]].concat();
+                let mut holder = Job::start("holder", all.home.path(), all.redlock(&words)).ready();
+                wait_until("it was renewed", || all.servers[0].trackers() > 0);
+                all.servers[1].kill();
+                let primary = &all.servers[0];
+                wait_until("it is gone", || {
+                    primary.info("replication", "connected_slaves") == "1"
+                });
+                // Two renewals later nobody waits for it any more.
+                let (since, lease) = (Instant::now(), || primary.cli(&["PTTL", "redlock:a"]));
+                let mut renewals = 0;
+                let mut last: i64 = lease().parse().unwrap();
+                while renewals < 3 {
+                    assert!(since.elapsed() < Duration::from_secs(40), "{options:?}");
+                    let left = lease().parse().unwrap();
+                    renewals += u32::from(left > last);
+                    last = left;
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                holder.let_go();
+                let began = Instant::now();
+                let end = holder.finish();
+                let took = began.elapsed();
+                end.assert_code(0);
+                assert!(!end.stderr.contains("replicas"), "{options:?} {end:?}");
+                assert!(took < Duration::from_millis(1500), "{options:?}: {took:?}");
+                assert_eq!(primary.cli(&["EXISTS", "redlock:a"]), "0");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release() {
+    let mut all = Replicated::start();
+    let options = ["run", "--ttl", "6s", "-k", "1s"];
+    let locks: Vec<String> = (0..16).map(|number| format!("lock-{number}")).collect();
+    let locks: Vec<&str> = locks.iter().map(String::as_str).collect();
+    let words = [&options, &locks[..], &["--", "sleep", "60"]].concat();
+    let run = Running::start(&mut all.redlock(&words));
+    wait_until("it has all", || {
+        let primary = &all.servers[0];
+        locks.iter().all(|name| primary.holder(name).is_some())
+    });
+    for sentinel in &all.sentinels {
+        sentinel.stall();
+    }
+    all.servers[1].kill();
+    all.servers[2].kill();
+    let primary = &all.servers[0];
+    // No release asks for them any more after the second renewal that is that much later.
+    let lease = || primary.cli(&["PTTL", "redlock:lock-0"]).parse().unwrap();
+    let (mut renewals, mut last): (u32, i64) = (0, lease());
+    while renewals < 5 {
+        let left = lease();
+        renewals += u32::from(left > last);
+        last = left;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let began = Instant::now();
+    send(run.pid(), libc::SIGTERM);
+    run.finish();
+    let took = began.elapsed();
+    for sentinel in &all.sentinels {
+        sentinel.resume();
+    }
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    wait_until("all are free", || {
+        locks.iter().all(|name| primary.holder(name).is_none())
+    });
+}
+
+#[test]
+fn a_run_whose_lease_a_failover_may_outlast_says_so_once() {
+    let all = Replicated::start();
+    let says = "may end during a failover";
+    let run = |options: &[&str]| {
+        let job = ["a", "-k", "1s", "--", "true"];
+        outcome(&mut all.redlock(&[&["run"], options, &job].concat()))
+    };
+    for (options, times) in [
+        (&["--ttl", "7s"][..], 1),
+        (&["--ttl", "7s", "-q"], 0),
+        (&["--ttl", "30s"], 0),
+        // Replicas have to confirm the next renewal, too.
+        (&["--ttl", "12s", "--sync", "all"], 1),
+        (&["--ttl", "30s", "--sync", "all"], 0),
+    ] {
+        let end = run(options);
+        end.assert_code(0);
+        assert_eq!(
+            end.stderr.matches(says).count(),
+            times,
+            "{options:?} {end:?}"
+        );
+    }
+}
+
+#[test]
+fn status_says_that_most_sentinels_do_not_name_the_primary_that_it_shows() {
+    let all = Replicated::start();
+    let holder = job(&all, "holder", &[]).ready();
+    let status = |options: &[&str]| {
+        let end = outcome(&mut all.redlock(&[&["status", "a"], options].concat()));
+        end.assert_code(0);
+        assert!(end.stdout.contains("held"), "{end:?}");
+        end.stderr
+    };
+    assert_eq!(status(&[]), "");
+    for sentinel in &all.sentinels[1..] {
+        sentinel.stall();
+    }
+    let says = "most of the sentinels don't name Redis at ";
+    let stderr = status(&[]);
+    assert!(stderr.contains(says), "{stderr:?}");
+    assert_eq!(status(&["-q"]), "");
+    for sentinel in &all.sentinels[1..] {
+        sentinel.resume();
+    }
+    holder.end();
+}

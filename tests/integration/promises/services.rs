@@ -1,0 +1,126 @@
+//! A service under systemd: the manager knows whether it waits or runs.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use crate::promises::recipes::{GATE, Sandbox, blocks};
+use crate::support::{Redis, Running, outcome};
+
+/// A manager's socket.
+struct Manager {
+    socket: UnixDatagram,
+    path: String,
+}
+
+impl Manager {
+    fn new(redis: &Redis, name: &str) -> Self {
+        let path = redis.dir.path().join(name).display().to_string();
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        Self { socket, path }
+    }
+
+    /// The next message.
+    #[track_caller]
+    fn message(&self) -> String {
+        let mut bytes = [0; 1000];
+        let length = self.socket.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+}
+
+#[test]
+fn a_service_is_ready_when_its_command_has_started_and_a_standby_shows_the_holder() {
+    let sandbox = Sandbox::new().with("opt/importer", GATE);
+    let unit = &blocks("A service with a hot standby")[0].1;
+    let exec = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="))
+        .expect("a command");
+    let words: Vec<&str> = exec.split_whitespace().collect();
+    let start = |manager: &Manager| {
+        Running::start(
+            sandbox
+                .command(&words, &[])
+                .env("NOTIFY_SOCKET", &manager.path),
+        )
+    };
+    let [one, two] = ["one", "two"].map(|name| Manager::new(&sandbox.redis, name));
+    let mut active = start(&one);
+    active.expect_line("ready");
+    let ready = one.message();
+    assert!(
+        ready.starts_with("READY=1\nSTATUS=running ") && ready.ends_with("/importer"),
+        "{ready}"
+    );
+
+    let mut standby = start(&two);
+    let status = two.message();
+    let holder = format!("(pid {})", active.pid());
+    assert!(
+        status.starts_with("STATUS=waiting for \"importer\"") && status.contains(&holder),
+        "{status}"
+    );
+    active.kill();
+    standby.expect_line("ready");
+    let ready = two.message();
+    assert!(ready.starts_with("READY=1\n"), "{ready}");
+    sandbox.open_the_gate();
+    standby.finish().assert_code(0);
+}
+
+#[test]
+fn the_script_of_unless_makes_no_service_ready() {
+    let redis = Redis::start();
+    let manager = Manager::new(&redis, "manager");
+    let run = ["run", "--unless", "false", "a", "--", "true"];
+    outcome(redis.redlock(&run).env("NOTIFY_SOCKET", &manager.path)).assert_code(0);
+    assert_eq!(manager.message(), "READY=1\nSTATUS=running true");
+    manager.socket.set_nonblocking(true).unwrap();
+    assert!(manager.socket.recv(&mut [0; 10]).is_err());
+}
+
+#[test]
+fn the_label_stands_for_the_command_and_a_long_command_is_cut() {
+    let redis = Redis::start();
+    let manager = Manager::new(&redis, "manager");
+    let told = |words: &[&str]| {
+        let run = [&["run", "a"], words, &["--", "true"]].concat();
+        let long = "x".repeat(10_000);
+        let mut run = redis.redlock(&run);
+        outcome(run.arg(long).env("NOTIFY_SOCKET", &manager.path)).assert_code(0);
+        manager.message()
+    };
+    let label = told(&["--label", "nightly import"]);
+    assert_eq!(label, "READY=1\nSTATUS=running nightly import");
+    assert!(told(&[]).len() < 600);
+}
+
+#[test]
+fn a_manager_that_reads_nothing_holds_nothing_up() {
+    let redis = Redis::start();
+    let manager = Manager::new(&redis, "manager");
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.send_to(b"STATUS=busy", &manager.path).is_ok() {}
+    let run = ["run", "a", "--", "true"];
+    outcome(redis.redlock(&run).env("NOTIFY_SOCKET", &manager.path)).assert_code(0);
+}
+
+#[test]
+fn a_manager_with_an_abstract_socket_is_found() {
+    use std::os::linux::net::SocketAddrExt;
+    let redis = Redis::start();
+    let name = format!("redlock-test-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let socket = UnixDatagram::bind_addr(&address).unwrap();
+    let path = format!("@{name}");
+    let run = ["run", "a", "--", "true"];
+    outcome(redis.redlock(&run).env("NOTIFY_SOCKET", path)).assert_code(0);
+    socket.set_nonblocking(true).unwrap();
+    let mut bytes = [0; 100];
+    let length = socket.recv(&mut bytes).expect("a message");
+    assert!(bytes[..length].starts_with(b"READY=1\n"));
+}

@@ -1,0 +1,483 @@
+//! How COMMAND is found and started, what it finds, and what can't be made while it runs.
+//!
+//! What the kernel refuses only when it is short of something, strace has it refuse here. The tests
+//! of pid namespaces, and the one of another user, check nothing where the tests don't run as root or
+//! these may not be made.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::promises::keeper::keeper;
+use crate::support::{
+    Gate, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, directly, free_port,
+    is_alive, is_gone, is_permitted, now, outcome, path, script, send, wait_until,
+};
+
+/// redlock under strace with these options; strace ends as redlock does.
+fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
+    let strace = ["strace", "-o", "/dev/null"];
+    directly(redis, &[&strace, options, &[REDLOCK], arguments].concat())
+}
+
+/// The same, but what is started is redlock, and strace something beside it.
+fn traced_from_beside(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
+    let strace = ["strace", "-D", "-o", "/dev/null"];
+    directly(redis, &[&strace, options, &[REDLOCK], arguments].concat())
+}
+
+/// A COMMAND that says its pid and that of a child in another session, ignores TERM, and writes the
+/// time into the file of its argument for as long as it lives, which is not for ever.
+const STUBBORN: &str = r#"
+    use Time::HiRes qw(time sleep);
+    use POSIX ();
+    $| = 1;
+    $SIG{TERM} = sub { print "TERM\n" };
+    my $child = fork;
+    if (!$child) { POSIX::setsid(); $SIG{TERM} = "IGNORE"; sleep 40; exit }
+    open my $life, ">", $ARGV[0]; select((select($life), $| = 1)[0]);
+    print "ready $$ $child\n";
+    my $limit = time + 40;
+    while (time < $limit) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
+"#;
+
+/// No thread can be made: COMMAND's own process is the first clone(2) with either C library, and of
+/// its children strace takes no notice.
+const NO_THREAD: [&str; 4] = [
+    "-e",
+    "inject=clone3:error=EAGAIN",
+    "-e",
+    "inject=clone:error=EAGAIN:when=2+",
+];
+
+#[test]
+fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends() {
+    let redis = Redis::start();
+    let life = redis.dir.path().join("life");
+    let run = ["run", "--ttl", "2s", "a", "--", "perl", "-e", STUBBORN];
+    let arguments = [&run[..], &[life.to_str().unwrap()]].concat();
+    let mut run = Running::start(&mut traced_from_beside(&redis, &NO_THREAD, &arguments));
+    let words = run.line();
+    let pids: Vec<i32> = words
+        .split(' ')
+        .filter_map(|pid| pid.parse().ok())
+        .collect();
+    let [command, child] = pids[..] else {
+        panic!("{words}");
+    };
+    redis.stall();
+    let latest_expiry = now() + Duration::from_secs(2);
+    run.expect_line("TERM");
+    wait_until("it is dead", || !is_alive(command));
+    redis.resume();
+    wait_until("redlock ends", || run.has_ended());
+    assert!(!is_alive(child), "a grandchild works on");
+    assert!(is_gone(command), "COMMAND was not reaped");
+    let end = run.finish();
+    end.assert_code(79).assert_says("was not renewed in time");
+    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
+    assert!(
+        last < latest_expiry.as_secs_f64(),
+        "alive at {last}, expiry at {latest_expiry:?}"
+    );
+    wait_until("the lock is free", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+}
+
+#[test]
+fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
+    let redis = Redis::start();
+    let options = [
+        "-e",
+        "inject=clone3:error=EAGAIN:when=1..2",
+        "-e",
+        "inject=clone:error=EAGAIN:when=2..3",
+    ];
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate""#;
+    let arguments = ["run", "--ttl", "3s", "a", "-c", script];
+    let mut run = Running::start(&mut traced_from_beside(&redis, &options, &arguments));
+    run.expect_line("ready");
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || {
+        assert!(!run.has_ended(), "it has ended");
+        redis.calls("pexpire") > renewals + 8
+    });
+    gate.open();
+    run.finish().assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+/// What a process finds around it, but for what differs between any two processes.
+const SURROUNDINGS: &str = r#"
+    use Cwd;
+    sub slurp { open my $file, "<", "/proc/self/$_[0]" or return "none"; local $/; <$file> }
+    for (split /\n/, slurp("status")) {
+        print "$_\n" unless /^(Name|FDSize|Pid|Tgid|Ngid|PPid|NS\w+|Vm\w+|Rss\w+|HugetlbPages|SigQ|.*ctxt_switches):/
+    }
+    print "$_: ", slurp($_), "\n" for qw(limits oom_score_adj cgroup timerslack_ns personality
+        coredump_filter loginuid uid_map gid_map setgroups);
+    my $stat = slurp("stat");
+    my @stat = split " ", substr $stat, rindex($stat, ")") + 2;
+    print "terminal $stat[4] $stat[5], priority $stat[15], nice $stat[16], at the end $stat[35], ",
+        "real-time $stat[37], policy $stat[38]\n";
+    print "ns $_: ", readlink "/proc/self/ns/$_", "\n" for qw(cgroup ipc mnt net pid time user uts);
+    print "directory ", getcwd, ", root ", readlink "/proc/self/root", "\n";
+    printf "umask %o\n", umask;
+    print "io ", `ionice -p $$`, "cpus ", `taskset -p $$` =~ s/\d+'s//r, "policy ", `chrt -p $$` =~ s/pid \d+'s//gr;
+    for my $number (0 .. 255) {
+        my $file = readlink "/proc/self/fd/$number" or next;
+        next if $file =~ m{^/proc/};
+        $file =~ s/^(pipe|socket):.*/$1/;
+        print "descriptor $number $file\n";
+    }
+    print map { /^REDLOCK_(?!URL)/ ? () : "variable $_=$ENV{$_}\n" } sort keys %ENV;
+"#;
+
+/// How a COMMAND may come to be started.
+fn ways() -> Vec<Vec<String>> {
+    let nowhere = format!("redis://127.0.0.1:{}", free_port());
+    let ways: [&[&str]; 11] = [
+        &["run", "a", "--"],
+        &["run", "--on-unreachable", "run", "-u", &nowhere, "a", "--"],
+        &["run", "--on-unreachable", "run", "a", "--"],
+        &["run", "-v", "--shared", "a", "--"],
+        &["run", "--slots", "3", "a", "--"],
+        &["run", "-t", "50s", "-k", "1s", "a", "b", "--"],
+        &[
+            "run",
+            "--ttl",
+            "1s",
+            "-w",
+            "5s",
+            "--on-lost",
+            "warn",
+            "a",
+            "--",
+        ],
+        &["run", "--unless", "false", "a", "--"],
+        &["run", "--once-per", "1ms", "a", "--"],
+        &["run", "--supersede", "--cancel-running", "a", "--"],
+        &["run", "a", "--", REDLOCK, "run", "b", "--"],
+    ];
+    let owned = |way: &&[&str]| way.iter().map(|&word| word.to_owned()).collect();
+    ways.iter().map(owned).collect()
+}
+
+/// COMMAND finds all as it would without redlock, when both are started by `around`.
+#[track_caller]
+fn assert_changes_nothing(around: &[&str]) {
+    let redis = Redis::start();
+    let look = ["perl", "-e", SURROUNDINGS];
+    let found = |way: &[&str]| {
+        let words = [around, way, &look].concat();
+        outcome(&mut directly(&redis, &words))
+    };
+    let direct = found(&[]);
+    direct.assert_code(0).assert_silent();
+    assert!(direct.stdout.lines().count() > 60, "{}", direct.stdout);
+    for way in ways() {
+        let way: Vec<&str> = way.iter().map(String::as_str).collect();
+        let under = found(&[&[REDLOCK], &way[..]].concat());
+        under.assert_code(0);
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let (without, with) = (lines(&direct.stdout), lines(&under.stdout));
+        let differ = without
+            .iter()
+            .zip(&with)
+            .filter(|(one, other)| one != other);
+        let differ: Vec<_> = differ.collect();
+        assert!(
+            differ.is_empty() && without.len() == with.len(),
+            "{way:?} changes (without, with redlock): {differ:#?}; {under:?}"
+        );
+    }
+}
+
+#[test]
+fn command_finds_everything_as_it_would_without_redlock() {
+    assert_changes_nothing(&[]);
+    assert_changes_nothing(&["nice", "-n", "3"]);
+    assert_changes_nothing(&["prlimit", "--nofile=200:300", "--core=0", "--stack=4194304"]);
+    assert_changes_nothing(&["sh", "-c", r#"umask 027; cd /; exec "$@""#, "sh"]);
+    assert_changes_nothing(&["chrt", "--batch", "0"]);
+    assert_changes_nothing(&["taskset", "-c", "0"]);
+}
+
+#[test]
+fn a_command_that_had_to_wait_finds_everything_as_it_would_without_redlock() {
+    let redis = Redis::start();
+    let look = ["perl", "-e", SURROUNDINGS];
+    let direct = outcome(&mut directly(&redis, &look));
+    for options in [&["-v"][..], &["--slots", "1", "-q"]] {
+        redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
+        let words = [&[REDLOCK, "run"], options, &["a", "--"], &look].concat();
+        let mut waiter = Running::start(&mut directly(&redis, &words));
+        waiter.wait_until_queued(&redis);
+        redis.cli(&["DEL", "redlock:a"]);
+        redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
+        let end = waiter.finish();
+        end.assert_code(0);
+        assert_eq!(end.stdout, direct.stdout);
+    }
+}
+
+/// A search path with these directories, which are in the server's, before the usual ones.
+fn search_path(redis: &Redis, directories: &[&str]) -> String {
+    let full = directories.iter().map(|directory| {
+        let full = redis.dir.path().join(directory);
+        fs::create_dir_all(&full).unwrap();
+        full.display().to_string()
+    });
+    full.chain([path()]).collect::<Vec<_>>().join(":")
+}
+
+/// A file "tool" in one of the directories.
+fn tool(redis: &Redis, directory: &str, text: &str, mode: u32) {
+    let path = script(&redis.dir.path().join(directory), "tool", text);
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_script_without_an_interpreter_is_run_where_it_may_be_executed() {
+    let redis = Redis::start();
+    let path = search_path(&redis, &["one", "two"]);
+    tool(&redis, "one", "echo one", 0o644);
+    tool(&redis, "two", "echo two $0 $@", 0o755);
+    let mut run = redis.redlock(&["run", "a", "--", "tool", "x", "y"]);
+    let end = outcome(run.env("PATH", &path));
+    end.assert_code(0).assert_silent();
+    let second = redis.dir.path().join("two/tool");
+    assert_eq!(end.stdout, format!("two {} x y\n", second.display()));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_program_that_may_not_be_executed_is_passed_over_and_remembered() {
+    let redis = Redis::start();
+    let path = search_path(&redis, &["one", "two", "three"]);
+    tool(&redis, "one", "#!/bin/sh\necho one", 0o644);
+    let mut run = redis.redlock(&["run", "a", "--", "tool"]);
+    outcome(run.env("PATH", &path)).assert_code(126);
+    tool(&redis, "three", "#!/bin/sh\necho three", 0o755);
+    let end = outcome(run.env("PATH", &path));
+    assert_eq!(end.assert_code(0).stdout, "three\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_is_passed_over() {
+    for error in ["ENODEV", "ESTALE", "ETIMEDOUT"] {
+        let redis = Redis::start();
+        let path = search_path(&redis, &["one", "two", "three"]);
+        tool(&redis, "two", "#!/bin/sh\necho two", 0o755);
+        tool(&redis, "three", "#!/bin/sh\necho three", 0o755);
+        // The second of each process: redlock itself is executed by the first of its own.
+        let inject = format!("inject=execve:error={error}:when=2");
+        let options = ["-f", "-e", &inject];
+        let mut run = traced(&redis, &options, &["run", "a", "--", "tool"]);
+        let end = outcome(run.env("PATH", &path));
+        end.assert_code(0);
+        assert_eq!(end.stdout, "three\n", "{error}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
+    for (error, texts) in [
+        ("EAGAIN", ["Resource temporarily unavailable"; 2]),
+        // As glibc and as musl have it.
+        ("ENOMEM", ["annot allocate memory", "Out of memory"]),
+    ] {
+        let redis = Redis::start();
+        let inject = format!("inject=clone,clone3,fork,vfork:error={error}");
+        let end = outcome(&mut traced(
+            &redis,
+            &["-e", &inject],
+            &["run", "a", "--", "echo", "ran"],
+        ));
+        end.assert_code(125).assert_says("echo");
+        assert!(
+            texts.iter().any(|text| end.stderr.contains(text)),
+            "{end:?}"
+        );
+        assert_eq!(end.stdout, "");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_child_that_is_killed_before_it_executes_is_not_a_command_that_was_not_found() {
+    for inject in [
+        "inject=setpgid:signal=KILL",
+        "inject=execve:signal=KILL:when=2",
+        // To the child another process seems to be its parent, as if redlock had died.
+        "inject=getppid:retval=1",
+    ] {
+        let redis = Redis::start();
+        // Its first execve is that of a directory which doesn't have it.
+        let path = search_path(&redis, &["one"]);
+        let mut run = traced(&redis, &["-f", "-e", inject], &["run", "a", "--", "true"]);
+        let end = outcome(run.env("PATH", path));
+        assert_ne!(end.code(), Some(127), "{inject}: {end:?}");
+        assert_ne!(end.code(), Some(126), "{inject}: {end:?}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn command_may_be_the_first_of_a_pid_namespace_that_redlock_is_not_in() {
+    if !is_permitted(&["unshare", "--pid", "true"]) {
+        return;
+    }
+    let redis = Redis::start();
+    let unshare = |command: &[&str]| {
+        let words = [&["unshare", "--pid", REDLOCK, "run", "a", "--"], command].concat();
+        outcome(&mut directly(&redis, &words))
+    };
+    let end = unshare(&["sh", "-c", "echo $$; exit 3"]);
+    end.assert_code(3).assert_silent();
+    assert_eq!(end.stdout, "1\n");
+    unshare(&["no-such-command"]).assert_code(127);
+    assert_nothing_left(&redis);
+}
+
+/// Whether tests may make pid namespaces, and processes in them.
+fn may_unshare() -> bool {
+    is_permitted(&["unshare", "--pid", "--fork", "--mount-proc", "true"])
+}
+
+/// A command as the first process of a pid namespace.
+fn first(redis: &Redis, words: &[&str]) -> Command {
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    directly(redis, &[&unshare, words].concat())
+}
+
+/// The first process in the namespace that this unshare has made, by its pid outside.
+#[track_caller]
+fn inside(unshare: &Running) -> i32 {
+    let pid = unshare.pid();
+    let mut child = None;
+    wait_until("it is in its namespace", || {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        child = children.unwrap_or_default().trim().parse().ok();
+        child.is_some()
+    });
+    child.unwrap()
+}
+
+#[test]
+fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
+    if !may_unshare() {
+        return;
+    }
+    let redis = Redis::start();
+    let deaf = UnresponsiveServer::new();
+    redis.stall();
+    for url in [deaf.url(), redis.url(), redis.tcp_url()] {
+        for command in [&["run", "a", "--", "true"][..], &["acquire", "a"]] {
+            let options = [REDLOCK, "-u", &url, "--connect-timeout", "50s"];
+            let words = [&options, command].concat();
+            let mut run = Running::start(&mut first(&redis, &words));
+            let redlock = inside(&run);
+            wait_until("it is redlock", || {
+                let name = fs::read_to_string(format!("/proc/{redlock}/comm"));
+                name.is_ok_and(|name| name == "redlock\n")
+            });
+            // The first ones may come before it has begun to connect.
+            wait_until(&format!("{url} {command:?} ends"), || {
+                if is_alive(redlock) {
+                    let _ = nix::sys::signal::kill(
+                        nix::unistd::Pid::from_raw(redlock),
+                        Signal::SIGTERM,
+                    );
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                run.has_ended()
+            });
+            run.finish().assert_code(143);
+        }
+    }
+    redis.resume();
+}
+
+#[test]
+fn an_acquire_that_cannot_say_its_token_is_refused() {
+    let redis = Redis::start();
+    for options in ["", "--while-pid $$", "--format token"] {
+        let script = format!("redlock acquire a {options} >&-; echo $? >&2");
+        let end = outcome(&mut directly(&redis, &["sh", "-c", &script]));
+        assert!(end.stderr.ends_with("64\n"), "{options}: {end:?}");
+        end.assert_says("redlock: ");
+        // Not even for a moment.
+        assert_eq!(redis.calls("eval") + redis.calls("evalsha"), 0, "{options}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
+    // Elsewhere it would be everybody's: a lost lock would stop the whole machine.
+    if !may_unshare() {
+        return;
+    }
+    let redis = Redis::start();
+    let script = "sh -c 'redlock acquire a --while-pid 1; echo $? >&2'; exit 0";
+    let end = outcome(&mut first(&redis, &["sh", "-c", script]));
+    end.assert_code(0);
+    assert!(!end.stdout.contains("export"), "{end:?}");
+    assert!(end.stderr.ends_with("64\n"), "{end:?}");
+    assert!(end.stderr.starts_with("redlock: "), "{end:?}");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
+    if !may_unshare() {
+        return;
+    }
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"trap 'redlock release' EXIT
+        eval "$(redlock acquire a --ttl 60s --while-pid $$)"
+        echo "ready $$"; read go <"$HOME/gate"; redlock check"#;
+    let mut script = Running::start(&mut first(&redis, &["sh", "-c", script]));
+    script.expect_line("ready 1");
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    gate.open();
+    // Its keeper is killed with it, so that the trap alone releases the lock.
+    script.finish().assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let text = r#"eval "$(redlock acquire a --ttl 1s -k 200ms --while-pid $$)"
+        trap 'echo TERM' TERM; echo ready
+        until read -t 0.1 go <"$HOME/gate"; do :; done; echo end"#;
+    let mut script = Running::start(&mut directly(&redis, &["bash", "-c", text]));
+    script.expect_line("ready");
+    send(keeper(&script), libc::SIGTERM);
+    script.expect_line("TERM");
+    // Several TTLs later, and many times --kill-after, it still holds its lock.
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || {
+        assert!(!script.has_ended(), "the script was killed");
+        redis.calls("pexpire") > renewals + 8
+    });
+    assert_eq!(redis.holder("a"), Some(script.pid()));
+    gate.open();
+    let end = script.finish();
+    assert_eq!(end.assert_code(0).stdout, "ready\nTERM\nend\n");
+    wait_until("it is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert_nothing_left(&redis);
+}

@@ -1,0 +1,297 @@
+//! One request to end that arrives in many ways is one request: if a terminal, a supervisor and a shell
+//! relay the same signal, COMMAND may clean up; only a second request kills it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::support::pty::Terminal;
+use crate::support::{
+    COUNTER, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, path, script,
+    seen_by_a_shell, send, wait_until, with_default_signals,
+};
+
+const CTRL_C: &str = "\x03";
+
+/// How often each relay is tried: what decides is which of several signals comes first.
+const ROUNDS: usize = 12;
+
+/// The time within which another signal is the same request.
+const SAME: Duration = Duration::from_millis(500);
+
+/// A COMMAND that takes its time to clean up when it is asked to end, however often.
+const CLEANS_UP: &str = r#"
+    $| = 1;
+    my $asked = 0;
+    $SIG{INT} = $SIG{TERM} = sub { $asked = 1 };
+    print "ready\n";
+    my $limit = time + 60;
+    select(undef, undef, undef, 0.01) until $asked || time > $limit;
+    select(undef, undef, undef, 0.05) for 1 .. 4;
+    print "cleaned\n";
+    exit 9;
+"#;
+
+/// The counting program under redlock, with a minute for everything.
+const COUNTING: [&str; 11] = [
+    "run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e", COUNTER, "child",
+];
+
+/// Two runs, one in the other.
+const NESTED: [&str; 13] = [
+    REDLOCK, "run", "--ttl", "120s", "-k", "60s", "a", "--", REDLOCK, "run", "-q", "b", "--",
+];
+
+/// A run under a supervisor that passes on to all of its group what it gets itself.
+const UNDER_TIMEOUT: [&str; 8] = ["timeout", "60", REDLOCK, "run", "-k", "60s", "a", "--"];
+
+/// A command at the head of a session on a terminal, with default signals.
+fn on_terminal(redis: &Redis, words: &[&str]) -> Terminal {
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .env_clear()
+        .env("PATH", path())
+        .env("PS1", "")
+        .env("REDLOCK_URL", redis.url())
+        .env("HOME", redis.dir.path());
+    Terminal::start(with_default_signals(command))
+}
+
+#[test]
+fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it() {
+    let redis = Redis::start();
+    let words = [&[REDLOCK], &COUNTING[..], &["INT", "WINCH"]].concat();
+    let mut terminal = on_terminal(&redis, &words);
+    terminal.line("child ready");
+    for round in 0..8 {
+        terminal.type_in(CTRL_C);
+        terminal.line("child INT");
+        // When this one has been passed on, redlock has seen the key too, as the kernel gives the
+        // lower number first.
+        send(terminal.pid(), libc::SIGWINCH);
+        terminal.line("child WINCH");
+        if round == 4 {
+            // Neither shortly after another nor long after it.
+            std::thread::sleep(SAME + Duration::from_millis(100));
+        }
+    }
+    send(terminal.pid(), libc::SIGRTMAX());
+    terminal.line("child end");
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn typed_ctrl_c_never_kills_a_command_that_ignores_it() {
+    let redis = Redis::start();
+    let script = "trap '' INT; exec perl -e \"$0\" child WINCH";
+    let words = [REDLOCK, "run", "--ttl", "120s", "-k", "60s", "a", "--"];
+    let words = [&words[..], &["sh", "-c", script, COUNTER]].concat();
+    let mut terminal = on_terminal(&redis, &words);
+    terminal.line("child ready");
+    for _ in 0..4 {
+        terminal.type_in(CTRL_C);
+        send(terminal.pid(), libc::SIGWINCH);
+        terminal.line("child WINCH");
+    }
+    send(terminal.pid(), libc::SIGRTMAX());
+    terminal.line("child end");
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+}
+
+#[test]
+fn after_a_typed_ctrl_c_a_sent_term_is_the_first_request() {
+    let redis = Redis::start();
+    let words = [&[REDLOCK], &COUNTING[..], &["INT", "TERM", "WINCH"]].concat();
+    let mut terminal = on_terminal(&redis, &words);
+    terminal.line("child ready");
+    terminal.type_in(CTRL_C);
+    terminal.line("child INT");
+    std::thread::sleep(SAME + Duration::from_millis(100));
+    send(terminal.pid(), libc::SIGTERM);
+    terminal.line("child TERM");
+    send(terminal.pid(), libc::SIGWINCH);
+    terminal.line("child WINCH");
+    send(terminal.pid(), libc::SIGRTMAX());
+    terminal.line("child end");
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+}
+
+/// Starts the counting program; its pid.
+fn counting(redis: &Redis, names: &[&str]) -> (Running, i32) {
+    let words = [&COUNTING[..], names].concat();
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&words)));
+    let line = run.line();
+    (run, line.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
+    let redis = Redis::start();
+    for (first, second) in [
+        (Signal::SIGTERM, Signal::SIGTERM),
+        (Signal::SIGINT, Signal::SIGINT),
+        (Signal::SIGTERM, Signal::SIGINT),
+        (Signal::SIGINT, Signal::SIGTERM),
+    ] {
+        let (mut run, child) = counting(&redis, &["INT", "TERM"]);
+        run.signal(first);
+        run.expect_line(&format!("child {}", &first.as_str()[3..]));
+        std::thread::sleep(SAME + Duration::from_millis(50));
+        run.signal(second);
+        // Long before its minute is over, or this would never end. It is a number, as another
+        // signal ended COMMAND than the one that redlock got.
+        run.finish().assert_exited(137);
+        assert!(is_gone(child));
+        assert_nothing_left(&redis);
+    }
+}
+
+/// Sends two signals to a run within half a second, and then lets COMMAND end; what it said after
+/// the first. Where the machine was slower than that nothing is known, and it is done again.
+fn said_after(redis: &Redis, first: Signal, second: Signal) -> String {
+    for _ in 0..50 {
+        let (mut run, _) = counting(redis, &["INT", "TERM", "WINCH"]);
+        let began = Instant::now();
+        run.signal(first);
+        run.expect_line(&format!("child {}", &first.as_str()[3..]));
+        run.signal(second);
+        // The kernel gives the lower number first, to redlock and to COMMAND: when this one has
+        // arrived, so has all that comes of the others.
+        send(run.pid(), libc::SIGWINCH);
+        let mut said = String::new();
+        while !said.ends_with("WINCH\n") {
+            match run.next_line() {
+                Some(line) => said += line.strip_prefix("child ").unwrap_or(&line),
+                None => break,
+            }
+        }
+        let took = began.elapsed();
+        if took < SAME {
+            assert!(
+                said.ends_with("WINCH\n"),
+                "killed within {took:?} by {first} and {second}; it said {said:?}"
+            );
+            send(run.pid(), libc::SIGRTMAX());
+            run.finish().assert_exited(0);
+            return said;
+        }
+    }
+    panic!("this machine never did it within {SAME:?}");
+}
+
+#[test]
+fn the_same_signal_again_within_half_a_second_is_the_same_request_and_not_passed_on() {
+    let redis = Redis::start();
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        assert_eq!(said_after(&redis, signal, signal), "WINCH\n", "{signal}");
+    }
+}
+
+#[test]
+fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
+    let redis = Redis::start();
+    let said = said_after(&redis, Signal::SIGINT, Signal::SIGTERM);
+    assert_eq!(said, "TERM\nWINCH\n");
+    let said = said_after(&redis, Signal::SIGTERM, Signal::SIGINT);
+    assert_eq!(said, "INT\nWINCH\n");
+}
+
+/// A signal to all at once lets COMMAND clean up, and all end with its status.
+#[track_caller]
+fn assert_cleans_up_on_terminal(before: &[&str], ask: impl Fn(&mut Terminal)) {
+    let redis = Redis::start();
+    let words = [before, &["perl", "-e", CLEANS_UP]].concat();
+    for round in 0..ROUNDS {
+        let mut terminal = on_terminal(&redis, &words);
+        terminal.line("ready");
+        ask(&mut terminal);
+        let status = seen_by_a_shell(terminal.finish());
+        assert_eq!(
+            (status, terminal.count("cleaned")),
+            (Some(9), 1),
+            "round {round}: {:?}",
+            terminal.shown
+        );
+        wait_until("the locks are free", || {
+            redis.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
+        });
+    }
+}
+
+#[test]
+fn one_ctrl_c_on_timeout_and_redlock_lets_command_clean_up() {
+    assert_cleans_up_on_terminal(&UNDER_TIMEOUT, |terminal| terminal.type_in(CTRL_C));
+}
+
+#[test]
+fn one_ctrl_c_on_nested_runs_lets_command_clean_up() {
+    assert_cleans_up_on_terminal(&NESTED, |terminal| terminal.type_in(CTRL_C));
+}
+
+#[test]
+fn one_term_to_all_of_nested_runs_lets_command_clean_up() {
+    assert_cleans_up_on_terminal(&NESTED, |terminal| {
+        killpg(Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
+    });
+}
+
+#[test]
+fn kill_of_a_shells_job_lets_command_clean_up() {
+    let redis = Redis::start();
+    let text = format!("#!/usr/bin/env perl\n{CLEANS_UP}");
+    script(redis.dir.path(), "command", &text);
+    let bash = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
+    let mut terminal = on_terminal(&redis, &bash);
+    for round in 0..ROUNDS {
+        terminal.type_in("redlock run -k 60s a -- redlock run -k 60s b -- ~/command &\n");
+        terminal.line("ready");
+        // In two parts, so that the line that is typed isn't taken for what it shows.
+        terminal.type_in("kill %1; wait %1; echo sta\"\"tus:$?\n");
+        let status = terminal.line("status:");
+        assert_eq!(
+            (status.as_str(), terminal.count("cleaned")),
+            ("status:9", round + 1),
+            "round {round}: {}",
+            terminal.shown
+        );
+    }
+    terminal.type_in("exit 0\n");
+    terminal.finish();
+    assert_nothing_left(&redis);
+}
+
+/// The same without a terminal, for a signal to the process group of the outermost.
+#[track_caller]
+fn assert_cleans_up_without_terminal(before: &[&str], signal: Signal) {
+    let redis = Redis::start();
+    let words = [before, &["perl", "-e", CLEANS_UP]].concat();
+    for round in 0..ROUNDS {
+        let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+        run.expect_line("ready");
+        killpg(Pid::from_raw(run.pid()), signal).unwrap();
+        let end = run.finish();
+        assert_eq!(
+            (end.code(), end.stdout.as_str()),
+            (Some(9), "ready\ncleaned\n"),
+            "round {round}: {end:?}"
+        );
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn one_signal_to_the_group_of_timeout_and_redlock_lets_command_clean_up() {
+    assert_cleans_up_without_terminal(&UNDER_TIMEOUT, Signal::SIGTERM);
+    assert_cleans_up_without_terminal(&UNDER_TIMEOUT, Signal::SIGINT);
+}
+
+#[test]
+fn one_term_through_runs_and_supervisors_in_each_other_lets_command_clean_up() {
+    let inner = ["timeout", "60", REDLOCK, "run", "-k", "60s", "b", "--"];
+    let both = [UNDER_TIMEOUT, inner].concat();
+    assert_cleans_up_without_terminal(&both, Signal::SIGTERM);
+}

@@ -1,0 +1,229 @@
+//! What goes wrong and comes right within the lease, COMMAND doesn't notice.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::proxy::{Action, Proxy, load_scripts};
+use crate::support::{Redis, Running, outcome, wait_until};
+
+/// A COMMAND that ends when a file appears in its home directory.
+const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
+
+fn run(redis: &Redis, options: &[&str]) -> Running {
+    let mut arguments = vec!["run"];
+    arguments.extend(options);
+    arguments.extend(["a", "--", "sh", "-c", UNTIL_GO]);
+    let mut run = Running::start(&mut redis.redlock(&arguments));
+    run.expect_line("ready");
+    run
+}
+
+/// The run renews at least once more, still has its token, and ends well and silently.
+#[track_caller]
+fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
+    let before = redis.calls("evalsha") + redis.calls("eval");
+    wait_until("another renewal", || {
+        redis.calls("evalsha") + redis.calls("eval") > before
+    });
+    assert_eq!(
+        redis.cli(&["GET", "redlock:a"]),
+        token,
+        "{}",
+        redis.describe_key("a")
+    );
+    std::fs::write(redis.dir.path().join("go"), "").unwrap();
+    run.finish().assert_code(0).assert_silent();
+    assert_eq!(
+        redis.cli(&["EXISTS", "redlock:a"]),
+        "0",
+        "{}",
+        redis.describe_key("a")
+    );
+}
+
+#[test]
+fn a_redis_that_restarts_with_its_data_is_not_noticed() {
+    let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let run = run(&redis, &["--ttl", "6s"]);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    redis.kill();
+    redis.start_again();
+    assert_goes_on(&redis, run, &token);
+}
+
+#[test]
+fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
+    let redis = Redis::start();
+    let run = run(&redis, &["--ttl", "10s", "--kill-after", "1s"]);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    // It is suspended while the first renewal comes, and for as long as the stall is to last.
+    std::thread::sleep(Duration::from_secs(2));
+    redis.stall();
+    std::thread::sleep(Duration::from_secs(3));
+    redis.resume();
+    assert_goes_on(&redis, run, &token);
+}
+
+#[test]
+fn dropped_connections_and_flushed_scripts_are_not_noticed() {
+    let redis = Redis::start();
+    let run = run(&redis, &["--ttl", "2s", "-k", "200ms"]);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    for _ in 0..3 {
+        let before = redis.calls("eval");
+        redis.cli(&["SCRIPT", "FLUSH"]);
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        wait_until("the script is sent again", || redis.calls("eval") > before);
+    }
+    assert_goes_on(&redis, run, &token);
+}
+
+/// A way to a server that can be held up, in which nothing is lost.
+fn slow_network(port: u16) -> (u16, Arc<AtomicBool>) {
+    let held_up = Arc::new(AtomicBool::new(false));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own_port = listener.local_addr().unwrap().port();
+    let gate = Arc::clone(&held_up);
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else {
+                continue;
+            };
+            for (mut from, mut to) in [
+                (near.try_clone().unwrap(), far.try_clone().unwrap()),
+                (far.try_clone().unwrap(), near.try_clone().unwrap()),
+            ] {
+                let gate = Arc::clone(&gate);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(read @ 1..) = from.read(&mut bytes) {
+                        while gate.load(Ordering::Relaxed) {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        if to.write_all(&bytes[..read]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    (own_port, held_up)
+}
+
+#[test]
+fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
+    // Each stall begins shortly before the first renewal, which is due after a third of the TTL.
+    for (before, stall, ttl) in [(620, 60, "2s"), (1_500, 3_000, "6s")] {
+        let redis = Redis::start();
+        let (port, held_up) = slow_network(redis.port);
+        let url = format!("redis://127.0.0.1:{port}");
+        let run = run(
+            &redis,
+            &["--url", &url, "--ttl", ttl, "--kill-after", "200ms"],
+        );
+        let token = redis.cli(&["GET", "redlock:a"]);
+        std::thread::sleep(Duration::from_millis(before));
+        held_up.store(true, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(stall));
+        held_up.store(false, Ordering::Relaxed);
+        assert_goes_on(&redis, run, &token);
+    }
+}
+
+#[test]
+fn a_waiter_survives_a_restart_of_redis() {
+    let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    assert_eq!(
+        redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]),
+        "OK"
+    );
+    let waiter = Running::start(&mut redis.redlock(&["run", "a", "--", "true"]));
+    wait_until("it listens", || {
+        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
+    });
+    redis.kill();
+    redis.start_again();
+    wait_until("it listens again", || {
+        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
+    });
+    redis.cli(&["DEL", "redlock:a"]);
+    waiter.finish().assert_code(0);
+}
+
+#[test]
+fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
+    let redis = Redis::start();
+    let (port, held_up) = slow_network(redis.port);
+    let url = format!("redis://127.0.0.1:{port}");
+    // The request passes while the answer is held up, because it is let through once.
+    let arguments = [
+        "--url",
+        &url,
+        "--connect-timeout",
+        "500ms",
+        "run",
+        "a",
+        "--",
+        "echo",
+        "ran",
+    ];
+    held_up.store(true, Ordering::Relaxed);
+    let run = Running::start(&mut redis.redlock(&arguments));
+    let end = run.finish();
+    end.assert_code(69);
+    assert_eq!(end.stdout, "");
+    held_up.store(false, Ordering::Relaxed);
+    // Now both requests arrive: the late one that takes the lock, and the one that releases it.
+    wait_until("both have arrived", || {
+        redis.calls("eval") + redis.calls("evalsha") >= 2
+    });
+    wait_until("the lock is free", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+}
+
+#[test]
+fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
+    let redis = Redis::start();
+    let proxy = Proxy::with(&redis, |request| match request.operation.as_str() {
+        "check" => Action::StallReply(Duration::from_millis(500)),
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let run = run(&redis, &["-u", &url, "--ttl", "6s", "-k", "100ms"]);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    // Each change of the key is followed by a check, so that one is nearly always under way.
+    let renewals = proxy.answered("renew");
+    wait_until("it is renewed all the same", || {
+        redis.cli(&["SET", "redlock:a", &token, "XX", "KEEPTTL"]);
+        proxy.answered("renew") >= renewals + 3
+    });
+    assert_goes_on(&redis, run, &token);
+}
+
+#[test]
+fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_connect_timeout_is()
+{
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The first one is lost, and its connection stays open.
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" if request.before == 0 => Action::LoseRequest,
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let options = ["-u", &url, "--ttl", "4s", "-k", "200ms"];
+    let patient = ["--connect-timeout", "20s"];
+    let mut run = run(&redis, &[&options[..], &patient].concat());
+    let token = redis.cli(&["GET", "redlock:a"]);
+    wait_until("it is renewed, or has ended", || {
+        proxy.answered("renew") > 0 || run.has_ended()
+    });
+    assert_goes_on(&redis, run, &token);
+}

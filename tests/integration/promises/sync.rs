@@ -1,0 +1,448 @@
+//! What `--sync` promises: with `all` a failover loses no lock, whichever replica follows the primary; with
+//! fewer replicas it may.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::promises::sentinel::Proxied;
+use crate::support::{
+    Job, MASTER, Plan, Replicated, Running, Sentinel, WallClock, assert_in_turn, moment, now,
+    outcome, turns, wait_until,
+};
+
+/// Starts a job.
+fn job(all: &Replicated, label: &str, options: &[&str]) -> Job {
+    let run = all.redlock(&[&["run"], options, &["a"]].concat());
+    Job::start(label, all.home.path(), run)
+}
+
+fn overlaps(home: &Path) -> String {
+    fs::read_to_string(home.join("overlaps")).unwrap_or_default()
+}
+
+/// `host:port` of a server.
+fn address(all: &Replicated, number: usize) -> String {
+    format!("127.0.0.1:{}", all.servers[number].port)
+}
+
+#[test]
+fn with_sync_1_two_may_run_when_a_replica_without_the_lock_is_promoted() {
+    let mut all = Replicated::start();
+    all.prefer(2);
+    all.cut_replication(0, 2);
+    // One replica has it; COMMAND goes on for a while after the lock is lost.
+    let stubborn =
+        r#"trap "" TERM; exec 9>>"$HOME/inside"; flock 9; echo ready; sleep 8; echo done"#;
+    let options = ["run", "--sync", "1", "--ttl", "20s", "-k", "5s", "a"];
+    let mut holder = Running::start(&mut all.redlock(&[&options[..], &["-c", stubborn]].concat()));
+    holder.expect_line("ready");
+    all.servers[0].kill();
+    assert_eq!(all.primary_after(0), 2);
+    job(&all, "second", &["--sync", "1"]).ready().end();
+    assert_ne!(overlaps(all.home.path()), "", "the second waited");
+    let end = holder.finish();
+    end.assert_code(79);
+}
+
+#[test]
+fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one_is_named() {
+    let all = Replicated::start();
+    let lagging = address(&all, 2);
+    all.cut_replication(0, 2);
+    for command in [
+        "run --wait 1s --sync all --sync-timeout 300ms a -- echo ran",
+        "run --sync 2 --sync-timeout 300ms a -- echo ran",
+        "acquire --wait 1s --sync all --sync-timeout 300ms a",
+    ] {
+        let words: Vec<&str> = command.split(' ').collect();
+        let end = outcome(&mut all.redlock(&words));
+        end.assert_code(69);
+        if command.contains("--sync all") {
+            end.assert_says(&lagging);
+        }
+        assert!(!end.stdout.contains("ran"), "{command}");
+        wait_until("the lock is free again", || {
+            all.servers[0].cli(&["EXISTS", "redlock:a"]) == "0"
+        });
+    }
+    // One that is never to follow the primary doesn't count.
+    all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "0"]);
+    let sync = [
+        "run", "-q", "-w", "300ms", "--sync", "all", "a", "--", "true",
+    ];
+    let runs = |all: &Replicated| outcome(&mut all.redlock(&sync)).code() == Some(0);
+    wait_until("it doesn't count any more", || runs(&all));
+    // Nor does its confirmation count for one that could.
+    let connected = |all: &Replicated, replica: usize| {
+        all.servers[replica].info("replication", "master_link_status") == "up"
+    };
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    wait_until("it is connected again", || connected(&all, 2));
+    all.cut_replication(0, 1);
+    outcome(&mut all.redlock(&sync))
+        .assert_code(69)
+        .assert_says(&address(&all, 1));
+    all.servers[0].cli(&["ACL", "SETUSER", "server-1", "on"]);
+    wait_until("the other one is, too", || connected(&all, 1));
+    // Nor does one that is dead, once the sentinels know it.
+    let mut all = all;
+    all.servers[1].kill();
+    assert!(!runs(&all), "a replica that just died is left out");
+    all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "100"]);
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    wait_until("it doesn't count any more", || runs(&all));
+}
+
+#[test]
+fn with_sync_status_shows_no_holder_before_the_replicas_have_its_grant() {
+    let all = Replicated::start();
+    let json = || -> Value {
+        let end = outcome(&mut all.redlock(&["status", "--json", "a"]));
+        serde_json::from_str(&end.assert_code(0).stdout).unwrap()
+    };
+    all.cut_replication(0, 2);
+    let options = ["run", "--sync", "2", "--sync-timeout", "20s", "--ttl", "2m"];
+    let run = Running::start(&mut all.redlock(&[&options[..], &["a", "-c", "sleep 60"]].concat()));
+    wait_until("it is granted", || {
+        all.servers[0].cli(&["EXISTS", "redlock:a"]) == "1"
+    });
+    let found = json();
+    assert_eq!(found[0]["holders"], Value::Array(Vec::new()), "{found}");
+    assert_eq!(found[0]["waiters"][0]["pid"], run.pid(), "{found}");
+    assert_eq!(found[0]["waiters"][0]["granted"], true, "{found}");
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    wait_until("it is a holder", || {
+        let found = json();
+        found[0]["holders"][0]["pid"] == run.pid()
+    });
+    run.signal(Signal::SIGTERM);
+    run.finish();
+    // A script's lock has no run that renews it.
+    outcome(&mut all.redlock(&["acquire", "--sync", "2", "a"])).assert_code(0);
+    let found = json();
+    assert_eq!(
+        found[0]["holders"].as_array().map(Vec::len),
+        Some(1),
+        "{found}"
+    );
+}
+
+#[test]
+fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_replicas() {
+    let all = Replicated::start();
+    let forgotten = address(&all, 2);
+    all.cut_replication(0, 2);
+    // It learns of the replicas anew, from the primary.
+    let first = &all.sentinels[0];
+    assert_eq!(first.cli(&["SENTINEL", "RESET", MASTER]), "1");
+    let listed = || first.fields("REPLICAS", "port");
+    let connected = all.servers[1].port.to_string();
+    wait_until("it lists the one that is connected alone", || {
+        listed() == [connected.as_str()]
+    });
+    let sync = ["--sync", "all", "--sync-timeout", "300ms"];
+    let run = |url: &str, options: &[&str]| {
+        let words = [&["--url", url, "run", "-w", "1s"], options].concat();
+        outcome(&mut all.redlock(&[&words[..], &["a", "--", "echo", "ran"]].concat()))
+    };
+    let end = run(&all.url(), &sync);
+    end.assert_code(69).assert_says(&forgotten);
+    assert_eq!(end.stdout, "");
+    // Where the URL names no other one, nothing can be known.
+    wait_until("it knows of the others again", || {
+        first.fields("SENTINELS", "port").len() == 2
+    });
+    let alone = all.url_at(std::iter::once(first.port));
+    let end = run(&alone, &sync);
+    end.assert_code(78)
+        .assert_says("the URL names only 1 of them");
+    assert_eq!(end.stdout, "");
+    run(&alone, &["--sync", "1"]).assert_code(0);
+}
+
+#[test]
+fn with_sync_all_a_former_primary_that_is_back_is_not_waited_for_before_it_follows() {
+    let mut all = Replicated::start();
+    all.servers[0].kill();
+    let primary = all.primary_after(0);
+    all.start_again(0);
+    // Nobody demotes it.
+    let rules = ["ACL", "SETUSER", "sentinel", "-slaveof", "-replicaof"];
+    assert_eq!(all.servers[0].cli(&rules), "OK");
+    let port = all.servers[0].port.to_string();
+    let is_back = |sentinel: &Sentinel| {
+        let fields = |name| sentinel.fields("REPLICAS", name);
+        let ports = fields("port").into_iter();
+        let all = ports.zip(fields("flags")).zip(fields("role-reported"));
+        let mut found = all.filter(|((of, _), _)| *of == port);
+        found.any(|((_, flags), role)| flags == "slave" && role == "master")
+    };
+    wait_until("all sentinels see that it is a primary", || {
+        all.sentinels.iter().all(is_back)
+    });
+    let words = ["run", "-q", "-w", "5s", "--sync", "all", "a", "--", "true"];
+    outcome(&mut all.redlock(&words))
+        .assert_code(0)
+        .assert_silent();
+    assert_eq!(all.servers[0].info("replication", "role"), "master");
+    assert_eq!(all.primary(), primary);
+}
+
+#[test]
+fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
+    let mut all = Replicated::start();
+    // It comes back empty, and its primary takes a second for each key of the copy.
+    let keys = (0..30).flat_map(|number| [format!("key-{number}"), "x".into()]);
+    let keys: Vec<String> = keys.collect();
+    let mset: Vec<&str> = ["MSET"]
+        .into_iter()
+        .chain(keys.iter().map(String::as_str))
+        .collect();
+    assert_eq!(all.servers[0].cli(&mset), "OK");
+    let slowly = ["CONFIG", "SET", "rdb-key-save-delay", "1000000"];
+    assert_eq!(all.servers[0].cli(&slowly), "OK");
+    let dir = all.servers[2].cli(&["CONFIG", "GET", "dir"]);
+    all.servers[2].kill();
+    // It was copied once before.
+    let copy = Path::new(dir.lines().last().unwrap()).join("dump.rdb");
+    let _ = fs::remove_file(copy);
+    all.start_again(2);
+    let copies = || {
+        all.servers[0]
+            .cli(&["INFO", "replication"])
+            .contains("wait_bgsave")
+    };
+    wait_until("it waits for its copy", copies);
+    let words = ["run", "-w", "500ms", "--sync", "all", "a", "--", "true"];
+    outcome(&mut all.redlock(&words))
+        .assert_code(69)
+        .assert_says(&format!(
+            "replica {} copies its data; --sync N would wait for any N replicas",
+            address(&all, 2)
+        ));
+    let words = ["run", "-q", "--sync", "1", "a", "--", "true"];
+    outcome(&mut all.redlock(&words))
+        .assert_code(0)
+        .assert_silent();
+}
+
+#[test]
+fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_next_one() {
+    let mut all = Replicated::start();
+    let sync = ["run", "--sync", "all", "--ttl", "5s", "-k", "500ms"];
+    all.servers[0].kill();
+    let start = |options: &[&str]| {
+        let words = [&sync[..], options, &["a", "--", "echo", "ran"]].concat();
+        Running::start(&mut all.redlock(&words))
+    };
+    let waits = start(&[]);
+    // Not for long.
+    let began = now();
+    start(&["-n", "--connect-timeout", "500ms"])
+        .finish()
+        .assert_code(69);
+    let took = now().saturating_sub(began);
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+    all.primary_after(0);
+    let end = waits.finish();
+    assert_eq!(end.assert_code(0).stdout, "ran\n");
+}
+
+#[test]
+fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_does_not_have() {
+    let all = Replicated::start();
+    let holder = job(&all, "holder", &[]).ready();
+    let options = [
+        "run", "--sync", "all", "--ttl", "5s", "--wait", "2s", "a", "--",
+    ];
+    let waiter = Running::start(&mut all.redlock(&[&options[..], &["echo", "ran"]].concat()));
+    wait_until("it stands in the queue", || {
+        all.servers[0].queue("a").contains(&waiter.pid())
+    });
+    all.cut_replication(0, 2);
+    holder.end();
+    let end = waiter.finish();
+    end.assert_code(69).assert_says(&address(&all, 2));
+    assert_eq!(end.stdout, "");
+}
+
+#[test]
+fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is_reported_once() {
+    let all = Replicated::start();
+    let lagging = address(&all, 2);
+    let until_stopped = r"trap 'date +%s%N; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let options = [
+        "run",
+        "--sync",
+        "all",
+        "--ttl",
+        "5s",
+        "-k",
+        "500ms",
+        "a",
+        "-c",
+        until_stopped,
+    ];
+    let mut holder = Running::start(&mut all.redlock(&options));
+    holder.expect_line("ready");
+    all.cut_replication(0, 2);
+    // The last renewal that counts was sent before that.
+    let cut = now();
+    let end = holder.finish();
+    end.assert_code(79).assert_says(&lagging);
+    assert_eq!(
+        end.stderr.matches("a renewal doesn't count").count(),
+        1,
+        "{end:?}"
+    );
+    let ended = moment(end.stdout.lines().last().unwrap());
+    let lease_end = cut + Duration::from_secs(5);
+    assert!(ended < lease_end, "{ended:?} {lease_end:?}");
+}
+
+#[test]
+fn with_sync_all_a_lock_is_released_also_where_too_few_sentinels_answer_for_a_renewal() {
+    let all = Replicated::start();
+    let options = ["run", "--sync", "all", "--ttl", "6s", "-k", "0s", "a", "-c"];
+    let work = ["echo ready; exec sleep 600"];
+    let mut holder = Running::start(&mut all.redlock(&[&options[..], &work].concat()));
+    holder.expect_line("ready");
+    for sentinel in &all.sentinels[1..] {
+        sentinel.kill();
+    }
+    // Each renewal that doesn't count gives its connection up, so that the release needs another one.
+    let end = holder.finish();
+    end.assert_code(79)
+        .assert_says("of 3 sentinels only 1 told");
+    assert!(!end.stderr.contains("could not release"), "{end:?}");
+    assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
+}
+
+#[test]
+fn with_sync_all_an_extension_that_a_replica_does_not_have_moves_no_deadline() {
+    let all = Replicated::start();
+    let script = r#"trap 'date +%s%N; exit 3' TERM; echo ready
+        until [ -e "$HOME/go" ]; do sleep 0.02; done
+        redlock extend 60s; echo extended; while :; do sleep 0.05; done"#;
+    let options = ["run", "--sync", "all", "--ttl", "9s", "-k", "500ms"];
+    let words = [&options[..], &["a", "-c", script]].concat();
+    let mut holder = Running::start(&mut all.redlock(&words));
+    holder.expect_line("ready");
+    wait_until("it is renewed, and told of changes", || {
+        all.servers[0].trackers() > 0
+    });
+    all.cut_replication(0, 2);
+    // The last renewal that counts was sent before that, and the next one is due in three seconds.
+    let cut = now();
+    fs::write(all.home.path().join("go"), "").unwrap();
+    holder.expect_line("extended");
+    let end = holder.finish();
+    end.assert_code(79);
+    let ended = moment(end.stdout.lines().last().unwrap());
+    let lease_end = cut + Duration::from_secs(9);
+    assert!(ended < lease_end, "{ended:?} {lease_end:?}");
+}
+
+#[test]
+fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
+    let mut all = Replicated::start();
+    let home = all.home.path().to_owned();
+    all.prefer(2);
+    let sync = ["--sync", "all", "--ttl", "12s", "-k", "1s"];
+    let holder = job(&all, "holder", &sync).ready();
+    let waiter = job(&all, "waiter", &sync);
+    wait_until("it stands in the queue", || {
+        all.servers[0].queue("a").contains(&waiter.run.pid())
+    });
+    // The lock is there; its renewals aren't any more.
+    all.settle(0);
+    all.cut_replication(0, 2);
+    let left = |number: usize| {
+        let left = all.servers[number].cli(&["PTTL", "redlock:a"]);
+        left.parse::<i64>().unwrap()
+    };
+    wait_until("it is renewed where that counts for nothing", || {
+        left(0) > left(2) + 1_000
+    });
+    all.servers[0].kill();
+    assert_eq!(all.primary_after(0), 2);
+    wait_until("it is renewed there", || {
+        let left = all.servers[2].cli(&["PTTL", "redlock:a"]);
+        left.parse::<i64>().unwrap() > 11_000
+    });
+    // The dead one counts as a replica that could be the next, until it is down for the sentinels.
+    holder.end();
+    waiter.ready().end();
+    assert_in_turn(&home);
+    assert_eq!(turns(&home).len(), 2);
+}
+
+#[test]
+fn a_primary_whose_clock_is_3_s_ahead_grants_nothing_before_the_commands_end_by_the_clock_skew() {
+    // One is ahead, one is behind.
+    let clocks = [WallClock::ahead_by(3_000), WallClock::ahead_by(-3_000)];
+    let before = HashMap::from([(1, clocks[0].before()), (2, clocks[1].before())]);
+    let mut all = Replicated::with(&Plan {
+        before,
+        ..Plan::default()
+    });
+    all.prefer(1);
+    let proxied = Proxied::new(&all);
+    let url = proxied.url(&all);
+    let home = |name: &str| {
+        let home = all.home.path().join(name);
+        fs::create_dir_all(&home).unwrap();
+        home
+    };
+    let job = |label: &str, url: &str, name: &str, skew: &str| {
+        let run = ["--url", url, "run", "--ttl", "11s", "-k", "500ms"];
+        let run = all.redlock(&[&run[..], &["--clock-skew", skew, name]].concat());
+        Job::start(label, &home(name), run)
+    };
+    // The same without the margin shows that it is needed.
+    let locks = [("with", "3500ms"), ("without", "0s")];
+    let holders = locks.map(|(name, skew)| job("holder", &url, name, skew).ready());
+    let waiters = locks.map(|(name, skew)| {
+        let mut waiter = job("waiter", &all.url(), name, skew);
+        let queue = || all.servers[0].queue(name);
+        wait_until("it stands in the queue", || !queue().is_empty());
+        waiter.let_go();
+        waiter
+    });
+    all.settle(0);
+    // From now on the holders reach nobody.
+    for proxy in &proxied.proxies {
+        proxy.vanish();
+    }
+    crate::support::send(all.servers[0].pid(), libc::SIGKILL);
+    assert_eq!(all.primary_after(0), 1);
+    for waiter in waiters {
+        waiter.finish().assert_code(0);
+    }
+    for holder in holders {
+        holder.finish().assert_code(79);
+    }
+    assert_in_turn(&home("with"));
+    // Before 7.0, Redis replicated how long a key still lives, not until when.
+    if !all.servers[1]
+        .info("server", "redis_version")
+        .starts_with("6.")
+    {
+        assert_ne!(overlaps(&home("without")), "", "the margin isn't needed");
+    }
+    // The fence grows even where the clock has gone back by seconds.
+    let homes = home("with");
+    all.servers[0].kill();
+    all.start_again(0);
+    all.wait_until_whole();
+    all.prefer(2);
+    assert_eq!(all.failover(), 2);
+    let run = all.redlock(&["run", "with"]);
+    Job::start("later", &homes, run).ready().end();
+    assert_in_turn(&homes);
+}

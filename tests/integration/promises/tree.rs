@@ -1,0 +1,901 @@
+//! COMMAND's tree: COMMAND and all that it started, in whatever group or session, and nothing else.
+//! It is what `--wait-tree` waits for, what a stop asks to end, and what a kill leaves nothing of.
+//!
+//! The tests of what may not be signalled need root, and a temporary directory where setuid programs
+//! count; elsewhere they check nothing. That a script was killed, its keeper learns from Linux 6.15
+//! on.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::Signal;
+
+use crate::promises::keeper::keeper;
+use crate::support::{
+    Gate, REDLOCK, Redis, Running, assert_nothing_left, await_mark, directly, is_alive, is_gone,
+    kill_watchdog, outcome, send, state, wait_until, with_default_signals,
+};
+
+/// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
+const CLEANER: &str = r#"
+    $| = 1;
+    $SIG{TERM} = sub { print "cleaned\n"; exit 0 };
+    print "ready $$\n";
+    sleep 1 for 1 .. 50;
+"#;
+
+/// One that says `ready` and its pid, is deaf to TERM and HUP, and ends after a while.
+const DEAF: &str = r#"
+    $| = 1;
+    $SIG{TERM} = $SIG{HUP} = "IGNORE";
+    print "ready $$\n";
+    sleep 50;
+"#;
+
+/// One that says `ready` and its pid, says `asked` when it gets a TERM, and ends when the file exists
+/// that its argument names.
+const SLOW: &str = r#"
+    $| = 1;
+    $SIG{TERM} = sub { print "asked\n" };
+    print "ready $$\n";
+    my $limit = time + 50;
+    select(undef, undef, undef, 0.01) until -e $ARGV[0] || time > $limit;
+"#;
+
+/// redlock, with default signals.
+fn run(redis: &Redis, arguments: &[&str]) -> Command {
+    with_default_signals(redis.redlock(arguments))
+}
+
+/// A run with these options whose COMMAND is a script; `$1` is a program in it, and `$2` the path of
+/// a file.
+fn script(redis: &Redis, options: &[&str], script: &str, program: &str) -> Running {
+    let file = redis.dir.path().join("go");
+    let words = ["sh", "-c", script, "sh", program, file.to_str().unwrap()];
+    let arguments = [&["run"], options, &["a", "--"], &words].concat();
+    Running::start(&mut run(redis, &arguments))
+}
+
+/// Lets [`SLOW`] end.
+fn let_go(redis: &Redis) {
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+}
+
+/// A process that a test has stopped, and that would stay so for ever if redlock left it.
+struct Stopped(i32);
+
+impl Stopped {
+    fn stop(pid: i32) -> Self {
+        send(pid, libc::SIGSTOP);
+        let stopped = Self(pid);
+        wait_until("it is stopped", || state(pid) == Some('T'));
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if state(self.0) == Some('T') {
+            send(self.0, libc::SIGKILL);
+        }
+    }
+}
+
+/// The pid in the next line, which starts with this word.
+#[track_caller]
+fn pid_after(word: &str, running: &mut Running) -> i32 {
+    let line = running.line();
+    let pid = line
+        .strip_prefix(word)
+        .and_then(|pid| pid.trim().parse().ok());
+    pid.unwrap_or_else(|| panic!("no {word:?} with a pid: {line:?}"))
+}
+
+/// The pids that COMMAND and a program of its say, in whatever order: `command` and `ready`.
+#[track_caller]
+fn both(running: &mut Running) -> (i32, i32) {
+    let (mut command, mut ready) = (None, None);
+    while command.is_none() || ready.is_none() {
+        let line = running.line();
+        match line.split_once(' ') {
+            Some(("command", pid)) => command = pid.parse().ok(),
+            Some(("ready", pid)) => ready = pid.parse().ok(),
+            _ => panic!("another line: {line:?}"),
+        }
+    }
+    (command.unwrap(), ready.unwrap())
+}
+
+/// Waits until the lock "a" was renewed for longer than its TTL of a second or two.
+#[track_caller]
+fn await_renewals(redis: &Redis) {
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
+}
+
+/// A shell that becomes redlock while a logger of its own reads what redlock and COMMAND write; the
+/// logger writes what it has got into the file "log", when it has got all.
+fn logged(redis: &Redis, options: &str) -> Running {
+    let script = r#"exec redlock run --ttl 120s -k 60s OPTIONS > >(
+        trap 'echo killed >>"$HOME/log"' TERM HUP INT
+        while read -r line; do lines="$lines$line."; done; echo "$lines" >>"$HOME/log")"#;
+    let script = script.replace("OPTIONS", options);
+    let shell = directly(redis, &["bash", "-c", &script, "bash", CLEANER]);
+    Running::start(&mut with_default_signals(shell))
+}
+
+/// What the logger has got.
+#[track_caller]
+fn log(redis: &Redis) -> String {
+    let path = redis.dir.path().join("log");
+    wait_until("the logger has got all", || {
+        fs::read_to_string(&path).is_ok_and(|text| text.ends_with(".\n"))
+    });
+    fs::read_to_string(&path).unwrap()
+}
+
+#[test]
+fn a_child_of_the_shell_before_is_not_stopped_with_command() {
+    let redis = Redis::start();
+    let command = r#"a -- sh -c 'perl -e "$1" | tee "$HOME/heard"' sh "$1""#;
+    let run = logged(&redis, command);
+    let heard = redis.dir.path().join("heard");
+    wait_until("COMMAND is ready", || {
+        fs::read_to_string(&heard).is_ok_and(|text| text.starts_with("ready"))
+    });
+    run.signal(Signal::SIGTERM);
+    // Long before its minute is over, or this would never end.
+    run.finish();
+    let log = log(&redis);
+    assert!(log.starts_with("ready"), "{log}");
+    assert!(!log.contains("killed"), "{log}");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn neither_a_timeout_nor_wait_tree_waits_for_a_child_of_the_shell_before() {
+    for (options, code, all) in [
+        ("-t 1s a -- sh -c 'echo out; exec sleep 50'", 124, "out.\n"),
+        ("--wait-tree a -- echo out", 0, "out.\n"),
+        (
+            "--wait-tree a -- sh -c 'echo out; kill -9 $$'",
+            137,
+            "out.\n",
+        ),
+    ] {
+        let redis = Redis::start();
+        logged(&redis, options).finish().assert_code(code);
+        assert_eq!(log(&redis), all, "{options}");
+        assert_nothing_left(&redis);
+    }
+}
+
+/// A shell that starts a daemon and becomes redlock with these options; the daemon, when the gate is opened, starts a
+/// process in this way whose parent ends at once, so that it becomes redlock's child, and says its pid.
+fn beside_a_daemon(redis: &Redis, options: &str, way: &str) -> Running {
+    let script = r#"(read go <"$HOME/gate"; (WAY sleep 50 >/dev/null 2>&1 & echo bystander $!)) &
+        exec redlock run OPTIONS a -- sh -c 'echo command $$; exec sleep 50' 2>&1"#;
+    let script = script.replace("OPTIONS", options).replace("WAY", way);
+    let shell = directly(redis, &["sh", "-c", &script]);
+    Running::start(&mut with_default_signals(shell))
+}
+
+/// Waits until a process is redlock's child.
+#[track_caller]
+fn await_adoption(bystander: i32, run: &Running) {
+    wait_until("it is redlock's child", || {
+        parent(bystander) == Some(run.pid())
+    });
+}
+
+#[test]
+fn a_process_that_an_earlier_daemon_starts_is_neither_killed_nor_waited_for() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let mut run = beside_a_daemon(&redis, "-k 100ms", "");
+    pid_after("command", &mut run);
+    gate.open();
+    let bystander = pid_after("bystander", &mut run);
+    await_adoption(bystander, &run);
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(143);
+    assert!(is_alive(bystander));
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
+    send(bystander, libc::SIGKILL);
+}
+
+#[test]
+fn a_process_that_may_be_an_earlier_daemons_keeps_the_lock_and_is_not_signalled() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    // Nothing tells whether COMMAND has started it, as it could have cleared its environment.
+    let mut run = beside_a_daemon(&redis, "-t 2s -k 100ms", "setsid");
+    pid_after("command", &mut run);
+    gate.open();
+    let bystander = pid_after("bystander", &mut run);
+    await_adoption(bystander, &run);
+    let end = loop {
+        let line = run.line();
+        if line.contains("can't kill") {
+            break line;
+        }
+    };
+    let why = format!("process {bystander} (sleep of");
+    assert!(
+        end.contains(&why) && end.contains("it may not be the command's"),
+        "{end}"
+    );
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    assert!(is_alive(bystander));
+    send(bystander, libc::SIGKILL);
+    run.finish().assert_code(124);
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
+}
+
+#[test]
+fn a_leftover_whose_parent_had_ended_before_is_noticed_when_it_ends() {
+    let redis = Redis::start();
+    // The shell has waited for its parent when it says its own pid.
+    let orphan = r#"(perl -e "$1" "$2" & exit 0); echo command $$; exec sleep 50"#;
+    let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], orphan, SLOW);
+    let (_, leftover) = both(&mut run);
+    run.signal(Signal::SIGTERM);
+    run.expect_line("asked");
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    let_go(&redis);
+    // Or it would be noticed after a minute.
+    run.finish().assert_code(143);
+    assert!(is_gone(leftover));
+    assert_nothing_left(&redis);
+}
+
+/// The parent of a process.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[test]
+fn orphans_of_command_become_redlocks_children() {
+    let redis = Redis::start();
+    let daemon = r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#;
+    let mut run = script(&redis, &["-k", "1s"], daemon, CLEANER);
+    let orphan = pid_after("ready", &mut run);
+    let redlock = run.pid();
+    wait_until("redlock is its parent", || parent(orphan) == Some(redlock));
+    run.signal(Signal::SIGTERM);
+    run.expect_line("cleaned");
+    run.finish().assert_code(143);
+}
+
+#[test]
+fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
+    let redis = Redis::start();
+    let file = redis.dir.path().join("go");
+    let trace = redis.dir.path().join("trace");
+    // COMMAND ends at once; the other one of its group takes its time, and a signal comes meanwhile.
+    let command = r#"perl -e "$1" "$2" & echo command $$; exec sleep 50"#;
+    let words = [
+        "strace",
+        "-f",
+        "-e",
+        "trace=kill,wait4,waitid,waitpid",
+        "-o",
+        trace.to_str().unwrap(),
+        REDLOCK,
+        "run",
+        "--ttl",
+        "120s",
+        "-k",
+        "60s",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        command,
+        "sh",
+        SLOW,
+        file.to_str().unwrap(),
+    ];
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let (group, _) = both(&mut run);
+    let redlock = redis.holder("a").unwrap();
+    send(redlock, libc::SIGTERM);
+    run.expect_line("asked");
+    let has_read_all = || {
+        wait_until("it has read its signals", || {
+            let status = fs::read_to_string(format!("/proc/{redlock}/status")).unwrap();
+            status.contains("\nShdPnd:\t0000000000000000\n") && state(redlock) == Some('S')
+        });
+    };
+    wait_until("COMMAND has ended", || !is_alive(group));
+    has_read_all();
+    send(redlock, libc::SIGWINCH);
+    has_read_all();
+    let_go(&redis);
+    run.finish();
+    let trace = fs::read_to_string(&trace).unwrap();
+    let ours: Vec<&str> = trace
+        .lines()
+        .filter(|line| line.starts_with(&format!("{redlock} ")))
+        .collect();
+    let reaps = |line: &&str| {
+        (line.contains("wait4") && line.ends_with(&format!("= {group}")))
+            || (line.contains("waitid")
+                && line.contains(&format!("si_pid={group},"))
+                && !line.contains("WNOWAIT"))
+    };
+    let reaped = ours.iter().position(reaps);
+    let reaped = reaped.unwrap_or_else(|| panic!("{group} was never reaped:\n{trace}"));
+    let late: Vec<&&str> = ours[reaped..]
+        .iter()
+        .filter(|line| {
+            line.contains(&format!("kill(-{group},")) || line.contains(&format!("kill({group},"))
+        })
+        .collect();
+    assert_eq!(late, [&""; 0], "{}", ours.join("\n"));
+}
+
+#[test]
+fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
+    // Each process of the chain is in a separate session, and its parent is gone. All of them have
+    // the locked file open. The chain exits after a while.
+    let chain = r#"
+        use POSIX ();
+        use Fcntl ":flock";
+        $SIG{$_} = "IGNORE" for qw(TERM HUP);
+        open my $witness, ">", $ARGV[0] or die;
+        flock $witness, LOCK_EX or die;
+        my $limit = time + 15;
+        $| = 1;
+        print "ready $$\n";
+        open STDOUT, ">", "/dev/null";
+        open STDERR, ">", "/dev/null";
+        while (time < $limit) {
+            my $child = fork;
+            exit if !defined $child || $child;
+            POSIX::setsid();
+        }
+    "#;
+    for round in 1..=10 {
+        let redis = Redis::start();
+        let witness = redis.dir.path().join("go");
+        let command = r#"perl -e "$1" "$2" & exec sleep 50"#;
+        let mut run = script(&redis, &["-k", "50ms"], command, chain);
+        pid_after("ready", &mut run);
+        run.signal(Signal::SIGTERM);
+        wait_until("redlock ends", || run.has_ended());
+        let witness = fs::File::open(witness).unwrap();
+        let witness = Flock::lock(witness, FlockArg::LockExclusiveNonblock);
+        assert!(witness.is_ok(), "a process has escaped, in round {round}");
+        run.finish().assert_code(143);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grace() {
+    let redis = Redis::start();
+    for detached in [
+        r#"setsid perl -e "$1" & exec sleep 50"#,
+        r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#,
+        // As the shell's job control does it.
+        r#"perl -e 'setpgrp; exec @ARGV' perl -e "$1" & exec sleep 50"#,
+    ] {
+        let mut run = script(&redis, &["--ttl", "60s", "-k", "30s"], detached, CLEANER);
+        let descendant = pid_after("ready", &mut run);
+        run.signal(Signal::SIGTERM);
+        run.expect_line("cleaned");
+        run.finish().assert_code(143);
+        assert!(is_gone(descendant));
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_timeout_asks_a_descendant_in_its_own_session_too() {
+    let redis = Redis::start();
+    let detached = r#"setsid perl -e "$1" & exec sleep 50"#;
+    let options = ["--ttl", "60s", "-t", "3s", "-k", "30s"];
+    let mut run = script(&redis, &options, detached, CLEANER);
+    pid_after("ready", &mut run);
+    run.expect_line("cleaned");
+    run.finish().assert_code(124);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_stopped_command_goes_on_to_take_its_term() {
+    let redis = Redis::start();
+    let arguments = [
+        "run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e", CLEANER,
+    ];
+    let mut run = Running::start(&mut run(&redis, &arguments));
+    let command = pid_after("ready", &mut run);
+    let _stopped = Stopped::stop(command);
+    run.signal(Signal::SIGTERM);
+    run.expect_line("cleaned");
+    run.finish().assert_code(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_stopped_descendant_goes_on_to_take_its_term() {
+    let redis = Redis::start();
+    let detached = r#"setsid perl -e "$1" & exec sleep 50"#;
+    let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], detached, CLEANER);
+    let descendant = pid_after("ready", &mut run);
+    let _stopped = Stopped::stop(descendant);
+    run.signal(Signal::SIGTERM);
+    run.expect_line("cleaned");
+    run.finish().assert_code(143);
+}
+
+#[test]
+fn what_a_daemon_of_a_killed_script_starts_when_it_is_asked_to_end_is_stopped_too() {
+    let redis = Redis::start();
+    let daemon = r#"trap 'env -i sleep 50 & echo "started $!"; wait' TERM; echo "ready $$"; while :; do sleep 1; done"#;
+    let script = format!(
+        r#"eval "$(redlock acquire a --ttl 10s -k 1s --while-pid $$)"; sh -c '{}' & wait"#,
+        daemon.replace('\'', r"'\''")
+    );
+    let mut running = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
+    let daemon = pid_after("ready", &mut running);
+    let mark = await_mark(&redis, running.pid());
+    wait_until("the daemon is noted down", || {
+        let text = fs::read_to_string(&mark).unwrap_or_default();
+        text.lines()
+            .any(|line| line.starts_with(&format!("{daemon} ")))
+    });
+    running.signal(Signal::SIGKILL);
+    let started = pid_after("started", &mut running);
+    wait_until("the lock is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert!(!is_alive(daemon) && !is_alive(started));
+    running.finish();
+}
+
+#[test]
+fn what_a_script_starts_when_it_is_asked_to_end_is_killed_with_it() {
+    let redis = Redis::start();
+    let script = r#"eval "$(redlock acquire a --ttl 20s -k 500ms --while-pid $$)"
+        trap 'sleep 0.2; env -i sleep 50 & echo "started $!"' TERM
+        echo ready; while :; do sleep 50 & wait; done"#;
+    let mut running = Running::start(&mut directly(&redis, &["bash", "-c", script]));
+    running.expect_line("ready");
+    let keeper = keeper(&running);
+    outcome(&mut redis.redlock(&["release", "--force", "a"])).assert_code(0);
+    let started = pid_after("started", &mut running);
+    wait_until("the keeper ends", || !is_alive(keeper));
+    assert!(!is_alive(started));
+    running.finish();
+}
+
+/// A descendant that waits at the gate, without the standard streams.
+const AT_THE_GATE: &str = r#"sh -c 'echo $$ >"$HOME/pid"; read go <"$HOME/gate"' >/dev/null 2>&1"#;
+
+/// The pid of the one that waits at the gate.
+#[track_caller]
+fn at_the_gate(redis: &Redis) -> i32 {
+    let path = redis.dir.path().join("pid");
+    let mut pid = None;
+    wait_until("it waits at the gate", || {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        pid = text.ends_with('\n').then(|| text.trim().parse().unwrap());
+        pid.is_some()
+    });
+    pid.unwrap()
+}
+
+#[test]
+fn with_wait_tree_the_lock_is_held_until_the_last_descendant_has_ended() {
+    for how in [
+        format!("{AT_THE_GATE} &"),
+        format!("setsid {AT_THE_GATE} &"),
+        // A daemon: its parent has ended long before COMMAND.
+        format!("(cd / && setsid {AT_THE_GATE} & exit 0)"),
+        format!("env -i HOME=\"$HOME\" setsid {AT_THE_GATE} &"),
+    ] {
+        let redis = Redis::start();
+        let mut gate = Gate::new(&redis);
+        let command = format!("{how}\necho command $$; exit 3");
+        let arguments = ["run", "--ttl", "2s", "--wait-tree", "a", "-c", &command];
+        let mut run = Running::start(&mut run(&redis, &arguments));
+        let command = pid_after("command", &mut run);
+        let descendant = at_the_gate(&redis);
+        wait_until("COMMAND has ended", || !is_alive(command));
+        await_renewals(&redis);
+        outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+        assert!(is_alive(descendant) && !run.has_ended(), "{how}");
+        gate.open();
+        run.finish().assert_code(3).assert_silent();
+        assert!(is_gone(descendant), "{how}");
+        assert_nothing_left(&redis);
+    }
+}
+
+/// Ends its first thread; another one waits for the gate that its argument names.
+const HEADLESS: &str = r"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void *rest(void *gate) {
+  char byte;
+  exit(read(open(gate, O_RDONLY), &byte, 1) < 0);
+}
+int main(int count, char **words) {
+  pthread_t thread;
+  (void)count;
+  pthread_create(&thread, 0, rest, words[1]);
+  pthread_exit(0);
+}
+";
+
+#[test]
+fn with_wait_tree_a_script_waits_for_a_process_whose_first_thread_has_ended() {
+    let redis = Redis::start();
+    let directory = redis.dir.path();
+    fs::write(directory.join("headless.c"), HEADLESS).unwrap();
+    let mut cc = Command::new("cc");
+    cc.current_dir(directory).args(["-pthread", "-o"]);
+    outcome(cc.args(["headless", "headless.c"])).assert_code(0);
+    let mut gate = Gate::new(&redis);
+    let rest = "./headless gate >/dev/null 2>&1 & echo started $!";
+    let mut script = keeping(&redis, "--ttl 1s --wait-tree", "", rest);
+    let headless = pid_after("started", &mut script);
+    // So it looks once it has ended, too.
+    wait_until("its first thread has ended", || {
+        state(headless) == Some('Z')
+    });
+    wait_until("the script has ended", || script.has_ended());
+    await_renewals(&redis);
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    gate.open();
+    wait_until("it is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_large_tree_is_dead_when_the_lease_ends() {
+    // Each in a session of its own, so that the kill of COMMAND's group doesn't reach it; all have the locked
+    // file open. They end after a while.
+    let many = r#"
+        use POSIX ();
+        use Fcntl ":flock";
+        $SIG{TERM} = "IGNORE";
+        open my $witness, ">", $ARGV[0] or die;
+        flock $witness, LOCK_EX or die;
+        for (1..1500) {
+            next if fork;
+            POSIX::setsid();
+            sleep 30;
+            exit;
+        }
+        $| = 1;
+        print "ready $$\n";
+        sleep 30;
+    "#;
+    let redis = Redis::start();
+    let witness = redis.dir.path().join("go");
+    let options = ["--ttl", "4s", "-k", "100ms"];
+    let mut run = script(&redis, &options, r#"exec perl -e "$1" "$2""#, many);
+    pid_after("ready", &mut run);
+    // The lease that counts is of a renewal with all of them.
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals);
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    redis.stall();
+    let latest_expiry = Instant::now() + Duration::from_millis(left);
+    let witness = fs::File::open(witness).unwrap();
+    let lock = || {
+        Flock::lock(
+            witness.try_clone().unwrap(),
+            FlockArg::LockExclusiveNonblock,
+        )
+    };
+    wait_until("all are dead", || lock().is_ok());
+    // On a busy machine we see it later than it was.
+    assert!(Instant::now() < latest_expiry + Duration::from_millis(250));
+    redis.resume();
+    run.finish();
+}
+
+#[test]
+fn with_wait_tree_a_term_after_the_end_of_command_reaches_its_descendants() {
+    let redis = Redis::start();
+    let daemon = r#"(setsid perl -e "$1" & exit 0); echo command $$; exit 3"#;
+    let options = ["--ttl", "60s", "-k", "30s", "--wait-tree"];
+    let mut run = script(&redis, &options, daemon, CLEANER);
+    let (command, _) = both(&mut run);
+    wait_until("COMMAND has ended", || !is_alive(command));
+    run.signal(Signal::SIGTERM);
+    run.expect_line("cleaned");
+    run.finish();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn with_wait_tree_a_lost_lock_stops_what_is_left() {
+    let redis = Redis::start();
+    let daemon = r#"(setsid perl -e "$1" & exit 0); exit 3"#;
+    let options = ["--ttl", "2s", "-k", "200ms", "--wait-tree"];
+    let mut run = script(&redis, &options, daemon, CLEANER);
+    let descendant = pid_after("ready", &mut run);
+    redis.cli(&["DEL", "redlock:a"]);
+    run.expect_line("cleaned");
+    run.finish().assert_says("lock \"a\" was lost");
+    assert!(is_gone(descendant));
+}
+
+#[test]
+fn without_wait_tree_descendants_of_a_command_that_ended_by_itself_are_left_alone() {
+    let redis = Redis::start();
+    for code in [0, 3] {
+        let mut gate = Gate::new(&redis);
+        let command = format!("setsid {AT_THE_GATE} & {AT_THE_GATE} & echo started; exit {code}");
+        let end = outcome(&mut run(&redis, &["run", "a", "-c", &command]));
+        end.assert_code(code).assert_silent();
+        let descendant = at_the_gate(&redis);
+        assert!(is_alive(descendant));
+        assert_nothing_left(&redis);
+        gate.open();
+        gate.open();
+        wait_until("it has exited", || !is_alive(descendant));
+        drop(gate);
+        fs::remove_file(redis.dir.path().join("gate")).unwrap();
+        fs::remove_file(redis.dir.path().join("pid")).unwrap();
+    }
+}
+
+#[test]
+fn leftovers_of_a_command_that_was_killed_are_asked_to_stop_before_the_lock_is_free() {
+    for how in [
+        r#"perl -e "$1" & echo command $$; wait"#,
+        r#"setsid perl -e "$1" & echo command $$; wait"#,
+        r#"(setsid perl -e "$1" & exit 0); echo command $$; sleep 50"#,
+    ] {
+        let redis = Redis::start();
+        let mut run = script(&redis, &["--ttl", "60s", "-k", "30s"], how, CLEANER);
+        let (command, leftover) = both(&mut run);
+        send(command, libc::SIGKILL);
+        run.expect_line("cleaned");
+        run.finish().assert_code(137);
+        assert!(is_gone(leftover), "{how}");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_deaf_leftover_of_a_command_that_was_killed_is_killed_before_the_lock_is_free() {
+    let redis = Redis::start();
+    let how = r#"setsid perl -e "$1" & echo command $$; wait"#;
+    let mut run = script(&redis, &["--ttl", "60s", "-k", "300ms"], how, DEAF);
+    let (command, leftover) = both(&mut run);
+    send(command, libc::SIGUSR1);
+    wait_until("the lock is free", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert!(!is_alive(leftover));
+    run.finish().assert_code(128 + libc::SIGUSR1);
+    assert_nothing_left(&redis);
+}
+
+/// A script that holds the lock "a" with these options; `rest` follows.
+fn keeping(redis: &Redis, options: &str, first: &str, rest: &str) -> Running {
+    let text = format!("{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\n{rest}\n");
+    let mut command = directly(redis, &["bash", "-c", &text, "bash", CLEANER]);
+    command.current_dir(redis.dir.path());
+    Running::start(&mut command)
+}
+
+#[test]
+fn with_wait_tree_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
+    for how in [
+        format!("{AT_THE_GATE} &"),
+        format!("(setsid {AT_THE_GATE} & exit 0)"),
+    ] {
+        let redis = Redis::start();
+        let mut gate = Gate::new(&redis);
+        // What was there before the lock doesn't keep it.
+        let first = "sh -c 'echo $$; read end <before' >&2 & disown";
+        let before = redis.dir.path().join("before");
+        nix::unistd::mkfifo(&before, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut both = fs::OpenOptions::new();
+        let before = both.read(true).write(true).open(before).unwrap();
+        let mut script = keeping(&redis, "--ttl 2s --wait-tree", first, &how);
+        let descendant = at_the_gate(&redis);
+        wait_until("the script has ended", || script.has_ended());
+        await_renewals(&redis);
+        outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+        assert!(is_alive(descendant), "{how}");
+        gate.open();
+        wait_until("it is released", || {
+            redis.cli(&["EXISTS", "redlock:a"]) == "0"
+        });
+        assert!(!is_alive(descendant), "{how}");
+        assert_nothing_left(&redis);
+        drop(before);
+    }
+}
+
+#[test]
+fn without_wait_tree_what_a_script_leaves_at_its_end_is_left_alone() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let rest = format!("{AT_THE_GATE} & echo started");
+    let mut script = keeping(&redis, "--ttl 60s", "", &rest);
+    script.expect_line("started");
+    script.finish().assert_code(0);
+    wait_until("it is released", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    assert!(is_alive(at_the_gate(&redis)));
+    gate.open();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_free() {
+    for how in [
+        r#"perl -e "$1" & wait"#,
+        r#"(setsid perl -e "$1" & exit 0); echo >fifo"#,
+    ] {
+        let redis = Redis::start();
+        let fifo = redis.dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut script = keeping(&redis, "--ttl 60s -k 30s", "", how);
+        let leftover = pid_after("ready", &mut script);
+        let keeper = keeper(&script);
+        script.signal(Signal::SIGKILL);
+        script.expect_line("cleaned");
+        wait_until("it is released", || {
+            redis.cli(&["EXISTS", "redlock:a"]) == "0"
+        });
+        assert!(!is_alive(leftover), "{how}");
+        wait_until("the keeper is gone", || !is_alive(keeper));
+        assert_nothing_left(&redis);
+    }
+}
+
+/// Runs a script as process 1 of a pid namespace whose /proc is still that of the outer one, which is new as well, so
+/// that its numbers are small; `None` where namespaces aren't permitted.
+fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Command> {
+    let fifo = redis.dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut unshare = vec!["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    if !nix::unistd::geteuid().is_root() {
+        unshare.extend(["--user", "--map-root-user"]);
+    }
+    let mut probe = Command::new(unshare[0]);
+    let probe = probe.args(&unshare[1..]).arg("true").status();
+    if !probe.is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let outer = r#"unshare --pid --fork --kill-child sh -c "$1" & wait"#;
+    let words = [&unshare[..], &["sh", "-c", outer, "sh", script]].concat();
+    let mut command = directly(redis, &words);
+    command
+        .env("PATH", crate::support::path())
+        .current_dir(redis.dir.path());
+    Some(command)
+}
+
+#[test]
+fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
+    let redis = Redis::start();
+    // By that /proc, redlock's number is that of the script itself, and so all these are its children.
+    let script = r#"
+        sleep 60 &
+        redlock run -q a -- sh -c 'echo ready >fifo; exec sleep 60' &
+        run=$!
+        read ready <fifo
+        for n in 1 2 3 4 5 6; do sleep 60 & others="$others $!"; done
+        kill $run
+        wait $run
+        echo "ended with $?"
+        kill -KILL $others
+        for other in $others; do wait $other; echo $?; done
+    "#;
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    let expected = "ended with 143\n".to_owned() + &"137\n".repeat(6);
+    assert_eq!(end.stdout, expected, "{}", end.stderr);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_keeper_that_could_not_find_what_a_script_starts_is_refused() {
+    let redis = Redis::start();
+    let script = "redlock acquire a --while-pid $$; redlock run -q a -- echo free";
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    end.assert_says("/proc isn't that of this pid namespace");
+    assert!(end.stdout.ends_with("free\n"), "{}", end.stdout);
+}
+
+#[test]
+fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
+    let redis = Redis::start();
+    // The group of COMMAND is killed, and what is in a session of its own isn't found.
+    let script = r#"
+        redlock run a -t 300ms -k 100ms --ttl 2s -- sh -c 'setsid sleep 60 & exec sleep 60' 2>said &
+        run=$!
+        until grep -q "can't be seen" said; do sleep 0.1; done
+        redlock run -q -w 3s a -- true
+        echo $?
+        kill $run
+        wait $run
+        echo $?
+        redlock run -q -n a -- true
+        echo $?
+        cat said >&2
+    "#;
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
+    end.assert_says("can't be seen, and may still be running");
+}
+
+#[test]
+fn the_words_of_a_process_of_another_pid_namespace_are_not_shown() {
+    let redis = Redis::start();
+    // Its parent has the number 1, which is another process's by that /proc.
+    let script = "redlock acquire -q a >/dev/null; redlock status --json a";
+    let Some(mut command) = below_foreign_proc(&redis, script) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    assert!(end.stdout.contains("\"a\""), "{end:?}");
+    assert!(!end.stdout.contains("unshare"), "{}", end.stdout);
+}
+
+/// A program like sleep(1) whose name is no text any more as the kernel cuts it.
+fn with_cut_name(redis: &Redis) -> String {
+    let program = redis.dir.path().join("nettoyage-données");
+    fs::copy("/bin/sleep", &program).unwrap();
+    program.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_program_whose_name_is_cut_within_a_character_isnt_stopped_where_it_was_there_before() {
+    let redis = Redis::start();
+    let program = with_cut_name(&redis);
+    let text = format!(
+        "'{program}' 60 >/dev/null 2>&1 & echo $!; exec redlock run -q -t 300ms a -- sleep 60"
+    );
+    let mut run = Running::start(&mut directly(&redis, &["bash", "-c", &text]));
+    let before: i32 = run.line().parse().unwrap();
+    run.finish().assert_exited(124);
+    assert!(is_alive(before));
+    send(before, libc::SIGKILL);
+}
+
+#[test]
+fn a_program_whose_name_is_cut_within_a_character_keeps_the_lock_of_a_dead_run() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let program = with_cut_name(&redis);
+    let text = format!("'{program}' 60 & echo $!; exec sleep 60");
+    let run = ["run", "-q", "--ttl", "1h", "a", "-c", &text];
+    let mut run = Running::start(&mut redis.redlock(&run));
+    let works_on: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    kill_watchdog(run.pid());
+    run.kill();
+    outcome(&mut redis.redlock(&["run", "-q", "-w", "1s", "a", "--", "true"])).assert_exited(75);
+    send(works_on, libc::SIGKILL);
+    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_exited(0);
+}

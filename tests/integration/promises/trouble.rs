@@ -1,0 +1,1130 @@
+//! Redis in trouble, or not where its URL says: one clear line that says what to do, and the right
+//! status. Each state is that of a real server.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::promises::config::{openssl, set_mode};
+use crate::support::pty::Terminal;
+use crate::support::{
+    Gated, OtherUser, Outcome, REDLOCK, Redis, Running, SERVER, UnresponsiveServer, directly,
+    free_port, is_permitted, outcome, redlock, script, wait_until, with_default_signals,
+};
+
+/// A run of `echo ran`, which must not run, with these options.
+fn run(url: &str, options: &[&str]) -> Command {
+    let mut command =
+        redlock(&[&["-u", url, "run"], options, &["a", "--", "echo", "ran"]].concat());
+    command.env("HOME", "/nonexistent");
+    command
+}
+
+/// It ended with this status and one line, which has no text of the system's or a script's.
+#[track_caller]
+fn assert_line(end: &Outcome, status: i32, parts: &[&str]) {
+    end.assert_code(status);
+    assert_eq!(end.stdout, "", "{end:?}");
+    let line = end.stderr.trim_end();
+    assert!(line.starts_with("redlock: "), "{end:?}");
+    assert!(!line.contains('\n'), "{end:?}");
+    for text in [
+        "os error",
+        "script:",
+        "user_script",
+        "?",
+        "hunter2",
+        "getaddrinfo",
+    ] {
+        assert!(!line.contains(text), "{text:?}: {end:?}");
+    }
+    for part in parts {
+        assert!(line.contains(part), "{part:?} is not said: {end:?}");
+    }
+}
+
+#[test]
+fn protected_mode_is_77_and_says_what_to_do() {
+    let redis = Redis::with(&["--bind", "0.0.0.0"]);
+    let addresses = Command::new("hostname").arg("-I").output().unwrap().stdout;
+    let addresses = String::from_utf8(addresses).unwrap();
+    // A machine without a network has none.
+    let Some(address) = addresses
+        .split_whitespace()
+        .find(|address| address.contains('.'))
+    else {
+        return;
+    };
+    let place = format!("{address}:{}", redis.port);
+    for url in [
+        format!("redis://{place}"),
+        format!("redis://:hunter2@{place}/2"),
+    ] {
+        let end = outcome(&mut run(&url, &[]));
+        assert_line(&end, 77, &["is in protected mode", "requirepass"]);
+    }
+}
+
+/// A Redis that is a node of a cluster, which has no slot yet.
+fn node() -> Redis {
+    let bus = free_port().to_string();
+    Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus])
+}
+
+fn is_up(node: &Redis) -> bool {
+    node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+}
+
+#[test]
+fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
+    let (first, second) = (node(), node());
+    let tagged = ["--prefix", "{redlock}:"];
+    let end = outcome(&mut run(&first.tcp_url(), &tagged));
+    assert_line(&end, 78, &["is a Redis Cluster", "no node serves"]);
+
+    first.add_slots(0..8192);
+    second.add_slots(8192..16384);
+    let bus = second.cli(&["CONFIG", "GET", "cluster-port"]);
+    let port = second.port.to_string();
+    let mut meet = vec!["CLUSTER", "MEET", "127.0.0.1", &port];
+    meet.extend(bus.lines().nth(1));
+    first.cli(&meet);
+    wait_until("the cluster is up", || is_up(&first) && is_up(&second));
+
+    let end = outcome(&mut run(&first.tcp_url(), &[]));
+    assert_line(&end, 78, &["is a Redis Cluster", "--prefix '{redlock}:'"]);
+    let end = outcome(&mut run(&format!("{}/3", first.tcp_url()), &[]));
+    // A cluster of Valkey 9 may have several databases.
+    let database = if SERVER.is_before(9, 0) {
+        ["is a Redis Cluster", "leave the database out"]
+    } else {
+        ["has no such database", "unless its configuration has more"]
+    };
+    assert_line(&end, 78, &database);
+
+    let slot = first.cli(&["CLUSTER", "KEYSLOT", "{redlock}:a"]);
+    let is_first = slot.parse::<u32>().unwrap() < 8192;
+    let (here, there) = if is_first {
+        (&first, &second)
+    } else {
+        (&second, &first)
+    };
+    let named = format!("127.0.0.1:{} serves these keys", here.port);
+    let end = outcome(&mut run(&there.tcp_url(), &tagged));
+    assert_line(&end, 78, &["is a Redis Cluster", &named]);
+    outcome(&mut run(&here.tcp_url(), &tagged))
+        .assert_code(0)
+        .assert_silent();
+}
+
+#[test]
+fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
+    let primary = Redis::start();
+    let port = primary.port.to_string();
+    let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
+    outcome(&mut primary.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    wait_until("the replica has it", || {
+        replica.cli(&["EXISTS", "{redlock:a}:history"]) == "1"
+    });
+    for command in [
+        &["run", "a", "--", "true"][..],
+        &["run", "--slots", "2", "a", "--", "true"],
+        &["freeze", "a", "--reason", "x"],
+        &["thaw", "a"],
+        &["release", "--force", "a"],
+    ] {
+        let end = outcome(&mut replica.redlock(command));
+        assert_line(
+            &end,
+            78,
+            &["is a read-only replica; use the URL of its primary"],
+        );
+    }
+    for command in [&["status", "a"][..], &["history", "a"], &["wait", "a"]] {
+        let end = outcome(&mut replica.redlock(command));
+        end.assert_code(0)
+            .assert_says("is a replica, and may be behind its primary");
+        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+        outcome(&mut primary.redlock(command))
+            .assert_code(0)
+            .assert_silent();
+    }
+    // One that has lost its primary, and doesn't show what it has.
+    replica.cli(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    drop(primary);
+    wait_until("it has noticed", || {
+        replica.cli(&["GET", "x"]).starts_with("MASTERDOWN")
+    });
+    let end = outcome(&mut replica.redlock(&["run", "a", "--", "true"]));
+    assert_line(
+        &end,
+        78,
+        &["is a replica without a connection to its primary"],
+    );
+}
+
+#[test]
+fn a_server_that_can_not_write_is_69_and_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().join("gone");
+    fs::create_dir(&gone).unwrap();
+    let redis = Redis::with(&["--dir", gone.to_str().unwrap()]);
+    // Without a limit it would be waited for.
+    let refused = |parts: &[&str]| {
+        let options = ["-w", "300ms"];
+        assert_line(&outcome(&mut run(&redis.url(), &options)), 69, parts);
+    };
+    let set = |name: &str, value: &str| {
+        assert_eq!(redis.cli(&["CONFIG", "SET", name, value]), "OK");
+    };
+    set("maxmemory", "1");
+    refused(&["no memory left (maxmemory)", "raise its limit"]);
+    set("maxmemory", "0");
+    // Redis 6.0 doesn't apply it to scripts.
+    if !SERVER.is_before(6, 2) {
+        set("min-replicas-to-write", "1");
+        refused(&["too few of its replicas", "min-replicas-to-write"]);
+        set("min-replicas-to-write", "0");
+    }
+    // Its directory is gone, so it can't save.
+    set("save", "1000 1000");
+    fs::remove_dir_all(&gone).unwrap();
+    redis.cli(&["BGSAVE"]);
+    wait_until("it could not save", || {
+        redis
+            .cli(&["INFO", "persistence"])
+            .contains("rdb_last_bgsave_status:err")
+    });
+    refused(&["can't save its data to disk", "stop-writes-on-bgsave-error"]);
+}
+
+#[test]
+fn a_run_that_finds_redis_full_begins_when_there_is_room_and_says_why_it_waits() {
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let run = spoken(&redis, "-w 1m");
+    wait_until("it says why it waits", || {
+        let said = said(&redis);
+        said.contains("no memory left (maxmemory)") && said.contains("still trying")
+    });
+    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    run.finish().assert_code(0);
+    assert!(said(&redis).contains("answers again"), "{}", said(&redis));
+}
+
+#[test]
+fn of_more_runs_at_once_than_redis_admits_clients_each_has_its_turn() {
+    let redis = Redis::start();
+    let (clients, runs) = ("50", 300);
+    redis.cli(&["CONFIG", "SET", "maxclients", clients]);
+    let options = ["-q", "-w", "5m"];
+    let start = |number: usize| {
+        // Some wait for each other, too.
+        let name = format!("lock-{}", number % 100);
+        let words = [&["run"], &options[..], &[&name, "--", "sleep", "0.1"]].concat();
+        Running::start(&mut redis.redlock(&words))
+    };
+    let running: Vec<Running> = (0..runs).map(start).collect();
+    for run in running {
+        run.finish().assert_code(0);
+    }
+}
+
+#[test]
+fn a_run_whose_time_is_over_while_redis_admits_no_client_is_75_and_says_why() {
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "maxclients", "1"]);
+    let _only = UnixStream::connect(redis.socket()).unwrap();
+    for options in [&["-w", "500ms"][..], &["-n", "--connect-timeout", "500ms"]] {
+        let end = outcome(&mut run(&redis.url(), options));
+        assert_line(&end, 75, &["too many clients (maxclients)", "gave up"]);
+    }
+}
+
+/// A run whose messages are in the file "said" as they come.
+fn spoken(redis: &Redis, options: &str) -> Running {
+    let line = format!(r#"exec "$0" run {options} a -- echo ran 2>"$HOME/said""#);
+    let words = ["sh", "-c", &line, REDLOCK];
+    Running::start(&mut with_default_signals(directly(redis, &words)))
+}
+
+fn said(redis: &Redis) -> String {
+    fs::read_to_string(redis.dir.path().join("said")).unwrap_or_default()
+}
+
+#[test]
+fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
+    // It answers after so many bytes, which were always 2 MB before Redis 7.0.
+    let (size, delay) = if SERVER.is_before(7, 0) {
+        ("4000", "2000")
+    } else {
+        ("10", "3000")
+    };
+    let mut redis = Redis::with(&[
+        "--enable-debug-command",
+        "yes",
+        "--key-load-delay",
+        delay,
+        "--loading-process-events-interval-bytes",
+        "1024",
+        "--rdbcompression",
+        "no",
+    ]);
+    redis.cli(&["DEBUG", "POPULATE", "10000", "key", size]);
+    assert_eq!(redis.cli(&["SAVE"]), "OK");
+    redis.kill();
+    redis.start_again();
+    wait_until("it loads", || {
+        redis.cli(&["GET", "x"]).starts_with("LOADING")
+    });
+
+    let at_once = ["-n", "--connect-timeout", "200ms"];
+    let end = outcome(&mut run(&redis.url(), &at_once));
+    assert_line(&end, 69, &["is loading its data"]);
+    let end = outcome(&mut run(&format!("{}?db=3", redis.url()), &["-w", "100ms"]));
+    assert_line(&end, 69, &["is loading its data"]);
+    assert_line(
+        &outcome(&mut redis.redlock(&["status"])),
+        69,
+        &["is loading its data"],
+    );
+
+    let waiting = spoken(&redis, "--ttl 1s");
+    wait_until("it says that it waits", || {
+        said(&redis).contains("still trying")
+    });
+    // For longer than the TTL.
+    std::thread::sleep(Duration::from_millis(1_500));
+    redis.cli(&["CONFIG", "SET", "key-load-delay", "0"]);
+    let end = waiting.finish();
+    end.assert_code(0);
+    assert_eq!(end.stdout, "ran\n");
+    let said = said(&redis);
+    assert!(
+        said.starts_with("redlock: Redis is loading its data; still trying ("),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("s)\nredlock: Redis answers again\n"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+#[test]
+fn while_a_script_keeps_redis_busy_a_run_keeps_trying_and_says_so() {
+    let redis = Redis::with(&["--lua-time-limit", "50"]);
+    let mut endless = Command::new("redis-cli");
+    endless.arg("-s").arg(redis.socket());
+    let mut endless = endless
+        .args(["EVAL", "while true do end", "0"])
+        .spawn()
+        .unwrap();
+    wait_until("it is busy", || {
+        redis.cli(&["GET", "x"]).starts_with("BUSY")
+    });
+    // The database is asked for before the lock.
+    for url in [redis.url(), format!("{}?db=3", redis.url())] {
+        let end = outcome(&mut run(&url, &["-n", "--connect-timeout", "500ms"]));
+        assert_line(
+            &end,
+            69,
+            &["is busy with another client's script", "SCRIPT KILL"],
+        );
+    }
+    let waiting = spoken(&redis, "");
+    wait_until("it says that it waits", || {
+        said(&redis).contains("still trying")
+    });
+    redis.cli(&["SCRIPT", "KILL"]);
+    let end = waiting.finish();
+    endless.wait().unwrap();
+    end.assert_code(0);
+    let said = said(&redis);
+    assert!(
+        said.starts_with("redlock: Redis is busy with a script; still trying ("),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_waiter_says_once_that_redis_does_not_answer_and_once_that_it_does_again() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiting = spoken(&redis, "--connect-timeout 500ms");
+    wait_until("it waits", || redis.queue("a").len() == 1);
+    redis.stall();
+    wait_until("it says so", || {
+        said(&redis).contains("Redis doesn't answer; still trying (")
+    });
+    redis.resume();
+    wait_until("it says that, too", || {
+        said(&redis).contains("Redis answers again")
+    });
+    holder.end();
+    waiting.finish().assert_code(0);
+    for line in ["doesn't answer", "answers again"] {
+        assert_eq!(said(&redis).matches(line).count(), 1, "{}", said(&redis));
+    }
+}
+
+#[test]
+fn on_a_terminal_the_time_without_redis_grows_in_one_line() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let words = [
+        "run",
+        "--connect-timeout",
+        "500ms",
+        "a",
+        "--",
+        "echo",
+        "ran",
+    ];
+    let mut terminal = Terminal::start(with_default_signals(redis.redlock(&words)));
+    terminal.resize(24, 40);
+    wait_until("it waits", || redis.queue("a").len() == 1);
+    redis.stall();
+    terminal.wait_until("it is shown a third time", |shown| {
+        shown.matches("\rredlock: Redis doesn't answer (").count() >= 3
+    });
+    let before = terminal.shown.len();
+    redis.resume();
+    terminal.wait_until("the lock is shown again", |shown| {
+        shown[before..].contains("waiting for \"a\"")
+    });
+    assert!(!terminal.shown.contains('\n'), "{:?}", terminal.shown);
+    holder.end();
+    terminal.wait_until("it ran", |shown| shown.contains("ran"));
+    terminal.finish();
+}
+
+/// Makes a certificate for localhost that is signed by nobody else: "NAME.crt" and "NAME.key".
+pub fn self_signed(dir: &Path, name: &str, days: &str, is_ca: &str) {
+    let names = format!("subjectAltName=DNS:localhost\nbasicConstraints=CA:{is_ca}\n");
+    fs::write(dir.join("names"), names).unwrap();
+    let request = format!("req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key");
+    openssl(dir, &format!("{request} -out {name}.csr"));
+    let sign = format!("x509 -req -in {name}.csr -signkey {name}.key -days {days}");
+    openssl(dir, &format!("{sign} -extfile names -out {name}.crt"));
+}
+
+/// A Redis with this certificate, and its TLS port.
+pub fn encrypted(dir: &Path, name: &str) -> (Redis, u16) {
+    let port = free_port();
+    let file = |ending: &str| {
+        dir.join(format!("{name}.{ending}"))
+            .to_str()
+            .unwrap()
+            .to_owned()
+    };
+    let (cert, key, tls_port) = (file("crt"), file("key"), port.to_string());
+    let redis = Redis::with(&[
+        "--tls-port",
+        &tls_port,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &cert,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    (redis, port)
+}
+
+#[test]
+fn a_self_signed_certificate_is_trusted_by_itself_and_its_name_and_time_are_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    for (name, days, is_ca) in [
+        ("authority", "2", "TRUE"),
+        ("leaf", "2", "FALSE"),
+        ("over", "-1", "TRUE"),
+        ("stranger", "2", "TRUE"),
+    ] {
+        self_signed(dir, name, days, is_ca);
+    }
+    // A certificate without its CA.
+    openssl(
+        dir,
+        "x509 -req -in leaf.csr -CA stranger.crt -CAkey stranger.key -CAcreateserial -days 2 -extfile names -out signed.crt",
+    );
+    fs::copy(dir.join("leaf.key"), dir.join("signed.key")).unwrap();
+    let end = |host: &str, port: u16, ca: &str| {
+        let ca = dir.join(ca);
+        let options = ["--tls-ca", ca.to_str().unwrap()];
+        outcome(&mut run(&format!("rediss://{host}:{port}"), &options))
+    };
+    for name in ["authority", "leaf", "signed"] {
+        let (_redis, port) = encrypted(dir, name);
+        end("localhost", port, &format!("{name}.crt"))
+            .assert_code(0)
+            .assert_silent();
+        assert_line(
+            &end("127.0.0.1", port, &format!("{name}.crt")),
+            78,
+            &["its certificate is not for 127.0.0.1, but for localhost"],
+        );
+        assert_line(
+            &end("localhost", port, "over.crt"),
+            78,
+            &["name the CA that signed it"],
+        );
+    }
+    // One that is trusted for itself, and isn't a CA, vouches for no other.
+    openssl(
+        dir,
+        "x509 -req -in stranger.csr -CA leaf.crt -CAkey leaf.key -CAcreateserial -days 2 -extfile names -out forged.crt",
+    );
+    fs::copy(dir.join("stranger.key"), dir.join("forged.key")).unwrap();
+    {
+        let (_redis, port) = encrypted(dir, "forged");
+        assert_line(
+            &end("localhost", port, "leaf.crt"),
+            78,
+            &["isn't signed by a trusted CA"],
+        );
+    }
+    let (_redis, port) = encrypted(dir, "over");
+    assert_line(
+        &end("localhost", port, "over.crt"),
+        78,
+        &["its certificate has expired"],
+    );
+}
+
+/// Has a CA sign a certificate for localhost, with these extensions; without any it is one of X.509 version 1.
+fn signed(dir: &Path, name: &str, extensions: &str, options: &str) {
+    let request = format!("req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout {name}.key");
+    openssl(dir, &format!("{request} -out {name}.csr{options}"));
+    let mut sign = format!("x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial");
+    if options.contains("-addext") {
+        sign += " -copy_extensions copy";
+    } else if !extensions.is_empty() {
+        fs::write(dir.join("extensions"), extensions).unwrap();
+        sign += " -extfile extensions";
+    }
+    openssl(dir, &format!("{sign} -days 2 -out {name}.crt"));
+}
+
+#[test]
+fn a_certificate_that_no_client_takes_is_said_in_plain_words_with_the_options_that_make_a_good_one()
+{
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    openssl(
+        dir,
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
+    );
+    let ca = dir.join("ca.crt");
+    let end = |port: u16, words: &[&str]| {
+        let url = format!("rediss://localhost:{port}");
+        let options = ["-u", &url, "--tls-ca", ca.to_str().unwrap()];
+        let mut command = redlock(&[&options, words].concat());
+        outcome(command.env("HOME", "/nonexistent"))
+    };
+    let anew = "issue it anew with subjectAltName=DNS:localhost";
+    for (name, extensions, why, next) in [
+        (
+            "old",
+            "",
+            "is of X.509 version 1, which has no subjectAltName",
+            anew,
+        ),
+        (
+            "nameless",
+            "basicConstraints=CA:FALSE\n",
+            "has no subjectAltName",
+            anew,
+        ),
+        (
+            "other",
+            "subjectAltName=DNS:elsewhere\n",
+            "is not for localhost, but for elsewhere",
+            "use a name that it is for in the URL, or issue it anew with subjectAltName=DNS:localhost",
+        ),
+        (
+            "clients",
+            "subjectAltName=DNS:localhost\nextendedKeyUsage=clientAuth\n",
+            "isn't one for servers",
+            "extendedKeyUsage=serverAuth",
+        ),
+        (
+            "critical",
+            "subjectAltName=DNS:localhost\n1.2.3.4=critical,ASN1:UTF8String:x\n",
+            "can't be used (unsupported critical extension)",
+            "issue it anew without that",
+        ),
+    ] {
+        signed(dir, name, extensions, "");
+        let (_redis, port) = encrypted(dir, name);
+        let run = end(port, &["run", "a", "--", "echo", "ran"]);
+        assert_line(&run, 78, &[why, next]);
+        let doctor = end(port, &["-q", "doctor"]);
+        doctor.assert_code(1);
+        for text in ["Context", "Other(", "Error("] {
+            let said = run.stderr.clone() + &doctor.stdout;
+            assert!(!said.contains(text), "{said}");
+        }
+        assert!(
+            doctor.stdout.contains(why) && doctor.stdout.contains(next),
+            "{doctor:?}"
+        );
+    }
+    // As it says.
+    signed(dir, "good", "", " -addext subjectAltName=DNS:localhost");
+    let (_redis, port) = encrypted(dir, "good");
+    end(port, &["run", "a", "--", "true"]).assert_code(0);
+}
+
+#[test]
+fn a_client_certificate_is_required_only_where_the_server_asks_for_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    for name in ["leaf", "stranger"] {
+        self_signed(dir, name, "2", "FALSE");
+    }
+    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (ca, cert, key) = (file("leaf.crt"), file("stranger.crt"), file("stranger.key"));
+    let (redis, port) = encrypted(dir, "leaf");
+    let set = |name: &str, value: &str| {
+        assert_eq!(redis.cli(&["CONFIG", "SET", name, value]), "OK");
+    };
+    let url = format!("rediss://localhost:{port}");
+    let required = "the server requires a client certificate; use --tls-cert and --tls-key";
+    let in_common = "has no version or cipher of TLS in common with redlock";
+    for (protocols, ciphers, asks, ours, says) in [
+        ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", false, required),
+        ("TLSv1.2", "DEFAULT", "yes", false, required),
+        ("TLSv1.2", "AES256-SHA", "no", false, in_common),
+        ("TLSv1.2", "AES256-SHA", "yes", false, in_common),
+        ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", true, "doesn't"),
+    ] {
+        set("tls-protocols", protocols);
+        set("tls-ciphers", ciphers);
+        set("tls-auth-clients", asks);
+        let mut options = vec!["--tls-ca", &*ca];
+        if ours {
+            options.extend(["--tls-cert", &cert, "--tls-key", &key]);
+        }
+        assert_line(&outcome(&mut run(&url, &options)), 78, &[says]);
+    }
+}
+
+#[test]
+fn tls_on_a_plain_port_and_no_tls_on_one_of_tls_are_78_with_the_url_to_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    self_signed(dir, "leaf", "2", "FALSE");
+    let (redis, port) = encrypted(dir, "leaf");
+    for (credentials, database) in [("", ""), (":hunter2@", "/3")] {
+        let end = outcome(&mut run(
+            &format!("redis://{credentials}localhost:{port}{database}"),
+            &[],
+        ));
+        let right = format!("uses TLS; use rediss://localhost:{port}{database}");
+        assert_line(&end, 78, &[&right]);
+        let plain = redis.port;
+        let url = format!("rediss://{credentials}localhost:{plain}{database}");
+        let ca = dir.join("leaf.crt");
+        let end = outcome(&mut run(&url, &["--tls-ca", ca.to_str().unwrap()]));
+        let right =
+            format!("doesn't use TLS on this port; use redis://localhost:{plain}{database}");
+        assert_line(&end, 78, &[&right]);
+    }
+}
+
+/// A server that greets, answers whatever is asked, and closes the connection.
+fn stranger(greeting: &'static [u8], answer: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.write_all(greeting);
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(answer);
+        }
+    });
+    port
+}
+
+#[test]
+fn servers_of_other_protocols_are_78_also_where_tls_is_expected() {
+    let http = stranger(b"", b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let ssh = stranger(b"SSH-2.0-OpenSSH_9.6\r\n", b"");
+    let directory = tempfile::tempdir().unwrap();
+    self_signed(directory.path(), "leaf", "2", "FALSE");
+    let ca = directory.path().join("leaf.crt");
+    for scheme in ["redis", "rediss"] {
+        for (port, said) in [
+            (http, "\"HTTP/1.1 400 Bad Request\""),
+            (ssh, "\"SSH-2.0-OpenSSH_9.6\""),
+        ] {
+            let url = format!("{scheme}://127.0.0.1:{port}");
+            let end = outcome(&mut run(&url, &["--tls-ca", ca.to_str().unwrap()]));
+            assert_line(&end, 78, &["does not speak the Redis protocol", said]);
+        }
+    }
+}
+
+#[test]
+fn a_mistake_in_a_url_is_78_and_says_which_part_is_wrong_and_where_it_is_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("redlock.env");
+    for (url, part) in [
+        ("redis://u:hunter2@h/x", "the database must be a number"),
+        ("redis://u:hunter2", "the port must be a number"),
+        (
+            "redis://u:hun@ter2@h",
+            "an @ in the user name or password must be written %40",
+        ),
+        ("redis://h1,h2", "several hosts"),
+    ] {
+        assert_line(
+            &outcome(&mut run(url, &[])),
+            78,
+            &["bad Redis URL in --url: ", part],
+        );
+        let mut status = redlock(&["status"]);
+        let end = outcome(status.env("REDLOCK_URL", url));
+        assert_line(&end, 78, &["bad Redis URL in $REDLOCK_URL: ", part]);
+        fs::write(&file, format!("# ours\n\nREDLOCK_URL={url}\n")).unwrap();
+        let mut status = redlock(&["status"]);
+        let end = outcome(status.env("XDG_CONFIG_HOME", directory.path()));
+        let place = format!("bad Redis URL in {}:3: ", file.display());
+        assert_line(&end, 78, &[&place, part]);
+    }
+}
+
+#[test]
+fn where_nothing_listens_it_is_said_where_the_address_is_from() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let refused = format!("can't reach Redis at {}: connection refused", &url[8..]);
+    let end = outcome(&mut run(&url, &[]));
+    assert_line(&end, 69, &[&refused]);
+    assert!(
+        end.stderr
+            .trim_end()
+            .ends_with("refused (`redlock doctor` shows more)"),
+        "{end:?}"
+    );
+    let end = outcome(redlock(&["status"]).env("REDLOCK_URL", &url));
+    assert_line(&end, 69, &[&refused, "; the URL is from $REDLOCK_URL"]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("redlock.env");
+    fs::write(&file, format!("REDLOCK_URL={url}\n")).unwrap();
+    let end = outcome(redlock(&["status"]).env("XDG_CONFIG_HOME", directory.path()));
+    let from = format!("; the URL is from {}:1", file.display());
+    assert_line(&end, 69, &[&refused, &from]);
+    // In a network without any server, and without settings.
+    let alone = ["unshare", "--net", REDLOCK];
+    if is_permitted(&["unshare", "--net", "true"]) {
+        let mut command = Command::new(alone[0]);
+        command
+            .args(&alone[1..])
+            .arg("status")
+            .env_clear()
+            .env("HOME", "/nonexistent");
+        let end = outcome(&mut command);
+        // The loopback interface is down.
+        end.assert_code(69).assert_says(
+            "; no --url or REDLOCK_URL was given, so the default 127.0.0.1:6379 was tried",
+        );
+    }
+}
+
+#[test]
+fn where_nothing_listens_and_no_url_was_given_the_line_that_starts_a_server_here_is_said() {
+    let unshare = ["unshare", "--net", "sh", "-c"];
+    if !is_permitted(&[&unshare[..], &["ip link set lo up"]].concat()) {
+        return;
+    }
+    let programs = tempfile::tempdir().unwrap();
+    let status = |options: &str| {
+        let line = format!(r#"ip link set lo up; PATH="$1" exec "$0" {options} status"#);
+        let words = [
+            &unshare[1..],
+            &[&line, REDLOCK, programs.path().to_str().unwrap()],
+        ]
+        .concat();
+        let mut command = Command::new(unshare[0]);
+        command
+            .args(words)
+            .env("HOME", "/nonexistent")
+            .env_remove("REDLOCK_URL");
+        outcome(&mut command)
+    };
+    let default = "the default 127.0.0.1:6379 was tried";
+    assert_line(&status(""), 69, &["connection refused", default]);
+    for (program, line) in [
+        (
+            "podman",
+            "`podman run -d -p 127.0.0.1:6379:6379 docker.io/redis`",
+        ),
+        ("apt-get", "`sudo apt-get install -y redis-server`"),
+        ("redis-server", "`redis-server --daemonize yes`"),
+    ] {
+        script(programs.path(), program, "");
+        let said = format!("{default}; {line} starts one here");
+        assert_line(&status(""), 69, &[&said]);
+    }
+    let given = status("-u redis://127.0.0.1:6379");
+    assert_line(&given, 69, &["connection refused"]);
+    assert!(!given.stderr.contains("starts one here"), "{given:?}");
+}
+
+#[test]
+fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
+    let redis = Redis::start();
+    redis.stall();
+    let unresponsive = UnresponsiveServer::new();
+    for url in [redis.url(), redis.tcp_url(), unresponsive.url()] {
+        for options in [
+            &["--connect-timeout", "1s"][..],
+            &["--connect-timeout", "1s", "--slots", "2"],
+        ] {
+            let began = Instant::now();
+            let end = outcome(&mut run(&url, options));
+            let took = began.elapsed();
+            assert_line(&end, 69, &["no answer in time"]);
+            assert!(took < Duration::from_millis(1_900), "{url} took {took:?}");
+        }
+    }
+    redis.resume();
+}
+
+/// A command in a namespace of mounts in which this file has this text.
+fn with_file(path: &str, text: &str, dir: &Path, words: &[&str]) -> Option<Command> {
+    if !is_permitted(&["unshare", "--mount", "true"]) {
+        return None;
+    }
+    let other = dir.join("other");
+    fs::write(&other, text).unwrap();
+    let script = format!("mount --bind {} {path} && exec \"$@\"", other.display());
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &script,
+        "sh",
+    ]);
+    command.args(words).env("HOME", "/nonexistent");
+    Some(command)
+}
+
+#[test]
+fn a_host_that_does_not_exist_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = [REDLOCK, "-u", "redis://:hunter2@redsi.internal/3", "status"];
+    let files = "hosts: files\n";
+    let Some(mut command) = with_file("/etc/nsswitch.conf", files, directory.path(), &words) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    assert_line(&end, 69, &["no such host \"redsi.internal\""]);
+}
+
+#[test]
+fn a_name_server_that_is_silent_is_not_a_host_that_does_not_exist() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = [REDLOCK, "-u", "redis://redis.internal", "status"];
+    // Nothing listens at this port of the machine itself.
+    let servers = "nameserver 127.0.0.77\noptions timeout:1 attempts:1\n";
+    let Some(mut command) = with_file("/etc/resolv.conf", servers, directory.path(), &words) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    assert_line(&end, 69, &["\"redis.internal\" can't be looked up now"]);
+}
+
+#[test]
+fn of_a_host_with_several_addresses_each_is_tried_in_time() {
+    let silent = UnresponsiveServer::new();
+    let port = silent.url().rsplit(':').next().unwrap().to_owned();
+    // At the same port of another address of this machine.
+    let redis = Redis::with(&["--bind", "127.0.0.2", "--port", &port]);
+    let hosts = "127.0.0.1 several\n127.0.0.2 several\n";
+    let url = format!("redis://several:{port}");
+    let words = [REDLOCK, "-u", &url, "status"];
+    let Some(mut command) = with_file("/etc/hosts", hosts, redis.dir.path(), &words) else {
+        return;
+    };
+    let end = outcome(&mut command);
+    end.assert_code(0).assert_silent();
+}
+
+#[test]
+fn what_the_system_refuses_is_said_without_its_numbers() {
+    let redis = Redis::start();
+    let dir = redis.dir.path();
+    let here = dir.to_str().unwrap();
+    let missing = format!("{here}/missing");
+    let plain = format!("{here}/plain");
+    fs::write(&plain, "not to be executed").unwrap();
+    let orphan = script(dir, "orphan", "#!/no/such/interpreter\n");
+    let orphan = orphan.to_str().unwrap();
+    let encrypted = format!("rediss://127.0.0.1:{}", redis.port);
+    let no_file = |what: &str| format!("can't {what} {missing}: no such file");
+    for (arguments, status, says) in [
+        (
+            &["--password-file", &missing, "run", "a", "--", "true"][..],
+            78,
+            no_file("read the password file"),
+        ),
+        (
+            &["--password-file", here, "run", "a", "--", "true"],
+            78,
+            "it is a directory".into(),
+        ),
+        (
+            &["-u", &encrypted, "--tls-ca", &missing, "status"],
+            78,
+            no_file("use"),
+        ),
+        (
+            &["extend", "--token-file", &missing, "a", "5s"],
+            64,
+            no_file("read the token file"),
+        ),
+        (&["run", "a", "--", &missing], 127, no_file("run")),
+        (
+            &["run", "a", "--", "no-such-command"],
+            127,
+            "can't run no-such-command: not found in $PATH".into(),
+        ),
+        (
+            &["run", "a", "--", "LANG=C", "sort"],
+            127,
+            "can't run LANG=C: it sets a variable; put env before it".into(),
+        ),
+        (
+            &["run", "a", "--", &plain],
+            126,
+            format!("it isn't executable; run: chmod +x {plain}"),
+        ),
+        (
+            &["run", "a", "--", orphan],
+            127,
+            "the interpreter that its first line names".into(),
+        ),
+        (&["run", "a", "--", here], 126, "it is a directory".into()),
+    ] {
+        let end = outcome(&mut redis.redlock(arguments));
+        assert_line(&end, status, &[&says]);
+    }
+}
+
+#[test]
+fn what_is_refused_by_authentication_says_what_to_do() {
+    let redis = Redis::start();
+    let place = format!("127.0.0.1:{}", redis.port);
+    let file = redis.dir.path().join("password");
+    fs::write(&file, "hunter2\n").unwrap();
+    set_mode(&file, 0o600);
+    let file = ["--password-file", file.to_str().unwrap()];
+    let end = outcome(&mut run(&format!("redis://:hunter2@{place}"), &[]));
+    assert_line(
+        &end,
+        77,
+        &[
+            "has no password set, but one was given in the URL",
+            "leave it out",
+        ],
+    );
+    redis.cli(&[
+        "ACL", "SETUSER", "open", "on", "nopass", "~*", "&*", "+@all",
+    ]);
+    outcome(&mut run(&format!("redis://open@{place}"), &[]))
+        .assert_code(0)
+        .assert_silent();
+    redis.cli(&[
+        "ACL", "SETUSER", "jobs", "on", ">secret", "~*", "&*", "+@all",
+    ]);
+    redis.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    for (user, options, says) in [
+        (
+            "",
+            &[][..],
+            "requires a password; use --password-file or the URL",
+        ),
+        (
+            ":hunter2@",
+            &[],
+            "refused the default user: the password in the URL",
+        ),
+        (
+            "",
+            &file,
+            "refused the default user: the password in the password file is wrong",
+        ),
+        (
+            "jobs:hunter2@",
+            &[],
+            "refused user \"jobs\": the password in the URL (--url) is wrong, or there is no such user",
+        ),
+        (
+            "nobody@",
+            &file,
+            "refused user \"nobody\": the password in the password file is wrong, or there is no such user",
+        ),
+        (
+            "jobs@",
+            &[],
+            "refused the user in the URL, which has no password; use --password-file, or write :PASSWORD@HOST where that is the password",
+        ),
+    ] {
+        let end = outcome(&mut run(&format!("redis://{user}{place}"), options));
+        assert_line(&end, 77, &[says]);
+    }
+}
+
+#[test]
+fn a_password_in_the_place_of_the_user_is_never_shown() {
+    let redis = Redis::start();
+    let url = format!("redis://hunter2@127.0.0.1:{}", redis.port);
+    let socket = format!("{}?user=hunter2", redis.url());
+    // There is no such user; one without a password who lacks a permission; and it is the password.
+    for (setting, says) in [
+        (&["PING"][..], "PASSWORD"),
+        (
+            &[
+                "ACL", "SETUSER", "hunter2", "on", "nopass", "~*", "&*", "+@all", "-set",
+            ],
+            "doesn't permit user \"***\" the command SET; add +set",
+        ),
+        (&["CONFIG", "SET", "requirepass", "hunter2"], "PASSWORD"),
+    ] {
+        redis.cli(&["ACL", "DELUSER", "hunter2"]);
+        redis.cli(setting);
+        for url in [&url, &socket] {
+            let end = outcome(&mut run(url, &["-v"]));
+            end.assert_code(77).assert_says(says);
+            assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
+            for words in [
+                &["status", "--json"][..],
+                &["status", "a"],
+                &["doctor"],
+                &["doctor", "--json"],
+            ] {
+                let end = outcome(&mut redlock(&[&["-v", "-u", url], words].concat()));
+                assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_password_that_a_server_repeats_is_not_shown() {
+    let redis = Redis::with(&["--rename-command", "AUTH", ""]);
+    for login in ["jobs:hunter2", ":hunter2", "hunter2"] {
+        let end = outcome(&mut run(
+            &format!("redis://{login}@127.0.0.1:{}", redis.port),
+            &[],
+        ));
+        end.assert_says("unknown command 'AUTH'");
+        assert!(!end.stderr.contains("hunter2"), "{end:?}");
+    }
+}
+
+#[test]
+fn what_a_user_is_not_permitted_is_named_with_the_rule_that_is_missing() {
+    let redis = Redis::start();
+    let place = format!("jobs:secret@127.0.0.1:{}", redis.port);
+    let refused = |rules: &[&str], path: &str, says: &[&str]| {
+        let setuser = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"];
+        assert_eq!(redis.cli(&[&setuser, rules].concat()), "OK");
+        let end = outcome(&mut run(&format!("redis://{place}{path}"), &[]));
+        assert_line(&end, 77, &["doesn't permit user \"jobs\""]);
+        assert_line(&end, 77, says);
+    };
+    refused(
+        &["~*", "&*", "+ping"],
+        "",
+        &["the command EVAL", "; add +eval"],
+    );
+    refused(
+        &["~*", "&*", "+eval", "+evalsha"],
+        "/2",
+        &["the command SELECT; add +select"],
+    );
+    let keys = ["the keys of redlock (prefix \"redlock:\"); add ~redlock:* ~{redlock:* to"];
+    refused(&["~else:*", "&*", "+@all"], "", &keys);
+    refused(&["~redlock:*", "&*", "+@all"], "", &keys);
+    let inside = ["the command TIME; add +time to"];
+    refused(&["~*", "&*", "+eval", "+evalsha", "+get"], "", &inside);
+}
+
+#[test]
+fn a_key_that_is_no_lock_is_named() {
+    let redis = Redis::start();
+    redis.cli(&["HSET", "redlock:h", "field", "value"]);
+    redis.cli(&["SET", "{redlock:s}:state", "text"]);
+    let end = |arguments: &[&str]| outcome(&mut redis.redlock(arguments));
+    for command in [
+        &["run", "--slots", "2", "h", "--", "true"][..],
+        &["freeze", "h", "--reason", "x"],
+    ] {
+        assert_line(
+            &end(command),
+            78,
+            &["key \"redlock:h\" isn't a string, so it is not a lock"],
+        );
+    }
+    for command in [
+        &["run", "s", "--", "true"][..],
+        &["status", "s"],
+        &["status", "a", "s"],
+    ] {
+        assert_line(&end(command), 78, &["a key beside \"redlock:s\" "]);
+    }
+}
+
+#[test]
+fn a_socket_that_is_missing_or_none_or_stale_is_said_to_be_so() {
+    let mut redis = Redis::start();
+    let url = |path: &Path| format!("unix://{}", path.display());
+    let dir = redis.dir.path().to_owned();
+    let end = |path: &Path| outcome(&mut run(&url(path), &[]));
+    assert_line(&end(&dir.join("missing")), 69, &["there is no such socket"]);
+    assert_line(
+        &end(&dir.join("no/such/dir")),
+        69,
+        &["there is no such socket"],
+    );
+    assert_line(&end(&dir.join("redis.log")), 78, &["that is not a socket"]);
+    assert_line(&end(&dir.join("redis.log/x")), 78, &["is not a directory"]);
+    assert_line(&end(&dir.join("x".repeat(120))), 78, &["at most 107 bytes"]);
+    redis.kill();
+    assert_line(
+        &end(&redis.socket()),
+        69,
+        &["no server listens at this socket any more"],
+    );
+}
+
+#[test]
+fn a_socket_of_another_user_is_77_and_says_what_is_needed() {
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    fs::set_permissions(redis.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(redis.socket(), fs::Permissions::from_mode(0o700)).unwrap();
+    let words = ["./redlock", "-u", &redis.url(), "status"];
+    let end = outcome(&mut user.command(&words));
+    assert_line(
+        &end,
+        77,
+        &["permission denied", "write access to the socket"],
+    );
+}

@@ -1,0 +1,236 @@
+//! Work that can't be killed, or can't be seen, keeps its lock: redlock renews it until the kernel says that the work
+//! has ended, or a person leaves it.
+//!
+//! All need root, and a temporary directory where setuid programs count; elsewhere they check nothing.
+
+use std::fs;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use crate::promises::keeper::keeper;
+use crate::support::{OtherUser, Redis, Running, is_alive, outcome, wait_until};
+
+/// A program of root's that says `ready` with its pid, and ends when the gate is opened.
+const ROOTS: &str = "./become sh -c 'echo ready $$; exec head -n 1 gate'";
+
+/// Mounts a /proc that doesn't show this user the processes of others, and becomes this user.
+fn below_hidden_proc(user: &OtherUser, hidepid: u8, words: &[&str]) -> Command {
+    let mount = format!(r#"mount -t proc -o hidepid={hidepid} proc /proc && exec "$@""#);
+    user.command_below(&["unshare", "-m", "sh", "-c", &mount, "sh"], words)
+}
+
+/// A run of this script under the lock "a", whose messages come among what it prints.
+fn words<'a>(options: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    let run = ["sh", "-c", r#"exec ./redlock run "$@" 2>&1"#, "sh"];
+    [&run, options, &["a", "-c", script]].concat()
+}
+
+/// The pid in the line of the program that is ready.
+fn pid_when_ready(run: &mut Running) -> i32 {
+    let line = run.line();
+    let pid = line.strip_prefix("ready ").and_then(|pid| pid.parse().ok());
+    pid.unwrap_or_else(|| panic!("{line}"))
+}
+
+/// Reads lines up to one that contains this text.
+#[track_caller]
+fn line_with(text: &str, run: &mut Running) -> String {
+    loop {
+        let line = run.line();
+        if line.contains(text) {
+            return line;
+        }
+    }
+}
+
+/// The lock "a" is renewed for longer than its TTL of two seconds, and nobody else gets it.
+#[track_caller]
+fn assert_kept(redis: &Redis) {
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 5);
+    let other = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "echo", "beside"]));
+    other.assert_code(75);
+}
+
+#[track_caller]
+fn assert_free(redis: &Redis) {
+    let next = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]));
+    next.assert_code(0);
+}
+
+const OPTIONS: [&str; 4] = ["--ttl", "2s", "-k", "300ms"];
+
+#[test]
+fn work_that_may_not_be_killed_keeps_its_lock_until_it_ends() {
+    let Some(mut user) = OtherUser::new() else {
+        return;
+    };
+    let beside = format!("{ROOTS} & exec sleep 50");
+    let in_its_place = format!("exec {ROOTS}");
+    for script in [&beside, &in_its_place] {
+        let redis = Redis::start();
+        let mut command = user.command(&words(&OPTIONS, script));
+        let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+        let roots = pid_when_ready(&mut run);
+        run.signal(Signal::SIGTERM);
+        let said = line_with("can't kill", &mut run);
+        let who = format!("process {roots} (head of root): not permitted; the lock is kept");
+        assert!(said.contains(&who), "{said}");
+        assert_kept(&redis);
+        assert!(is_alive(roots) && !run.has_ended());
+        user.open_gate();
+        let end = run.finish();
+        assert!(!is_alive(roots), "{end:?}");
+        assert_free(&redis);
+    }
+}
+
+#[test]
+fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
+    let Some(mut user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    let script = format!("{ROOTS} & exec sleep 50");
+    let options = ["--ttl", "20s", "-k", "300ms"];
+    let mut command = user.command(&words(&options, &script));
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let roots = pid_when_ready(&mut run);
+    run.signal(Signal::SIGTERM);
+    line_with("interrupt redlock again to leave it", &mut run);
+    run.signal(Signal::SIGINT);
+    let left = format!("left process {roots} running; the lock is not released");
+    line_with(&left, &mut run);
+    wait_until("redlock ends", || run.has_ended());
+    assert!(is_alive(roots));
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    user.open_gate();
+    run.finish().assert_code(143);
+}
+
+#[test]
+fn work_that_a_hidden_proc_does_not_show_keeps_its_lock_until_it_ends() {
+    let Some(mut user) = OtherUser::new() else {
+        return;
+    };
+    let beside = format!("{ROOTS} & exec sleep 50");
+    // It becomes redlock's child when its parent has ended.
+    let orphan = format!("({ROOTS} & exit 0); exec sleep 50");
+    for hidepid in [2, 4] {
+        for script in [&beside, &orphan] {
+            let redis = Redis::start();
+            let mut command = below_hidden_proc(&user, hidepid, &words(&OPTIONS, script));
+            let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+            let roots = pid_when_ready(&mut run);
+            run.signal(Signal::SIGTERM);
+            line_with(
+                &format!("can't kill process {roots}: not permitted"),
+                &mut run,
+            );
+            let stop = redis.redlock(&["stop", "a", "-w", "1s"]);
+            let stopped = outcome(&mut { stop });
+            assert_ne!(stopped.code(), Some(0), "{stopped:?}");
+            assert_kept(&redis);
+            assert!(is_alive(roots) && !run.has_ended());
+            user.open_gate();
+            run.finish();
+            assert!(!is_alive(roots));
+            assert_free(&redis);
+        }
+    }
+}
+
+/// A script with a keeper, whose work is root's.
+fn script_of(user: &OtherUser, redis: &Redis, hidepid: Option<u8>) -> Running {
+    let script = format!(
+        r#"eval "$(./redlock acquire a --ttl 2s -k 300ms --while-pid $$)"
+        {ROOTS} &
+        wait"#
+    );
+    let words = ["sh", "-c", &script];
+    let mut command = match hidepid {
+        Some(hidepid) => below_hidden_proc(user, hidepid, &words),
+        None => user.command(&words),
+    };
+    Running::start(command.env("REDLOCK_URL", redis.tcp_url()))
+}
+
+#[test]
+fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() {
+    let Some(mut user) = OtherUser::new() else {
+        return;
+    };
+    for hidepid in [None, Some(2)] {
+        let redis = Redis::start();
+        let mut script = script_of(&user, &redis, hidepid);
+        let roots = pid_when_ready(&mut script);
+        let keeper = keeper(&script);
+        // By then the keeper has found it.
+        let renewals = redis.calls("pexpire");
+        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 2);
+        script.signal(Signal::SIGKILL);
+        assert_kept(&redis);
+        assert!(is_alive(roots) && is_alive(keeper));
+        user.open_gate();
+        wait_until("the keeper ends", || !is_alive(keeper));
+        assert!(!is_alive(roots));
+        let is_free = redis.cli(&["EXISTS", "redlock:a"]) == "0";
+        // What root's work has started may not be seen: then the lock ends with its lease.
+        assert_eq!(is_free, hidepid.is_none());
+        script.finish();
+    }
+}
+
+#[test]
+fn work_that_is_not_there_any_more_is_not_waited_for_where_proc_is_hidden() {
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    let script = "./become true; setsid sleep 50 & echo ready $!; exec sleep 50";
+    let mut command = below_hidden_proc(&user, 2, &words(&OPTIONS, script));
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let sleeper = pid_when_ready(&mut run);
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(143);
+    assert!(!is_alive(sleeper));
+    assert!(fs::metadata(format!("/proc/{sleeper}")).is_err());
+    assert_free(&redis);
+}
+
+#[test]
+fn doctor_warns_of_a_proc_that_hides_the_processes_of_others() {
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    for (hidepid, mark) in [(0, "ok"), (1, "warn"), (2, "warn"), (4, "warn")] {
+        let mut doctor = below_hidden_proc(&user, hidepid, &["./redlock", "doctor"]);
+        let said = outcome(doctor.env("REDLOCK_URL", redis.tcp_url())).stdout;
+        let line = said.lines().find(|line| line.contains(" proc "));
+        let line = line.unwrap_or_else(|| panic!("{said}")).trim();
+        assert!(line.starts_with(mark), "hidepid={hidepid}: {line}");
+        assert_eq!(line.contains("hidepid"), hidepid > 0, "{line}");
+    }
+}
+
+#[test]
+fn work_that_may_not_be_killed_and_forks_on_does_not_keep_redlock_from_its_renewals() {
+    let Some(user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    // It starts one process after the other for as long as the gate is there.
+    let forks =
+        "./become sh -c 'echo ready $$; while test -e gate; do /bin/true; done' & exec sleep 50";
+    let mut command = user.command(&words(&OPTIONS, forks));
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    pid_when_ready(&mut run);
+    run.signal(Signal::SIGTERM);
+    line_with("can't kill", &mut run);
+    assert_kept(&redis);
+    user.close_gate();
+    run.finish().assert_code(143);
+    assert_free(&redis);
+}

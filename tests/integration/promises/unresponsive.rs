@@ -1,0 +1,448 @@
+//! Ending while Redis doesn't respond, and starting nothing under an expired lease.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::promises::by_signal::takes_signals;
+use crate::support::proxy::{Action, Proxy, load_scripts};
+use crate::support::{
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, outcome, redlock,
+    script, send, wait_until, with_default_signals,
+};
+
+/// Longer than the time within which a signal counts as the one before.
+const LATER: Duration = Duration::from_millis(600);
+
+/// Ways to wait for the lock "a", each with this limit for the server's answers.
+fn waits(limit: &'static str) -> [Vec<&'static str>; 3] {
+    let limit = ["--connect-timeout", limit];
+    [
+        [&["run"], &limit[..], &["a", "--", "echo", "ran"]].concat(),
+        [&["acquire", "-w", "60s"], &limit[..], &["a"]].concat(),
+        // The first is taken, and has to be released.
+        [&["run"], &limit[..], &["0", "a", "--", "echo", "ran"]].concat(),
+    ]
+}
+
+/// A run that waits for the lock "a" of another client, in its queue.
+fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    let mut waiter = Running::start(&mut with_default_signals(redis.redlock(arguments)));
+    wait_until("it is in the queue", || {
+        assert!(!waiter.has_ended(), "it has ended");
+        !redis.queue("a").is_empty()
+    });
+    waiter
+}
+
+#[test]
+fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_interrupt() {
+    let changes: [(&[&str], &str); 2] = [
+        (&["freeze", "a", "--reason", "repair"], "frozen"),
+        (&["thaw", "a"], "thawed"),
+    ];
+    for ((command, done), interrupted) in
+        changes.into_iter().flat_map(|it| [(it, true), (it, false)])
+    {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", server.local_addr().unwrap());
+        let limit = if interrupted { "60s" } else { "200ms" };
+        let options = ["--url", &url, "--connect-timeout", limit];
+        let change = Running::start(&mut with_default_signals(redlock(
+            &[command, &options[..]].concat(),
+        )));
+        let (mut connection, _) = server.accept().unwrap();
+        let mut asked = Vec::new();
+        while !String::from_utf8_lossy(&asked).contains("EVALSHA") {
+            let mut part = [0; 4096];
+            let length = connection.read(&mut part).unwrap();
+            assert!(
+                length > 0,
+                "it has sent {}",
+                String::from_utf8_lossy(&asked)
+            );
+            asked.extend_from_slice(&part[..length]);
+        }
+        if interrupted {
+            send(change.pid(), libc::SIGINT);
+        }
+        let end = change.finish();
+        end.assert_says(&format!(
+            "lock \"a\" may be {done} now; to see whether that is so: redlock status a"
+        ));
+        if interrupted {
+            end.assert_killed_by(libc::SIGINT);
+        } else {
+            end.assert_code(69).assert_says("gives no answer in time");
+        }
+    }
+}
+
+#[test]
+fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
+    let ends_by = |signal: i32| {
+        for arguments in waits("2s") {
+            let redis = Redis::start();
+            let waiter = waiter(&redis, &arguments);
+            redis.stall();
+            send(waiter.pid(), signal);
+            let end = waiter.finish();
+            end.assert_code(128 + signal);
+            assert!(!end.stdout.contains("ran"), "{end:?}");
+        }
+    };
+    // Side by side, as each waits most of the time.
+    thread::scope(|scope| {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            scope.spawn(move || ends_by(signal));
+        }
+    });
+}
+
+#[test]
+fn a_second_signal_ends_a_withdrawal_that_redis_does_not_answer() {
+    for arguments in waits("1h") {
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            let redis = Redis::start();
+            let mut waiter = waiter(&redis, &arguments);
+            redis.stall();
+            send(waiter.pid(), signal);
+            thread::sleep(LATER);
+            if !waiter.has_ended() {
+                send(waiter.pid(), signal);
+            }
+            let end = waiter.finish();
+            end.assert_killed_by(signal);
+            assert!(!end.stdout.contains("ran"), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_run_whose_first_question_is_not_answered() {
+    let redis = Redis::start();
+    redis.stall();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let [run, ..] = waits("1h");
+        let mut run = Running::start(&mut with_default_signals(redis.redlock(&run)));
+        let pid = run.pid();
+        wait_until("it takes signals", || {
+            assert!(!run.has_ended(), "it has ended");
+            takes_signals(pid)
+        });
+        send(run.pid(), signal);
+        thread::sleep(LATER);
+        if !run.has_ended() {
+            send(run.pid(), signal);
+        }
+        let end = run.finish();
+        end.assert_killed_by(signal);
+        assert_eq!(end.stdout, "");
+    }
+    redis.resume();
+}
+
+#[test]
+fn a_second_signal_ends_a_release_that_redis_does_not_answer() {
+    let redis = Redis::start();
+    let command = ["run", "--connect-timeout", "1h", "--ttl", "1h", "a", "-c"];
+    let command = [&command[..], &["echo $$; exec sleep 60"]].concat();
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
+    let child: i32 = run.line().parse().unwrap();
+    redis.stall();
+    send(run.pid(), libc::SIGTERM);
+    wait_until("COMMAND has ended", || is_gone(child));
+    thread::sleep(LATER);
+    if !run.has_ended() {
+        send(run.pid(), libc::SIGTERM);
+    }
+    run.finish().assert_killed_by(libc::SIGTERM);
+    redis.resume();
+}
+
+/// A run under a lease of one second whose COMMAND comes late: these system calls take five seconds
+/// each. Its trace is in the home directory.
+fn slow(redis: &Redis, trace: &[&str]) -> Running {
+    let home = redis.dir.path();
+    let command = script(home, "command", "#!/bin/sh\n>\"$HOME/ran\"\n");
+    let command = command.to_str().unwrap();
+    let log = home.join("trace");
+    let strace = ["strace", "-f", "-qq", "-o", log.to_str().unwrap()];
+    let run = [REDLOCK, "run", "--ttl", "1s", "-k", "100ms", "a", "--"];
+    let words = [&strace, trace, &run, &[command]].concat();
+    Running::start(&mut with_default_signals(directly(redis, &words)))
+}
+
+/// A run that loses its lock before COMMAND has started, to one that has it when COMMAND would
+/// start, never executes it.
+#[track_caller]
+fn assert_executes_nothing(redis: &Redis, first: Running) {
+    wait_until("the first has the lock", || redis.holder("a").is_some());
+    redis.cli(&["DEL", "redlock:a"]);
+    let next = Gated::start(redis, &["-q", "a"]).ready();
+    let end = first.finish();
+    let trace = fs::read_to_string(redis.dir.path().join("trace")).unwrap();
+    let own = format!("execve(\"{REDLOCK}\"");
+    let executed = trace
+        .lines()
+        .filter(|line| line.contains("execve") && line.contains("= 0") && !line.contains(&own));
+    let ran = redis.dir.path().join("ran").exists();
+    assert!(
+        executed.count() == 0 && !ran,
+        "COMMAND was executed under the next lock: {end:?}\n{trace}"
+    );
+    end.assert_code(79);
+    next.end();
+    assert_nothing_left(redis);
+}
+
+#[test]
+fn a_command_whose_exec_takes_longer_than_the_lease_never_starts() {
+    let redis = Redis::start();
+    // Of the calls of execve only those that name COMMAND.
+    let command = redis.dir.path().join("command");
+    let command = command.to_str().unwrap();
+    let slow_exec = "inject=execve:delay_enter=5000000";
+    let trace = ["-P", command, "-e", "trace=execve", "-e", slow_exec];
+    let first = slow(&redis, &trace);
+    assert_executes_nothing(&redis, first);
+}
+
+#[test]
+fn a_command_whose_process_is_made_when_the_lease_is_over_never_starts() {
+    let redis = Redis::start();
+    let traced = "trace=execve,clone,clone3,fork,vfork";
+    // The first one is COMMAND.
+    let slow_clone = "inject=clone,clone3,fork,vfork:delay_enter=5000000:when=1";
+    let first = slow(&redis, &["-e", traced, "-e", slow_clone]);
+    assert_executes_nothing(&redis, first);
+}
+
+/// A server that lets clients in and never answers; it is named by its URL.
+fn mute() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+#[test]
+fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
+    let home = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["run", "a", "--", "true"][..],
+        &["run", "-n", "a", "--", "true"],
+        &["acquire", "a"],
+        &["wait", "a"],
+        &["status"],
+    ] {
+        let (listener, url) = mute();
+        let mut command = redlock(&[&["--connect-timeout", "1h"], arguments].concat());
+        command.env("REDLOCK_URL", url).env("HOME", home.path());
+        let asker = Running::start(&mut with_default_signals(command));
+        let mut question = listener.accept().unwrap().0;
+        assert!(question.read(&mut [0]).unwrap() > 0, "it has asked");
+        send(asker.pid(), libc::SIGINT);
+        asker.finish().assert_killed_by(libc::SIGINT);
+    }
+}
+
+#[test]
+fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
+    for arguments in waits("1h") {
+        let redis = Redis::start();
+        let waiter = waiter(&redis, &arguments);
+        redis.stall();
+        send(waiter.pid(), libc::SIGINT);
+        waiter.finish().assert_killed_by(libc::SIGINT);
+    }
+    let redis = Redis::start();
+    // The server learns the scripts: of one that it doesn't know it would ask for the text.
+    outcome(&mut redis.run("a", "true")).assert_code(0);
+    let command = ["run", "--connect-timeout", "1h", "--ttl", "1h", "a", "-c"];
+    let command = [&command[..], &["echo ready; exec sleep 60"]].concat();
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
+    run.expect_line("ready");
+    redis.stall();
+    send(run.pid(), libc::SIGINT);
+    run.finish().assert_killed_by(libc::SIGINT);
+    // What was sent is read when the server goes on.
+    redis.resume();
+    wait_until("the lock is free", || redis.holder("a").is_none());
+}
+
+#[test]
+fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    redis.cli(&["SET", "redlock:z", "theirs", "PX", "600000"]);
+    let (pid, (looks, looked)) = (redis.pid(), std::sync::mpsc::channel());
+    // The note that it waits is the first that it writes for others.
+    let proxy = Proxy::with(&redis, move |request| {
+        if request.operation == "SET" {
+            send(pid, libc::SIGSTOP);
+            let _ = looks.send(());
+        }
+        Action::Pass
+    });
+    let options = ["--connect-timeout", "1h", "--ttl", "1h"];
+    let words = [&["run"], &options[..], &["a", "b", "z", "--", "true"]].concat();
+    let mut waiter = redis.redlock(&words);
+    waiter.env("REDLOCK_URL", proxy.url());
+    let waiter = Running::start(&mut with_default_signals(waiter));
+    looked.recv_timeout(crate::support::TIMEOUT).unwrap();
+    let began = Instant::now();
+    send(waiter.pid(), libc::SIGINT);
+    waiter.finish().assert_killed_by(libc::SIGINT);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // Both were released all the same, and its place was given up.
+    redis.resume();
+    wait_until("its locks are free", || {
+        ["a", "b"].iter().all(|name| redis.holder(name).is_none())
+    });
+    wait_until("the queue is empty", || redis.queue("z").is_empty());
+}
+
+#[test]
+fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_would_have_come() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    redis.cli(&["SET", "redlock:z", "theirs", "PX", "600000"]);
+    let limits = ["-w", "2s", "--connect-timeout", "2s"];
+    let waits = [
+        [&["run"], &limits[..], &["z", "--", "true"]].concat(),
+        [&["acquire"], &limits[..], &["z"]].concat(),
+        // The others are taken, and have to be released; and it looks for a deadlock.
+        [&["run"], &limits[..], &["a", "b", "z", "--", "true"]].concat(),
+    ];
+    let (mut began, mut waiters) = (Vec::new(), Vec::new());
+    for words in &waits {
+        began.push(Instant::now());
+        waiters.push(Running::start(&mut redis.redlock(words)));
+    }
+    wait_until("they are in the queue", || redis.queue("z").len() == 3);
+    redis.stall();
+    for ((waiter, began), words) in waiters.into_iter().zip(began).zip(waits) {
+        let end = waiter.finish();
+        let took = began.elapsed();
+        end.assert_code(69).assert_says("gives no answer in time");
+        let (least, most) = (Duration::from_secs(2), Duration::from_millis(4500));
+        assert!(took >= least && took < most, "{words:?}: {took:?}");
+    }
+    redis.resume();
+    wait_until("all are free", || {
+        redis.queue("z").is_empty() && ["a", "b"].iter().all(|name| redis.holder(name).is_none())
+    });
+}
+
+#[test]
+fn a_wait_for_a_joined_run_ends_when_it_is_over_where_the_server_falls_silent() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let mut holder = Running::start(&mut redis.run("j", "echo ready; exec sleep 60"));
+    holder.expect_line("ready");
+    let pid = redis.pid();
+    // How long it usually takes is asked when the wait is shown.
+    let proxy = Proxy::with(&redis, move |request| {
+        if request.operation == "LRANGE" {
+            send(pid, libc::SIGSTOP);
+        }
+        Action::Pass
+    });
+    let options = ["-w", "2s", "--connect-timeout", "2s", "--join"];
+    let words = [&["run"], &options[..], &["j", "--", "true"]].concat();
+    let mut waiter = redis.redlock(&words);
+    waiter.env("REDLOCK_URL", proxy.url());
+    let began = Instant::now();
+    let end = Running::start(&mut waiter).finish();
+    let took = began.elapsed();
+    redis.resume();
+    end.assert_code(69).assert_says("gives no answer in time");
+    let (least, most) = (Duration::from_secs(2), Duration::from_millis(4500));
+    assert!(took >= least && took < most, "{took:?}");
+}
+
+#[test]
+fn one_signal_ends_a_wait_for_a_joined_run_whose_look_for_that_run_redis_does_not_answer() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let mut holder = Running::start(&mut redis.run("j", "echo ready; exec sleep 60"));
+    holder.expect_line("ready");
+    // With `--quiet` nothing is shown, so that the only look into the history is that for the run.
+    for options in [&[][..], &["--quiet"]] {
+        let (pid, (looks, looked)) = (redis.pid(), std::sync::mpsc::channel());
+        let proxy = Proxy::with(&redis, move |request| {
+            if ["LRANGE", "history"].contains(&request.operation.as_str()) {
+                send(pid, libc::SIGSTOP);
+                let _ = looks.send(());
+            }
+            Action::Pass
+        });
+        let wait = [
+            "run",
+            "--join",
+            "--connect-timeout",
+            "1h",
+            "j",
+            "--",
+            "true",
+        ];
+        let mut waiter = redis.redlock(&[options, &wait[..]].concat());
+        waiter.env("REDLOCK_URL", proxy.url());
+        let waiter = Running::start(&mut with_default_signals(waiter));
+        looked.recv_timeout(crate::support::TIMEOUT).unwrap();
+        let began = Instant::now();
+        send(waiter.pid(), libc::SIGINT);
+        waiter.finish().assert_killed_by(libc::SIGINT);
+        let took = began.elapsed();
+        redis.resume();
+        assert!(took < Duration::from_secs(3), "{options:?}: {took:?}");
+    }
+}
+
+#[test]
+fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands_still() {
+    let redis = Redis::start();
+    let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
+    let mut words = vec!["run", "--connect-timeout", "1h", "--ttl", "1h"];
+    words.extend(names.iter().map(String::as_str));
+    words.extend(["--", "true"]);
+    // The server learns the scripts.
+    outcome(&mut redis.redlock(&words)).assert_code(0);
+    words.truncate(words.len() - 2);
+    words.extend(["-c", "echo ready; exec sleep 60"]);
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&words)));
+    run.expect_line("ready");
+    redis.stall();
+    let began = Instant::now();
+    send(run.pid(), libc::SIGINT);
+    run.finish().assert_killed_by(libc::SIGINT);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Each release was sent.
+    redis.resume();
+    let free = |name: &String| redis.holder(name).is_none();
+    wait_until("all are free", || names.iter().all(free));
+}
+
+#[test]
+fn a_server_that_lets_clients_in_and_does_not_answer_is_told_from_one_out_of_reach() {
+    let (_listener, url) = mute();
+    for arguments in [
+        &["run", "a", "--", "true"][..],
+        &["acquire", "a"],
+        &["wait", "a"],
+        &["status"],
+    ] {
+        let mut command = redlock(&[&["--connect-timeout", "100ms"], arguments].concat());
+        let end = outcome(command.env("REDLOCK_URL", &url));
+        let place = &url["redis://".len()..];
+        end.assert_code(69).assert_says(&format!(
+            "Redis at {place} accepts connections, but gives no answer in time"
+        ));
+        assert!(!end.stderr.contains("can't reach"), "{end:?}");
+    }
+}

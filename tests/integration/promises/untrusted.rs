@@ -1,0 +1,1322 @@
+//! Servers, proxies and data that lie: nothing that comes in over the connection, and nothing that
+//! our keys contain, makes redlock crash, hang, grow, or believe that it holds a lock that it doesn't.
+//!
+//! Most of it is put between redlock and a real Redis by a [`Liar`], which lets everything pass but what
+//! a test wants to be otherwise.
+
+mod replies;
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::proxy::hashes;
+use crate::support::{
+    Gated, Outcome, Redis, Running, TIMEOUT, assert_nothing_left, outcome, queued, wait_until,
+};
+
+/// A COMMAND that says ready and then does nothing.
+const IDLE: &str = "echo ready; exec sleep 60";
+
+/// The most that redlock may ever have in memory, in KiB; 9 MiB of it are the code of the binary that is tested, which
+/// isn't optimised.
+const MOST: u64 = 44 * 1024;
+
+/// What redlock gets for an answer.
+enum Say {
+    /// What the server says.
+    Truth,
+    /// The same, twice.
+    Twice,
+    /// The same, and then messages without an end.
+    TruthAndFlood,
+    /// The same, but for a change.
+    Changed(fn(&str) -> String),
+    /// This, whatever the server would say.
+    Lie(Vec<u8>),
+    /// First this, and then that over and over, up to this many bytes.
+    Stream(Vec<u8>, Vec<u8>, usize),
+    /// One byte of this at a time, over and over.
+    Drip(Vec<u8>),
+    /// Nothing.
+    Silence,
+    /// The connection is closed.
+    Close,
+}
+
+/// How the other side has left a connection.
+#[derive(Debug, PartialEq, Eq)]
+enum Left {
+    InOrder,
+    Reset,
+}
+
+type Hook = dyn FnMut(&str) -> Say + Send;
+
+/// A server that lies, in front of one that doesn't.
+struct Liar {
+    port: u16,
+    gone: Arc<AtomicBool>,
+    /// How much of a stream was written.
+    streamed: Arc<AtomicUsize>,
+    /// The last operation of each connection that redlock has closed, and how it did so.
+    left: Receiver<(String, Left)>,
+}
+
+impl Liar {
+    /// The hook says what comes for an answer to each request, which it gets by its name: that of the
+    /// script without its ending, or the command.
+    fn new(redis: &Redis, hook: impl FnMut(&str) -> Say + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let gone = Arc::new(AtomicBool::new(false));
+        let (leaving, left) = channel();
+        let streamed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&streamed);
+        let hook: Arc<Mutex<Box<Hook>>> = Arc::new(Mutex::new(Box::new(hook)));
+        let socket = redis.socket();
+        let ended = Arc::clone(&gone);
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                let server = UnixStream::connect(&socket).ok();
+                let (hook, leaving) = (Arc::clone(&hook), leaving.clone());
+                let count = Arc::clone(&count);
+                std::thread::spawn(move || {
+                    serve(&client, server.as_ref(), &hook, &count, &leaving);
+                });
+            }
+        });
+        Self {
+            port,
+            gone,
+            streamed,
+            left,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Waits until redlock is in the middle of a stream.
+    #[track_caller]
+    fn await_flood(&self) {
+        wait_until("much was read of a stream", || {
+            self.streamed.load(Ordering::Relaxed) > 256 * 1024
+        });
+    }
+
+    /// A redlock that knows this server.
+    fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Command {
+        let mut command = redis.redlock(arguments);
+        command.env("REDLOCK_URL", self.url());
+        command
+    }
+}
+
+impl Drop for Liar {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+/// One request: its words, and all its bytes.
+fn request(client: &mut impl BufRead) -> io::Result<(Vec<Vec<u8>>, Vec<u8>)> {
+    let mut all = Vec::new();
+    let number = |all: &mut Vec<u8>, client: &mut dyn BufRead| {
+        let mut line = Vec::new();
+        client.read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        all.extend_from_slice(&line);
+        let text = String::from_utf8_lossy(&line[1..]).trim().to_owned();
+        text.parse::<usize>()
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    };
+    let count = number(&mut all, client)?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let size = number(&mut all, client)?;
+        let mut word = vec![0; size + 2];
+        client.read_exact(&mut word)?;
+        all.extend_from_slice(&word);
+        word.truncate(size);
+        words.push(word);
+    }
+    Ok((words, all))
+}
+
+fn serve(
+    client: &TcpStream,
+    server: Option<&UnixStream>,
+    hook: &Mutex<Box<Hook>>,
+    streamed: &Arc<AtomicUsize>,
+    leaving: &Sender<(String, Left)>,
+) {
+    let next = Arc::new(Mutex::new(None::<Say>));
+    let lies = Arc::new(AtomicBool::new(false));
+    if let Some(server) = server {
+        let (server, client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        let (next, lies) = (Arc::clone(&next), Arc::clone(&lies));
+        let count = Arc::clone(streamed);
+        std::thread::spawn(move || forward(server, client, &next, &lies, &count));
+    }
+    let mut reader = BufReader::new(client);
+    let mut last = String::new();
+    let ended = loop {
+        let (words, bytes) = match request(&mut reader) {
+            Ok(request) => request,
+            Err(error) => break error.kind(),
+        };
+        let word = |n: usize| String::from_utf8_lossy(&words[n]).into_owned();
+        last = match word(0).as_str() {
+            "EVALSHA" => hashes()[&word(1)].to_owned(),
+            "EVAL" => hashes()[redis::Script::new(&word(1)).get_hash()].to_owned(),
+            other => other.to_owned(),
+        };
+        let say = hook.lock().unwrap()(&last);
+        let tells_the_truth = matches!(
+            say,
+            Say::Truth | Say::Twice | Say::TruthAndFlood | Say::Changed(_)
+        );
+        if !tells_the_truth {
+            // What the server still has to say would fall in between.
+            lies.store(true, Ordering::Relaxed);
+        }
+        let mut to_client = client.try_clone().unwrap();
+        match say {
+            Say::Truth | Say::Twice | Say::TruthAndFlood | Say::Changed(_) => {
+                if !matches!(say, Say::Truth) {
+                    *next.lock().unwrap() = Some(say);
+                }
+                if server.is_none_or(|mut server| server.write_all(&bytes).is_err()) {
+                    let _ = client.shutdown(std::net::Shutdown::Both);
+                }
+            }
+            Say::Lie(answer) => {
+                let _ = to_client.write_all(&answer);
+                lies.store(false, Ordering::Relaxed);
+            }
+            Say::Stream(first, again, most) => {
+                let count = Arc::clone(streamed);
+                std::thread::spawn(move || stream(&mut to_client, &first, &again, most, &count));
+            }
+            Say::Drip(bytes) => {
+                std::thread::spawn(move || {
+                    for byte in bytes.iter().cycle() {
+                        if to_client.write_all(&[*byte]).is_err() {
+                            break;
+                        }
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                });
+            }
+            Say::Silence => {}
+            Say::Close => {
+                let _ = client.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    };
+    if let Some(server) = server {
+        let _ = server.shutdown(std::net::Shutdown::Both);
+    }
+    let how = match ended {
+        io::ErrorKind::ConnectionReset => Left::Reset,
+        _ => Left::InOrder,
+    };
+    let _ = leaving.send((last, how));
+}
+
+/// Passes on what the server says, in the way that is wanted next.
+fn forward(
+    mut server: UnixStream,
+    mut client: TcpStream,
+    next: &Mutex<Option<Say>>,
+    lies: &AtomicBool,
+    streamed: &AtomicUsize,
+) {
+    let mut bytes = vec![0; 65536];
+    while let Ok(read) = server.read(&mut bytes) {
+        if read == 0 {
+            break;
+        }
+        if lies.load(Ordering::Relaxed) {
+            continue;
+        }
+        let said = &bytes[..read];
+        // A script that isn't known yet is asked for again, and only then answered.
+        let unknown = said.starts_with(b"-NOSCRIPT");
+        let how = if unknown {
+            None
+        } else {
+            next.lock().unwrap().take()
+        };
+        let floods = matches!(how, Some(Say::TruthAndFlood));
+        let said = match how {
+            Some(Say::Twice) => [said, said].concat(),
+            Some(Say::Changed(change)) => change(&String::from_utf8_lossy(said)).into_bytes(),
+            _ => said.to_vec(),
+        };
+        if client.write_all(&said).is_err() {
+            break;
+        }
+        if floods {
+            stream(&mut client, b"", MESSAGE, usize::MAX, streamed);
+        }
+    }
+    let _ = client.shutdown(std::net::Shutdown::Both);
+}
+
+/// Writes until the reader is gone, or it is enough.
+fn stream(client: &mut TcpStream, first: &[u8], again: &[u8], most: usize, count: &AtomicUsize) {
+    let many = again.repeat((64 * 1024 / again.len()).max(1));
+    let mut written = 0;
+    if client.write_all(first).is_err() {
+        return;
+    }
+    while written < most && client.write_all(&many).is_ok() {
+        written += many.len();
+        count.store(written, Ordering::Relaxed);
+    }
+}
+
+/// A RESP3 message by which a server asks whether we are alive.
+const MESSAGE: &[u8] = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n";
+
+fn flood() -> Say {
+    Say::Stream(Vec::new(), MESSAGE.to_vec(), usize::MAX)
+}
+
+/// The truth, but for what is said to this operation for the n-th time (from 1).
+fn once(operation: &'static str, n: usize, say: Say) -> impl FnMut(&str) -> Say + Send {
+    let (mut count, mut say) = (0, Some(say));
+    move |asked| {
+        count += usize::from(asked == operation);
+        if count == n && asked == operation {
+            say.take().unwrap_or(Say::Truth)
+        } else {
+            Say::Truth
+        }
+    }
+}
+
+/// How much memory a process had at most, in KiB; 0 when it is gone.
+fn peak(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// It was SIGTERM that ended it: by that signal itself, or as a shell would say it.
+#[track_caller]
+fn assert_ended_by_sigterm(end: &Outcome) {
+    let by_signal = end.status.signal() == Some(15);
+    assert!(by_signal || end.code() == Some(143), "{end:?}");
+}
+
+/// Runs a command to its end; also how much memory it had at most.
+fn weighed(command: &mut Command) -> (Outcome, u64) {
+    let mut run = Running::start(command);
+    let mut most = 0;
+    wait_until("it ends", || {
+        most = most.max(peak(run.pid()));
+        run.has_ended()
+    });
+    (run.finish(), most)
+}
+
+#[test]
+fn a_waiter_gets_its_turn_on_a_server_without_resp3() {
+    let renamed = Redis::with(&["--rename-command", "HELLO", ""]);
+    let forbidden = Redis::start();
+    forbidden.cli(&["ACL", "SETUSER", "default", "-hello"]);
+    for redis in [renamed, forbidden] {
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let waiter = Gated::queued(&redis, &["a"]);
+        let next = Gated::queued(&redis, &["a"]);
+        let ended = holder.end();
+        let waiter = waiter.ready();
+        assert!(waiter.end() > ended);
+        next.ready().end();
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_waiter_gets_its_turn_behind_a_proxy_that_closes_when_it_hears_hello() {
+    let redis = Redis::start();
+    let hellos = Arc::new(AtomicUsize::new(0));
+    let heard = Arc::clone(&hellos);
+    let liar = Liar::new(&redis, move |asked| match asked {
+        "HELLO" => {
+            heard.fetch_add(1, Ordering::Relaxed);
+            Say::Close
+        }
+        _ => Say::Truth,
+    });
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut waiter = Running::start(&mut liar.redlock(&redis, &["run", "a", "--", "echo", "mine"]));
+    waiter.wait_until_queued(&redis);
+    holder.end();
+    waiter.expect_line("mine");
+    waiter.finish().assert_code(0);
+    assert_eq!(hellos.load(Ordering::Relaxed), 1);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_proxy_that_can_not_reach_its_redis_is_69() {
+    for (says, sentence) in [
+        ("-upstream failure\r\n", ": upstream failure"),
+        ("-no upstream host\r\n", ": no upstream host"),
+        ("-ERR Connection refused\r\n", ": connection refused"),
+        ("-ERR Connection timed out\r\n", ": connection timed out"),
+    ] {
+        let redis = Redis::start();
+        let liar = Liar::new(&redis, |asked| match asked {
+            "acquire" => Say::Lie(says.into()),
+            _ => Say::Truth,
+        });
+        let run = ["run", "-n", "a", "--", "echo", "started"];
+        let end = outcome(&mut liar.redlock(&redis, &run));
+        assert_eq!(end.code(), Some(69), "{end:?}");
+        end.assert_says("the proxy at ").assert_says(sentence);
+        assert_eq!(end.stdout, "");
+    }
+}
+
+#[test]
+fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&requests);
+    // The first one takes the place in the queue.
+    let liar = Liar::new(&redis, move |asked| match asked {
+        "acquire" if (1..3).contains(&count.fetch_add(1, Ordering::Relaxed)) => {
+            Say::Lie(b"-upstream failure\r\n".into())
+        }
+        _ => Say::Truth,
+    });
+    let run = ["run", "-q", "a", "--", "echo", "mine"];
+    let mut waiter = Running::start(&mut liar.redlock(&redis, &run));
+    waiter.wait_until_queued(&redis);
+    wait_until("it was answered so twice, and has asked again", || {
+        requests.load(Ordering::Relaxed) > 3
+    });
+    holder.end();
+    waiter.expect_line("mine");
+    waiter.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_is_renewed_on_a_server_without_resp3() {
+    let redis = Redis::with(&["--rename-command", "HELLO", ""]);
+    let holder = Gated::start(&redis, &["--ttl", "1s", "a"]).ready();
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 12);
+    holder.end();
+}
+
+#[test]
+fn a_reply_that_is_deeper_than_any_of_ours_is_no_answer() {
+    let redis = Redis::start();
+    for (operation, arguments) in [
+        ("acquire", &["run", "a", "--", "echo", "started"][..]),
+        ("inspect", &["status", "a"]),
+        ("history", &["history", "a"]),
+        ("release", &["release", "a"]),
+    ] {
+        let deep = b"*1\r\n".repeat(150_000);
+        let liar = Liar::new(&redis, move |asked| match asked {
+            asked if asked == operation => Say::Lie(deep.clone()),
+            _ => Say::Truth,
+        });
+        let mut command = liar.redlock(&redis, arguments);
+        let end = outcome(command.env("REDLOCK_TOKEN", "x"));
+        assert_eq!(end.code(), Some(69), "{operation}: {end:?}");
+        end.assert_says("too deep");
+        assert_eq!(end.stdout, "");
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_reply_without_an_end_takes_no_memory() {
+    let redis = Redis::start();
+    let size = 300_000_000;
+    let endless = [
+        ("a text", "$300000000\r\n", "x"),
+        ("a list of numbers", "*100000000\r\n", ":1\r\n"),
+        ("a list of lists", "*6\r\n*80000\r\n", "*1\r\n_\r\n"),
+        ("a line", "+", "x"),
+    ];
+    for (what, first, again) in endless {
+        for (operation, arguments) in [
+            ("acquire", &["run", "a", "--", "echo", "started"][..]),
+            ("inspect", &["status", "a"]),
+            ("history", &["history", "a"]),
+            ("ZRANGEBYSCORE", &["status"]),
+        ] {
+            let liar = Liar::new(&redis, move |asked| match asked {
+                asked if asked == operation => Say::Stream(first.into(), again.into(), size),
+                _ => Say::Truth,
+            });
+            let (end, peak) = weighed(&mut liar.redlock(&redis, arguments));
+            assert_eq!(end.code(), Some(69), "{what} for {operation}: {end:?}");
+            assert!(end.stderr.len() < 1000, "{end:?}");
+            assert!(end.stdout.is_empty(), "{end:?}");
+            assert!(peak < MOST, "{what} for {operation}: {peak} KiB");
+        }
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
+    let redis = Redis::start();
+    let text = Say::Stream(b"$300000000\r\n".to_vec(), b"x".to_vec(), 300_000_000);
+    let liar = Liar::new(&redis, once("renew", 2, text));
+    let mut run =
+        Running::start(&mut liar.redlock(&redis, &["run", "--ttl", "2s", "a", "-c", IDLE]));
+    run.expect_line("ready");
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed again and again", || {
+        redis.calls("pexpire") > renewals + 12
+    });
+    let peak = peak(run.pid());
+    assert!(peak < MOST, "{peak} KiB");
+    run.signal(Signal::SIGTERM);
+    assert_ended_by_sigterm(&run.finish());
+    assert_nothing_left(&redis);
+}
+
+/// A run behind a liar, with a lease of two seconds, that is at its `ready` line; then, after some
+/// renewals, Redis is gone. COMMAND has to be stopped, and redlock must not believe in a longer lease.
+#[track_caller]
+fn assert_believes_in_two_seconds(hook: impl FnMut(&str) -> Say + Send + 'static) {
+    let mut redis = Redis::start();
+    let liar = Liar::new(&redis, hook);
+    let mut command = liar.redlock(
+        &redis,
+        &["run", "--ttl", "2s", "-k", "100ms", "a", "-c", IDLE],
+    );
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 3);
+    redis.kill();
+    run.finish()
+        .assert_code(79)
+        .assert_says("was not renewed in time");
+}
+
+#[test]
+fn an_answer_that_comes_twice_is_not_taken_for_a_renewal() {
+    assert_believes_in_two_seconds(once("acquire", 1, Say::Twice));
+}
+
+#[test]
+fn a_renewals_answer_that_comes_twice_is_not_taken_for_a_check() {
+    assert_believes_in_two_seconds(once("renew", 2, Say::Twice));
+}
+
+#[test]
+fn an_acquires_answer_is_not_taken_for_a_renewal() {
+    let held = "*4\r\n:1\r\n$16\r\n1700000000000000\r\n:1\r\n:-1\r\n";
+    assert_believes_in_two_seconds(once("renew", 1, Say::Lie(held.into())));
+}
+
+#[test]
+fn a_renewal_gives_no_more_than_was_asked_for() {
+    // What is left of a lease of two seconds, in milliseconds.
+    fn a_day(said: &str) -> String {
+        said.replace(":2000\r\n", ":86400000\r\n")
+    }
+    assert_believes_in_two_seconds(|asked| match asked {
+        "renew" => Say::Changed(a_day),
+        _ => Say::Truth,
+    });
+}
+
+#[test]
+fn no_server_can_give_more_than_a_year() {
+    fn for_ever(said: &str) -> String {
+        let mut parts: Vec<String> = said.split("\r\n").map(str::to_owned).collect();
+        for part in &mut parts {
+            if part.len() >= 4 && part.starts_with(':') {
+                *part = ":1800000000000000".into();
+            }
+        }
+        parts.join("\r\n")
+    }
+    assert_believes_in_two_seconds(|asked| match asked {
+        "renew" | "check" => Say::Changed(for_ever),
+        _ => Say::Truth,
+    });
+}
+
+#[test]
+fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
+    for n in [1, 2, 3] {
+        let redis = Redis::start();
+        let liar = Liar::new(&redis, once("acquire", n, Say::Twice));
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let arguments = ["run", "a", "--", "echo", "mine"];
+        let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
+        waiter.wait_until_queued(&redis);
+        let second = queued(&redis, &["run", "a", "--", "true"]);
+        if n == 3 {
+            let asked = redis.calls("evalsha");
+            wait_until("it has asked again", || redis.calls("evalsha") > asked + 2);
+        }
+        holder.end();
+        waiter.expect_line("mine");
+        waiter.finish().assert_code(0);
+        second.finish().assert_code(0);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_flood_does_not_keep_command_alive_past_its_lease() {
+    for (operation, say) in [("renew", flood()), ("check", Say::TruthAndFlood)] {
+        let mut redis = Redis::start();
+        let liar = Liar::new(&redis, once(operation, 1, say));
+        let arguments = ["run", "--ttl", "2s", "-k", "100ms", "a", "-c", IDLE];
+        let mut run = Running::start(&mut liar.redlock(&redis, &arguments));
+        run.expect_line("ready");
+        liar.await_flood();
+        redis.kill();
+        run.finish()
+            .assert_code(79)
+            .assert_says("was not renewed in time");
+    }
+}
+
+#[test]
+fn a_flood_holds_up_neither_a_signal_nor_the_end_of_command() {
+    let redis = Redis::start();
+    for ends_by_signal in [true, false] {
+        for (operation, say) in [
+            ("renew", flood()),
+            ("check", flood()),
+            // All that was asked is answered.
+            ("check", Say::TruthAndFlood),
+        ] {
+            let liar = Liar::new(&redis, once(operation, 1, say));
+            let script = r#"echo ready; read go <"$HOME/gate""#;
+            let arguments = ["run", "--ttl", "30s", "a", "-c", script];
+            let gate = redis.dir.path().join("gate");
+            nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let mut run = Running::start(&mut liar.redlock(&redis, &arguments));
+            run.expect_line("ready");
+            liar.await_flood();
+            if ends_by_signal {
+                run.signal(Signal::SIGTERM);
+                assert_ended_by_sigterm(&run.finish());
+            } else {
+                fs::write(&gate, "go\n").unwrap();
+                run.finish().assert_code(0);
+            }
+            fs::remove_file(&gate).unwrap();
+            assert_nothing_left(&redis);
+        }
+    }
+}
+
+#[test]
+fn a_flood_does_not_keep_a_waiter_from_ending() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    for operation in ["SUBSCRIBE", "acquire"] {
+        let n = if operation == "acquire" { 3 } else { 1 };
+        let liar = Liar::new(&redis, once(operation, n, flood()));
+        let arguments = ["run", "a", "--", "echo", "started"];
+        let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
+        if n == 3 {
+            waiter.wait_until_queued(&redis);
+        }
+        liar.await_flood();
+        assert!(!waiter.has_ended());
+        waiter.signal(Signal::SIGTERM);
+        let end = waiter.finish();
+        assert_ended_by_sigterm(&end);
+        assert_eq!(end.stdout, "");
+        let arguments = ["run", "-w", "1s", "a", "--", "echo", "started"];
+        let liar = Liar::new(&redis, once(operation, n, flood()));
+        let end = outcome(&mut liar.redlock(&redis, &arguments));
+        assert!(matches!(end.code(), Some(69 | 75)), "{operation}: {end:?}");
+        assert_eq!(end.stdout, "");
+    }
+    holder.end();
+}
+
+#[test]
+fn the_connect_timeout_holds_while_bytes_keep_coming() {
+    let redis = Redis::start();
+    for drips in [true, false] {
+        for (operation, arguments) in [
+            ("acquire", &["run", "a", "--", "echo", "started"][..]),
+            ("inspect", &["status", "a"]),
+            ("release", &["release", "a"]),
+        ] {
+            let liar = Liar::new(&redis, move |asked| match asked {
+                asked if asked == operation && drips => Say::Drip(MESSAGE.to_vec()),
+                asked if asked == operation => flood(),
+                _ => Say::Truth,
+            });
+            let arguments = [&["--connect-timeout", "500ms"], arguments].concat();
+            let mut command = liar.redlock(&redis, &arguments);
+            let end = outcome(command.env("REDLOCK_TOKEN", "x"));
+            assert_eq!(end.code(), Some(69), "{operation}: {end:?}");
+            end.assert_says("no answer in time");
+            assert_eq!(end.stdout, "");
+        }
+    }
+}
+
+#[test]
+fn no_server_can_keep_an_answer_in_parts_from_ending() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    for (operation, arguments, reply) in [
+        ("stop", &["stop", "a"][..], "*2\r\n:4\r\n$1\r\n1\r\n"),
+        (
+            "force",
+            &["release", "--force", "a"],
+            "*3\r\n:4\r\n$1\r\n1\r\n$1\r\n1\r\n",
+        ),
+    ] {
+        let liar = Liar::new(&redis, move |asked| {
+            if asked == operation {
+                Say::Lie(reply.into())
+            } else {
+                Say::Truth
+            }
+        });
+        let end = outcome(&mut liar.redlock(&redis, arguments));
+        end.assert_code(69).assert_says("hasn't come to an end");
+    }
+    holder.end();
+}
+
+#[test]
+fn who_frees_a_large_group_by_force_is_told_of_those_that_were_freed_before_the_last_ones_ended() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut parts = ["*4\r\n:1\r\n$-1\r\n:250\r\n:3\r\n", "*1\r\n:0\r\n"].into_iter();
+    let liar = Liar::new(&redis, move |asked| match asked {
+        "force" => Say::Lie(parts.next().unwrap().into()),
+        _ => Say::Truth,
+    });
+    let end = outcome(&mut liar.redlock(&redis, &["release", "--force", "a"]));
+    end.assert_code(0).assert_says("forced free");
+    end.assert_says("and 249 more");
+    holder.end();
+}
+
+#[test]
+fn the_connect_timeout_holds_during_a_handshake_that_never_ends() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!(
+        "rediss://127.0.0.1:{}",
+        listener.local_addr().unwrap().port()
+    );
+    std::thread::spawn(move || {
+        let mut client = listener.accept().unwrap().0;
+        // The beginning of a record that is said to be 16 KiB long.
+        let _ = client.write_all(&[22, 3, 3, 64, 0]);
+        while client.write_all(&[0]).is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.crt");
+    let made = Command::new("openssl")
+        .args([
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+        ])
+        .args(["-subj", "/CN=ca", "-keyout", "/dev/null", "-out"])
+        .arg(&ca)
+        .output()
+        .expect("openssl is installed");
+    assert!(made.status.success(), "{made:?}");
+    let mut command = crate::support::redlock(&["--connect-timeout", "500ms", "status", "a"]);
+    command.env("REDLOCK_URL", url).env("REDLOCK_TLS_CA", &ca);
+    outcome(&mut command)
+        .assert_code(69)
+        .assert_says("no answer in time");
+}
+
+#[test]
+fn a_full_socket_file_does_not_hold_up_the_connect_timeout() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket
+        .bind(&socket2::SockAddr::unix(&path).unwrap())
+        .unwrap();
+    socket.listen(0).unwrap();
+    // Somebody is in front of us, and never let in.
+    let _first = UnixStream::connect(&path).unwrap();
+    let mut command = crate::support::redlock(&["--connect-timeout", "500ms", "status", "a"]);
+    command.env("REDLOCK_URL", format!("unix://{}", path.display()));
+    outcome(&mut command)
+        .assert_code(69)
+        .assert_says("no answer in time");
+}
+
+#[test]
+fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    // The third question is a heartbeat. It is asked, and no answer arrives.
+    let liar = Liar::new(&redis, once("acquire", 3, Say::Silence));
+    let arguments = ["--connect-timeout", "300ms", "run", "a", "--", "true"];
+    let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
+    waiter.wait_until_queued(&redis);
+    let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
+    assert_eq!((last.as_str(), left), ("acquire", Left::Reset));
+    holder.end();
+    waiter.finish().assert_code(0);
+
+    let liar = Liar::new(&redis, once("release", 1, Say::Silence));
+    let arguments = ["--connect-timeout", "300ms", "run", "a", "--", "true"];
+    outcome(&mut liar.redlock(&redis, &arguments)).assert_code(0);
+    let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
+    assert_eq!((last.as_str(), left), ("release", Left::InOrder));
+    assert_nothing_left(&redis);
+}
+
+/// What drives a terminal, or turns the direction of a text.
+fn drives(c: char) -> bool {
+    (c.is_control() && c != '\n')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whatever was found, it was said in a way that a user can do something about, and COMMAND ran only
+/// if that was all.
+#[track_caller]
+fn assert_sane(end: &Outcome, what: &str) {
+    let code = end.code().unwrap_or(-1);
+    let nothing_to_draw = code == 64 && end.stderr.starts_with("redlock: nothing to draw: ");
+    assert!(
+        nothing_to_draw || [0, 69, 75, 78, 79].contains(&code),
+        "{what}: {end:?}"
+    );
+    assert!(end.stderr.len() < 4000, "{what}: {end:?}");
+    assert!(
+        code == 0 || !end.stdout.contains("started"),
+        "{what}: {end:?}"
+    );
+    let seen = end.stdout.clone() + &end.stderr;
+    assert!(!seen.contains(drives), "{what}: {end:?}");
+}
+
+/// Commands that read what stands in the keys of the lock "a"; a COMMAND that runs says "started".
+const READERS: [&[&str]; 15] = [
+    &["status", "a"],
+    &["status"],
+    &["status", "--json", "a"],
+    &["history", "a"],
+    &["history"],
+    &["history", "--json", "a"],
+    &["history", "--timeline", "a"],
+    &["history", "--svg", "-", "a"],
+    &["wait", "-w", "50ms", "a"],
+    &["check", "a"],
+    &["run", "-n", "a", "--", "echo", "started"],
+    &[
+        "run", "-w", "50ms", "--slots", "2", "a", "--", "echo", "started",
+    ],
+    &["release", "a"],
+    &["history", "--skipped", "a"],
+    &["history", "--summary", "--by-host", "a"],
+];
+
+#[test]
+fn keys_of_another_type_are_left_alone_and_named() {
+    let redis = Redis::start();
+    let keys = ["state", "meta", "holders", "queue", "waiters", "history"];
+    for key in keys
+        .map(|key| format!("{{redlock:a}}:{key}"))
+        .iter()
+        .chain(&["{redlock:}:index".into(), "{redlock:a}:skips".into()])
+    {
+        for command in [
+            ["SET", key, "x", ""],
+            ["RPUSH", key, "x", ""],
+            ["SADD", key, "x", ""],
+            ["ZADD", key, "1", "x"],
+            ["HSET", key, "x", "y"],
+        ] {
+            let words: Vec<&str> = command
+                .into_iter()
+                .filter(|word| !word.is_empty())
+                .collect();
+            for arguments in READERS {
+                redis.cli(&["FLUSHALL"]);
+                redis.cli(&words);
+                let mut reader = redis.redlock(arguments);
+                let end = outcome(reader.env("REDLOCK_TOKEN", "x"));
+                assert_sane(&end, &format!("{words:?}, {arguments:?}"));
+            }
+        }
+    }
+}
+
+/// A client, as an entry may describe it.
+fn people(nasty: &str) -> Vec<Vec<u8>> {
+    let json = nasty
+        .replace('\u{1b}', "\\u001b")
+        .replace('\u{7}', "\\u0007");
+    let who = format!(
+        r#"{{"host":"{json}","user":"{json}","pid":7,"command":["{json}","\n"],"reason":"{json}","url":"https://{json}"}}"#
+    );
+    let bytes = |text: &[u8]| text.to_vec();
+    vec![
+        who.clone().into(),
+        bytes(b"{}"),
+        bytes(b"\xff\xfe\0"),
+        bytes(nasty.as_bytes()),
+        bytes(br#"{"host":7}"#),
+        bytes(br#"{"pid":-1}"#),
+        b"[".repeat(100_000),
+        format!(r#"{{"command":[{}""]}}"#, r#""","#.repeat(40_000)).into(),
+        format!(r#"{{"later":{who},"host":"h"}}"#).into(),
+    ]
+}
+
+#[test]
+fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
+    let redis = Redis::start();
+    let nasty = "\u{1b}]0;x\u{7}\u{1b}[2J\u{202e}\u{2066}\u{61c}\u{9b}31m\u{2028}";
+    let whos = people(nasty);
+    let numbers = [
+        "7 8000 1 1 250 held",
+        "9007199254740993 8000 1 1 250 held",
+        "7 99999999999999999999 1 1 250 held",
+        "7 18446744073709551615 1 1 18446744073709551615 held",
+        "7 0 4294967295 4294967295 0 kept",
+        "-1 -1 -1 -1 -1 granted",
+        "",
+    ];
+    let mut client = UnixStream::connect(redis.socket()).unwrap();
+    let mut store = |words: &[&[u8]]| {
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            request.extend(format!("${}\r\n", word.len()).bytes());
+            request.extend_from_slice(word);
+            request.extend(b"\r\n");
+        }
+        client.write_all(&request).unwrap();
+        let mut answer = [0; 512];
+        let read = client.read(&mut answer).unwrap();
+        assert_ne!(
+            answer[0],
+            b'-',
+            "{}",
+            String::from_utf8_lossy(&answer[..read])
+        );
+    };
+    let far = b"99999999999999";
+    for who in &whos {
+        for number in numbers {
+            redis.cli(&["FLUSHALL"]);
+            let entry = [number.as_bytes(), b" ", who].concat();
+            store(&[b"SET", b"redlock:a", b"t", b"PX", b"60000"]);
+            store(&[
+                b"HSET",
+                b"{redlock:a}:meta",
+                b"t",
+                &entry,
+                nasty.as_bytes(),
+                &entry,
+            ]);
+            store(&[b"ZADD", b"{redlock:a}:queue", b"1", b"w"]);
+            let waiter = [b"99999999999999 1 8000 0 1 ", who.as_slice()].concat();
+            store(&[b"HSET", b"{redlock:a}:waiters", b"w", &waiter]);
+            let frozen = [far, b" 8000 ".as_slice(), who].concat();
+            store(&[b"HSET", b"{redlock:a}:state", b"frozen", &frozen]);
+            let over = [b"c0ffee 9000 lost 0 ", entry.as_slice()].concat();
+            let forced = format!("{} 9000 forced {} ", nasty, who.len()).into_bytes();
+            let forced = [&forced, who.as_slice(), &entry].concat();
+            store(&[
+                b"RPUSH",
+                b"{redlock:a}:history",
+                &over,
+                &forced,
+                who,
+                b"",
+                &entry,
+            ]);
+            let skipped = format!("9000 busy 7 {} ", who.len()).into_bytes();
+            let skipped = [&skipped, who.as_slice(), who.as_slice()].concat();
+            store(&[b"RPUSH", b"{redlock:a}:skips", &skipped, who, b""]);
+            let name = "a\u{202e}b".as_bytes();
+            store(&[
+                b"ZADD",
+                b"{redlock:}:index",
+                far,
+                b"a",
+                far,
+                name,
+                far,
+                b"\xff",
+                far,
+                &entry,
+            ]);
+            for arguments in READERS {
+                let what = format!(
+                    "{number:?}, {:?}",
+                    String::from_utf8_lossy(&who[..who.len().min(300)])
+                );
+                let mut reader = redis.redlock(arguments);
+                let end = outcome(reader.env("REDLOCK_TOKEN", "x"));
+                assert_sane(&end, &format!("{what}, {arguments:?}"));
+                let started = arguments[0] == "run" && end.stdout.contains("started");
+                assert!(!started, "{what}: it isn't free");
+            }
+        }
+    }
+}
+
+/// Commands to CI agents, each of which may be the name of a lock, and what
+/// people see of them.
+const COMMANDS: [(&str, &str); 5] = [
+    ("##vso[task.prependpath]/x", r"#\#vso[task.prependpath]/x"),
+    ("##[add-path]/x", r"#\#[add-path]/x"),
+    ("###[add-path]/x", r"##\#[add-path]/x"),
+    ("##teamcity[x]", r"#\#teamcity[x]"),
+    ("::stop-commands::x", r":\:stop-commands::x"),
+];
+
+/// An agent obeys no line of it: `##vso[` and its kind count anywhere, `::` at the start.
+#[track_caller]
+fn assert_obeyed_by_no_agent(end: &Outcome) {
+    let is_command = |line: &str| {
+        ["##vso[", "##[", "##teamcity["]
+            .iter()
+            .any(|prefix| line.contains(prefix))
+            || line.trim_start().starts_with("::")
+    };
+    let mut lines = end.stdout.lines().chain(end.stderr.lines());
+    assert!(!lines.any(is_command), "{end:?}");
+}
+
+#[test]
+fn what_others_write_is_no_command_to_a_ci_agent() {
+    let redis = Redis::start();
+    for (command, shown) in COMMANDS {
+        redis.cli(&["FLUSHALL"]);
+        let who = format!(
+            r#"{{"host":"{command}","user":"{command}","pid":7,"command":["{command}"],"reason":"{command}","url":"{command}"}}"#
+        );
+        let (name, key) = (command, format!("{{redlock:{command}}}"));
+        let hold = format!("7 8000 1 1 250 held {who}");
+        redis.cli(&["SET", &format!("redlock:{name}"), "t", "PX", "60000"]);
+        redis.cli(&["HSET", &format!("{key}:meta"), "t", &hold]);
+        redis.cli(&["ZADD", &format!("{key}:queue"), "1", "w"]);
+        let waiter = format!("99999999999999 1 8000 0 1 {who}");
+        redis.cli(&["HSET", &format!("{key}:waiters"), "w", &waiter]);
+        let frozen = format!("99999999999999 8000 {who}");
+        redis.cli(&["HSET", &format!("{key}:state"), "frozen", &frozen]);
+        let forced = format!("c0ffee 9000 forced {} {who}{hold}", who.len());
+        redis.cli(&["RPUSH", &format!("{key}:history"), &forced]);
+        let skipped = format!("9000 busy 7 {} {who}{who}", who.len());
+        redis.cli(&["RPUSH", &format!("{key}:skips"), &skipped]);
+        redis.cli(&["ZADD", "{redlock:}:index", "99999999999999", name]);
+        for words in [
+            &["status", name][..],
+            &["status"],
+            &["status", "--json"],
+            &["status", "--json", name],
+            &["history", "--json"],
+            &["history", "--json", name],
+            &["history", "--json", "--skipped", name],
+            &["history", "--json", "--summary", name],
+            &["doctor", "--json", name],
+            &["status", "--names-only"],
+            &["history", name],
+            &["history"],
+            &["history", "--names-only"],
+            &["history", "--skipped", name],
+            &["history", "--summary", "--by-host", name],
+            &["history", "--timeline", name],
+            &["history", "--svg", "-", name],
+            &["doctor", name],
+            &["-v", "run", "-n", name, "--", "true"],
+            &["-v", "run", "-w", "50ms", name, "--", "true"],
+            &["stop", name],
+            &["release", "--force", "--reason", command, name],
+            &["freeze", "--reason", command, name],
+            &["thaw", name],
+        ] {
+            let end = outcome(&mut redis.redlock(words));
+            assert_obeyed_by_no_agent(&end);
+            if words.contains(&"--json") {
+                let values = serde_json::Deserializer::from_str(&end.stdout).into_iter();
+                let values: Vec<serde_json::Value> = values.map(Result::unwrap).collect();
+                let all = serde_json::json!(values).to_string();
+                assert!(all.contains(command), "{words:?}: {end:?}");
+                continue;
+            }
+            // What follows types such a name, so that it can't be changed.
+            if words.contains(&"--names-only") {
+                assert_eq!(end.stdout, "", "{end:?}");
+                end.assert_says("left out of the names: ");
+            } else {
+                let all = end.stdout.clone() + &end.stderr;
+                assert!(all.contains(shown), "{words:?}: {end:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_error_of_a_server_is_no_command_to_a_ci_agent() {
+    for (command, shown) in COMMANDS {
+        let redis = Redis::start();
+        let liar = Liar::new(&redis, move |asked| match asked {
+            "acquire" => Say::Lie(format!("-{command}\r\n").into()),
+            _ => Say::Truth,
+        });
+        let end = outcome(&mut liar.redlock(&redis, &["run", "-n", "a", "--", "true"]));
+        assert_obeyed_by_no_agent(&end);
+        end.assert_code(125).assert_says(shown);
+    }
+}
+
+#[test]
+fn names_that_a_shell_or_xargs_would_change_are_left_out_of_the_names() {
+    let redis = Redis::start();
+    let changed = ["\"prod\"", "'", r"a\b", "a*", "a?", "[a]"];
+    for name in changed.iter().chain(&["prod", "$(id)"]) {
+        plant(&redis, name);
+    }
+    for listing in ["status", "history"] {
+        let end = outcome(&mut redis.redlock(&[listing, "--names-only"]));
+        assert_eq!(end.assert_code(0).stdout, "$(id)\nprod\n");
+        for name in changed {
+            end.assert_says(&format!("left out of the names: \"{name}\""));
+        }
+        let end = outcome(&mut redis.redlock(&[listing, "--names-only", "-q"]));
+        assert_eq!(end.assert_code(0).stderr, "");
+    }
+    let words =
+        "redlock status --names-only -q | grep -vx prod | xargs -n1 redlock release --force";
+    outcome(&mut redis.redlock(&["run", "other", "-c", words]));
+    assert_eq!(redis.cli(&["EXISTS", "redlock:prod"]), "1");
+}
+
+#[test]
+fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
+    let redis = Redis::start();
+    let (name, word) = ("$(id>PW)", "'$(id>PW)'");
+    let says = |words: &[&str], command: &str| {
+        let end = outcome(&mut redis.redlock(words));
+        let all = end.stdout.clone() + &end.stderr;
+        assert!(all.contains(command) && all.contains(word), "{end:?}");
+        // All else that has the name names the lock.
+        let rest = all.replace(word, "").replace(&format!("\"{name}\""), "");
+        assert!(!rest.contains(&format!(" {name}")), "{end:?}");
+    };
+    let mut holder = Running::start(&mut redis.run(&format!("{name} --shared"), IDLE));
+    holder.expect_line("ready");
+    says(&["release", name], "redlock stop");
+    says(&["release", name], "redlock release --force --id");
+    let waiter = Running::start(&mut redis.redlock(&["run", name, "--", "true"]));
+    wait_until("it stands in the queue", || {
+        redis.queue(name).contains(&waiter.pid())
+    });
+    let json = outcome(&mut redis.redlock(&["status", "--json", name])).stdout;
+    let status: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let id = status[0]["waiters"][0]["id"].as_str().unwrap();
+    says(&["stop", "--id", id, name], "redlock release --force --id");
+    let reason = ["freeze", "--reason", "x", name];
+    says(&reason, "redlock thaw");
+    says(&["run", "-n", name, "--", "true"], "redlock thaw");
+    outcome(&mut redis.redlock(&["thaw", name])).assert_code(0);
+    for run in [waiter, holder] {
+        run.signal(Signal::SIGTERM);
+        run.finish();
+    }
+
+    redis.cli(&["FLUSHALL"]);
+    plant(&redis, name);
+    says(&["stop", name], "redlock release --force --id");
+    redis.cli(&["PERSIST", &format!("redlock:{name}")]);
+    says(&["doctor", name], "redlock release --force");
+    redis.cli(&["FLUSHALL"]);
+    outcome(&mut redis.redlock(&reason)).assert_code(0);
+    says(&["doctor", name], "redlock thaw");
+}
+
+/// A held lock, as another program could write it.
+pub fn plant(redis: &Redis, name: &str) {
+    let index = ["ZADD", "{redlock:}:index", "99999999999999", name];
+    assert_eq!(redis.cli(&index), "1");
+    let key = format!("redlock:{name}");
+    assert_eq!(redis.cli(&["SET", &key, "token", "PX", "600000"]), "OK");
+}
+
+#[test]
+fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
+    let redis = Redis::start();
+    let mark = redis.dir.path().join("ran");
+    let evil = format!("--password-command=touch${{IFS}}{}", mark.display());
+    // xargs takes quotes and backslashes away.
+    let quoted = [
+        format!("\"{evil}\""),
+        format!("\\{evil}"),
+        format!("''{evil}"),
+    ];
+    let [double, escaped, single] = quoted.each_ref().map(String::as_str);
+    for name in [&evil, "-q", "-", double, escaped, single, "deploy"] {
+        plant(&redis, name);
+    }
+    let run = |words: &[&str]| outcome(&mut redis.redlock(words));
+    for listing in ["status", "history"] {
+        let names = run(&[listing, "--names-only"]);
+        assert_eq!(names.assert_code(0).stdout, "deploy\n");
+        let matching = run(&[listing, "--names-only", "*"]);
+        assert_eq!(matching.assert_code(0).stdout, "deploy\n");
+    }
+    let table = run(&["status"]).stdout;
+    assert_eq!(table.lines().count(), 2, "{table}");
+    let words = "redlock status --names-only | xargs redlock history";
+    let mut shell = redis.redlock(&["run", "other", "-c", words]);
+    outcome(&mut shell).assert_code(0);
+    assert!(!mark.exists());
+
+    let keys = || redis.cli(&["KEYS", "*"]).lines().count();
+    let before = keys();
+    for name in [&evil, "-q", "-", double, escaped, single] {
+        for words in [
+            &["run", "--", name, "true"][..],
+            &["acquire", "--", name],
+            &["extend", "--", name, "5s"],
+            &["check", "--", name],
+            &["release", "--force", "--", name],
+            &["stop", "--", name],
+            &["wait", "deploy", "--", name],
+            &["status", "--", name],
+            &["history", "--", name],
+            &["freeze", "--reason", "x", "--", name],
+            &["thaw", "--", name],
+            &["doctor", "--", name],
+        ] {
+            let end = run(words);
+            assert_eq!(end.code(), Some(64), "{words:?} {end:?}");
+            assert_eq!(end.stderr.lines().count(), 1, "{words:?} {end:?}");
+        }
+        let end = run(&["status", "--", name]);
+        end.assert_says("a lock's name can't begin with -");
+        end.assert_says("put another character first");
+    }
+    // Nor does a variable of a job name one.
+    let mut check = redis.redlock(&["check"]);
+    outcome(check.env("REDLOCK_NAME", "-q")).assert_code(64);
+    assert_eq!(keys(), before);
+    assert!(!mark.exists());
+}
+
+#[test]
+fn large_values_in_our_keys_take_no_memory() {
+    let redis = Redis::start();
+    let large = |command: &str| {
+        let script = format!("local x = string.rep('x', 45000000) return #tostring({command})");
+        let said = redis.cli(&["EVAL", &script, "0"]);
+        assert!(said.parse::<u64>().is_ok(), "{said}");
+    };
+    for command in [
+        "redis.call('SET', 'redlock:a', x)",
+        "redis.call('HSET', '{redlock:a}:meta', 't', x)",
+        "redis.call('HSET', '{redlock:a}:state', 'frozen', '99999999999999 1 ' .. x)",
+        "redis.call('RPUSH', '{redlock:a}:history', x)",
+        "redis.call('RPUSH', '{redlock:a}:skips', x)",
+        "redis.call('ZADD', '{redlock:}:index', 99999999999999, x)",
+    ] {
+        redis.cli(&["FLUSHALL"]);
+        redis.cli(&["SET", "redlock:a", "t", "PX", "600000"]);
+        redis.cli(&["ZADD", "{redlock:a}:queue", "1", "w"]);
+        large(command);
+        for arguments in [0, 4, 8, 10, 13].map(|reader| READERS[reader]) {
+            let mut reader = redis.redlock(&[&["--connect-timeout", "10s"], arguments].concat());
+            let (end, peak) = weighed(reader.env("REDLOCK_TOKEN", "x"));
+            assert_sane(&end, &format!("{command}, {arguments:?}"));
+            assert!(peak < MOST, "{command}, {arguments:?}: {peak} KiB");
+            let started = arguments[0] == "run" && end.stdout.contains("started");
+            assert!(!started, "{command}: it isn't free");
+        }
+    }
+}
+
+#[test]
+fn a_long_listing_takes_little_memory() {
+    let redis = Redis::start();
+    // Texts and lists that are small by themselves, and large when they are read or shown.
+    let script = r#"
+        local words = {}
+        for n = 1, 40000 do words[n] = '""' end
+        local who = '{"command":[' .. table.concat(words, ',') .. ']}'
+        for n = 1, 120 do
+            redis.call('RPUSH', KEYS[1], 'c0ffee 9000 lost 0 ' .. n .. ' 8000 1 1 250 held ' .. who)
+        end
+        who = '{"reason":"' .. string.rep('\226\128\174', 660) .. '"}'
+        for n = 1, 3000 do
+            redis.call('ZADD', KEYS[2], n, 'w' .. n)
+            redis.call('HSET', KEYS[3], 'w' .. n, '99999999999999 1 8000 0 1 ' .. who)
+        end
+        redis.call('SET', KEYS[4], 'x')
+    "#;
+    let keys = ["history", "queue", "waiters"].map(|key| format!("{{redlock:a}}:{key}"));
+    let [history, queue, waiters] = keys.each_ref().map(String::as_str);
+    let said = redis.cli(&["EVAL", script, "4", history, queue, waiters, "redlock:a"]);
+    assert_eq!(said, "");
+    for arguments in READERS {
+        let mut reader = redis.redlock(&[&["--connect-timeout", "10s"], arguments].concat());
+        let (end, peak) = weighed(reader.env("REDLOCK_TOKEN", "x"));
+        assert_sane(&end, &format!("{arguments:?}"));
+        assert!(peak < MOST, "{arguments:?}: {peak} KiB");
+    }
+}
+
+#[test]
+fn a_token_that_is_longer_than_any_of_ours_names_no_process() {
+    let redis = Redis::start();
+    let token = "x".repeat(100_000);
+    redis.cli(&["SET", "redlock:a", "t", "PX", "60000"]);
+    for arguments in [
+        &["release", "a"][..],
+        &["check", "a"],
+        &["extend", "a", "1m"],
+    ] {
+        let mut command = redis.redlock(arguments);
+        let end = outcome(command.env("REDLOCK_TOKEN", &token));
+        assert_eq!(end.code(), Some(79), "{arguments:?}: {end:?}");
+    }
+    assert_eq!(redis.cli(&["GET", "redlock:a"]), "t");
+    let held = format!("a={token}");
+    let mut command = redis.redlock(&["run", "-n", "a", "--", "echo", "started"]);
+    outcome(command.env("REDLOCK_HELD", held)).assert_code(75);
+}

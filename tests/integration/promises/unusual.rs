@@ -1,0 +1,344 @@
+//! Unusual jobs and surroundings: a COMMAND that is stopped or ignores signals, work without an
+//! environment or of another user, files of other users, and limits. Each promise here was once broken.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::promises::terminal::{pid_in, shell};
+use crate::support::pty::Terminal;
+use crate::support::{
+    COUNTER, Gate, REDLOCK, Redis, Running, await_mark, directly, is_alive, is_permitted,
+    kill_watchdog, outcome, script, send, state, wait_until, with_default_signals,
+};
+
+/// The pid in the next line, after this word.
+#[track_caller]
+fn pid_after(word: &str, run: &mut Running) -> i32 {
+    let line = run.line();
+    let pid = line
+        .strip_prefix(word)
+        .and_then(|pid| pid.trim().parse().ok());
+    pid.unwrap_or_else(|| panic!("no {word:?} and pid: {line:?}"))
+}
+
+/// COMMAND of a run with a short lease under a shell, and its redlock.
+fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
+    script(redis.dir.path(), "command", command);
+    terminal.type_in("redlock run --ttl 1s a -- ~/command\n");
+    let command = pid_in(&terminal.line("ready "));
+    (command, redis.holder("a").unwrap())
+}
+
+#[test]
+fn a_file_of_another_user_among_the_marks_does_not_hold_redlock_up() {
+    // A /dev/shm of its own, so that no other test meets the file.
+    let unshare = ["unshare", "--mount", "--propagation", "private"];
+    if !is_permitted(&[&unshare[..], &["mount", "-t", "tmpfs", "none", "/dev/shm"]].concat()) {
+        return;
+    }
+    let redis = Redis::start();
+    let setting = r#"mount -t tmpfs none /dev/shm && mkfifo /dev/shm/redlock-fifo &&
+        touch -d "2 hours ago" /dev/shm/redlock-fifo && exec "$0" run --ttl 2s a -c '
+            echo ready; exec sleep 50'"#;
+    let words = [&unshare[..], &["sh", "-c", setting, REDLOCK]].concat();
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    run.expect_line("ready");
+    // The first renewal, with which the mark is left.
+    wait_until("it is renewed, or its lease has ended", || {
+        let left = redis.cli(&["PTTL", "redlock:a"]).parse::<i64>();
+        left.is_ok_and(|left| left < 1_000)
+            || redis.calls("evalsha") + redis.calls("eval") + redis.calls("fcall") > 2
+    });
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(143);
+}
+
+#[test]
+fn under_a_limit_of_file_sizes_command_gets_no_signal_for_a_file_of_redlocks() {
+    let redis = Redis::start();
+    let limited = r#"ulimit -f 0; exec "$0" run a -c 'read go <"$HOME/gate"; exit 7'"#;
+    let words = ["sh", "-c", limited, REDLOCK];
+    let mut gate = Gate::new(&redis);
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    // With the first renewal it would write its mark.
+    wait_until("it is renewed, or ends", || {
+        redis.calls("evalsha") + redis.calls("eval") > 2 || run.has_ended()
+    });
+    gate.open();
+    run.finish().assert_code(7);
+}
+
+#[test]
+fn what_was_there_before_is_no_part_of_the_tree_when_its_parent_ends_later() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    // The shell starts another one, and that a bystander; redlock takes the first shell's place.
+    let before = r#"(sleep 50 >/dev/null 2>&1 & echo bystander $!; read go <"$HOME/gate") &
+        read go <"$HOME/started"; exec "$0" run a -c 'echo ready; exec sleep 50'"#;
+    let started = redis.dir.path().join("started");
+    nix::unistd::mkfifo(&started, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let words = ["sh", "-c", before, REDLOCK];
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let bystander = pid_after("bystander ", &mut run);
+    // The kernel tells the starts of processes in hundredths of a second.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    fs::write(&started, "go\n").unwrap();
+    run.expect_line("ready");
+    gate.open();
+    let redlock = run.pid();
+    wait_until("the bystander is redlock's child", || {
+        let status = fs::read_to_string(format!("/proc/{bystander}/status")).unwrap_or_default();
+        status.contains(&format!("\nPPid:\t{redlock}\n"))
+    });
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(143);
+    assert!(
+        is_alive(bystander),
+        "the bystander was stopped with COMMAND"
+    );
+    send(bystander, libc::SIGKILL);
+}
+
+#[test]
+fn a_command_that_is_stopped_where_no_shell_can_continue_it_stays_stopped() {
+    let redis = Redis::start();
+    let command = ["run", "a", "--", "sh", "-c", "echo ready $$; read line"];
+    let mut terminal = Terminal::start(with_default_signals(redis.redlock(&command)));
+    let command = pid_in(&terminal.line("ready "));
+    send(command, libc::SIGSTOP);
+    wait_until("it is stopped", || state(command) == Some('T'));
+    // Many times as long as COMMAND has to be stopped before redlock takes notice.
+    for _ in 0..100 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(state(command), Some('T'), "somebody has continued it");
+    }
+    send(command, libc::SIGKILL);
+    terminal.finish();
+}
+
+#[test]
+fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    let (command, redlock) = job(
+        &redis,
+        &mut terminal,
+        // One that reads from the terminal would be stopped again, as it is in the background now.
+        "#!/bin/sh\necho ready $$\nexec sleep 50\n",
+    );
+    let is_at_work = || matches!(state(command), Some('R' | 'S' | 'D'));
+    send(command, libc::SIGSTOP);
+    wait_until("it is stopped", || !is_at_work());
+    let renewals = redis.calls("evalsha");
+    wait_until("redlock is stopped, or renews the lease", || {
+        state(redlock) == Some('T') || redis.calls("evalsha") > renewals
+    });
+    send(command, libc::SIGCONT);
+    // One renewal may have been under way. Where the machine is too slow for another one, the command is dead in
+    // time, though nobody may have reaped it.
+    let renewals = redis.calls("evalsha");
+    wait_until("the lease is renewed, or the command is dead", || {
+        let is_free = redis.holder("a").is_none();
+        let beside = is_free && is_at_work();
+        assert!(!beside, "it works without the lock");
+        is_free || redis.calls("evalsha") > renewals + 1
+    });
+    // With all of their group, unless they have ended.
+    let _ = killpg(Pid::from_raw(redlock), Signal::SIGKILL);
+}
+
+#[test]
+fn what_a_stopped_command_has_started_works_under_the_lock() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    let text = "#!/bin/sh\n(while :; do date >>~/beats; sleep 0.1; done) &\necho ready $$\nwait\n";
+    let (command, redlock) = job(&redis, &mut terminal, text);
+    send(command, libc::SIGSTOP);
+    wait_until("it is stopped", || state(command) == Some('T'));
+    let second = ["run", "-w", "3s", "a", "--", "sh", "-c"];
+    let beside = r#"at=$(wc -l <"$HOME/beats"); sleep 1
+        [ "$(wc -l <"$HOME/beats")" = "$at" ] || echo beside"#;
+    let second = outcome(&mut redis.redlock(&[&second[..], &[beside]].concat()));
+    // With all of their group.
+    send(-redlock, libc::SIGKILL);
+    assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
+}
+
+/// A redlock with this COMMAND is killed; what COMMAND has started, and says `survivor` and its pid,
+/// lives on. Nobody gets the lock beside it.
+#[track_caller]
+fn assert_keeps_the_lock(redis: &Redis, run: &mut Running, redlock: i32) {
+    let survivor = pid_after("survivor ", run);
+    let mark = await_mark(redis, redlock);
+    // With one of the next renewals redlock notes down what its tree consists of.
+    let noted = format!("\n{survivor} ");
+    wait_until("the survivor is noted down", || {
+        fs::read_to_string(&mark).is_ok_and(|text| text.contains(&noted))
+    });
+    kill_watchdog(redlock);
+    send(redlock, libc::SIGKILL);
+    wait_until("redlock is dead", || !is_alive(redlock));
+    // COMMAND dies with it; then only the survivor is left.
+    let mut second = ["run", "-w", "1s", "a", "--", "kill", "-0", ""];
+    let pid = survivor.to_string();
+    second[7] = &pid;
+    let second = outcome(&mut redis.redlock(&second));
+    assert!(is_alive(survivor));
+    send(survivor, libc::SIGKILL);
+    // It is for a waiter that takes over, and no waiter is left.
+    let _ = fs::remove_file(mark);
+    assert_eq!(second.code(), Some(75), "it was taken over: {second:?}");
+}
+
+/// What lives on, without any environment.
+const SURVIVOR: &str = "env -i sh -c 'echo survivor $$; exec sleep 50'";
+
+#[test]
+fn one_without_any_environment_in_a_session_of_its_own_keeps_the_lock() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let command = format!("setsid {SURVIVOR} & wait");
+    let arguments = ["run", "--ttl", "6s", "a", "-c", &command];
+    let mut run = Running::start(&mut redis.redlock(&arguments));
+    let redlock = run.pid();
+    assert_keeps_the_lock(&redis, &mut run, redlock);
+}
+
+#[test]
+fn one_without_any_environment_that_an_outer_run_adopts_keeps_the_lock() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let inner = format!("{SURVIVOR} & wait");
+    let outer = ["run", "--ttl", "60s", "b", "--"];
+    let inner = ["redlock", "run", "--ttl", "6s", "a", "-c", &inner];
+    // The outer one goes on.
+    let rest = ["sh", "-c", r#""$@"; sleep 50"#, "sh"];
+    let words = [&outer[..], &rest[..], &inner[..]].concat();
+    let mut run = Running::start(&mut redis.redlock(&words));
+    wait_until("the inner run holds the lock", || {
+        redis.holder("a").is_some()
+    });
+    let redlock = redis.holder("a").unwrap();
+    assert_keeps_the_lock(&redis, &mut run, redlock);
+    run.signal(Signal::SIGTERM);
+    run.finish();
+}
+
+#[test]
+fn work_that_a_login_of_another_user_does_keeps_the_lock() {
+    crate::support::among_own_processes!();
+    let login = ["runuser", "-l", "nobody", "-s", "/bin/sh", "-c"];
+    if !is_permitted(&[&login[..], &["true"]].concat()) {
+        return;
+    }
+    let redis = Redis::start();
+    let options = ["run", "--ttl", "6s", "a", "--"];
+    let work = ["echo survivor $$; exec sleep 50"];
+    let arguments = [&options[..], &login[..], &work[..]].concat();
+    let mut run = Running::start(&mut redis.redlock(&arguments));
+    let redlock = run.pid();
+    assert_keeps_the_lock(&redis, &mut run, redlock);
+}
+
+#[test]
+fn one_that_does_not_take_an_int_is_asked_by_term_before_it_is_killed() {
+    let redis = Redis::start();
+    // A shell's background job ignores INT. It is in COMMAND's group, which gets the INT.
+    let text = r#"perl -e '$| = 1; $SIG{INT} = "IGNORE"; $SIG{TERM} = sub { print "cleaned\n"; exit };
+        print "ready\n"; sleep 1 for 1 .. 50' & exec sleep 50"#;
+    let run = redis.run("-k 2s a", text);
+    let mut run = Running::start(&mut with_default_signals(run));
+    run.expect_line("ready");
+    run.signal(Signal::SIGINT);
+    let end = run.finish();
+    assert_eq!(
+        end.stdout, "ready\ncleaned\n",
+        "it was killed unasked: {end:?}"
+    );
+}
+
+#[test]
+fn each_hang_up_that_asks_for_a_reload_reaches_the_child() {
+    let redis = Redis::start();
+    let counter = [
+        "run", "--ttl", "120s", "a", "--", "perl", "-e", COUNTER, "child", "HUP",
+    ];
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(&counter)));
+    pid_after("child ready ", &mut run);
+    for _ in 0..2 {
+        // The second one comes when COMMAND has done what the first one asked for.
+        run.signal(Signal::SIGHUP);
+        run.expect_line("child HUP");
+    }
+    send(run.pid(), libc::SIGRTMAX());
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    // A signal that comes just before bash begins to read is heard when it has read.
+    let text = r#"trap 'echo heard' INT; echo ready
+        until read -t 0.1 go <"$HOME/gate"; do :; done
+        setsid sh -c 'echo daemon $$; exec sleep 50 >/dev/null 2>&1' &
+        until read -t 0.1 go <"$HOME/gate"; do :; done"#;
+    let run = redis.run("-k 500ms a -- bash", text);
+    let mut run = Running::start(&mut with_default_signals(run));
+    run.expect_line("ready");
+    run.signal(Signal::SIGINT);
+    run.expect_line("heard");
+    // Longer than a COMMAND would have to end by that INT.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    gate.open();
+    let daemon = pid_after("daemon ", &mut run);
+    gate.open();
+    run.finish().assert_exited(0);
+    assert!(is_alive(daemon), "the daemon was stopped");
+    send(daemon, libc::SIGKILL);
+}
+
+#[test]
+fn a_signal_ends_an_acquire_whose_output_is_not_read() {
+    let redis = Redis::start();
+    // A pipe that is full, and stays so.
+    let full = r#"mkfifo ~/full; exec 3<>~/full; timeout 1 dd if=/dev/zero bs=4096 count=17 >&3
+        exec "$0" acquire --ttl 60s a >&3"#;
+    let words = ["bash", "-c", full, REDLOCK];
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    wait_until("the lock is held", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "1"
+    });
+    run.signal(Signal::SIGTERM);
+    wait_until("it ends", || run.has_ended());
+    run.finish();
+}
+
+#[test]
+fn with_wait_tree_a_script_holds_its_lock_for_one_without_any_environment_too() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let text = r#"eval "$(redlock acquire --ttl 60s --wait-tree --while-pid $$ a)"
+        env -i sh -c 'read go <"$1"' sh "$HOME/gate" >/dev/null 2>&1 &
+        echo script $!"#;
+    let words = ["bash", "-c", text];
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let work = pid_after("script ", &mut run);
+    wait_until("the script has ended", || run.has_ended());
+    // The keeper sees the end as soon as we do.
+    for _ in 0..50 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let held = redis.cli(&["EXISTS", "redlock:a"]) == "1";
+        assert!(
+            held && is_alive(work),
+            "the lock is free while it is at work"
+        );
+    }
+    gate.open();
+    wait_until("the lock is free", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+}

@@ -1,0 +1,720 @@
+//! What is typed, right and wrong: sentences for mistakes, durations, help, and a variable for each option.
+//!
+//! What each mistake is called is tested beside the code, in `src/command/mistakes.rs`; here are some seen from
+//! outside, and what needs a terminal, an environment or a server.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::generated::cli;
+use crate::support::pty::Terminal;
+use crate::support::{Outcome, Redis, Running, outcome, redlock, script};
+
+/// A command line with a mistake; what is said of it is a line.
+fn mistake(words: &[&str]) -> String {
+    let end = outcome(&mut redlock(words));
+    end.assert_code(64);
+    assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+    let said = end.stderr.trim_end();
+    said.strip_prefix("redlock: ").expect("the prefix").into()
+}
+
+#[test]
+fn each_line_that_would_take_another_lock_than_was_meant_is_shown_as_it_was_meant() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    script(dir.path(), "deploy.sh", "#!/bin/sh\necho \"$@\"\n");
+    let long = "redlock run deploy -- sh -c 'exit 7'";
+    for (typed, meant) in [
+        (
+            "redlock run -w 1h 30m deploy -- sh -c 'exit 7'",
+            "redlock run -w 1h30m deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run --ttl=1m 30s deploy -- sh -c 'exit 7'",
+            "redlock run --ttl=1m30s deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run -t 5 min deploy -- sh -c 'exit 7'",
+            "redlock run -t 5min deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run deploy \u{2013}n -- sh -c 'exit 7'",
+            "redlock run deploy -n -- sh -c 'exit 7'",
+        ),
+        ("redlock run deploy \u{2014} sh -c 'exit 7'", long),
+        (
+            "redlock run deploy --reason \u{201c}release 1.2\u{201d} -- sh -c 'exit 7'",
+            "redlock run deploy --reason 'release 1.2' -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run deploy -- -n sh -c 'exit 7'",
+            "redlock run deploy -n -- sh -c 'exit 7'",
+        ),
+        ("redlock run deploy sh -c 'exit 7'", long),
+        (
+            "redlock -w 10 deploy -- sh -c 'exit 7'",
+            "redlock run -w 10 deploy -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run -- sh -c 'exit 7'",
+            "redlock run job -- sh -c 'exit 7'",
+        ),
+        (
+            "redlock run ./deploy.sh; exit 7",
+            "redlock run deploy -- ./deploy.sh",
+        ),
+    ] {
+        let shell = |line: &str| {
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", line])
+                .current_dir(dir.path())
+                .env_clear()
+                .env("PATH", crate::support::path())
+                .env("REDLOCK_URL", redis.url());
+            outcome(&mut shell)
+        };
+        let end = shell(typed.trim_end_matches("; exit 7"));
+        end.assert_code(64);
+        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+        let line = end.stderr.trim_end().rsplit_once(": ").expect("a line").1;
+        assert_eq!(line, meant, "{typed}");
+        assert_eq!(redis.cli(&["KEYS", "*"]), "", "{typed}");
+        // Pasted, it does what was meant.
+        let status = if typed.contains("./deploy.sh") { 0 } else { 7 };
+        shell(line).assert_code(status);
+        redis.cli(&["FLUSHALL"]);
+    }
+    // Elsewhere such a name is one.
+    for words in [
+        &["run", "5m", "-w", "1h", "--", "true"][..],
+        &["run", "-w1h", "a", "5m", "--", "true"],
+        &["run", "-w", "5", "30", "--", "true"],
+        &["run", "m", "--", "true"],
+        &["run", "a", "--reason", "\u{2013}", "--", "echo", "\u{201c}"],
+    ] {
+        outcome(&mut redis.redlock(words))
+            .assert_code(0)
+            .assert_silent();
+    }
+}
+
+#[test]
+fn a_builtin_of_the_shell_as_command_is_named_as_such() {
+    let redis = Redis::start();
+    for builtin in ["source", "export", "[[", "ulimit"] {
+        let end = outcome(&mut redis.redlock(&["run", "x", "--", builtin, "a"]));
+        end.assert_code(127).assert_says(&format!(
+            "{builtin} is a builtin of the shell; use -c SCRIPT"
+        ));
+    }
+}
+
+#[test]
+fn a_variable_that_others_read_is_named_where_it_would_have_helped() {
+    let port = crate::support::free_port();
+    let mut command = redlock(&["status"]);
+    let listens = std::net::TcpStream::connect("127.0.0.1:6379").is_ok();
+    if !listens {
+        command.env("REDIS_URL", format!("redis://:hunter2@127.0.0.1:{port}"));
+        let end = outcome(&mut command);
+        end.assert_code(69)
+            .assert_says("REDIS_URL is set, but redlock reads REDLOCK_URL");
+        assert!(!end.stderr.contains("hunter2"), "{end:?}");
+    }
+    let redis = Redis::start();
+    redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
+    let mut command = redis.redlock(&["status"]);
+    let end = outcome(command.env("REDLOCK_PASSWORD", "hunter2"));
+    end.assert_code(77)
+        .assert_says("REDLOCK_PASSWORD is set, but redlock reads REDLOCK_PASSWORD_FILE");
+    assert!(!end.stderr.contains("hunter2"), "{end:?}");
+    let end = outcome(&mut redis.redlock(&["status"]));
+    end.assert_code(77);
+    assert!(!end.stderr.contains("is set"), "{end:?}");
+}
+
+#[test]
+fn the_dashes_that_are_missing_are_put_into_what_was_typed() {
+    for (typed, put) in [
+        (
+            &["run", "deploy", "./deploy.sh", "arg"][..],
+            "run deploy -- ./deploy.sh arg",
+        ),
+        (
+            &["run", "deploy", "sh", "-ec", "a && b"],
+            "run deploy -- sh -ec 'a && b'",
+        ),
+        (
+            &["run", "-n", "deploy", "./x", "--flag"],
+            "run -n deploy -- ./x --flag",
+        ),
+        (
+            &["run", "deploy", "echo", "a b", "it's", "$HOME"],
+            "run deploy -- echo 'a b' \"it's\" '$HOME'",
+        ),
+    ] {
+        let said = mistake(typed);
+        let line = said
+            .strip_prefix("put -- before the command: redlock ")
+            .expect(&said);
+        assert_eq!(line, put);
+    }
+    // A shell takes the line in as it was meant.
+    let redis = Redis::start();
+    let words = [
+        "run", "a", "printf", "<%s>", "a b", "it's", "l\nm", "$x", "\u{e9}",
+    ];
+    let said = mistake(&words);
+    let line = said.split_once(": ").expect("the line").1;
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-c", line])
+        .env_clear()
+        .env("PATH", crate::support::path())
+        .env("REDLOCK_URL", redis.url());
+    let end = outcome(&mut shell);
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "<a b><it's><l\nm><$x><\u{e9}>");
+}
+
+#[test]
+fn what_would_be_an_argument_of_a_script_is_no_lock() {
+    let redis = Redis::start();
+    let words = ["run", "deploy", "-c", "echo \"$1\"", "sh", "prod"];
+    let said = mistake(&words);
+    assert!(said.contains("redlock run NAME -- sh -c SCRIPT"), "{said}");
+    // Names that stand together are names.
+    for words in [
+        &["run", "a", "b", "-c", "true"][..],
+        &["run", "-c", "true", "a", "b"],
+    ] {
+        outcome(&mut redis.redlock(words))
+            .assert_code(0)
+            .assert_silent();
+    }
+}
+
+#[test]
+fn a_mistake_never_repeats_a_password() {
+    for words in [
+        &["-u", "redis://u:hunter2@h", "run", "a", "./x"][..],
+        &["run", "--url=redis://u:hunter2@h", "a", "./x"],
+        &["-uredis://u:hunter2@h", "deploy", "--", "./x"],
+        &["-qu", "redis://u:hunter2@h", "run", "a", "./x"],
+        &["-quhunter2", "run", "a", "./x"],
+        &["redis://u:hunter2@h", "--", "./x"],
+    ] {
+        let said = mistake(words);
+        assert!(said.contains("-- ./x"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    let mut strange = redlock(&["-u"]);
+    strange
+        .arg(OsStr::from_bytes(b"redis://u:hunter2\xff@h"))
+        .arg("status");
+    let end = outcome(&mut strange);
+    end.assert_code(64).assert_says("isn't UTF-8");
+    assert!(!end.stderr.contains("hunter2"), "{end:?}");
+}
+
+#[test]
+fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
+    let redis = Redis::start();
+    for url in [
+        "redis://:hunter2@h",
+        "redis://hunter2@h?x=*",
+        "rediss-sentinel://u:hunter2@h/m",
+        "unix:///run/r.sock?pass=hunter2",
+        "https://hunter2@h/x",
+    ] {
+        for words in [
+            &["run", url, "--", "true"][..],
+            &["run", "a", url, "--", "true"],
+            &["acquire", url, "--format", "token"],
+            &["status", url],
+            &["history", url],
+            &["history", "--summary", "a", url],
+            &["wait", url],
+            &["stop", url],
+            &["release", url],
+            &["release", "--force", url],
+            &["freeze", "--reason", "x", url],
+            &["thaw", url],
+            &["doctor", url],
+            &["check", url],
+            &["extend", url, "1m"],
+            &["extend", "1m", url],
+        ] {
+            let end = outcome(&mut redis.redlock(words));
+            end.assert_code(64).assert_says("--url");
+            assert!(
+                !format!("{end:?}").contains("hunter2"),
+                "{words:?}: {end:?}"
+            );
+        }
+        let said = mistake(&["run", "a", url]);
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    outcome(&mut redis.run("s3://bucket/x", "true")).assert_code(0);
+}
+
+#[test]
+fn an_argument_that_isnt_utf8_is_named_in_a_sentence() {
+    let mut run = redlock(&["run"]);
+    run.arg(OsStr::from_bytes(b"caf\xe9")).args(["--", "true"]);
+    outcome(&mut run)
+        .assert_code(64)
+        .assert_says("redlock: $'caf\\351' isn't UTF-8; see redlock run -h");
+}
+
+#[test]
+fn a_mistake_names_the_help_of_its_command() {
+    for (typed, says) in [
+        (
+            "run --no-wiat a -- b",
+            "unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h",
+        ),
+        (
+            "run -x5 a -- b",
+            "unexpected argument '-5' found; see redlock run -h",
+        ),
+        (
+            "ls --jsno",
+            "unexpected argument '--jsno' found; did you mean --json? see redlock status -h",
+        ),
+        (
+            "force-unlock a",
+            "no command force-unlock; did you mean redlock release? see redlock -h",
+        ),
+        (
+            "help nonsense",
+            "unrecognized subcommand 'nonsense'; see redlock -h",
+        ),
+        (
+            "run -s -x a -- b",
+            "the argument '--shared' cannot be used with '--exclusive'; see redlock run -h",
+        ),
+    ] {
+        let words: Vec<&str> = typed.split(' ').collect();
+        assert_eq!(mistake(&words), says, "{typed}");
+    }
+    let said = mistake(&["run", "", "--", "true"]);
+    assert_eq!(
+        said,
+        "a lock's name can't be empty: \"\"; see redlock run -h"
+    );
+}
+
+#[test]
+fn a_shell_line_in_one_word_is_explained() {
+    let redis = Redis::start();
+    let end = outcome(&mut redis.redlock(&["run", "x", "--", "a && b"]));
+    end.assert_code(127)
+        .assert_says("\"a && b\" is one word; to run a shell line use -c");
+    let end = outcome(&mut redis.redlock(&["run", "x", "--", "no-such-program"]));
+    end.assert_code(127);
+    assert!(!end.stderr.contains("one word"), "{end:?}");
+}
+
+#[test]
+fn names_of_other_tools_work() {
+    let redis = Redis::start();
+    let _held = held(&redis);
+    for name in ["ls", "ps"] {
+        let end = outcome(&mut redis.redlock(&[name, "--names-only"]));
+        assert_eq!(end.assert_code(0).stdout, "a\n");
+    }
+    for options in [&["--nonblock"][..], &["--nb", "-x"], &["-e", "-n"]] {
+        let words = [&["run"], options, &["a", "--", "true"]].concat();
+        outcome(&mut redis.redlock(&words)).assert_code(75);
+    }
+    outcome(&mut redis.redlock(&["unlock", "--force", "a"])).assert_code(0);
+    let shown = |words: &[&str]| outcome(&mut redlock(words)).assert_code(0).stdout.clone();
+    assert_eq!(shown(&["version"]), shown(&["--version"]));
+    assert_eq!(shown(&["version", "-v"]), shown(&["-V", "-v"]));
+    assert_eq!(shown(&["help"]), shown(&["--help"]));
+    assert_eq!(shown(&["help", "run"]), shown(&["run", "--help"]));
+    assert_eq!(shown(&["help", "ps"]), shown(&["status", "--help"]));
+}
+
+/// A run that holds the lock "a".
+fn held(redis: &Redis) -> Running {
+    let mut run = Running::start(&mut redis.run("a", "echo ready; exec sleep 60"));
+    run.expect_line("ready");
+    run
+}
+
+#[test]
+fn a_number_alone_counts_seconds_and_0_is_no_wait() {
+    let redis = Redis::start();
+    let _held = held(&redis);
+    let wait = |duration: &str| -> Duration {
+        let start = Instant::now();
+        let end = outcome(&mut redis.redlock(&["run", "-w", duration, "a", "--", "true"]));
+        end.assert_code(75);
+        start.elapsed()
+    };
+    assert!(wait("1") >= Duration::from_secs(1));
+    assert!(wait("0.3") >= Duration::from_millis(300));
+    let before = redis.calls("subscribe");
+    wait("0");
+    assert_eq!(redis.calls("subscribe"), before, "it doesn't queue");
+    let end = outcome(redis.redlock(&["wait", "a"]).env("REDLOCK_WAIT", "0.1"));
+    end.assert_code(75);
+}
+
+#[test]
+fn months_and_years_are_refused_with_what_to_write() {
+    for (duration, says) in [
+        ("1M", "M would be a month: write 1m for a minute or 30d"),
+        ("5M", "M would be a month: write 5m for 5 minutes or 150d"),
+        ("1h 2M", "M would be a month: write 2m for 2 minutes or 60d"),
+        ("2 months", "months differ in length: write 60d"),
+        ("1y", "years differ in length: write 365d"),
+        ("1e3", "must be a duration such as"),
+        ("inf", "must be a duration such as"),
+        ("9999999999999999999999", "must be at most 365d"),
+        ("366d", "must be at most 365d"),
+        ("", "must be a duration such as"),
+    ] {
+        let words = ["run", "-t", duration, "a", "--", "true"];
+        let said = mistake(&words);
+        assert!(said.contains("'--timeout <DURATION>'"), "{said}");
+        assert!(said.contains(says), "{said}");
+        let end = outcome(redlock(&["run", "a", "--", "true"]).env("REDLOCK_TIMEOUT", duration));
+        // An empty variable is none.
+        if !duration.is_empty() {
+            end.assert_code(78).assert_says("redlock: REDLOCK_TIMEOUT");
+            end.assert_says(says);
+        }
+    }
+}
+
+#[test]
+fn time_out_0_is_none_and_the_message_tells_it_from_the_wait() {
+    let redis = Redis::start();
+    outcome(&mut redis.redlock(&["run", "-t", "0", "a", "--", "true"])).assert_code(0);
+    let end = outcome(&mut redis.redlock(&["run", "-t", "0.2", "a", "--", "sleep", "60"]));
+    end.assert_code(124)
+        .assert_says("ran longer than --timeout 200ms (--wait limits the wait for the lock); ");
+    let end = outcome(&mut redis.redlock(&["run", "-n", "-t", "0.2", "a", "--", "sleep", "60"]));
+    end.assert_code(124)
+        .assert_says("ran longer than --timeout 200ms; ");
+}
+
+#[test]
+fn a_wrong_token_holds_nothing_and_lost_nothing() {
+    let redis = Redis::start();
+    let file = redis.dir.path().join("token");
+    fs::write(&file, "never:held:1").unwrap();
+    let file = file.to_str().unwrap();
+    for words in [
+        &["extend", "a", "10"][..],
+        &["check", "a"],
+        &["release", "a"],
+    ] {
+        let end = outcome(&mut redis.redlock(&[words, &["--token-file", file]].concat()));
+        end.assert_code(79)
+            .assert_says("lock \"a\" is not held with this token; ");
+        assert!(!end.stderr.contains("lost"), "{end:?}");
+    }
+}
+
+/// What is shown on a terminal of 80 columns.
+fn on_terminal(words: &[&str]) -> String {
+    let script = "stty cols 80 rows 50; redlock \"$@\"; echo; echo the end; read -r line";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, "sh"])
+        .args(words)
+        .env_clear()
+        .env("PATH", crate::support::path());
+    let mut terminal = Terminal::start(command);
+    terminal.wait_until("all is shown", |shown| shown.contains("\nthe end"));
+    let shown = terminal.shown.replace('\r', "");
+    shown.split_once("\nthe end").expect("the end").0.to_owned()
+}
+
+#[test]
+fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
+    for words in [&["-h"][..], &["run", "-h"], &["acquire", "-h"]] {
+        let piped = outcome(&mut redlock(words)).assert_code(0).stdout.clone();
+        for shown in [piped, on_terminal(words)] {
+            // The prompt takes a line, too.
+            assert!(shown.lines().count() < 50, "{shown}");
+            let wide = shown.lines().find(|line| line.chars().count() > 80);
+            assert_eq!(wide, None, "{shown}");
+            assert!(!shown.contains("--tls-ca"), "{shown}");
+        }
+    }
+    let long = outcome(&mut redlock(&["run", "--help"])).stdout;
+    let mut rest = long.as_str();
+    for part in cli::GROUPS {
+        let heading = format!("\n{part}:\n");
+        let (_, after) = rest
+            .split_once(&heading)
+            .unwrap_or_else(|| panic!("{part}: {long}"));
+        rest = after;
+    }
+    assert!(rest.contains("--tls-ca"), "{rest}");
+    assert!(rest.contains("NAME has 1 to 200 bytes"), "{rest}");
+    assert!(rest.contains("DURATION is 500ms"), "{rest}");
+    let examples = rest.split_once("Examples:").expect("examples").1;
+    let shown = examples
+        .lines()
+        .filter(|line| line.starts_with("  redlock run"));
+    assert_eq!(shown.count(), 3);
+}
+
+/// The options of a command that a variable can set, but for those of every command.
+fn options(command: &str) -> Vec<clap::Arg> {
+    let all = cli::documented();
+    let command = all.find_subcommand(command).unwrap();
+    let connection = |option: &clap::Arg| option.get_help_heading() == Some("Connection");
+    command
+        .get_arguments()
+        .filter(|option| !connection(option))
+        .filter(|option| {
+            let long = option.get_long();
+            long.is_some_and(|long| !["help", "quiet", "verbose"].contains(&long))
+        })
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
+    let mut seen = 0;
+    for command in ["run", "acquire", "wait"] {
+        let help = outcome(&mut redlock(&[command, "--help"])).stdout;
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for option in options(command) {
+            let long = option.get_long().unwrap();
+            let Some(variable) = cli::variable(long) else {
+                assert!(["shell", "unless", "while-pid"].contains(&long), "{long}");
+                continue;
+            };
+            assert!(help.contains(&format!("[env: {variable}]")), "{variable}");
+            let own = ["NAME", "TOKEN", "FENCE", "SLOT", "WAITED_MS", "HELD"];
+            assert!(!own.contains(&&variable["REDLOCK_".len()..]), "{variable}");
+            // What isn't a value of it is refused, and says where it was set.
+            let words = [command, "a"];
+            let needs: Option<&str> = match (command, long) {
+                (_, "order" | "cancel-running") => Some("--supersede"),
+                ("acquire", "on-lost" | "kill-after" | "wait-tree") => Some("--while-pid=1"),
+                _ => None,
+            };
+            let words: Vec<&str> = words.into_iter().chain(needs).collect();
+            let wrong = if ["reason", "label"].contains(&long) {
+                " "
+            } else {
+                "wrong"
+            };
+            let mut by_variable = redlock(&words);
+            by_variable.env(&variable, wrong);
+            if command == "run" {
+                by_variable.args(["--", "true"]);
+            }
+            let end = outcome(&mut by_variable);
+            end.assert_code(78)
+                .assert_says(&format!("redlock: {variable}"));
+            assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("redlock.env");
+            fs::write(&file, format!("\n{variable}='{wrong}'\n")).unwrap();
+            by_variable
+                .env_remove(&variable)
+                .env("XDG_CONFIG_HOME", directory.path());
+            outcome(&mut by_variable)
+                .assert_code(78)
+                .assert_says(&format!("redlock: {}:2: {variable}", file.display()));
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "{seen}");
+}
+
+/// How redlock ends with these variables.
+fn with(redis: &Redis, settings: &[(&str, &str)], words: &[&str]) -> Outcome {
+    let mut command = redis.redlock(words);
+    for (name, value) in settings {
+        command.env(name, value);
+    }
+    outcome(&mut command)
+}
+
+#[test]
+fn a_house_setting_does_what_its_option_does() {
+    let redis = Redis::start();
+    let free = ["run", "a", "-c", "redis-cli -s \"$S\" PTTL redlock:a"];
+    let socket = redis.socket();
+    let ttl = |settings: &[(&str, &str)]| -> u64 {
+        let settings = [settings, &[("S", socket.to_str().unwrap())]].concat();
+        let end = with(&redis, &settings, &free);
+        end.assert_code(0)
+            .assert_silent()
+            .stdout
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    assert!(ttl(&[]) <= 30_000);
+    let long = ttl(&[("REDLOCK_TTL", "100")]);
+    assert!((90_000..=100_000).contains(&long), "{long}");
+
+    let script = |settings: &[(&str, &str)], script: &str| {
+        with(&redis, settings, &["run", "b", "-c", script])
+    };
+    script(
+        &[("REDLOCK_TIMEOUT", "0.2"), ("REDLOCK_KILL_AFTER", "0.1")],
+        "trap '' TERM; while :; do sleep 0.01; done",
+    )
+    .assert_code(124)
+    .assert_says("--timeout 200ms");
+    // What is run, only the command line says.
+    assert_eq!(
+        script(&[("REDLOCK_UNLESS", "true")], "echo ran").stdout,
+        "ran\n"
+    );
+    let reason = "redlock status --json \"$REDLOCK_NAME\"";
+    let end = script(
+        &[("REDLOCK_REASON", "release 1.2"), ("REDLOCK_SLOTS", "3")],
+        reason,
+    );
+    assert!(end.stdout.contains("release 1.2"), "{end:?}");
+    assert!(
+        end.stdout.contains("\"mode\": \"slots\"") || end.stdout.contains("\"mode\":\"slots\""),
+        "{end:?}"
+    );
+    script(&[("REDLOCK_ONCE_PER", "1h")], "echo ran").assert_code(0);
+    let end = script(
+        &[
+            ("REDLOCK_ONCE_PER", "1h"),
+            ("REDLOCK_CONFLICT_EXIT_CODE", "9"),
+        ],
+        "echo ran",
+    );
+    assert_eq!(end.assert_code(9).stdout, "");
+    let end = with(
+        &redis,
+        &[("REDLOCK_SHELL", "echo from the setting")],
+        &["run", "c"],
+    );
+    assert_eq!(end.assert_code(64).stdout, "");
+    let end = with(&redis, &[("REDLOCK_FORMAT", "token")], &["acquire", "d"]);
+    assert_eq!(end.assert_code(0).stdout.lines().count(), 1, "{end:?}");
+    assert!(!end.stdout.contains('='), "{end:?}");
+    // Nothing is evaluated of an acquire that prints no code.
+    let end = with(
+        &redis,
+        &[("REDLOCK_FORMAT", "token"), ("REDLOCK_NO_WAIT", "1")],
+        &["acquire", "d"],
+    );
+    assert_eq!(end.assert_code(75).stdout, "");
+    let unreachable = with(
+        &redis,
+        &[
+            ("REDLOCK_ON_UNREACHABLE", "run"),
+            ("REDLOCK_URL", "redis://127.0.0.1:1"),
+        ],
+        &["run", "a", "--", "true"],
+    );
+    unreachable.assert_code(0);
+}
+
+#[test]
+fn what_is_typed_overrides_the_settings_that_it_excludes() {
+    let redis = Redis::start();
+    let _held = held(&redis);
+    let run = |settings: &[(&str, &str)], options: &[&str]| {
+        let words = [&["run"], options, &["a", "--", "true"]].concat();
+        with(&redis, settings, &words)
+    };
+    run(&[("REDLOCK_WAIT", "forever")], &["-n"]).assert_code(75);
+    run(&[("REDLOCK_NO_WAIT", "1")], &["-w", "0.1"])
+        .assert_code(75)
+        .assert_says("gave up waiting");
+    run(&[("REDLOCK_WAIT", "0")], &[]).assert_code(75);
+    run(&[("REDLOCK_SLOTS", "3"), ("REDLOCK_NO_WAIT", "1")], &["-x"]).assert_code(75);
+    run(&[("REDLOCK_NO_WAIT", "0"), ("REDLOCK_WAIT", "0.1")], &[]).assert_code(75);
+    // What needs another option waits for it.
+    let alone = [
+        ("REDLOCK_ORDER", "5"),
+        ("REDLOCK_CANCEL_RUNNING", "1"),
+        ("REDLOCK_NO_WAIT", "1"),
+    ];
+    run(&alone, &[]).assert_code(75);
+    with(&redis, &[("REDLOCK_KILL_AFTER", "1")], &["acquire", "b"]).assert_code(0);
+    // Of the settings themselves, those of the environment override those of a file.
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(
+        directory.path().join("redlock.env"),
+        "REDLOCK_NO_WAIT=1\nREDLOCK_E=1\n",
+    )
+    .unwrap();
+    let home = directory.path().to_str().unwrap();
+    run(&[("XDG_CONFIG_HOME", home)], &[])
+        .assert_code(78)
+        .assert_says("redlock.env:2: unknown setting REDLOCK_E");
+    fs::write(directory.path().join("redlock.env"), "REDLOCK_NO_WAIT=1\n").unwrap();
+    run(&[("XDG_CONFIG_HOME", home), ("REDLOCK_WAIT", "0.1")], &[])
+        .assert_code(75)
+        .assert_says("gave up waiting");
+    run(&[("REDLOCK_NO_WAIT", "1"), ("REDLOCK_WAIT", "1")], &[])
+        .assert_code(78)
+        .assert_says("can't be combined with");
+    // Help doesn't need them.
+    outcome(redlock(&["run", "-h"]).env("REDLOCK_TTL", "x")).assert_code(0);
+}
+
+#[test]
+fn an_unknown_variable_is_a_warning_in_one_line_that_quiet_silences() {
+    let redis = Redis::start();
+    let run = |options: &[&str]| {
+        let words = [
+            &["run"],
+            options,
+            &["a", "--", "redlock", "run", "b", "--", "true"],
+        ]
+        .concat();
+        with(&redis, &[("REDLOCK_WIAT", "5")], &words)
+    };
+    let end = run(&[]);
+    end.assert_code(0);
+    assert_eq!(
+        end.stderr,
+        "redlock: unknown variable REDLOCK_WIAT; did you mean REDLOCK_WAIT?\n"
+    );
+    run(&["-q"]).assert_code(0).assert_silent();
+    // Those of a job, of another command, and of ci/install.sh.
+    for known in [
+        ("REDLOCK_SLOT", "1"),
+        ("REDLOCK_FORMAT", "json"),
+        ("REDLOCK_VERSION", "0.1.0"),
+    ] {
+        with(&redis, &[known], &["run", "a", "--", "true"])
+            .assert_code(0)
+            .assert_silent();
+    }
+}
+
+#[test]
+fn an_empty_script_is_refused_and_so_is_a_command_of_wait() {
+    for (words, says) in [
+        (
+            &["run", "--unless", "", "a", "--", "true"][..],
+            "must not be empty",
+        ),
+        (&["run", "a", "-c", " "], "must not be empty"),
+        (&["wait", "a", "--", "true"], "wait runs no command"),
+    ] {
+        outcome(&mut redlock(words))
+            .assert_code(64)
+            .assert_says(says);
+    }
+}

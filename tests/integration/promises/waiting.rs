@@ -1,0 +1,513 @@
+//! What is seen of a wait, and waiting without taking.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::pty::Terminal;
+use crate::support::{
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, host, outcome, queued,
+    seen_by_a_shell, wait_until, with_default_signals,
+};
+
+/// Starts a redlock whose messages come as lines of the run.
+fn heard(redis: &Redis, arguments: &[&str]) -> Running {
+    let script = format!("exec {REDLOCK} \"$@\" 2>&1");
+    let shell = ["sh", "-c", &script, "sh"];
+    Running::start(&mut crate::support::directly(
+        redis,
+        &[&shell, arguments].concat(),
+    ))
+}
+
+/// A holder of the lock "a" that is known as ci, and whose COMMAND says ready.
+fn held(redis: &Redis, options: &[&str], command: &[&str]) -> Running {
+    let arguments = [&["run"], options, &["a", "--"], command].concat();
+    let mut run = Running::start(redis.redlock(&arguments).env("USER", "ci"));
+    run.expect_line("ready");
+    run
+}
+
+/// Ends it from outside.
+#[track_caller]
+fn end(run: Running) -> Outcome {
+    run.signal(Signal::SIGTERM);
+    run.finish()
+}
+
+#[test]
+fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
+    let redis = Redis::start();
+    let command = ["sh", "-c", "echo ready; exec sleep 60", "deploy.sh"];
+    let holder = held(&redis, &["--reason", "release 7"], &command);
+    let began = Instant::now();
+    let mut first = heard(&redis, &["run", "a", "--", "true"]);
+    first.wait_until_queued(&redis);
+    let mut second = heard(&redis, &["run", "a", "--", "true"]);
+    let line = first.line();
+    assert!(
+        began.elapsed() >= Duration::from_secs(1),
+        "too early: {line}"
+    );
+    let start = format!(
+        r#"redlock: waiting for "a", held by ci@{} (pid {}) for "#,
+        host(),
+        holder.pid()
+    );
+    let rest = "s: sh -c 'echo ready; exec sleep 60' deploy.sh (release 7)";
+    for (line, end) in [(line, ""), (second.line(), "; 2nd in line")] {
+        let since = line.strip_prefix(&start);
+        let since = since.and_then(|line| line.strip_suffix(&format!("{rest}{end}")));
+        let seconds: u32 = since.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
+        assert!((1..10).contains(&seconds), "{line}");
+    }
+    end(holder).assert_code(143);
+    first.finish().assert_code(0);
+    second.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn wait_says_what_it_waits_for_and_that_a_key_is_no_lock() {
+    let redis = Redis::start();
+    redis.cli(&["HSET", "redlock:a", "uuid:1", "1"]);
+    outcome(&mut redis.redlock(&["wait", "-n", "a"]))
+        .assert_code(78)
+        .assert_says("\"a\" is not a lock: its key is a hash");
+    // Not for the end of a freeze.
+    let holder = Gated::start(&redis, &["b"]).ready();
+    outcome(&mut redis.redlock(&["freeze", "-q", "b", "--reason", "x"])).assert_code(0);
+    let end = outcome(&mut redis.redlock(&["wait", "-n", "b"]));
+    end.assert_code(75).assert_says("lock \"b\" is held by");
+    assert!(!end.stderr.contains("thaw"), "{end:?}");
+    holder.end();
+    outcome(&mut redis.redlock(&["wait", "-n", "b"])).assert_code(0);
+}
+
+#[test]
+fn another_clients_lock_is_called_so() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "secret", "PX", "600000"]);
+    let mut waiter = heard(&redis, &["run", "a", "--", "true"]);
+    let line = waiter.line();
+    let start = r#"redlock: waiting for "a", held by another client"#;
+    assert!(
+        line.starts_with(start) && !line.contains("secret"),
+        "{line}"
+    );
+    redis.cli(&["DEL", "redlock:a"]);
+    waiter.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn each_change_of_holder_is_a_line_and_nothing_else_is() {
+    let redis = Redis::start();
+    let first = Gated::start(&redis, &["a"]).ready();
+    let second = Gated::queued(&redis, &["-q", "a"]);
+    let mut waiter = heard(&redis, &["run", "a", "--", "echo", "ran"]);
+    let line = waiter.line();
+    let is_of = |line: &str, run: &Running| line.contains(&format!("(pid {})", run.pid()));
+    assert!(is_of(&line, &first.run), "{line}");
+    assert!(line.ends_with("; 2nd in line"), "{line}");
+    first.end();
+    let second = second.ready();
+    let line = waiter.line();
+    assert!(is_of(&line, &second.run), "{line}");
+    assert!(!line.contains("in line"), "{line}");
+    second.end();
+    waiter.expect_line("ran");
+    let end = waiter.finish();
+    assert_eq!(end.stdout.lines().count(), 3, "{end:?}");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_wait_of_less_than_a_second_is_silent() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let began = Instant::now();
+    let waiter = queued(&redis, &["run", "a", "--", "true"]);
+    holder.end();
+    let end = waiter.finish();
+    end.assert_code(0);
+    // Unless the machine was so busy that it was none.
+    let took = began.elapsed();
+    assert!(
+        end.stderr.is_empty() || took >= Duration::from_secs(1),
+        "{took:?}: {end:?}"
+    );
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn quiet_silences_it() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let quiet = queued(&redis, &["run", "-q", "a", "--", "true"]);
+    // It came later, so the quiet one would have said it before.
+    let mut other = heard(&redis, &["run", "a", "--", "true"]);
+    let line = other.line();
+    assert!(line.starts_with("redlock: waiting for"), "{line}");
+    holder.end();
+    quiet.finish().assert_code(0).assert_silent();
+    other.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn what_the_holder_calls_itself_cannot_drive_the_terminal() {
+    let redis = Redis::start();
+    let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
+    let command = ["run", "--reason", evil, "a", "--", "sh", "-c"];
+    let script = ["echo ready; exec sleep 60", evil];
+    let mut holder = redis.redlock(&[&command[..], &script].concat());
+    let mut holder = Running::start(holder.env("USER", evil));
+    holder.expect_line("ready");
+    let mut waiter = heard(&redis, &["run", "a", "--", "echo", "ran"]);
+    let line = waiter.line();
+    assert!(line.starts_with("redlock: waiting for \"a\""), "{line:?}");
+    let drives = |c: char| c.is_control() || c == '\u{202e}';
+    assert!(!line.contains(drives), "{line:?}");
+    // In its user and reason; and in its command, as a shell takes that.
+    assert_eq!(line.matches("\\u{1b}[2J").count(), 2, "{line:?}");
+    assert_eq!(line.matches("\\033[2J").count(), 1, "{line:?}");
+    end(holder).assert_code(143);
+    waiter.expect_line("ran");
+    waiter.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+/// What a terminal shows in the end, with the two controls that we use: back to the start of the
+/// line, and erase the rest of it.
+fn screen(shown: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in shown.split('\n') {
+        let mut cells: Vec<char> = Vec::new();
+        for part in line.split('\r') {
+            let mut column = 0;
+            for (number, text) in part.split("\x1b[K").enumerate() {
+                if number > 0 {
+                    cells.truncate(column);
+                }
+                for c in text.chars() {
+                    if column < cells.len() {
+                        cells[column] = c;
+                    } else {
+                        cells.push(c);
+                    }
+                    column += 1;
+                }
+            }
+        }
+        lines.push(cells.iter().collect());
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn on_a_terminal_it_is_one_line_that_is_rewritten_and_at_the_end_says_how_long_it_took() {
+    let redis = Redis::start();
+    let command = ["sh", "-c", "echo ready; exec sleep 60"];
+    let holder = held(&redis, &["--reason", "a rather long reason"], &command);
+    let mut terminal = Terminal::start(with_default_signals(
+        redis.redlock(&["run", "a", "--", "echo", "ran"]),
+    ));
+    terminal.resize(24, 60);
+    terminal.wait_until("it is written a third time", |shown| {
+        shown.matches("waiting for \"a\"").count() >= 3
+    });
+    assert!(!terminal.shown.contains('\n'), "{:?}", terminal.shown);
+    let line = screen(&terminal.shown);
+    assert!(line.starts_with("redlock: waiting for \"a\", held by ci@"));
+    assert!(line.chars().count() < 60, "{line:?}");
+    end(holder).assert_code(143);
+    assert_eq!(terminal.finish().code(), Some(0));
+    let screen = screen(&terminal.shown);
+    let lines: Vec<&str> = screen.lines().collect();
+    assert!(
+        lines[0].starts_with("redlock: got \"a\" after "),
+        "{screen:?}"
+    );
+    assert_eq!(lines[1..], ["ran"], "{screen:?}");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    for (arguments, signal, code, left) in [
+        (
+            &["-w", "1500ms"][..],
+            None,
+            75,
+            "redlock: gave up waiting: ",
+        ),
+        (&[], Some(libc::SIGTERM), 143, ""),
+    ] {
+        let arguments = [&["run"], arguments, &["a", "--", "true"]].concat();
+        let mut terminal = Terminal::start(with_default_signals(redis.redlock(&arguments)));
+        terminal.wait_until("the line", |shown| shown.contains("waiting for \"a\""));
+        if let Some(signal) = signal {
+            crate::support::send(terminal.pid(), signal);
+        }
+        assert_eq!(seen_by_a_shell(terminal.finish()), Some(code));
+        let screen = screen(&terminal.shown);
+        assert!(screen.starts_with(left), "{screen:?}");
+        assert_eq!(screen.is_empty(), left.is_empty(), "{screen:?}");
+    }
+}
+
+#[test]
+fn the_job_learns_how_long_it_waited() {
+    let redis = Redis::start();
+    let script = ["a", "-c", "echo $REDLOCK_WAITED_MS"];
+    let reported = |end: &Outcome| {
+        end.assert_code(0);
+        Duration::from_millis(end.stdout.trim().parse().unwrap())
+    };
+    let began = Instant::now();
+    let end = outcome(&mut redis.redlock(&[&["run"], &script[..]].concat()));
+    assert!(reported(&end) <= began.elapsed());
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let began = Instant::now();
+    let run = queued(&redis, &[&["run", "-q"], &script[..]].concat());
+    let waits = Instant::now();
+    wait_until("some time has passed", || {
+        waits.elapsed() > Duration::from_millis(300)
+    });
+    holder.end();
+    let end = run.finish();
+    let waited = reported(&end);
+    assert!(waited >= Duration::from_millis(300), "{waited:?}");
+    assert!(waited <= began.elapsed(), "{waited:?}");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn wait_returns_when_the_lock_is_free_and_does_not_take_it() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut wait = heard(&redis, &["wait", "a"]);
+    let line = wait.line();
+    let pid = format!("(pid {})", holder.run.pid());
+    assert!(line.starts_with("redlock: waiting for \"a\", held by "));
+    assert!(line.contains(&pid), "{line}");
+    assert_eq!(redis.queue("a"), [0; 0], "it is in no waiter's way");
+    holder.end();
+    wait.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn wait_waits_for_all_holders_that_come_before_the_lock_is_free() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let next = Gated::queued(&redis, &["-q", "a"]);
+    let mut wait = heard(&redis, &["wait", "a"]);
+    wait.line();
+    holder.end();
+    let next = next.ready();
+    let line = wait.line();
+    let pid = format!("(pid {})", next.run.pid());
+    assert!(line.contains(&pid), "{line}");
+    next.end();
+    wait.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn wait_notices_at_once_what_plain_clients_do() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    let mut wait = heard(&redis, &["wait", "a"]);
+    let line = wait.line();
+    assert!(line.contains("held by another client"), "{line}");
+    redis.cli(&["DEL", "redlock:a"]);
+    wait.finish().assert_code(0);
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+#[test]
+fn wait_says_75_when_the_lock_stays_busy() {
+    let redis = Redis::start();
+    outcome(&mut redis.redlock(&["wait", "a", "b"]))
+        .assert_code(0)
+        .assert_silent();
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
+    for (options, code) in [
+        (&["-w", "200ms"][..], 75),
+        (&["-n"], 75),
+        (&["-n", "-E", "9"], 9),
+    ] {
+        let arguments = [&["wait"], options, &["a", "b"]].concat();
+        outcome(&mut redis.redlock(&arguments))
+            .assert_code(code)
+            .assert_says("lock \"b\" is held by another client");
+    }
+    outcome(&mut redis.redlock(&["wait", "-n", "a"])).assert_code(0);
+    assert_eq!(redis.keys(), ["redlock:b"]);
+}
+
+#[test]
+fn a_wait_that_is_interrupted_ends_with_128_plus_n() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
+    let mut wait = heard(&redis, &["wait", "a"]);
+    wait.line();
+    end(wait).assert_code(143);
+}
+
+#[test]
+fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
+    let redis = Redis::start();
+    let holders = [(); 2].map(|()| Gated::start(&redis, &["--shared", "a"]).ready());
+    let waiters = [
+        Gated::queued(&redis, &["-q", "--reason", "release 7", "a"]),
+        Gated::queued(&redis, &["-q", "--shared", "a"]),
+        Gated::queued(&redis, &["-q", "--slots", "2", "--priority", "5", "a"]),
+    ];
+    let end = outcome(&mut redis.redlock(&["status", "--json", "a"]));
+    end.assert_code(0).assert_silent();
+    let locks: Value = serde_json::from_str(&end.stdout).unwrap();
+    let lock = &locks[0];
+    assert_eq!(
+        (&lock["mode"], &lock["held"]),
+        (&json!("shared"), &json!(true))
+    );
+    let of = |list: &Value, field: &str| -> Vec<Value> {
+        let list = list.as_array().unwrap();
+        list.iter().map(|entry| entry[field].clone()).collect()
+    };
+    let mut pids = of(&lock["holders"], "pid");
+    pids.sort_by_key(Value::as_u64);
+    let mut expected = holders.each_ref().map(|holder| json!(holder.run.pid()));
+    expected.sort_by_key(Value::as_u64);
+    assert_eq!(pids, expected);
+    assert_eq!(
+        of(&lock["holders"], "foreign"),
+        [json!(false), json!(false)]
+    );
+    // In the order of their turns: the highest priority first.
+    let [first, second, third] = waiters.each_ref().map(|waiter| json!(waiter.run.pid()));
+    let waiting = &lock["waiters"];
+    assert_eq!(of(waiting, "pid"), [third, first, second]);
+    assert_eq!(of(waiting, "position"), [json!(1), json!(2), json!(3)]);
+    assert_eq!(of(waiting, "priority"), [json!(5), json!(0), json!(0)]);
+    let modes = ["slots", "exclusive", "shared"].map(|mode| json!(mode));
+    assert_eq!(of(waiting, "mode"), modes);
+    let reason = [Value::Null, json!("release 7"), Value::Null];
+    assert_eq!(of(waiting, "reason"), reason);
+    for field in ["id", "host", "user", "command", "since"] {
+        let values = of(waiting, field);
+        assert!(values.iter().all(|value| !value.is_null()), "{field}");
+    }
+    // No token leaves the server.
+    for token in redis
+        .cli(&["ZRANGE", "{redlock:a}:queue", "0", "-1"])
+        .lines()
+    {
+        assert!(!end.stdout.contains(&token[..32]));
+    }
+    for run in holders {
+        run.end();
+    }
+    let [first, second, third] = waiters;
+    for run in [third, first, second] {
+        run.ready().end();
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_table_shows_the_waiters() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let waiter = Gated::queued(&redis, &["-q", "--reason", "release 7", "a"]);
+    let end = outcome(&mut redis.redlock(&["status"]));
+    let rows: Vec<&str> = end.stdout.lines().skip(1).collect();
+    let [held, waits] = rows[..] else {
+        panic!("{end:?}");
+    };
+    assert!(held.contains(&holder.run.pid().to_string()), "{end:?}");
+    assert!(waits.contains(&waiter.run.pid().to_string()), "{end:?}");
+    assert!(waits.contains("(release 7)"), "{end:?}");
+    // One that is waited for is listed by name, too.
+    let names = outcome(&mut redis.redlock(&["status", "--names-only"]));
+    assert_eq!(names.stdout, "a\n");
+    holder.end();
+    waiter.ready().end();
+    assert_nothing_left(&redis);
+}
+
+/// Holds of the lock "a" that succeed, one after the other.
+fn three_short_holds(redis: &Redis) {
+    for _ in 0..3 {
+        outcome(&mut redis.redlock(&["run", "a", "--", "sleep", "0.2"])).assert_code(0);
+    }
+}
+
+#[test]
+fn a_waiter_says_what_to_expect_and_how_long_it_took() {
+    let redis = Redis::start();
+    three_short_holds(&redis);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let questions = redis.calls("lrange");
+    let mut first = heard(&redis, &["run", "-v", "a", "--", "true"]);
+    first.wait_until_queued(&redis);
+    let mut second = heard(&redis, &["run", "a", "--", "true"]);
+    second.wait_until_queued(&redis);
+    let mut silent = heard(&redis, &["run", "-q", "a", "--", "true"]);
+    silent.wait_until_queued(&redis);
+    let line = first.line();
+    assert!(
+        line.contains("; usually done in ") && !line.contains("in line"),
+        "{line}"
+    );
+    let line = second.line();
+    assert!(
+        line.contains("; usually done in ") && line.ends_with("; 2nd in line"),
+        "{line}"
+    );
+    assert_eq!(
+        redis.calls("lrange"),
+        questions + 2,
+        "each waiter that says it asks once"
+    );
+    holder.end();
+    let line = first.line();
+    let waited = line.strip_prefix("redlock: got \"a\" after ");
+    let seconds = waited.and_then(|waited| waited.strip_suffix('s'));
+    assert!(
+        seconds.is_some_and(|it| it.parse::<f64>().unwrap() >= 1.0),
+        "{line}"
+    );
+    first.finish().assert_code(0);
+    // In a log it isn't news.
+    for waiter in [second, silent] {
+        let end = waiter.finish();
+        end.assert_code(0);
+        assert!(!end.stdout.contains("got "), "{end:?}");
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_waiter_that_may_not_read_the_history_waits_as_well() {
+    let redis = Redis::start();
+    three_short_holds(&redis);
+    let holder = Gated::start(&redis, &["a"]).ready();
+    redis.cli(&["ACL", "SETUSER", "default", "-lrange"]);
+    let mut waiter = heard(&redis, &["run", "a", "--", "echo", "ran"]);
+    let line = waiter.line();
+    assert!(
+        line.starts_with("redlock: waiting for \"a\"") && !line.contains("usually"),
+        "{line}"
+    );
+    redis.cli(&["ACL", "SETUSER", "default", "+lrange"]);
+    holder.end();
+    waiter.expect_line("ran");
+    waiter.finish().assert_code(0);
+}

@@ -1,0 +1,515 @@
+//! What becomes of COMMAND's tree when redlock is killed, or stopped for longer than its lease: a process of its own
+//! kills it.
+//!
+//! The test of a limit of processes needs root; elsewhere it checks nothing.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::support::proxy::{Action, Proxy, load_scripts};
+use crate::support::{
+    Gate, OtherUser, Redis, Running, ask, attach_strace, await_mark, directly, is_alive, moment,
+    now, outcome, queued, send, state, wait_until, watchdog, with_default_signals,
+};
+
+/// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
+/// `ready` and their pids.
+const FAMILY: &str = r#"
+    say='echo ready $$; exec sleep 50'
+    sh -c "$say" &
+    setsid sh -c "$say" &
+    (setsid sh -c "$say" & exit 0)
+    echo ready $$
+    wait; sleep 50"#;
+
+/// The pids of [`FAMILY`].
+fn family(run: &mut Running) -> Vec<i32> {
+    let pid = |line: String| line.strip_prefix("ready ").unwrap().parse().unwrap();
+    (0..4).map(|_| pid(run.line())).collect()
+}
+
+fn run(redis: &Redis, words: &[&str]) -> Running {
+    Running::start(&mut with_default_signals(redis.redlock(words)))
+}
+
+#[test]
+fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    let waiter = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+    let killed = now();
+    killpg(Pid::from_raw(run.pid()), Signal::SIGKILL).unwrap();
+    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
+    // A waiter of this host sees that nothing is left; else it would wait for a minute.
+    let turn = moment(&waiter.finish().assert_code(0).stdout);
+    assert!(turn > killed);
+    run.finish();
+}
+
+#[test]
+fn a_kill_of_timeouts_group_leaves_nothing_of_the_command_as_with_flock() {
+    let redis = Redis::start();
+    let file = redis.dir.path().join("lock");
+    let timeout = ["timeout", "-s", "KILL", "1"];
+    let flock = ["flock", file.to_str().unwrap(), "sh", "-c"];
+    let redlock = ["redlock", "run", "--ttl", "60s", "a", "-c"];
+    for locker in [&flock[..], &redlock] {
+        // The group of timeout(1), without what has left it.
+        let script = "sleep 50 & echo ready $!; wait";
+        let words = [&timeout[..], locker, &[script]].concat();
+        let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+        let line = run.line();
+        let sleeper: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+        run.finish().assert_code(137);
+        wait_until("it is dead", || !is_alive(sleeper));
+    }
+}
+
+#[test]
+fn a_stopped_redlocks_command_is_dead_when_its_lease_ends() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "2s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    // COMMAND itself is reaped when redlock goes on.
+    let left = family.iter().filter(|&&pid| is_alive(pid)).count();
+    next.assert_code(0);
+    assert_eq!(left, 0);
+    run.signal(Signal::SIGCONT);
+    run.finish()
+        .assert_code(79)
+        .assert_says("not renewed in time");
+}
+
+#[test]
+fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() {
+    let redis = Redis::start();
+    let script = r#"trap "echo TERM" TERM; trap "echo USR1" USR1
+        echo $$; while :; do sleep 0.02; done"#;
+    // By the renewal before it might live for a minute.
+    let words = ["run", "--ttl", "60s", "-k", "3s", "a", "-c", script];
+    let mut run = run(&redis, &words);
+    let command: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    wait_until("it is renewed, and told of changes", || {
+        redis.trackers() > 0
+    });
+    redis.cli(&["DEL", "redlock:a"]);
+    run.expect_line("TERM");
+    // It takes signals in once it has told the watchdog.
+    run.signal(Signal::SIGUSR1);
+    run.expect_line("USR1");
+    run.suspend();
+    wait_until("it is dead", || !is_alive(command));
+    run.resume();
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_waiting() {
+    let redis = Redis::start();
+    let script = "echo $$; exec sleep 50";
+    let mut run = run(&redis, &["run", "--ttl", "4s", "a", "-c", script]);
+    let command: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    wait_until("it has a watchdog", || watchdog(run.pid()).is_some());
+    let watchdog = watchdog(run.pid()).unwrap();
+    killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+    let rests = || {
+        let channel = fs::read_to_string(format!("/proc/{watchdog}/wchan"));
+        channel.is_ok_and(|channel| channel.contains("poll"))
+    };
+    wait_until("it has taken in what it was told", rests);
+    // As /proc does that waits for the memory of another process.
+    let held = ["-e", "inject=openat:delay_enter=60s", "-o", "/dev/null"];
+    let mut strace = attach_strace(watchdog, &held);
+    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    let is_left = state(command).is_some_and(|state| state != 'Z');
+    let _ = strace.kill();
+    let _ = strace.wait();
+    next.assert_code(0);
+    assert!(!is_left);
+    run.signal(Signal::SIGCONT);
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let mut gate = Gate::new(&redis);
+    // It takes longer than a lease by a renewal.
+    let script = r#"echo ready; read go <"$HOME/gate"
+        redlock -u "$0" extend 60s && echo extended; sleep 4; echo done"#;
+    let (url, direct) = (proxy.url(), redis.url());
+    let options = ["run", "-u", &url, "--ttl", "2s", "a", "--"];
+    let words = [&options[..], &["sh", "-c", script, &direct]].concat();
+    let mut run = run(&redis, &words);
+    run.expect_line("ready");
+    wait_until("it is told of changes", || proxy.answered("check") > 0);
+    let looks = proxy.answered("check");
+    gate.open();
+    run.expect_line("extended");
+    wait_until("it has heard", || proxy.answered("check") > looks);
+    // The watchdog knows of one that a look at the clock has asked for.
+    wait_until("it is renewed again", || proxy.answered("renew") > 1);
+    proxy.vanish();
+    run.expect_line("done");
+    run.finish().assert_code(0);
+}
+
+#[test]
+fn the_command_of_a_redlock_that_a_debugger_holds_is_dead_when_its_lease_ends() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "2s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    let held = ["-e", "inject=poll,ppoll:delay_exit=60s", "-o", "/dev/null"];
+    let mut strace = attach_strace(run.pid(), &held);
+    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    let left = family.iter().filter(|&&pid| is_alive(pid)).count();
+    next.assert_code(0);
+    assert_eq!(left, 0);
+    strace.kill().unwrap();
+    strace.wait().unwrap();
+    run.finish()
+        .assert_code(79)
+        .assert_says("not renewed in time");
+}
+
+#[test]
+fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let (url, script) = (proxy.url(), "echo $$; exec sleep 60");
+    let words = ["run", "-u", &url, "--ttl", "10s", "a", "b", "-c", script];
+    let mut run = run(&redis, &words);
+    let command: i32 = run.line().parse().unwrap();
+    // Where b took long to get, a was renewed alone before.
+    await_mark(&redis, run.pid());
+    wait_until("both are renewed", || proxy.answered("check") > 1);
+    let (before, socket) = (proxy.count("renew"), redis.socket());
+    proxy.set_hook(move |request| match &*request.operation {
+        "renew" if request.before == before => {
+            ask(&socket, &["DEL", "redlock:a"]);
+            Action::Stall(Duration::from_millis(700))
+        }
+        _ => Action::Pass,
+    });
+    wait_until("a is asked for once more", || proxy.count("renew") > before);
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
+    // The main thread doesn't hear of it.
+    let held = [
+        "-e",
+        "inject=poll,ppoll,restart_syscall:delay_exit=60s",
+        "-o",
+        "/dev/null",
+    ];
+    let mut strace = attach_strace(run.pid(), &held);
+    wait_until("b is renewed", || proxy.answered("renew") > before + 1);
+    wait_until("it is dead", || !is_alive(command));
+    let took = now().saturating_sub(asked);
+    strace.kill().unwrap();
+    strace.wait().unwrap();
+    assert!(took < Duration::from_millis(left), "{took:?} of {left} ms");
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate""#;
+    let words = ["run", "--ttl", "1s", "--on-lost", "warn", "a", "-c", script];
+    let mut run = run(&redis, &words);
+    run.expect_line("ready");
+    await_mark(&redis, run.pid());
+    run.suspend();
+    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
+    run.resume();
+    gate.open();
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"(setsid sleep 50 >/dev/null 2>&1 & echo $!); read go <"$HOME/gate""#;
+    let mut run = run(&redis, &["run", "a", "-c", script]);
+    let daemon: i32 = run.line().parse().unwrap();
+    await_mark(&redis, run.pid());
+    let watchdog = watchdog(run.pid()).expect("it has a watchdog");
+    gate.open();
+    run.finish().assert_code(0);
+    assert_eq!(state(watchdog), None);
+    assert!(is_alive(daemon));
+    send(daemon, libc::SIGKILL);
+}
+
+#[test]
+fn a_killed_watchdog_is_replaced_with_the_next_renewal() {
+    let redis = Redis::start();
+    let mut run = run(&redis, &["run", "--ttl", "2s", "a", "-c", FAMILY]);
+    let family = family(&mut run);
+    await_mark(&redis, run.pid());
+    let first = watchdog(run.pid()).expect("it has a watchdog");
+    send(first, libc::SIGKILL);
+    let redlock = run.pid();
+    wait_until("there is another", || {
+        watchdog(redlock).is_some_and(|second| second != first)
+    });
+    run.kill();
+    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
+}
+
+#[test]
+fn a_watchdog_holds_nothing_of_the_job() {
+    let redis = Redis::start();
+    let run = run(&redis, &["run", "a", "--", "sleep", "50"]);
+    await_mark(&redis, run.pid());
+    let watchdog = watchdog(run.pid()).expect("it has a watchdog");
+    let open = || {
+        let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
+        let open = open.flat_map(|fd| fs::read_link(fd.unwrap().path()));
+        let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
+        // COMMAND's descriptor keeps nothing open of what COMMAND has.
+        let own = ["timerfd", "pidfd"];
+        open.retain(|path| path != "/dev/null" && !own.iter().any(|own| path.contains(own)));
+        open
+    };
+    wait_until(
+        "it has one pipe and nothing else",
+        || matches!(&open()[..], [pipe] if pipe.starts_with("pipe:")),
+    );
+    let directory = fs::read_link(format!("/proc/{watchdog}/cwd")).unwrap();
+    assert_eq!(directory.to_str(), Some("/"));
+    run.signal(Signal::SIGTERM);
+    run.finish().assert_code(143);
+}
+
+#[test]
+fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
+    let Some(mut user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    // redlock and COMMAND, and none for the renewer or a watchdog.
+    let limited = ["prlimit", "--nproc=2", "./redlock", "run", "--ttl", "2s"];
+    let words = [&limited[..], &["a", "--", "head", "-n", "1", "gate"]].concat();
+    let mut command = user.command(&words);
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || {
+        assert!(!run.has_ended());
+        redis.calls("pexpire") > renewals + 6
+    });
+    let tasks = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap();
+    assert_eq!(tasks.count(), 1);
+    user.open_gate();
+    let end = run.finish();
+    end.assert_code(0).assert_silent();
+}
+
+#[test]
+fn at_a_limit_of_processes_the_loss_of_the_lock_is_noticed_before_the_next_renewal() {
+    let Some(user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    // The next renewal is due after minutes.
+    let limited = ["prlimit", "--nproc=2", "./redlock", "run", "--ttl", "15m"];
+    let words = [&limited[..], &["a", "--", "sleep", "290"]].concat();
+    let mut command = user.command(&words);
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    wait_until("it tracks its lock", || redis.trackers() > 0);
+    redis.cli(&["DEL", "redlock:a"]);
+    wait_until("it notices that", || run.has_ended());
+    run.finish().assert_code(79);
+}
+
+#[test]
+fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
+    let Some(mut user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    // Two redlocks, and no thread for either.
+    let script = "echo ready; read go <gate; exec ./redlock run -w 60s b -- true";
+    let limited = [
+        "prlimit",
+        "--nproc=2",
+        "./redlock",
+        "run",
+        "a",
+        "-c",
+        script,
+    ];
+    let mut limited = user.command(&limited);
+    let mut limited = Running::start(limited.env("REDLOCK_URL", redis.tcp_url()));
+    limited.expect_line("ready");
+    let nested = "redlock run -w 60s a -- true";
+    let other = Running::start(&mut redis.redlock(&["run", "b", "-c", nested]));
+    wait_until("the other one waits", || redis.queue("a").len() == 1);
+    let connections = || redis.info("stats", "total_connections_received");
+    let before: u64 = connections().parse().unwrap();
+    user.open_gate();
+    let end = limited.finish();
+    end.assert_code(75).assert_says("deadlock");
+    other.finish().assert_code(0);
+    let after: u64 = connections().parse().unwrap();
+    assert!(after - before < 20, "{}", after - before);
+}
+
+#[test]
+fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
+    // Numbers can be chosen in a namespace of its own.
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    // COMMAND ends, and what it has started keeps the run.
+    let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
+    let words = [
+        "redlock",
+        "run",
+        "--ttl",
+        "60s",
+        "--wait-tree",
+        "a",
+        "-c",
+        script,
+    ];
+    let shell = r#"set -m; "$@" & echo "redlock $!"
+        read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
+    let mut gate = Gate::new(&redis);
+    let bash = ["bash", "-c", shell, "bash"];
+    let mut bash = directly(&redis, &[&bash[..], &words].concat());
+    let mut bash = Running::start(&mut bash);
+    let (mut redlock, mut command) = (None, None);
+    while redlock.is_none() || command.is_none() {
+        let line = bash.line();
+        match line.strip_prefix("redlock ") {
+            Some(pid) => redlock = pid.parse::<i32>().ok(),
+            None => command = line.parse::<i32>().ok(),
+        }
+    }
+    let (redlock, command) = (redlock.unwrap(), command.unwrap());
+    await_mark(&redis, redlock);
+    let watchdog = watchdog(redlock).unwrap();
+    wait_until("COMMAND is reaped", || state(command).is_none());
+    gate.say(&(command - 1).to_string());
+    let bystander = bash.line();
+    if bystander != format!("bystander {command}") {
+        // The kernel gives no number out twice so soon, or the file isn't there.
+        return;
+    }
+    send(redlock, libc::SIGKILL);
+    wait_until("the watchdog ends", || !is_alive(watchdog));
+    assert!(is_alive(command), "the bystander was killed");
+}
+
+#[test]
+fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
+    let redis = Redis::start();
+    let script = r#"echo "$REDLOCK_TOKEN"; exec sleep 50"#;
+    let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", script]);
+    let token = run.line();
+    await_mark(&redis, run.pid());
+    let watchdog = watchdog(run.pid()).unwrap();
+    let mut other = directly(&redis, &["sh", "-c", "echo ready; exec sleep 50"]);
+    let mut other = Running::start(other.env("HTTP_USER_AGENT", format!("Mozilla {token}")));
+    other.expect_line("ready");
+    run.kill();
+    wait_until("the watchdog ends", || !is_alive(watchdog));
+    assert!(!other.has_ended());
+}
+
+#[test]
+fn a_process_with_the_name_of_a_keeper_does_not_escape() {
+    let redis = Redis::start();
+    for name in ["redlock-keeper", "rl-witness"] {
+        let perl = format!(r#"$0 = "{name}"; $| = 1; print "ready $$\n"; sleep 50"#);
+        let script = format!("setsid perl -e '{perl}' & sleep 50");
+        let words = ["run", "-t", "2s", "-k", "100ms", "a", "-c", &script];
+        let mut run = run(&redis, &words);
+        let line = run.line();
+        let escaping: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+        run.finish().assert_code(124);
+        assert!(!is_alive(escaping), "{name}");
+    }
+}
+
+#[test]
+fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_watchdog() {
+    let redis = Redis::with(&["--requirepass", "hidden"]);
+    let url = format!("redis://:hidden@127.0.0.1:{}", redis.port);
+    let words = [
+        "redlock",
+        "-u",
+        &url,
+        "run",
+        "a",
+        "-c",
+        "echo ready; exec sleep 50",
+    ];
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    run.expect_line("ready");
+    let redlock = run.pid();
+    wait_until("it has a watchdog", || watchdog(redlock).is_some());
+    let shown = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    let watchdog = watchdog(redlock).unwrap();
+    wait_until("its words are gone", || {
+        shown(watchdog).starts_with("rl-watchdog\0")
+    });
+    assert!(!shown(watchdog).contains("hidden"));
+    run.signal(Signal::SIGTERM);
+    run.finish();
+    let script =
+        format!(r#"eval "$(redlock -u {url} acquire b --while-pid $$)"; echo ready; sleep 50"#);
+    let mut script = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
+    script.expect_line("ready");
+    let keeper = crate::promises::keeper::keeper(&script);
+    wait_until("its words are gone", || !shown(keeper).contains("hidden"));
+}
+
+#[test]
+fn at_a_limit_of_processes_a_command_is_dead_before_its_lease_ends_while_redis_stands_still() {
+    let Some(user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    let perl = r#"$SIG{TERM} = "IGNORE"; $| = 1; print "ready $$\n"; sleep 50"#;
+    let words = [
+        "prlimit",
+        "--nproc=2",
+        "./redlock",
+        "run",
+        "--ttl",
+        "3s",
+        "a",
+        "--",
+    ];
+    let words = [&words[..], &["perl", "-e", perl]].concat();
+    let mut command = user.command(&words);
+    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let line = run.line();
+    let command: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+    let renewals = redis.calls("pexpire");
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 1);
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let expiry = Instant::now() + Duration::from_millis(left);
+    redis.stall();
+    wait_until("it is dead", || !is_alive(command));
+    assert!(Instant::now() < expiry + Duration::from_millis(50));
+    redis.resume();
+    run.finish().assert_code(79);
+}

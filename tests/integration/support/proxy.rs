@@ -1,0 +1,666 @@
+//! A way to a server on which things go wrong, exactly where a test says: requests and answers are
+//! distinguished, and a hook decides about each request what becomes of it and of its answer.
+//!
+//! What passes keeps its order. With a delay each direction takes that long, as on a long line: many
+//! requests may be under way at a time. A network loses no bytes out of the middle of a connection, so
+//! where one request or answer is lost, all that would follow on that connection is lost as well.
+
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::support::Redis;
+use crate::support::lua::{self, SCRIPTS};
+
+/// What a client asks.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What it is for: the name of a script, or the command in capitals. An acquire is an `acquire`
+    /// without the wish for a place in the queue, an `enqueue` with it, and a `heartbeat` (or the confirmation
+    /// of a grant) once it has a place; a release of a waiter is a release.
+    pub operation: String,
+    /// How many of this operation came before, over all connections.
+    pub before: usize,
+}
+
+/// What becomes of a request and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Pass,
+    /// It never arrives, nor does anything after it, and the connection stays open.
+    LoseRequest,
+    /// It is carried out; its answer never arrives, nor does anything after it, and the connection
+    /// stays open.
+    LoseReply,
+    /// It waits for this long before it goes on, and all that follows behind it.
+    Stall(Duration),
+    /// It is carried out; its answer waits for this long, and all that follows behind it.
+    StallReply(Duration),
+    /// It is carried out; of its answer come only this many bytes, then the connection is closed.
+    Cut(usize),
+    /// It never arrives; the connection is reset.
+    Reset,
+    /// It is carried out; instead of its answer comes a reset.
+    ResetReply,
+    /// It is answered; nothing passes after that, and the connection stays open.
+    HalfOpen,
+    /// Its answer comes twice.
+    Duplicate,
+}
+
+/// What one thread of a connection does.
+type Work = Box<dyn FnOnce(&Shared, &Connection) + Send>;
+
+/// Says what becomes of a request.
+type Hook = Box<dyn FnMut(&Request) -> Action + Send>;
+
+/// A proxy in front of a server, gone when dropped.
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    server: u16,
+    hook: Mutex<Hook>,
+    seen: Mutex<Vec<String>>,
+    /// The operations that were answered, and how long the answers were.
+    answered: Mutex<Vec<(String, usize)>>,
+    /// One way, in milliseconds.
+    delay: AtomicU64,
+    gone: AtomicBool,
+    ended: AtomicBool,
+    connections: Mutex<Vec<Arc<Connection>>>,
+}
+
+/// One client's connection, and the one to the server that belongs to it.
+struct Connection {
+    near: TcpStream,
+    far: TcpStream,
+    /// Nothing passes any more to the server, or to the client.
+    up_is_dead: AtomicBool,
+    down_is_dead: AtomicBool,
+    /// What becomes of the answers that are still to come.
+    pending: Mutex<VecDeque<(Action, String)>>,
+}
+
+/// What is under way in one direction.
+enum Passing {
+    /// With the operation that it answers, if it does.
+    Bytes(Vec<u8>, Option<String>),
+    /// The end of the connection.
+    Close,
+    Reset,
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Proxy {
+    /// One that lets all pass.
+    pub fn new(redis: &Redis) -> Self {
+        Self::with(redis, |_| Action::Pass)
+    }
+
+    /// One that asks this hook about each request.
+    pub fn with(redis: &Redis, hook: impl FnMut(&Request) -> Action + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            server: redis.port,
+            hook: Mutex::new(Box::new(hook)),
+            seen: Mutex::default(),
+            answered: Mutex::default(),
+            delay: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            connections: Mutex::default(),
+        });
+        let accepting = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.accept(&listener))
+        };
+        Self {
+            port,
+            shared,
+            accepting: Some(accepting),
+        }
+    }
+
+    /// A long line, on which a question and its answer take this long in all.
+    pub fn with_round_trip(redis: &Redis, round_trip: Duration) -> Self {
+        let proxy = Self::new(redis);
+        proxy.set_round_trip(round_trip);
+        proxy
+    }
+
+    /// From now on a question and its answer take this long in all.
+    pub fn set_round_trip(&self, round_trip: Duration) {
+        let one_way = u64::try_from(round_trip.as_millis() / 2).unwrap();
+        self.shared.delay.store(one_way, Ordering::Relaxed);
+    }
+
+    /// Asks another hook from now on.
+    pub fn set_hook(&self, hook: impl FnMut(&Request) -> Action + Send + 'static) {
+        *lock(&self.shared.hook) = Box::new(hook);
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Where it listens on loopback.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A connection by way of it.
+    pub fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.port)).unwrap()
+    }
+
+    /// All operations that came, in their order.
+    pub fn seen(&self) -> Vec<String> {
+        lock(&self.shared.seen).clone()
+    }
+
+    /// How many of an operation came.
+    pub fn count(&self, operation: &str) -> usize {
+        lock(&self.shared.seen)
+            .iter()
+            .filter(|seen| *seen == operation)
+            .count()
+    }
+
+    /// How many answers to an operation have arrived.
+    pub fn answered(&self, operation: &str) -> usize {
+        lock(&self.shared.answered)
+            .iter()
+            .filter(|(answered, _)| answered == operation)
+            .count()
+    }
+
+    /// How long the longest answer to an operation was, in bytes.
+    pub fn longest_answer(&self, operation: &str) -> usize {
+        let answered = lock(&self.shared.answered);
+        let of = answered.iter().filter(|(of, _)| of == operation);
+        of.map(|(_, length)| *length).max().unwrap_or(0)
+    }
+
+    /// From now on there is no server: all connections are reset, and new ones, too.
+    pub fn vanish(&self) {
+        self.shared.vanish();
+    }
+
+    /// Something by which a hook can have the server vanish.
+    pub fn vanishing(&self) -> impl Fn() + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.vanish()
+    }
+
+    /// Something by which a hook can have new connections be reset from now on.
+    pub fn refusing(&self) -> impl Fn() + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.gone.store(true, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        // So that the thread that accepts looks.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        for connection in lock(&self.shared.connections).drain(..) {
+            connection.close();
+        }
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "proxy that saw {}", self.seen().join(" "))
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for near in listener.incoming().flatten() {
+            if self.ended.load(Ordering::Relaxed) {
+                return;
+            }
+            let far = TcpStream::connect(("127.0.0.1", self.server));
+            let (false, Ok(far)) = (self.gone.load(Ordering::Relaxed), far) else {
+                reset(&near);
+                continue;
+            };
+            let _ = near.set_nodelay(true);
+            let _ = far.set_nodelay(true);
+            let connection = Arc::new(Connection {
+                near,
+                far,
+                up_is_dead: AtomicBool::new(false),
+                down_is_dead: AtomicBool::new(false),
+                pending: Mutex::default(),
+            });
+            let mut connections = lock(&self.connections);
+            connections.push(Arc::clone(&connection));
+            // It may have gone meanwhile.
+            if self.gone.load(Ordering::Relaxed) {
+                connection.reset();
+            }
+            drop(connections);
+            self.serve(&connection);
+        }
+    }
+
+    /// Starts the threads of a connection: each direction has one that reads and one that writes.
+    fn serve(self: &Arc<Self>, connection: &Arc<Connection>) {
+        let (up, to_server) = channel();
+        let (down, to_client) = channel();
+        let each: [Work; 4] = [
+            {
+                let down = down.clone();
+                Box::new(move |shared, connection| {
+                    shared.read_requests(connection, &up, &down);
+                })
+            },
+            Box::new(move |shared, connection| {
+                shared.pass_on(connection, &connection.far, to_server);
+            }),
+            Box::new(move |shared, connection| shared.read_replies(connection, &down)),
+            Box::new(move |shared, connection| {
+                shared.pass_on(connection, &connection.near, to_client);
+            }),
+        ];
+        for work in each {
+            let (shared, connection) = (Arc::clone(self), Arc::clone(connection));
+            std::thread::spawn(move || work(&shared, &connection));
+        }
+    }
+
+    fn vanish(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        for connection in lock(&self.connections).iter() {
+            connection.reset();
+        }
+    }
+
+    /// When what is here now arrives at the other side.
+    fn arrival(&self) -> Instant {
+        Instant::now() + self.one_way()
+    }
+
+    fn one_way(&self) -> Duration {
+        Duration::from_millis(self.delay.load(Ordering::Relaxed))
+    }
+
+    fn read_requests(
+        &self,
+        connection: &Connection,
+        up: &Sender<(Instant, Passing)>,
+        down: &Sender<(Instant, Passing)>,
+    ) {
+        let mut unread = Vec::new();
+        let mut behind = Instant::now();
+        let end = loop {
+            match read_more(&connection.near, &mut unread) {
+                Ok(true) => {}
+                end => break end,
+            }
+            while let Some(length) = length(&unread) {
+                let bytes: Vec<u8> = unread.drain(..length).collect();
+                let request = self.request(&bytes);
+                if connection.up_is_dead.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let action = lock(&self.hook)(&request);
+                let mut arrival = self.arrival();
+                match action {
+                    Action::LoseRequest => {
+                        connection.up_is_dead.store(true, Ordering::Relaxed);
+                        // What was asked before it is still answered.
+                        let mut pending = lock(&connection.pending);
+                        if pending.is_empty() {
+                            connection.die();
+                        }
+                        pending.push_back((action, request.operation));
+                        continue;
+                    }
+                    Action::Reset => {
+                        connection.die();
+                        // The other side has to get it first.
+                        let _ = down.send((arrival + self.one_way(), Passing::Reset));
+                        continue;
+                    }
+                    Action::Stall(time) => arrival += time,
+                    Action::LoseReply | Action::HalfOpen => {
+                        connection.up_is_dead.store(true, Ordering::Relaxed);
+                    }
+                    Action::Pass
+                    | Action::StallReply(_)
+                    | Action::Cut(_)
+                    | Action::ResetReply
+                    | Action::Duplicate => {}
+                }
+                behind = behind.max(arrival);
+                lock(&connection.pending).push_back((action, request.operation));
+                let _ = up.send((behind, Passing::Bytes(bytes, None)));
+            }
+        };
+        // Of a connection that is silent the server doesn't hear the end, either.
+        if connection.up_is_dead.load(Ordering::Relaxed) {
+            return;
+        }
+        if end.is_err() {
+            // What was under way is dropped with a connection that was reset.
+            connection.reset();
+        }
+        let _ = up.send((self.arrival().max(behind), Passing::Close));
+    }
+
+    fn read_replies(&self, connection: &Connection, down: &Sender<(Instant, Passing)>) {
+        let mut unread = Vec::new();
+        let mut behind = Instant::now();
+        while matches!(read_more(&connection.far, &mut unread), Ok(true)) {
+            while let Some(length) = length(&unread) {
+                let mut bytes: Vec<u8> = unread.drain(..length).collect();
+                let mut last = false;
+                let (action, operation) = if is_message(&bytes) {
+                    (Action::Pass, None)
+                } else {
+                    let mut pending = lock(&connection.pending);
+                    let next = pending.pop_front();
+                    let ends = |(action, _): &(Action, String)| *action == Action::LoseRequest;
+                    last = pending.front().is_some_and(ends);
+                    next.map_or((Action::Pass, None), |(action, of)| (action, Some(of)))
+                };
+                if connection.down_is_dead.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let mut arrival = self.arrival();
+                let mut after = None;
+                match action {
+                    Action::Pass | Action::Stall(_) | Action::LoseRequest | Action::Reset => {}
+                    Action::StallReply(time) => arrival += time,
+                    Action::LoseReply => {
+                        connection.die();
+                        continue;
+                    }
+                    Action::HalfOpen => connection.die(),
+                    Action::Duplicate => bytes.extend(bytes.clone()),
+                    Action::Cut(at) => {
+                        connection.die();
+                        bytes.truncate(at);
+                        after = Some(Passing::Close);
+                    }
+                    Action::ResetReply => {
+                        connection.die();
+                        bytes.clear();
+                        after = Some(Passing::Reset);
+                    }
+                }
+                if last {
+                    connection.die();
+                }
+                behind = behind.max(arrival);
+                let _ = down.send((behind, Passing::Bytes(bytes, operation)));
+                if let Some(after) = after {
+                    let _ = down.send((behind, after));
+                }
+            }
+        }
+        if !connection.down_is_dead.load(Ordering::Relaxed) {
+            let _ = down.send((self.arrival().max(behind), Passing::Close));
+        }
+    }
+
+    /// Writes what is under way, each when it arrives.
+    fn pass_on(
+        &self,
+        connection: &Connection,
+        mut to: &TcpStream,
+        passing: Receiver<(Instant, Passing)>,
+    ) {
+        for (arrival, passing) in passing {
+            std::thread::sleep(arrival.saturating_duration_since(Instant::now()));
+            match passing {
+                Passing::Bytes(bytes, answers) => {
+                    let written = to.write_all(&bytes);
+                    let answers = answers.filter(|_| written.is_ok());
+                    lock(&self.answered).extend(answers.map(|of| (of, bytes.len())));
+                }
+                Passing::Close => {
+                    let _ = to.shutdown(Shutdown::Write);
+                }
+                Passing::Reset => connection.reset(),
+            }
+        }
+    }
+
+    fn request(&self, bytes: &[u8]) -> Request {
+        let operation = operation(&words(bytes));
+        let mut seen = lock(&self.seen);
+        let before = seen.iter().filter(|other| **other == operation).count();
+        seen.push(operation.clone());
+        Request { operation, before }
+    }
+}
+
+impl Connection {
+    /// Nothing passes any more.
+    fn die(&self) {
+        self.up_is_dead.store(true, Ordering::Relaxed);
+        self.down_is_dead.store(true, Ordering::Relaxed);
+    }
+
+    fn reset(&self) {
+        self.die();
+        reset(&self.near);
+        let _ = self.far.shutdown(Shutdown::Both);
+    }
+
+    fn close(&self) {
+        let _ = self.near.shutdown(Shutdown::Both);
+        let _ = self.far.shutdown(Shutdown::Both);
+    }
+}
+
+/// Ends a connection with a reset, also where another process has it open.
+pub fn reset(stream: &TcpStream) {
+    // SAFETY: an address of no family is all zeros; connecting to it dissolves the connection, and
+    // the socket is ours.
+    unsafe {
+        let mut nowhere: libc::sockaddr = std::mem::zeroed();
+        nowhere.sa_family = 0;
+        let length = u32::try_from(size_of::<libc::sockaddr>()).unwrap();
+        libc::connect(stream.as_raw_fd(), &raw const nowhere, length);
+    }
+}
+
+/// False at the end.
+fn read_more(mut from: &TcpStream, unread: &mut Vec<u8>) -> io::Result<bool> {
+    let mut bytes = [0; 16384];
+    let read = from.read(&mut bytes)?;
+    unread.extend_from_slice(&bytes[..read]);
+    Ok(read > 0)
+}
+
+/// The length of the first value, if it is complete.
+fn length(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.windows(2).position(|two| two == b"\r\n")?;
+    let after = end + 2;
+    let number = std::str::from_utf8(&bytes[1..end]).ok()?.parse::<i64>();
+    let count = number.ok().and_then(|number| usize::try_from(number).ok());
+    let parts = match bytes[0] {
+        b'$' | b'=' | b'!' => {
+            let whole = count.map_or(after, |count| after + count + 2);
+            return (bytes.len() >= whole).then_some(whole);
+        }
+        b'*' | b'~' | b'>' => count.unwrap_or(0),
+        b'%' => 2 * count.unwrap_or(0),
+        _ => return Some(after),
+    };
+    (0..parts).try_fold(after, |at, _| Some(at + length(bytes.get(at..)?)?))
+}
+
+/// Whether it isn't an answer but something that the server pushes; the confirmation of a
+/// subscription is an answer.
+fn is_message(reply: &[u8]) -> bool {
+    let confirms = || reply.windows(11).any(|part| part == b"$9\r\nsubscri");
+    reply[0] == b'>' && !confirms()
+}
+
+/// The words of a request.
+fn words(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut rest = bytes;
+    let mut words = Vec::new();
+    while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+        let is_word = rest[0] == b'$';
+        let header = std::str::from_utf8(&rest[1..end]).unwrap_or_default();
+        rest = &rest[end + 2..];
+        if is_word {
+            let length = header.parse().unwrap_or(0);
+            words.push(rest[..length].to_vec());
+            rest = &rest[length + 2..];
+        }
+    }
+    words
+}
+
+/// The names of the scripts by their hashes.
+pub fn hashes() -> &'static HashMap<String, &'static str> {
+    static HASHES: std::sync::OnceLock<HashMap<String, &'static str>> = std::sync::OnceLock::new();
+    HASHES.get_or_init(|| {
+        let hash = |source: &str| redis::Script::new(source).get_hash().to_owned();
+        let each = SCRIPTS.into_iter();
+        each.map(|(name, source)| (hash(source), name)).collect()
+    })
+}
+
+/// Makes the server know all scripts, so that each operation is one request.
+pub fn load_scripts(redis: &Redis) {
+    for (name, source) in SCRIPTS {
+        let hash = redis.cli(&["SCRIPT", "LOAD", source]);
+        assert_eq!(hashes().get(&hash), Some(&name));
+    }
+}
+
+/// What a request is for.
+fn operation(words: &[Vec<u8>]) -> String {
+    let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
+    let command = words.first().map(text).unwrap_or_default().to_uppercase();
+    let source = words.get(1).map(text).unwrap_or_default();
+    let script = match command.as_str() {
+        "EVALSHA" => hashes().get(&source).copied(),
+        "EVAL" => {
+            let each = SCRIPTS.into_iter();
+            let mut named = each.filter(|(_, whole)| *whole == source);
+            named.next().map(|(name, _)| name)
+        }
+        _ => None,
+    };
+    let Some(script) = script else {
+        return command;
+    };
+    if script != "acquire" {
+        return script.to_owned();
+    }
+    // ARGV 8 is the wish for a place, 9 its number (acquire.lua); before them stand the number of the
+    // keys, and the keys.
+    let keys: usize = words.get(2).map(text).unwrap_or_default().parse().unwrap();
+    let argument = |number: usize| words.get(2 + keys + number).map_or(0, Vec::len);
+    match (argument(8), argument(9)) {
+        (0, _) => "acquire",
+        (_, 0) => "enqueue",
+        _ => "heartbeat",
+    }
+    .to_owned()
+}
+
+#[test]
+fn values_are_distinguished_and_operations_are_named() {
+    let push = b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n\r\n\r\n+OK\r\n";
+    assert_eq!(length(push), Some(push.len() - 5));
+    assert_eq!(length(&push[..20]), None);
+    assert!(is_message(push));
+    assert_eq!(
+        length(b"*3\r\n:0\r\n$-1\r\n%1\r\n+a\r\n_\r\n:1\r\n"),
+        Some(24)
+    );
+    let hello = words(b"*2\r\n$5\r\nhello\r\n$1\r\n3\r\n");
+    assert_eq!(operation(&hello), "HELLO");
+    let call = |place: &str, ticket: &str| {
+        let source = lua::source("acquire");
+        let mut words: Vec<Vec<u8>> = vec!["EVAL".into(), source.into(), "1".into(), "K".into()];
+        words.extend(["1", "2", "3", "4", "5", "6", "7", place, ticket].map(Vec::from));
+        operation(&words)
+    };
+    assert_eq!(call("", ""), "acquire");
+    assert_eq!(call("listen", ""), "enqueue");
+    assert_eq!(call("poll", "7"), "heartbeat");
+}
+
+#[test]
+fn a_request_passes_late_cut_twice_or_not_at_all_as_the_hook_says() {
+    let redis = Redis::start();
+    let answer = |action: Action, round_trip: u64| {
+        let proxy = Proxy::with(&redis, move |request| match request.before {
+            0 => Action::Pass,
+            _ => action,
+        });
+        proxy.set_round_trip(Duration::from_millis(round_trip));
+        let mut client = proxy.connect();
+        let patience = Some(Duration::from_millis(500));
+        client.set_read_timeout(patience).unwrap();
+        let began = Instant::now();
+        client.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+        client.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+        let mut all = Vec::new();
+        let end = client.read_to_end(&mut all).map_err(|error| error.kind());
+        assert_eq!(proxy.seen(), ["PING", "PING"]);
+        assert_eq!(proxy.count("PING"), 2);
+        let all = String::from_utf8(all).unwrap();
+        (all, end.map(drop), began.elapsed())
+    };
+    let (pong, twice) = ("+PONG\r\n", "+PONG\r\n+PONG\r\n");
+    let thrice = "+PONG\r\n+PONG\r\n+PONG\r\n";
+    let silent = Err(io::ErrorKind::WouldBlock);
+    let was_reset = Err(io::ErrorKind::ConnectionReset);
+    let long = Duration::from_secs(60);
+    for (action, expected, end) in [
+        (Action::Pass, twice, silent),
+        (Action::LoseRequest, pong, silent),
+        (Action::LoseReply, pong, silent),
+        (Action::HalfOpen, twice, silent),
+        (Action::Stall(long), pong, silent),
+        (Action::StallReply(long), pong, silent),
+        (Action::Cut(3), "+PONG\r\n+PO", Ok(())),
+        (Action::Reset, pong, was_reset),
+        (Action::ResetReply, pong, was_reset),
+        (Action::Duplicate, thrice, silent),
+    ] {
+        let (all, ended, took) = answer(action, 100);
+        // What was read before a reset may be lost with it.
+        if end == was_reset {
+            assert!(pong.starts_with(&all), "{action:?}: {all:?}");
+        } else {
+            assert_eq!(all, expected, "{action:?}");
+        }
+        assert_eq!(ended, end, "{action:?}");
+        assert!(took >= Duration::from_millis(100), "{action:?}: {took:?}");
+    }
+}
