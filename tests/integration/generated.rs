@@ -644,8 +644,7 @@ fn the_acl_users_of_the_readme_can_be_made_on_a_server_with_a_password() {
 fn the_printed_acl_rule_for_people_who_may_only_look_permits_that_and_no_more() {
     let redis = Redis::start();
     make_acl_users(&redis);
-    let hold = ["run", "a", "-c", "echo ready; exec sleep 60"];
-    let mut holder = Running::start(&mut redis.redlock(&hold));
+    let mut holder = Running::start(&mut redis.run("a", "echo ready; exec sleep 60"));
     holder.expect_line("ready");
     let _waiter = Gated::queued(&redis, &["a"]);
     outcome(&mut redis.redlock(&["run", "b", "--", "true"])).assert_code(0);

@@ -13,8 +13,10 @@
 // A test's failure is a panic; its helpers say more than an error type would.
 #![allow(clippy::missing_panics_doc, clippy::unwrap_used)]
 
+#[macro_use]
+mod support;
+
 mod generated;
 mod machines;
 mod promises;
-mod support;
 mod tidy;

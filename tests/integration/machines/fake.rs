@@ -113,15 +113,10 @@ impl Real {
     pub fn start() -> Self {
         let server = Server::start();
         let (mut calls, mut admin) = (server.connect(), server.connect());
-        let user = [
-            "ACL", "SETUSER", "client", "on", "nopass", "~*", "&*", "+@all",
-        ];
-        tell(&mut admin, &user);
+        let user = words!("ACL SETUSER client on nopass ~* &* +@all");
+        tell(&mut admin, user);
         tell(&mut calls, &["AUTH", "client", "-"]);
-        tell(
-            &mut admin,
-            &["CONFIG", "SET", "notify-keyspace-events", "K$"],
-        );
+        tell(&mut admin, words!("CONFIG SET notify-keyspace-events K$"));
         let mut ear = server.connect();
         tell(&mut ear, &["SUBSCRIBE", "dumped"]);
         Self {

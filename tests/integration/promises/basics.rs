@@ -19,16 +19,11 @@ fn the_child_knows_its_lock() {
     let redis = Redis::start();
     let script = r#"echo "$REDLOCK_NAME"; echo "$REDLOCK_TOKEN"; redis-cli -s "$1" GET redlock:deploy; echo "$REDLOCK_FENCE $REDLOCK_WAITED_MS"; echo "$REDLOCK_HELD""#;
     let socket = redis.socket();
-    let run = outcome(&mut redis.redlock(&[
-        "run",
-        "deploy",
-        "--",
-        "sh",
-        "-c",
+    let run = outcome(&mut redis.redlock(words!(
+        "run deploy -- sh -c {} sh",
         script,
-        "sh",
-        socket.to_str().unwrap(),
-    ]));
+        socket.to_str().unwrap()
+    )));
     run.assert_code(0);
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines[0], "deploy");
@@ -61,14 +56,7 @@ fn an_uncontended_run_sends_two_scripts_and_nothing_else() {
 
 #[test]
 fn redis_out_of_reach_is_69_and_says_what_to_look_at() {
-    outcome(&mut redlock(&[
-        "-u",
-        "redis://127.0.0.1:1",
-        "run",
-        "a",
-        "--",
-        "true",
-    ]))
-    .assert_code(69)
-    .assert_says("redlock: can't reach Redis at 127.0.0.1:1: connection refused");
+    outcome(&mut redlock(words!("-u redis://127.0.0.1:1 run a -- true")))
+        .assert_code(69)
+        .assert_says("redlock: can't reach Redis at 127.0.0.1:1: connection refused");
 }

@@ -171,8 +171,7 @@ fn a_warning_that_is_not_read_does_not_keep_redlock_from_its_end() {
     let full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
-    let options = ["run", "--ttl", "2s", "--on-lost", "warn", "a", "-c", script];
-    let mut run = full.redlock(&redis, &options);
+    let mut run = full.redlock(&redis, words!("run --ttl 2s --on-lost warn a -c", script));
     run.expect_line("ready");
     let mark = await_mark(&redis, run.pid());
     redis.cli(&["DEL", "redlock:a"]);
@@ -250,8 +249,7 @@ fn a_stopped_terminal_does_not_stop_the_renewal_and_shows_all_lines_when_it_goes
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"read go <"$HOME/gate""#;
-    let arguments = ["run", "-v", "--ttl", "2s", "a", "-c", script];
-    let command = with_default_signals(redis.redlock(&arguments));
+    let command = with_default_signals(redis.run("-v --ttl 2s a", script));
     let mut terminal = Terminal::start(command);
     terminal.line("redlock: lock \"a\" acquired");
     terminal.stop_output();

@@ -78,10 +78,7 @@ fn a_command_that_catches_a_signal_and_exits_keeps_its_number() {
         let script =
             format!("$SIG{{INT}} = $SIG{{TERM}} = $SIG{{HUP}} = sub {{ exit {number} }}; $| = 1;");
         let script = script + "print qq(ready\n); sleep 1 for 1 .. 60";
-        let mut run = Running::start(&mut redlock(
-            &redis,
-            &["run", "a", "--", "perl", "-e", &script],
-        ));
+        let mut run = Running::start(&mut redlock(&redis, words!("run a -- perl -e", &script)));
         run.expect_line("ready");
         send(run.pid(), signal);
         run.finish().assert_exited(number);
@@ -99,8 +96,7 @@ fn a_command_that_was_killed_by_another_signal_than_redlock_got_is_a_number() {
     // It got one, and COMMAND died of another.
     let script =
         "$SIG{INT} = sub { kill TERM => $$ }; $| = 1; print qq(ready\n); sleep 1 for 1 .. 60";
-    let command = ["run", "a", "--", "perl", "-e", script];
-    let mut run = Running::start(&mut redlock(&redis, &command));
+    let mut run = Running::start(&mut redlock(&redis, words!("run a -- perl -e", script)));
     run.expect_line("ready");
     send(run.pid(), libc::SIGINT);
     run.finish().assert_exited(128 + libc::SIGTERM);

@@ -69,8 +69,7 @@ fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
     ] {
         let redis = Redis::start();
         fs::write(redis.dir.path().join("redlock.env"), in_file).unwrap();
-        let command = ["run", "a", "-c", "echo ready; exec sleep 60"];
-        let mut holder = redis.redlock(&command);
+        let mut holder = redis.run("a", "echo ready; exec sleep 60");
         holder
             .envs(github)
             .env("XDG_CONFIG_HOME", redis.dir.path())
@@ -236,12 +235,10 @@ fn runs_that_join_end_as_the_run_in_progress_does() {
         );
         let fifo = redis.dir.path().join("gate");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let hold = ["run", "-q", "-t", "1500ms", "a", "-c", &gate];
-        let mut holder = Running::start(&mut redis.redlock(&hold));
+        let mut holder = Running::start(&mut redis.run("-q -t 1500ms a", &gate));
         holder.expect_line("ready");
-        let join = ["run", "-q", "--join", "a", "--", "echo", "ran"];
         let joined: Vec<Running> = (0..3)
-            .map(|_| Running::start(&mut redis.redlock(&join)))
+            .map(|_| Running::start(&mut redis.redlock(words!("run -q --join a -- echo ran"))))
             .collect();
         let pid = holder.pid();
         wait_until("they watch it", || {
@@ -267,9 +264,8 @@ fn when_the_run_that_was_joined_dies_one_of_the_joined_ones_runs() {
     let redis = Redis::start();
     let mut holder = Gated::start(&redis, &["-q", "a"]).ready();
     let script = "echo ran; exit 4";
-    let join = ["run", "-q", "--join", "a", "-c", script];
     let joined: Vec<Running> = (0..4)
-        .map(|_| Running::start(&mut redis.redlock(&join)))
+        .map(|_| Running::start(&mut redis.run("-q --join a", script)))
         .collect();
     wait_until("they have looked", || redis.calls("lrange") >= 4);
     await_mark(&redis, holder.run.pid());
@@ -388,8 +384,7 @@ fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
 #[test]
 fn a_link_that_the_environment_says_cannot_drive_the_terminal() {
     let redis = Redis::start();
-    let hold = ["run", "a", "-c", "echo ready; exec sleep 60"];
-    let mut holder = redis.redlock(&hold);
+    let mut holder = redis.run("a", "echo ready; exec sleep 60");
     let mut holder = Running::start(holder.env("CI_JOB_URL", "https://x/\x1b[2J\n1"));
     holder.expect_line("ready");
     for arguments in [
@@ -494,16 +489,8 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
         })
         .collect();
     let newer = |name: &str| {
-        let command = [
-            "run",
-            "--supersede",
-            "--cancel-running",
-            "a",
-            "--",
-            "echo",
-            name,
-        ];
-        queued(&redis, &command)
+        let command = words!("run --supersede --cancel-running a -- echo", name);
+        queued(&redis, command)
     };
     let first = newer("first");
     let by = format!("(pid {})", first.pid());
@@ -527,18 +514,11 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
 fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     let redis = Redis::start();
     let cancel = |name: &'static str| {
-        let newest = [
-            "run",
-            "-q",
-            "-w",
-            "10s",
-            "--supersede",
-            "--cancel-running",
-            name,
-            "--",
-            "true",
-        ];
-        outcome(&mut redis.redlock(&newest)).assert_code(0);
+        outcome(&mut redis.redlock(words!(
+            "run -q -w 10s --supersede --cancel-running {} -- true",
+            name
+        )))
+        .assert_code(0);
     };
     let mut several = redis.run("a b", "echo ready; exec sleep 60");
     let mut several = Running::start(&mut several);
@@ -631,8 +611,7 @@ fn a_run_that_joins_may_time_out_or_be_cancelled() {
 #[test]
 fn a_run_that_joins_a_kept_hold_ends_with_its_status_and_runs_when_it_is_thawed() {
     let redis = Redis::start();
-    let kept = ["run", "--hold-at-least", "1m", "a", "-c", "exit 6"];
-    outcome(&mut redis.redlock(&kept)).assert_code(6);
+    outcome(&mut redis.run("--hold-at-least 1m a", "exit 6")).assert_code(6);
     let join = ["run", "-q", "--join", "a", "--", "echo", "ran"];
     outcome(&mut redis.redlock(&join)).assert_code(6);
     outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
@@ -694,8 +673,7 @@ fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older
     let newer = queued(&redis, &newer);
     holder.end();
     newer.finish();
-    let older = ["run", "--supersede", "--order", "3", "a", "--", "true"];
-    outcome(&mut redis.redlock(&older)).assert_code(75);
+    outcome(&mut redis.redlock(words!("run --supersede --order 3 a -- true"))).assert_code(75);
 }
 
 #[test]
@@ -710,6 +688,5 @@ fn a_numbered_run_that_is_killed_as_soon_as_it_begins_keeps_older_ones_out_when_
     wait_until("its lease is over", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
-    let older = ["run", "--supersede", "--order", "3", "a", "--", "true"];
-    outcome(&mut redis.redlock(&older)).assert_code(75);
+    outcome(&mut redis.redlock(words!("run --supersede --order 3 a -- true"))).assert_code(75);
 }

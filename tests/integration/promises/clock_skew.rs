@@ -29,20 +29,10 @@ fn left_at_death(redis: &Redis, proxy: &Proxy, words: &[&str]) -> i64 {
 fn what_cannot_renew_is_dead_sooner_by_the_clock_skew() {
     let keeper = "echo $$; redlock acquire a --ttl 6s -k 100ms --clock-skew 2s --while-pid $$ >/dev/null || exit; while :; do sleep 0.02; done";
     let command = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
-    let options = [
-        "run",
-        "--ttl",
-        "6s",
-        "-k",
-        "100ms",
-        "--clock-skew",
-        "2s",
-        "a",
-    ];
-    let by_run = [&options[..], &["--", "sh", "-c", command]].concat();
+    let options = words!("run --ttl 6s -k 100ms --clock-skew 2s a");
+    let by_run = [options, &["--", "sh", "-c", command]].concat();
     // A run without a lock of interest gives the script its place.
-    let by_keeper = ["run", "other", "--", "sh", "-c", keeper];
-    for words in [&by_run[..], &by_keeper] {
+    for words in [&by_run[..], words!("run other -- sh -c", keeper)] {
         let redis = Redis::start();
         let proxy = Proxy::new(&redis);
         let left = left_at_death(&redis, &proxy, words);
@@ -74,16 +64,14 @@ fn check_and_extend_count_as_the_run_does() {
 #[test]
 fn a_script_is_told_how_long_it_may_count_on_its_lock() {
     let redis = Redis::start();
-    let acquire = ["acquire", "a", "--clock-skew", "8s", "--format", "json"];
-    let end = outcome(&mut redis.redlock(&acquire));
+    let end = outcome(&mut redis.redlock(words!("acquire a --clock-skew 8s --format json")));
     let json: Value = serde_json::from_str(&end.assert_code(0).stdout).unwrap();
     assert_eq!(json["ttl_ms"], 22_000);
     let token = redis.dir.path().join("token");
     std::fs::write(&token, json["token"].as_str().unwrap()).unwrap();
     let token = token.to_str().unwrap();
     let check = |at_least| {
-        let words = ["check", "a", "--token-file", token, "--for", at_least];
-        outcome(&mut redis.redlock(&words))
+        outcome(&mut redis.redlock(words!("check a --token-file", token, "--for", at_least)))
     };
     check("18s").assert_code(0);
     check("23s").assert_code(79);
@@ -98,18 +86,8 @@ fn a_ttl_that_is_too_short_for_the_clock_skew_is_refused_with_what_to_type() {
         end.assert_code(64);
         end.stderr
     };
-    let run = [
-        "run",
-        "--ttl",
-        "1s",
-        "a",
-        "--clock-skew",
-        "500ms",
-        "--",
-        "true",
-    ];
-    let acquire = ["acquire", "--ttl", "1s", "a", "--clock-skew", "0.5"];
-    for words in [&run[..], &acquire] {
+    let run = words!("run --ttl 1s a --clock-skew 500ms -- true");
+    for words in [run, words!("acquire --ttl 1s a --clock-skew 0.5")] {
         let said = said(words);
         let expected = "--ttl 1s is less than three times --clock-skew 500ms; use --ttl 1500ms or more, or --clock-skew 333ms or less";
         assert!(said.contains(expected), "{said}");

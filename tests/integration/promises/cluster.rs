@@ -81,9 +81,7 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     }
     command(&["freeze", "-q", "a", "--reason", "x"]);
     command(&["thaw", "-q", "a"]);
-    command(&[
-        "run", "-q", "--shared", "a", "--", "redlock", "run", "b", "--", "true",
-    ]);
+    command(words!("run -q --shared a -- redlock run b -- true"));
     command(&["wait", "a", "b"]);
     assert_eq!(command(&["history", "a"]).lines().count(), 7);
     for (number, other) in cluster.nodes.iter().enumerate() {
@@ -223,8 +221,7 @@ fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_
 fn a_lock_that_is_taken_away_during_a_migration_ends_a_run_of_two_locks_with_its_lease() {
     let cluster = Cluster::start(&[]);
     let slot = cluster.slot(KEY);
-    let options = ["run", "--ttl", "3s", "-k", "500ms", "-q", "a", "b"];
-    let run = cluster.redlock(&options);
+    let run = cluster.redlock(words!("run --ttl 3s -k 500ms -q a b"));
     let job = Job::start("both", cluster.home.path(), run).ready();
     // From now on only the locks themselves can be renewed.
     cluster.begin_to_move(&slot, 0, 1);
@@ -365,17 +362,9 @@ fn a_node_that_becomes_a_replica_before_its_replicas_have_confirmed_a_lock_costs
     let node = |number: usize| &cluster.nodes[number];
     let waits = || node(0).info("clients", "blocked_clients") == "1";
     node(3).stall();
-    let sync = [
-        "run",
-        "--sync",
-        "all",
-        "--sync-timeout",
-        "15s",
-        "--ttl",
-        "25s",
-    ];
+    let sync = words!("run --sync all --sync-timeout 15s --ttl 25s");
     let command = ["a", "-c", "echo ran"];
-    let mut run = Running::start(&mut cluster.redlock(&[&sync[..], &command].concat()));
+    let mut run = Running::start(&mut cluster.redlock(&[sync, &command].concat()));
     wait_until("it waits for the replicas", waits);
     assert_eq!(node(4).cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
     wait_until("the node has heard of that", || {
@@ -410,17 +399,9 @@ fn a_node_that_becomes_a_replica_before_it_is_asked_again_whether_its_replicas_h
         Action::Pass
     });
     let url = format!("redis-cluster://127.0.0.1:{}", proxy.port());
-    let sync = [
-        "--url",
-        &url,
-        "run",
-        "--sync",
-        "all",
-        "--sync-timeout",
-        "15s",
-    ];
+    let sync = words!("--url {} run --sync all --sync-timeout 15s", &url);
     let command = ["--ttl", "25s", "a", "-c", "echo ran"];
-    let mut run = Running::start(&mut cluster.redlock(&[&sync[..], &command].concat()));
+    let mut run = Running::start(&mut cluster.redlock(&[sync, &command].concat()));
     waiting.recv_timeout(TIMEOUT).expect("it asks again");
     assert_eq!(node(4).cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]), "OK");
     wait_until("the node has heard of that", || {
@@ -473,8 +454,7 @@ fn while_the_node_is_down_a_run_waits_and_says_so() {
     let mut cluster = Cluster::start(&[]);
     let node = cluster.owner(&cluster.slot(KEY));
     cluster.nodes[node].kill();
-    let mut waiting =
-        Running::start(&mut cluster.redlock(&["run", "--ttl", "20s", "a", "--", "echo", "in"]));
+    let mut waiting = Running::start(&mut cluster.redlock(words!("run --ttl 20s a -- echo in")));
     let other = &cluster.nodes[(node + 1) % 3];
     wait_until("the others have noticed it", || {
         other
@@ -527,11 +507,7 @@ fn a_run_without_a_wait_gives_up_a_dead_node_after_the_connect_timeout() {
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
     cluster.nodes[0].kill();
     let began = Instant::now();
-    run(
-        &cluster.url_of(&[1]),
-        &["-n", "--connect-timeout", "1500ms"],
-    )
-    .assert_exited(69);
+    run(&cluster.url_of(&[1]), words!("-n --connect-timeout 1500ms")).assert_exited(69);
     let took = began.elapsed();
     assert!(took > Duration::from_millis(1500), "{took:?}");
     assert!(took < Duration::from_secs(6), "{took:?}");

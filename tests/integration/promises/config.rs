@@ -112,9 +112,7 @@ fn a_lease_is_at_least_a_second() {
 #[test]
 fn databases_users_and_passwords_are_used_and_never_shown() {
     let redis = Redis::start();
-    redis.cli(&[
-        "ACL", "SETUSER", "jobs", "on", ">hunter2", "~*", "&*", "+@all",
-    ]);
+    redis.cli(words!("ACL SETUSER jobs on >hunter2 ~* &* +@all"));
     redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
     let file = redis.dir.path().join("password");
     fs::write(&file, "hunter2\n").unwrap();
@@ -127,21 +125,13 @@ fn databases_users_and_passwords_are_used_and_never_shown() {
     let script =
         r#"echo ready; redis-cli -p "$1" -a hunter2 --no-auth-warning -n 3 EXISTS redlock:a"#;
     for url in &with_file {
-        let mut run = Running::start(&mut redlock(&[
-            "-v",
-            "-u",
+        let mut run = Running::start(&mut redlock(words!(
+            "-v -u {} --password-file {} run a -- sh -c {} sh",
             url,
-            "--password-file",
             file,
-            "run",
-            "a",
-            "--",
-            "sh",
-            "-c",
             script,
-            "sh",
-            &port.to_string(),
-        ]));
+            &port.to_string()
+        )));
         run.expect_line("ready");
         run.expect_line("1");
         let end = run.finish();
@@ -209,16 +199,13 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
     let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let port = free_port().to_string();
     let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
-    let redis = Redis::with(&[
-        "--tls-port",
+    let redis = Redis::with(words!(
+        "--tls-port {} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file",
         &port,
-        "--tls-cert-file",
         &cert,
-        "--tls-key-file",
         &key,
-        "--tls-ca-cert-file",
-        &ca,
-    ]);
+        &ca
+    ));
     let url = format!("rediss://localhost:{port}");
     let run = |tls: &[&str]| {
         outcome(
@@ -238,25 +225,21 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
     let (our_cert, our_key, other_ca) =
         (file("client.crt"), file("client.key"), file("other-ca.crt"));
     // The sleep is long enough for a renewal over the same connection.
-    run(&[
-        "--tls-ca",
+    run(words!(
+        "--tls-ca {} --tls-cert {} --tls-key",
         &ca,
-        "--tls-cert",
         &our_cert,
-        "--tls-key",
-        &our_key,
-    ])
+        &our_key
+    ))
     .assert_code(0)
     .assert_silent();
     assert!(redis.calls("evalsha") >= 3);
-    run(&[
-        "--tls-ca",
+    run(words!(
+        "--tls-ca {} --tls-cert {} --tls-key",
         &other_ca,
-        "--tls-cert",
         &our_cert,
-        "--tls-key",
-        &our_key,
-    ])
+        &our_key
+    ))
     .assert_code(78)
     .assert_says("--tls-ca");
     run(&["--tls-ca", &ca, "--tls-cert", &our_cert])
@@ -299,32 +282,26 @@ fn a_private_ca_vouches_for_no_other_name_and_time_and_the_server_takes_no_stran
     let server = |certificate: &str| {
         let port = free_port().to_string();
         let (cert, key, ca) = (file(certificate), file("server.key"), file("ca.crt"));
-        let redis = Redis::with(&[
-            "--tls-port",
+        let redis = Redis::with(words!(
+            "--tls-port {} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file",
             &port,
-            "--tls-cert-file",
             &cert,
-            "--tls-key-file",
             &key,
-            "--tls-ca-cert-file",
-            &ca,
-        ]);
+            &ca
+        ));
         (redis, format!("rediss://localhost:{port}"))
     };
     let run = |url: &str, certificate: &str, key: &str| {
         let (ca, cert, key) = (file("ca.crt"), file(certificate), file(key));
-        let options = [
-            "-u",
+        let options = words!(
+            "-u {} --tls-ca {} --tls-cert {} --tls-key",
             url,
-            "--tls-ca",
             &ca,
-            "--tls-cert",
             &cert,
-            "--tls-key",
-            &key,
-        ];
+            &key
+        );
         let command = ["run", "a", "--", "echo", "ran"];
-        outcome(&mut redlock(&[&options[..], &command].concat()))
+        outcome(&mut redlock(&[options, &command].concat()))
     };
     for (certificate, says) in [
         (
@@ -534,11 +511,10 @@ fn a_configuration_file_that_others_may_write_is_refused_and_runs_no_command() {
     // What sets nothing may be anyone's.
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/null", &file).unwrap();
-    let mut status = redis.redlock(&[
-        "-u",
-        &format!("redis://:x@127.0.0.1:{}", redis.port),
-        "status",
-    ]);
+    let mut status = redis.redlock(words!(
+        "-u {} status",
+        &format!("redis://:x@127.0.0.1:{}", redis.port)
+    ));
     outcome(status.env("XDG_CONFIG_HOME", directory.path())).assert_code(0);
 }
 

@@ -26,12 +26,9 @@ fn ran(redis: &Redis) -> usize {
 #[test]
 fn of_two_hosts_that_start_the_same_minute_one_runs() {
     let redis = Redis::start();
-    let options = ["-q", "-n", "-E", "0", "--hold-at-least", "1m"];
-    job(&redis, &options)
-        .finish()
-        .assert_code(0)
-        .assert_silent();
-    let late = job(&redis, &options).finish();
+    let options = words!("-q -n -E 0 --hold-at-least 1m");
+    job(&redis, options).finish().assert_code(0).assert_silent();
+    let late = job(&redis, options).finish();
     late.assert_code(0).assert_silent();
     assert_eq!((late.stdout.as_str(), ran(&redis)), ("", 1));
     let status = outcome(&mut redis.redlock(&["status"]));
@@ -98,16 +95,14 @@ fn of_twenty_that_start_at_once_one_runs_once_per_hour() {
         .assert_code(9);
     job(&redis, &["--once-per", "1ms"]).finish().assert_code(0);
     assert_eq!(ran(&redis), 2);
-    outcome(&mut redis.redlock(&["run", "--once-per", "1h", "a", "b", "--", "true"]))
-        .assert_code(64);
+    outcome(&mut redis.redlock(words!("run --once-per 1h a b -- true"))).assert_code(64);
 }
 
 #[test]
 fn a_failure_is_not_remembered_nor_is_a_run_that_lost_its_lock() {
     let redis = Redis::start();
     outcome(&mut redis.redlock(&["run", "a", "--", "false"])).assert_code(1);
-    let forced = ["run", "a", "-c", "redlock release --force -q a"];
-    outcome(&mut redis.redlock(&forced));
+    outcome(&mut redis.run("a", "redlock release --force -q a"));
     job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
     assert_eq!(ran(&redis), 1);
 }
@@ -118,10 +113,7 @@ fn a_run_that_waits_when_another_one_succeeds_does_not_run_again() {
     let holder = Gated::start(&redis, &["a"]).ready();
     let ran_file = redis.dir.path().join("ran");
     let script = format!("echo ran >>{}", ran_file.display());
-    let waiter = queued(
-        &redis,
-        &["run", "-q", "--once-per", "1h", "a", "-c", &script],
-    );
+    let waiter = queued(&redis, words!("run -q --once-per 1h a -c", &script));
     let failed = Gated::queued(&redis, &["a"]);
     holder.end();
     waiter.finish().assert_code(0);
@@ -165,9 +157,7 @@ fn unless_is_asked_again_after_having_waited() {
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = queued(
         &redis,
-        &[
-            "run", "-q", "--unless", &unless, "a", "--", "echo", "filling",
-        ],
+        words!("run -q --unless", &unless, "a", "--", "echo", "filling"),
     );
     fs::write(redis.dir.path().join("filled"), "").unwrap();
     holder.end();
@@ -206,8 +196,7 @@ fn unless_is_asked_again_when_another_run_has_succeeded_in_between() {
 fn a_signal_ends_what_unless_asks() {
     let redis = Redis::start();
     let script = "echo $$; exec sleep 60";
-    let mut run =
-        Running::start(&mut redis.redlock(&["run", "--unless", script, "a", "--", "true"]));
+    let mut run = Running::start(&mut redis.redlock(words!("run --unless {} a -- true", script)));
     let asking: i32 = run.line().parse().unwrap();
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(128 + 15);
@@ -251,8 +240,7 @@ fn what_a_failing_job_says_is_left_as_it_is() {
 fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
     let redis = Redis::start();
     let script = "echo ready; exec sleep 60";
-    let options = ["run", "--hold-at-least", "1m", "a", "b", "-c", script];
-    let mut run = Running::start(&mut redis.redlock(&options));
+    let mut run = Running::start(&mut redis.run("--hold-at-least 1m a b", script));
     run.expect_line("ready");
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(128 + 15);
@@ -324,15 +312,8 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
         assert_eq!(after(&[&["-q"], &options[..]].concat()), "");
     }
     let numbered = |number| {
-        let supersede = [
-            "run",
-            "--supersede",
-            "--reason",
-            "hotfix",
-            "--order",
-            number,
-        ];
-        outcome(&mut redis.redlock(&[&supersede[..], &["b", "--", "true"]].concat()))
+        let supersede = words!("run --supersede --reason hotfix --order", number);
+        outcome(&mut redis.redlock(&[supersede, &["b", "--", "true"]].concat()))
     };
     numbered("7").assert_code(0).assert_silent();
     let old = numbered("6");
@@ -373,20 +354,7 @@ fn it_is_tried_again_until_it_succeeds_once() {
     // The third one succeeds.
     let script = r#"echo run >>"$HOME/ran"; test "$(wc -l <"$HOME/ran")" -ge 3"#;
     let all: Vec<Running> = (0..8)
-        .map(|_| {
-            let run = [
-                "run",
-                "-q",
-                "--once-per",
-                "1h",
-                "-E",
-                "9",
-                "a",
-                "-c",
-                script,
-            ];
-            Running::start(&mut redis.redlock(&run))
-        })
+        .map(|_| Running::start(&mut redis.run("-q --once-per 1h -E 9 a", script)))
         .collect();
     let mut codes: Vec<Option<i32>> = all.into_iter().map(|run| run.finish().code()).collect();
     codes.sort();
@@ -399,8 +367,7 @@ fn it_is_tried_again_until_it_succeeds_once() {
 fn a_run_that_lost_its_lock_was_no_success_whatever_it_ended_with() {
     let redis = Redis::start();
     let script = "redlock release --force -q a";
-    let lost = ["run", "-q", "--on-lost", "warn", "a", "-c", script];
-    outcome(&mut redis.redlock(&lost));
+    outcome(&mut redis.run("-q --on-lost warn a", script));
     // Nor is one that was killed, or stopped in time.
     outcome(&mut redis.run("-q a", "kill -9 $$")).assert_code(137);
     let script = "trap 'exit 0' TERM; while :; do sleep 0.01; done";
@@ -416,12 +383,10 @@ fn a_success_long_ago_or_of_another_lock_does_not_count() {
     job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
     let succeeded = redis.cli(&["HGET", "{redlock:a}:state", "succeeded"]);
     let before: u64 = succeeded.parse::<u64>().unwrap() - 2 * 3_600_000;
-    redis.cli(&[
-        "HSET",
-        "{redlock:a}:state",
-        "succeeded",
-        &before.to_string(),
-    ]);
+    redis.cli(words!(
+        "HSET {redlock:a}:state succeeded",
+        &before.to_string()
+    ));
     job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
     job(&redis, &["--once-per", "1h"]).finish().assert_code(0);
     assert_eq!(ran(&redis), 2);
@@ -464,8 +429,7 @@ fn a_signal_that_comes_when_unless_is_asked_again_runs_nothing_and_frees_the_loc
         let holder = Gated::start(&redis, &["a"]).ready();
         let script =
             r#"test -e "$HOME/asked" || { >"$HOME/asked"; exit 1; }; echo $$; exec sleep 60"#;
-        let command = ["run", "-q", "--unless", script, "a", "--", "echo", "ran"];
-        let mut waiter = queued(&redis, &command);
+        let mut waiter = queued(&redis, words!("run -q --unless {} a -- echo ran", script));
         holder.end();
         let asking: i32 = waiter.line().parse().unwrap();
         waiter.signal(signal);
@@ -506,8 +470,7 @@ fn jitter_is_never_more_than_was_said_and_each_signal_ends_it() {
     assert_eq!(redis.cli(&["DBSIZE"]), "0");
     let began = Instant::now();
     for _ in 0..10 {
-        let run = ["run", "--jitter", "50ms", "a", "--", "true"];
-        outcome(&mut redis.redlock(&run))
+        outcome(&mut redis.redlock(words!("run --jitter 50ms a -- true")))
             .assert_code(0)
             .assert_silent();
     }

@@ -27,8 +27,7 @@ struct Elsewhere<'a> {
 
 impl<'a> Elsewhere<'a> {
     fn holding(redis: &'a Redis) -> Self {
-        let acquire = ["acquire", "--ttl", "60s", "--format", "token", "a"];
-        let end = outcome(&mut redis.redlock(&acquire));
+        let end = outcome(&mut redis.redlock(words!("acquire --ttl 60s --format token a")));
         end.assert_code(0);
         let token = end.stdout.trim().to_owned();
         Self { redis, token }
@@ -272,8 +271,7 @@ fn asked_in_a_second(redis: &Redis) -> u64 {
 /// A frozen lock that two shared, one of which has died on another host.
 fn frozen_with_a_dead_member(redis: &Redis) -> Running {
     outcome(&mut redis.redlock(&["acquire", "--shared", "--ttl", "1s", "a"])).assert_code(0);
-    let idle = ["run", "--shared", "a", "-c", "echo ready; exec sleep 60"];
-    let mut living = Running::start(&mut redis.redlock(&idle));
+    let mut living = Running::start(&mut redis.run("--shared a", "echo ready; exec sleep 60"));
     living.expect_line("ready");
     outcome(&mut redis.redlock(&["freeze", "a", "--reason", "x"])).assert_code(0);
     wait_until("the other's lease is over", || {
@@ -313,8 +311,7 @@ fn a_run_that_joins_asks_now_and_then_also_where_the_end_of_a_lease_is_near() {
     let redis = Redis::start();
     // Another client's lock, that lasts for moments and is always taken again.
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
-    let join = ["run", "-q", "--join", "a", "--", "true"];
-    let waiter = Running::start(&mut redis.redlock(&join));
+    let waiter = Running::start(&mut redis.redlock(words!("run -q --join a -- true")));
     wait_until("it has asked", || redis.calls("eval") > 0);
     let end = Instant::now() + Duration::from_secs(1);
     let before = redis.calls("evalsha") + redis.calls("eval");
@@ -330,8 +327,7 @@ fn a_run_that_joins_asks_now_and_then_also_where_the_end_of_a_lease_is_near() {
 #[test]
 fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
     let redis = Redis::start();
-    let idle = ["run", "--shared", "a", "-c", "echo ready; exec sleep 60"];
-    let mut holder = Running::start(&mut redis.redlock(&idle));
+    let mut holder = Running::start(&mut redis.run("--shared a", "echo ready; exec sleep 60"));
     holder.expect_line("ready");
     wait_until("it watches its key", || {
         redis.cli(&["CLIENT", "LIST"]).contains(" flags=t")
@@ -426,15 +422,7 @@ fn a_run_that_a_signal_ends_waits_for_its_release_over_a_line_of_more_than_half_
                 let redis = Redis::start();
                 load_scripts(&redis);
                 let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
-                let words = [
-                    "run",
-                    "--ttl",
-                    "1h",
-                    "a",
-                    "-c",
-                    "echo ready; exec sleep 600",
-                ];
-                let mut run = redis.redlock(&words);
+                let mut run = redis.run("--ttl 1h a", "echo ready; exec sleep 600");
                 run.env("REDLOCK_URL", proxy.url());
                 let mut run = Running::start(&mut with_default_signals(run));
                 run.expect_line("ready");
@@ -505,8 +493,7 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
     let outer = ["run", "a", "--", crate::support::REDLOCK];
     let inner = ["run", "--url", &url, "--on-unreachable", "run"];
     let fast = ["--connect-timeout", "300ms", "--ttl", "1s"];
-    let work = ["a", "b", "--", "echo", "ran"];
-    let words = [&outer[..], &inner, &fast, &work].concat();
+    let words = [&outer[..], &inner, &fast, words!("a b -- echo ran")].concat();
     let end = outcome(&mut redis.redlock(&words));
     // What it reuses is lost where that takes longer than the lease.
     assert!(matches!(end.code(), Some(69 | 79)), "{end:?}");
@@ -517,8 +504,7 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
 fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
     let redis = Redis::start();
     let refused = |status: i32, says: &str| {
-        let run = ["run", "--on-unreachable", "run", "a", "--", "echo", "ran"];
-        let end = outcome(&mut redis.redlock(&run));
+        let end = outcome(&mut redis.redlock(words!("run --on-unreachable run a -- echo ran")));
         end.assert_code(status).assert_says(says);
         assert_eq!(end.stdout, "", "{says}");
     };

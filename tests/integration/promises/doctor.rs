@@ -369,16 +369,8 @@ fn each_rule_of_the_access_list_that_is_missing_is_named() {
         assert!(manual.contains(rule), "{rule}");
     }
     let permit = |rules: &[&str]| {
-        let user = [
-            "ACL",
-            "SETUSER",
-            "jobs",
-            "reset",
-            "on",
-            ">hunter2",
-            "resetchannels",
-        ];
-        assert_eq!(redis.cli(&[&user, rules].concat()), "OK");
+        let user = words!("ACL SETUSER jobs reset on >hunter2 resetchannels");
+        assert_eq!(redis.cli(&[user, rules].concat()), "OK");
     };
     permit(&[&all[..], &["+config|get"]].concat());
     let found = Examined::new(&mut by_url(&url, &[]));
@@ -550,15 +542,7 @@ fn commands_that_were_disabled_are_named() {
     found.assert("tracking", "warn", "every 10s", "Redis 6 or later");
     found.assert("scripts", "ok", "handed on", "");
     // A managed service that shows neither INFO nor its configuration.
-    let hidden = [
-        "--rename-command",
-        "INFO",
-        "i",
-        "--rename-command",
-        "CONFIG",
-        "c",
-    ];
-    let redis = Redis::with(&hidden);
+    let redis = Redis::with(words!("--rename-command INFO i --rename-command CONFIG c"));
     let found = examine(&redis, &[]);
     assert_eq!(
         (found.of("fail"), found.of("warn")),
@@ -699,15 +683,10 @@ fn what_belongs_to_another_program_is_found_at_the_name_that_is_asked_about() {
 #[test]
 fn on_a_cluster_a_prefix_without_a_hash_tag_fails() {
     let bus = free_port().to_string();
-    let options = [
-        "--cluster-enabled",
-        "yes",
-        "--cluster-port",
-        &bus,
-        "--appendonly",
-        "yes",
-    ];
-    let node = Redis::with(&options);
+    let node = Redis::with(words!(
+        "--cluster-enabled yes --cluster-port {} --appendonly yes",
+        &bus
+    ));
     node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     wait_until("the cluster is up", || {
         node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
@@ -977,8 +956,7 @@ fn a_url_of_too_few_sentinels_for_sync_all_warns() {
     let found = Examined::new(&mut by_url(&url, &[]));
     let names = "the URL names 1 of the 3 sentinels";
     found.assert("sync", "warn", names, "add the others to the URL");
-    let run = ["--url", &url, "run", "--sync", "all", "a", "--", "true"];
-    outcome(&mut all.redlock(&run)).assert_code(78);
+    outcome(&mut all.redlock(words!("--url {} run --sync all a -- true", &url))).assert_code(78);
     all.settle(0);
     let found = Examined::new(&mut by_url(&all.url(), &[]));
     found.assert("sync", "ok", "--sync all is possible: 2 replicas", "");

@@ -194,12 +194,10 @@ fn with_a_password(pasted: &Pasted) {
     let config = dir.path().join("redis.conf");
     let config = config.to_str().unwrap();
     fs::write(config, "requirepass correct-horse-battery-staple\n").unwrap();
-    let redis = Redis::with(&[
-        "--include",
-        config,
-        "--requirepass",
-        "correct-horse-battery-staple",
-    ]);
+    let redis = Redis::with(words!(
+        "--include {} --requirepass correct-horse-battery-staple",
+        config
+    ));
     let file = dir.path().join("redlock.env");
     let url = format!(
         "redis://:correct-horse-battery-staple@127.0.0.1:{}",
@@ -266,9 +264,7 @@ fn with_a_configuration_file(pasted: &Pasted) {
 fn as_users(pasted: &Pasted) {
     let redis = Redis::start();
     make_acl_users(&redis);
-    redis.cli(&[
-        "ACL", "SETUSER", "boss", "on", ">secret", "~*", "&*", "+@all",
-    ]);
+    redis.cli(words!("ACL SETUSER boss on >secret ~* &* +@all"));
     let url = |user: &str| format!("redis://{user}:secret@127.0.0.1:{}", redis.port);
     let (boss, jobs) = (url("boss"), url("jobs"));
     for password in ["", "secret"] {
@@ -303,16 +299,8 @@ fn with_rules_missing(pasted: &Pasted) {
         (&["+@all", "-select", "~*", "&*"], &with_database),
         (&[], &with_database),
     ] {
-        let user = [
-            "ACL",
-            "SETUSER",
-            "jobs",
-            "reset",
-            "resetchannels",
-            "on",
-            ">secret",
-        ];
-        assert_eq!(redis.cli(&[&user, rules].concat()), "OK");
+        let user = words!("ACL SETUSER jobs reset resetchannels on >secret");
+        assert_eq!(redis.cli(&[user, rules].concat()), "OK");
         let settings = [("REDLOCK_URL", &**url)];
         let place = Place {
             settings: &settings,
@@ -378,9 +366,7 @@ fn over_tls(pasted: &Pasted) {
         ];
         let redis = Redis::with(&options.concat());
         make_acl_users(&redis);
-        redis.cli(&[
-            "ACL", "SETUSER", "boss", "on", ">secret", "~*", "&*", "+@all",
-        ]);
+        redis.cli(words!("ACL SETUSER boss on >secret ~* &* +@all"));
         redis.cli(&["CONFIG", "SET", "requirepass", "secret"]);
         let (our_cert, our_key) = (file("client.crt"), file("client.key"));
         for user in ["jobs", "boss"] {
@@ -407,17 +393,10 @@ fn over_tls(pasted: &Pasted) {
 fn with_a_replica(pasted: &Pasted) {
     let primary = Redis::with(&["--appendonly", "yes", "--requirepass", "secret"]);
     let port = primary.port.to_string();
-    let replica = Redis::with(&[
-        "--replicaof",
-        "127.0.0.1",
-        &port,
-        "--masterauth",
-        "secret",
-        "--requirepass",
-        "secret",
-        "--replica-priority",
-        "0",
-    ]);
+    let replica = Redis::with(words!(
+        "--replicaof 127.0.0.1 {} --masterauth secret --requirepass secret --replica-priority 0",
+        &port
+    ));
     let url = format!("redis://:secret@127.0.0.1:{port}");
     let settings = [("REDLOCK_URL", &*url)];
     let place = Place {
@@ -447,13 +426,11 @@ fn with_sentinels(pasted: &Pasted) {
         String::from_utf8_lossy(&output).trim_end().to_owned()
     };
     let password = ["ACL", "SETUSER", "default", "resetpass", ">secret"];
-    let boss = [
-        "ACL", "SETUSER", "boss", "on", ">secret", "~*", "&*", "+@all",
-    ];
+    let boss = words!("ACL SETUSER boss on >secret ~* &* +@all");
     let asker = ["ACL", "SETUSER", "asker", "on", ">secret", "+sentinel"];
     for (user, options) in [
         (&["PING"][..], ""),
-        (&boss, "?sentinel_user=boss&sentinel_password=secret"),
+        (boss, "?sentinel_user=boss&sentinel_password=secret"),
         (&password, "?sentinel_password=secret"),
         (&asker, "?sentinel_user=asker&sentinel_password=secret"),
     ] {
@@ -519,17 +496,9 @@ fn with_sentinels_that_do_not_know_each_other(pasted: &Pasted) {
 /// A node of a cluster: the one that has the locks.
 fn on_a_cluster(pasted: &Pasted) {
     let cluster = Cluster::with(&[], &["--appendonly", "yes"]);
-    let user = [
-        "ACL",
-        "SETUSER",
-        "jobs",
-        "reset",
-        "resetchannels",
-        "on",
-        ">secret",
-    ];
+    let user = words!("ACL SETUSER jobs reset resetchannels on >secret");
     for node in &cluster.nodes {
-        assert_eq!(node.cli(&[&user[..], &["+hello"]].concat()), "OK");
+        assert_eq!(node.cli(&[user, &["+hello"]].concat()), "OK");
     }
     let url = cluster.url().replace("://", "://jobs:secret@");
     let settings = [("REDLOCK_URL", &*url)];
@@ -551,14 +520,9 @@ fn on_a_cluster(pasted: &Pasted) {
 }
 
 fn of_locks_and_scripts(pasted: &Pasted) {
-    let redis = Redis::with(&[
-        "--appendonly",
-        "yes",
-        "--requirepass",
-        "secret",
-        "--lua-time-limit",
-        "50",
-    ]);
+    let redis = Redis::with(words!(
+        "--appendonly yes --requirepass secret --lua-time-limit 50"
+    ));
     let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
     let settings = [("REDLOCK_URL", &*url)];
     let place = Place {

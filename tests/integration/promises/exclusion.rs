@@ -33,16 +33,11 @@ fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
 #[test]
 fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
     let redis = Redis::start();
-    let mut holder = Running::start(&mut redis.redlock(&[
-        "run",
-        "--reason",
+    let mut holder = Running::start(&mut redis.redlock(words!(
+        "run --reason {} a -- sh -c",
         "release 7",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#,
-    ]));
+        r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#
+    )));
     holder.expect_line("ready");
     let waiter = Running::start(&mut redis.run("a -- sh", "echo $REDLOCK_WAITED_MS"));
     wait_until("it listens", || {
@@ -74,28 +69,15 @@ fn the_lock_of_a_dead_holder_is_free_within_its_ttl() {
 #[test]
 fn a_plain_client_and_a_run_exclude_each_other() {
     let redis = Redis::start();
-    assert_eq!(
-        redis.cli(&["SET", "redlock:a", "theirs", "NX", "PX", "60000"]),
-        "OK"
-    );
+    assert_eq!(redis.cli(words!("SET redlock:a theirs NX PX 60000")), "OK");
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]))
         .assert_code(75)
         .assert_says("another client");
     redis.cli(&["PEXPIRE", "redlock:a", "500"]);
-    let end = outcome(&mut redis.redlock(&[
-        "run",
-        "a",
-        "--",
-        "redis-cli",
-        "-s",
-        redis.socket().to_str().unwrap(),
-        "SET",
-        "redlock:a",
-        "x",
-        "NX",
-        "PX",
-        "60000",
-    ]));
+    let end = outcome(&mut redis.redlock(words!(
+        "run a -- redis-cli -s {} SET redlock:a x NX PX 60000",
+        redis.socket().to_str().unwrap()
+    )));
     end.assert_code(0);
     assert_eq!(
         end.stdout.trim(),

@@ -152,16 +152,8 @@ fn redis_out_of_reach_is_69_however_it_is_out_of_reach() {
     }
     redis.stall();
     for url in [redis.url(), redis.tcp_url()] {
-        let command = [
-            "run",
-            "a",
-            "--connect-timeout",
-            "300ms",
-            "--",
-            "echo",
-            "ran",
-        ];
-        let end = outcome(redis.redlock(&command).env("REDLOCK_URL", url));
+        let command = words!("run a --connect-timeout 300ms -- echo ran");
+        let end = outcome(redis.redlock(command).env("REDLOCK_URL", url));
         end.assert_code(69).assert_says("no answer in time");
         assert_eq!(end.stdout, "");
     }
@@ -175,8 +167,7 @@ fn a_request_given_up_on_leaves_no_lock_behind() {
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     redis.cli(&["CONFIG", "RESETSTAT"]);
     redis.stall();
-    outcome(&mut redis.redlock(&["run", "a", "--connect-timeout", "300ms", "--", "true"]))
-        .assert_code(69);
+    outcome(&mut redis.redlock(words!("run a --connect-timeout 300ms -- true"))).assert_code(69);
     redis.resume();
     // The server reads both requests that were sent to it, the one that takes and the one that
     // releases, and then this one.
@@ -227,20 +218,17 @@ fn a_password_that_is_missing_or_wrong_is_77_and_not_repeated() {
     assert_one_line(&end);
     let file = ["run", "a", "--password-file", text(&wrong), "--", "true"];
     let url = format!("redis://:hunter2@127.0.0.1:{}", redis.port);
-    let url = ["-u", &url, "run", "a", "--", "true"];
-    for arguments in [&file[..], &url[..]] {
+    for arguments in [&file[..], words!("-u {} run a -- true", &url)] {
         let end = outcome(&mut redis.redlock(arguments));
         end.assert_code(77)
             .assert_says("refused the default user: the password in ");
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
-    let file = ["run", "a", "--password-file", text(&right), "--", "true"];
-    outcome(&mut redis.redlock(&file))
+    outcome(&mut redis.redlock(words!("run a --password-file", text(&right), "--", "true")))
         .assert_code(0)
         .assert_silent();
     // Not reachable and not permitted are different things.
-    let anyway = ["run", "a", "--on-unreachable", "run", "--", "true"];
-    outcome(&mut redis.redlock(&anyway)).assert_code(77);
+    outcome(&mut redis.redlock(words!("run a --on-unreachable run -- true"))).assert_code(77);
 }
 
 #[test]
@@ -401,8 +389,7 @@ fn timeout_stops_command_with_124() {
 #[test]
 fn a_job_that_timeout_stopped_is_reported_also_with_quiet() {
     let redis = Redis::start();
-    let run = ["run", "-q", "-t", "200ms", "a", "--", "sleep", "60"];
-    outcome(&mut redis.redlock(&run))
+    outcome(&mut redis.redlock(words!("run -q -t 200ms a -- sleep 60")))
         .assert_code(124)
         .assert_says("ran longer than --timeout 200ms");
 }
@@ -510,17 +497,11 @@ fn commands_status_survives_a_release_that_fails() {
     let file = redis.dir.path().join("go");
     let script = format!("echo ready; {WAIT_FOR_FILE}; exit 5");
     // It is an error, so that --quiet doesn't hide it.
-    let mut run = Running::start(&mut redis.redlock(&[
-        "run",
-        "--quiet",
-        "a",
-        "--",
-        "sh",
-        "-c",
+    let mut run = Running::start(&mut redis.redlock(words!(
+        "run --quiet a -- sh -c {} sh",
         &script,
-        "sh",
-        text(&file),
-    ]));
+        text(&file)
+    )));
     run.expect_line("ready");
     redis.kill();
     fs::write(&file, "").unwrap();
@@ -535,18 +516,11 @@ fn commands_status_survives_a_release_that_is_not_answered() {
     let redis = Redis::start();
     let file = redis.dir.path().join("go");
     let script = format!("echo ready; {WAIT_FOR_FILE}; exit 5");
-    let mut run = Running::start(&mut redis.redlock(&[
-        "--connect-timeout",
-        "300ms",
-        "run",
-        "a",
-        "--",
-        "sh",
-        "-c",
+    let mut run = Running::start(&mut redis.redlock(words!(
+        "--connect-timeout 300ms run a -- sh -c {} sh",
         &script,
-        "sh",
-        text(&file),
-    ]));
+        text(&file)
+    )));
     run.expect_line("ready");
     redis.stall();
     fs::write(&file, "").unwrap();
@@ -561,16 +535,11 @@ fn commands_status_survives_a_release_that_is_not_answered() {
 fn with_on_unreachable_run_command_runs_without_a_lock_and_has_its_own_status() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let script = "echo \"$REDLOCK_NAME ${REDLOCK_TOKEN-none} ${REDLOCK_HELD-none}\"; exit 3";
-    let end = outcome(&mut redlock(&[
-        "-u",
+    let end = outcome(&mut redlock(words!(
+        "-u {} run --on-unreachable run a -c",
         &url,
-        "run",
-        "--on-unreachable",
-        "run",
-        "a",
-        "-c",
-        script,
-    ]));
+        script
+    )));
     end.assert_code(3).assert_says("running without a lock");
     assert_eq!(end.stdout, "a none none\n");
     assert_one_line(&end);

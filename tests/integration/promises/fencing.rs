@@ -78,18 +78,11 @@ fn a_writer_that_was_suspended_while_another_held_the_lock_is_refused() {
     let script = r#"echo ready; read go <gate; redlock fence "$0"; echo $?"#;
     let file = redis.dir.path().join("fence");
     let mut gate = Gate::new(&redis);
-    let options = [
-        "run",
-        "--on-lost",
-        "warn",
-        "a",
-        "--",
-        "sh",
-        "-c",
+    let mut late = redis.redlock(words!(
+        "run --on-lost warn a -- sh -c",
         script,
-        file.to_str().unwrap(),
-    ];
-    let mut late = redis.redlock(&options);
+        file.to_str().unwrap()
+    ));
     let mut late = Running::start(late.current_dir(redis.dir.path()));
     late.expect_line("ready");
     outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);

@@ -42,10 +42,7 @@ fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed(
         // It has been looked at after the release, and is still frozen.
         redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(75);
         redlock(&redis, &["acquire", "-n", "a"]).assert_code(75);
-        assert_eq!(
-            redis.cli(&["SET", "redlock:a", "plain", "NX", "PX", "1000"]),
-            ""
-        );
+        assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
         redlock(&redis, &["thaw", "a"])
             .assert_code(0)
             .assert_says("is thawed; it was frozen by");
@@ -121,10 +118,7 @@ fn a_lock_stays_frozen_when_its_holder_dies_or_is_forced_out() {
     redlock(&redis, &["run", "-n", "a", "--", "true"])
         .assert_code(75)
         .assert_says("is frozen");
-    assert_eq!(
-        redis.cli(&["SET", "redlock:a", "plain", "NX", "PX", "1000"]),
-        ""
-    );
+    assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
     redlock(&redis, &["thaw", "a"]).assert_code(0);
     let forced = Gated::start(&redis, &["a"]).ready();
     freeze(&redis, &[]).assert_code(0);
@@ -163,8 +157,7 @@ fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
     freeze(&redis, &[])
         .assert_code(0)
         .assert_says("at most for 30d");
-    let again = ["freeze", "a", "--reason", "other", "--for", "1m"];
-    redlock(&redis, &again)
+    redlock(&redis, words!("freeze a --reason other --for 1m"))
         .assert_code(0)
         .assert_says("previously frozen by")
         .assert_says("release night");
@@ -301,11 +294,7 @@ fn another_clients_lock_may_be_frozen_and_a_kept_one() {
     });
     redlock(&redis, &["thaw", "a"]).assert_code(0);
     waiter.finish().assert_code(0);
-    redlock(
-        &redis,
-        &["run", "--hold-at-least", "500ms", "a", "--", "true"],
-    )
-    .assert_code(0);
+    redlock(&redis, words!("run --hold-at-least 500ms a -- true")).assert_code(0);
     freeze(&redis, &[]).assert_code(0);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     wait_until("the waiter has seen that it is gone", || {

@@ -124,18 +124,14 @@ fn a_stream_of_writers_does_not_keep_a_reader_out() {
 fn the_slots_of_holders_are_the_numbers_from_1_on() {
     let redis = Redis::start();
     let script = r#"echo "slot $REDLOCK_SLOT"; exec sleep 60"#;
-    let run = |redis: &Redis| {
-        let arguments = ["run", "-q", "--slots", "3", "a", "-c", script];
-        Running::start(&mut redis.redlock(&arguments))
-    };
+    let run = |redis: &Redis| Running::start(&mut redis.run("-q --slots 3 a", script));
     let mut holders = [(); 3].map(|()| run(&redis));
     let mut slots = holders.each_mut().map(Running::line);
     let second = slots.iter().position(|slot| slot == "slot 2");
     slots.sort();
     assert_eq!(slots, ["slot 1", "slot 2", "slot 3"]);
     // The next one gets the number that is free.
-    let arguments = ["run", "-q", "--slots", "3", "a", "-c", script];
-    let mut next = queued(&redis, &arguments);
+    let mut next = queued(&redis, words!("run -q --slots 3 a -c", script));
     let mut holders = Vec::from(holders);
     let end = |run: Running| {
         run.signal(Signal::SIGTERM);
@@ -303,10 +299,8 @@ fn a_member_of_a_group_whose_key_others_change_is_stopped_within_100_ms() {
         for _ in 0..3 {
             let redis = Redis::start();
             let script = "trap 'date +%s%N; exit' TERM; echo ready; while :; do sleep 0.005; done";
-            let arguments = [
-                "run", "--ttl", "60s", "-k", "20s", "--shared", "a", "-c", script,
-            ];
-            let mut members = [(); 2].map(|()| Running::start(&mut redis.redlock(&arguments)));
+            let arguments = words!("run --ttl 60s -k 20s --shared a -c", script);
+            let mut members = [(); 2].map(|()| Running::start(&mut redis.redlock(arguments)));
             for member in &mut members {
                 member.expect_line("ready");
             }

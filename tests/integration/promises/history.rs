@@ -38,10 +38,7 @@ fn each_way_in_which_a_run_can_end_is_remembered() {
     redlock(&redis, &["run", "a", "--", "true"]);
     redlock(&redis, &["run", "a", "--", "sh", "-c", "exit 3"]);
     redlock(&redis, &["run", "a", "--", "sh", "-c", "kill -TERM $$"]);
-    redlock(
-        &redis,
-        &["run", "-q", "-t", "50ms", "a", "--", "sleep", "60"],
-    );
+    redlock(&redis, words!("run -q -t 50ms a -- sleep 60"));
     let forced = Gated::start(&redis, &["a"]).ready();
     redlock(&redis, &["release", "--force", "-q", "a"]);
     forced.run.finish().assert_code(79);
@@ -180,10 +177,7 @@ fn the_history_is_bounded_and_costs_no_round_trip() {
 fn the_last_ones_and_those_since_may_be_asked_for() {
     let redis = Redis::start();
     for status in ["1", "2", "3"] {
-        redlock(
-            &redis,
-            &["run", "a", "--", "sh", "-c", &format!("exit {status}")],
-        );
+        redlock(&redis, words!("run a -- sh -c", &format!("exit {status}")));
     }
     redlock(&redis, &["run", "b", "--", "true"]);
     let last = history(&redis, &["-n", "2"]);
@@ -353,17 +347,8 @@ fn with_a_history_of_none_nothing_is_kept_and_a_release_may_be_repeated() {
         }
     });
     let url = proxy.url();
-    let run = [
-        "run",
-        "--url",
-        &url,
-        "--history-size",
-        "0",
-        "a",
-        "--",
-        "true",
-    ];
-    redlock(&redis, &run).assert_code(0).assert_silent();
+    let run = words!("run --url", &url, "--history-size", "0", "a", "--", "true");
+    redlock(&redis, run).assert_code(0).assert_silent();
     let sent = proxy.seen().into_iter().filter(|name| name == "release");
     assert_eq!(sent.count(), 2);
 }
@@ -444,31 +429,9 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     redlock(&redis, &["run", "-qn", "a", "--", "true"]).assert_code(75);
     redlock(&redis, &["acquire", "-q", "-w", "10ms", "a"]).assert_code(75);
     let old = queued(&redis, &["run", "-q", "--supersede", "a", "--", "true"]);
-    let new = queued(
-        &redis,
-        &[
-            "run",
-            "-q",
-            "--supersede",
-            "--order",
-            "7",
-            "a",
-            "--",
-            "true",
-        ],
-    );
+    let new = queued(&redis, words!("run -q --supersede --order 7 a -- true"));
     old.finish().assert_code(75);
-    let late = [
-        "run",
-        "-q",
-        "--supersede",
-        "--order",
-        "6",
-        "a",
-        "--",
-        "true",
-    ];
-    redlock(&redis, &late).assert_code(75);
+    redlock(&redis, words!("run -q --supersede --order 6 a -- true")).assert_code(75);
     let pid = holder.run.pid();
     holder.end();
     new.finish().assert_code(0);
@@ -579,17 +542,8 @@ fn skipped_runs_never_push_out_the_holds_and_are_as_many_at_most() {
     let redis = Redis::start();
     redlock(&redis, &["run", "--history-size", "3", "a", "--", "true"]);
     for _ in 0..6 {
-        let skip = [
-            "run",
-            "--history-size",
-            "3",
-            "--once-per",
-            "1h",
-            "a",
-            "--",
-            "true",
-        ];
-        redlock(&redis, &skip).assert_code(0);
+        let skip = words!("run --history-size 3 --once-per 1h a -- true");
+        redlock(&redis, skip).assert_code(0);
     }
     assert_eq!(redis.cli(&["LLEN", "{redlock:a}:skips"]), "3");
     assert_eq!(ends(&redis), ["status 0"]);
@@ -597,17 +551,8 @@ fn skipped_runs_never_push_out_the_holds_and_are_as_many_at_most() {
     assert!((29 * 86_400..=30 * 86_400).contains(&left));
     let text = redlock(&redis, &["history", "--summary", "--history-size", "3"]).stdout;
     assert!(text.contains(" 3+ "), "{text}");
-    let none = [
-        "run",
-        "--history-size",
-        "0",
-        "--once-per",
-        "1h",
-        "a",
-        "--",
-        "true",
-    ];
-    redlock(&redis, &none).assert_code(0);
+    let none = words!("run --history-size 0 --once-per 1h a -- true");
+    redlock(&redis, none).assert_code(0);
     assert_eq!(redis.cli(&["EXISTS", "{redlock:a}:skips"]), "0");
 }
 
@@ -629,18 +574,8 @@ fn a_run_that_is_skipped_needs_no_server() {
     // One that stalls holds it up for a moment.
     redis.stall();
     let began = std::time::Instant::now();
-    let run = [
-        "run",
-        "-q",
-        "--connect-timeout",
-        "1m",
-        "--unless",
-        "true",
-        "a",
-        "--",
-        "false",
-    ];
-    redlock(&redis, &run).assert_code(0).assert_silent();
+    let run = words!("run -q --connect-timeout 1m --unless true a -- false");
+    redlock(&redis, run).assert_code(0).assert_silent();
     assert!(began.elapsed() < std::time::Duration::from_secs(20));
 }
 

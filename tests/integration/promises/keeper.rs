@@ -642,8 +642,7 @@ fn an_acquire_for_a_process_that_ends_meanwhile_says_so() {
         .spawn()
         .unwrap();
     let pid = process.id().to_string();
-    let words = ["acquire", "-q", "a", "--while-pid", &pid];
-    let waiter = Running::start(&mut redis.redlock(&words));
+    let waiter = Running::start(&mut redis.redlock(words!("acquire -q a --while-pid", &pid)));
     wait_until("it waits", || redis.queue("a").len() == 1);
     process.kill().unwrap();
     let end = waiter.finish();
@@ -713,16 +712,8 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
     // A zombie, which was not reaped yet, is dead.
     let state = format!("grep -s ^State: /proc/{child}/status");
     let alive = format!("{state} | grep -qv zombie && echo beside; echo newest");
-    let newest = [
-        "run",
-        "-q",
-        "--supersede",
-        "--cancel-running",
-        "a",
-        "-c",
-        &alive,
-    ];
-    let end = outcome(&mut redis.redlock(&newest));
+    let newest = words!("run -q --supersede --cancel-running a -c", &alive);
+    let end = outcome(&mut redis.redlock(newest));
     script.finish();
     assert_eq!(end.assert_code(0).stdout, "newest\n");
     assert!(!is_alive(child));
@@ -907,8 +898,7 @@ fn keepers_do_not_wait_for_each_other() {
     });
     // So it is with keepers and a run that waits for its tree.
     let inner = format!("{lock}; {again} & {again} & wait");
-    let run = ["run", "-q", "c", "--wait-tree", "--", "bash", "-c", &inner];
-    outcome(&mut redis.redlock(&run)).assert_code(0);
+    outcome(&mut redis.run("-q c --wait-tree -- bash", &inner)).assert_code(0);
     wait_until("all are released", || {
         redis.cli(&["EXISTS", "redlock:a", "redlock:c"]) == "0"
     });

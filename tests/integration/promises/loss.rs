@@ -147,17 +147,11 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
 /// Command has a last sign of life before the lease it was given could end at the server.
 fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
     let life = redis.dir.path().join("life");
-    let mut command = redis.redlock(&[
-        "run",
-        "--ttl",
-        "2s",
-        "a",
-        "--",
-        "perl",
-        "-e",
+    let mut command = redis.redlock(words!(
+        "run --ttl 2s a -- perl -e",
         STUBBORN,
-        life.to_str().unwrap(),
-    ]);
+        life.to_str().unwrap()
+    ));
     let mut run = Running::start(&mut command);
     run.expect_line("ready");
     // The expiry that Redis promised at the latest: from now on it can't be renewed.
@@ -277,15 +271,8 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
     let (url, direct) = (proxy.url(), redis.url());
     let script = r#"echo ready; read go <"$HOME/gate"; redlock -u "$0" extend 8s || exit; exec perl -e "$1" "$2""#;
     let options = ["run", "-u", &url, "--ttl", "4s", "a", "--"];
-    let work = [
-        "sh",
-        "-c",
-        script,
-        &direct,
-        STUBBORN,
-        life.to_str().unwrap(),
-    ];
-    let mut command = redis.redlock(&[&options[..], &work].concat());
+    let work = words!("sh -c", script, &direct, STUBBORN, life.to_str().unwrap());
+    let mut command = redis.redlock(&[&options[..], work].concat());
     let mut run = Running::start(command.env("PATH", path()));
     run.expect_line("ready");
     wait_until("it is told of changes", || proxy.answered("check") > 0);

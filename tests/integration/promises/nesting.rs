@@ -47,8 +47,7 @@ fn several_names_with_slots_have_a_slot_each() {
     let redis = Redis::start();
     let other = Gated::start(&redis, &["--slots", "2", "b"]).ready();
     let script = "echo $REDLOCK_SLOT";
-    let arguments = ["run", "--slots", "2", "b", "a", "-c", script];
-    let end = outcome(&mut redis.redlock(&arguments));
+    let end = outcome(&mut redis.run("--slots 2 b a", script));
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "2 1\n");
     other.end();
@@ -113,8 +112,7 @@ fn what_is_held_is_renewed_while_the_next_is_waited_for() {
 fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
-    let arguments = ["run", "--ttl", "3s", "-k", "200ms", "a", "b", "--", "echo"];
-    let run = Running::start(&mut redis.redlock(&arguments));
+    let run = Running::start(&mut redis.redlock(words!("run --ttl 3s -k 200ms a b -- echo")));
     wait_until("it waits for the second", || {
         redis.queue("b") == [run.pid()]
     });
@@ -634,13 +632,8 @@ fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_mea
         }
     });
     let url = proxy.url();
-    let options = ["--ttl", "5s", "-k", "100ms", "--connect-timeout", "10s"];
-    let words = [
-        &["-u", &url, "run", "-q"],
-        &options[..],
-        &["a", "b", "-c", DEAF],
-    ]
-    .concat();
+    let options = words!("--ttl 5s -k 100ms --connect-timeout 10s");
+    let words = [&["-u", &url, "run", "-q"], options, &["a", "b", "-c", DEAF]].concat();
     let first = Running::start(&mut redis.redlock(&words));
     wait_until("b is held", || redis.cli(&["EXISTS", "redlock:b"]) == "1");
     let second = outcome(&mut redis.redlock(&["run", "-q", "b", "-c", "date +%s%N"]));
@@ -710,8 +703,7 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
 #[test]
 fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
     let redis = Redis::start();
-    let options = ["--on-lost", "warn", "--ttl", "2s", "a", "b", "c"];
-    let mut run = Gated::start(&redis, &options).ready();
+    let mut run = Gated::start(&redis, words!("--on-lost warn --ttl 2s a b c")).ready();
     let left = |name: &str| -> i64 {
         let key = format!("redlock:{name}");
         redis.cli(&["PTTL", &key]).parse().unwrap()
@@ -742,8 +734,7 @@ fn over_a_long_line_each_of_several_locks_is_watched_from_the_start() {
     let redis = Redis::start();
     let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(100));
     let url = proxy.url();
-    let options = ["-u", &url, "--ttl", "1h", "a", "b"];
-    let run = Gated::start(&redis, &options).ready();
+    let run = Gated::start(&redis, words!("-u {} --ttl 1h a b", &url)).ready();
     outcome(&mut redis.redlock(&["release", "-q", "--force", "b"])).assert_code(0);
     run.run
         .finish()

@@ -269,14 +269,11 @@ fn the_tarball_is_unpacked_below_a_prefix() {
 
     let prefix = TempDir::new().unwrap();
     let there = text(prefix.path());
-    run(&[
-        "tar",
-        "-C",
+    run(words!(
+        "tar -C {} --strip-components=1 -xzf",
         there,
-        "--strip-components=1",
-        "-xzf",
-        text(&tarball),
-    ]);
+        text(&tarball)
+    ));
     let redlock = prefix.path().join("bin/redlock");
     assert_is_this_version(&redlock);
     is_static(&redlock);

@@ -92,8 +92,7 @@ impl Tokens {
     /// The old password is over, and so are all connections that it has opened.
     fn change(&self, password: &str) {
         let new = format!(">{password}");
-        self.redis
-            .cli(&["ACL", "SETUSER", "jobs", "resetpass", &new]);
+        self.redis.cli(words!("ACL SETUSER jobs resetpass", &new));
         self.write("token", &format!("{password}\n"));
         self.kill_connections();
     }
@@ -324,8 +323,7 @@ fn a_refusal_over_an_old_connection_is_answered_by_a_fresh_password_within_the_s
     let cli = "redis-cli -s redis.sock ACL SETUSER jobs +evalsha +eval >/dev/null";
     let tokens = Tokens::printing(&format!("{cli} && cat token"));
     let forbid = || {
-        let rules = ["ACL", "SETUSER", "jobs", "-evalsha", "-eval"];
-        tokens.redis.cli(&rules);
+        tokens.redis.cli(words!("ACL SETUSER jobs -evalsha -eval"));
     };
     let mut gate = crate::support::Gate::new(&tokens.redis);
     let script = "echo ready; read go <~/gate";
@@ -579,8 +577,7 @@ fn a_connection_of_more_than_ten_minutes_is_replaced_and_the_lock_stays() {
     assert_eq!(tokens.runs().len(), 2);
     assert_eq!(tokens.redis.holder("a"), Some(run.pid()));
     // Over the new one the run is told of its loss long before the next renewal.
-    let release = ["release", "--force", "a"];
-    outcome(&mut tokens.redlock(&release)).assert_code(0);
+    outcome(&mut tokens.redlock(words!("release --force a"))).assert_code(0);
     let lost = std::time::Instant::now();
     let end = run.finish();
     end.assert_code(79).assert_says("forced free");
@@ -643,14 +640,8 @@ fn the_command_gets_the_signals_that_redlock_got_whatever_shell_runs_it() {
 fn a_signal_during_the_first_connection_ends_the_password_command_with_all_it_has_started() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let tokens = Tokens::printing("sleep 77 & echo $! >>children; wait; echo x");
-        let mut run = Running::start(&mut tokens.redlock(&[
-            "run",
-            "--connect-timeout",
-            "20s",
-            "b",
-            "--",
-            "true",
-        ]));
+        let mut run =
+            Running::start(&mut tokens.redlock(words!("run --connect-timeout 20s b -- true")));
         let children = || tokens.read("children");
         wait_until("it has started something", || children().ends_with('\n'));
         let child: i32 = children().trim().parse().unwrap();

@@ -31,30 +31,18 @@ fn first(redis: &Redis, whose: &str) -> serde_json::Value {
 fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
     let redis = Redis::start();
     let script = "echo ready; TOKEN=hunter2 true --password 'hunter2 x'; exec sleep 60";
-    let mut command = redis.redlock(&[
-        "run",
-        "--reason",
+    let mut command = redis.redlock(words!(
+        "run --reason {} a -- env API_KEY=hunter2 sh -c {} --secret=hunter2",
         "for https://u:hunter2@h/x",
-        "a",
-        "--",
-        "env",
-        "API_KEY=hunter2",
-        "sh",
-        "-c",
-        script,
-        "--secret=hunter2",
-    ]);
+        script
+    ));
     command.env("BUILDKITE_BUILD_URL", "https://ci:hunter2@host/7");
     let mut holder = Running::start(&mut command);
     holder.expect_line("ready");
     let label = ["run", "-q", "--label", "TOKEN=hunter2 x", "a", "--", "true"];
     let labelled = queued(&redis, &label);
-    let waiter = queued(
-        &redis,
-        &["run", "-q", "a", "--", "true", "--auth-token", "hunter2"],
-    );
-    let frozen = ["freeze", "-q", "--reason", "pwd=hunter2", "a"];
-    outcome(&mut redis.redlock(&frozen)).assert_code(0);
+    let waiter = queued(&redis, words!("run -q a -- true --auth-token hunter2"));
+    outcome(&mut redis.redlock(words!("freeze -q --reason pwd=hunter2 a"))).assert_code(0);
     let acquire = "eval \"$(redlock acquire b)\"; : --password=hunter2";
     outcome(&mut redis.run("-q c", acquire)).assert_code(0);
 
@@ -110,8 +98,7 @@ fn a_secret_that_is_known_by_its_form_is_not_stored() {
         command.args([": $1 $2", "sh", token, &format!("x='{token}' y")]);
         command.env("BUILDKITE_BUILD_URL", format!("https://b/?x={token}"));
         outcome(&mut command).assert_code(0);
-        let acquire = ["acquire", "--ttl", "1s", "--label", token, "b"];
-        outcome(&mut redis.redlock(&acquire)).assert_code(0);
+        outcome(&mut redis.redlock(words!("acquire --ttl 1s --label", token, "b"))).assert_code(0);
         outcome(&mut redis.redlock(&["release", "--force", "b"])).assert_code(0);
         let all = stored(&redis);
         assert!(!all.to_lowercase().contains("hunter2"), "{token}: {all}");
@@ -125,10 +112,7 @@ fn a_label_is_stored_and_shown_in_place_of_the_command_line() {
     let redis = Redis::start();
     let label = "nightly backup (web)";
     let holder = Gated::start(&redis, &["--label", label, "a"]).ready();
-    let waiter = queued(
-        &redis,
-        &["run", "-q", "--label", "later", "a", "--", "true", "hidden"],
-    );
+    let waiter = queued(&redis, words!("run -q --label later a -- true hidden"));
     let shown = first(&redis, "holders");
     assert_eq!(
         (&shown["label"], shown["command"].to_string().as_str()),
@@ -145,8 +129,7 @@ fn a_label_is_stored_and_shown_in_place_of_the_command_line() {
     waiter.finish().assert_code(0);
     let history = outcome(&mut redis.redlock(&["history", "a"])).stdout;
     assert!(history.contains(label), "{history}");
-    let acquire = ["acquire", "--label", "step 2", "a"];
-    outcome(&mut redis.redlock(&acquire)).assert_code(0);
+    outcome(&mut redis.redlock(words!("acquire --label", "step 2", "a"))).assert_code(0);
     assert_eq!(first(&redis, "holders")["label"], "step 2");
     outcome(&mut redis.redlock(&["run", "--label", " ", "b", "--", "true"])).assert_code(64);
 }

@@ -150,16 +150,15 @@ fn crowd(redis: &Redis, count: u32, limit: &str) {
     );
     // An hour from now, heard of a moment ago, and it knows its ticket.
     let life = format!("{}:{}:1", now_ms() + 3_600_000, now_ms());
-    redis.cli(&[
-        "EVAL",
+    redis.cli(words!(
+        "EVAL {} 3",
         &script,
-        "3",
         QUEUE,
         WAITERS,
         STATE,
         &life,
-        "{\"host\":\"h\"}",
-    ]);
+        "{\"host\":\"h\"}"
+    ));
 }
 
 #[test]
@@ -257,14 +256,8 @@ fn a_lock_that_was_lost_is_still_said_to_be() {
 fn a_job_that_gives_its_lock_back_twice_does_not_make_its_run_believe_in_a_loss() {
     let redis = Redis::start();
     Ask::by("ours").gets_it(&redis);
-    assert_eq!(
-        call(&redis, "release", &["ours", "1", "released", "0"])[0],
-        "1"
-    );
-    assert_eq!(
-        call(&redis, "release", &["ours", "1", "released", "0"])[0],
-        "2"
-    );
+    assert_eq!(call(&redis, "release", words!("ours 1 released 0"))[0], "1");
+    assert_eq!(call(&redis, "release", words!("ours 1 released 0"))[0], "2");
     assert_eq!(check(&redis, "ours"), ["2"]);
     assert_eq!(release(&redis, "ours", "status:0"), ["2"]);
 }
@@ -709,8 +702,7 @@ fn a_member_and_a_waiter_among_2500_each_are_found_by_their_ids() {
     for number in (1..=2_500).step_by(250) {
         let one = id(&format!("token{number}"));
         outcome(&mut redis.redlock(&["stop", "-n", "--id", &one, "a"])).assert_code(0);
-        let force = ["release", "--force", "--id", &one, "a"];
-        outcome(&mut redis.redlock(&force)).assert_code(0);
+        outcome(&mut redis.redlock(words!("release --force --id", &one, "a"))).assert_code(0);
         assert_eq!(check(&redis, &format!("token{number}"))[0], "0");
     }
     let waiter = id("live");
@@ -912,9 +904,8 @@ impl Twin {
             text = text.replacen(start.expect("a short path"), "false and", 1);
         }
         let common = ["a", "{redlock:a}:", "200"];
-        let command = ["EVAL", &text, "10"];
-        self.redis
-            .cli(&[&command[..], &KEYS, &common, args].concat())
+        let command = words!("EVAL {} 10", &text);
+        self.redis.cli(&[command, &KEYS, &common, args].concat())
     }
 
     /// All that is stored, and in how many hours it ends.

@@ -46,8 +46,7 @@ fn all_succeed(runs: impl IntoIterator<Item = Running>) {
 
 /// The lock "a" is a plain client's, for long.
 fn held_by_a_plain_client(redis: &Redis) {
-    let set = ["SET", "redlock:a", "theirs", "PX", "600000"];
-    assert_eq!(redis.cli(&set), "OK");
+    assert_eq!(redis.cli(words!("SET redlock:a theirs PX 600000")), "OK");
 }
 
 #[test]
@@ -201,8 +200,7 @@ fn twenty_stopped_waiters_ahead_cost_a_live_one_no_more_than_five_seconds() {
 #[test]
 fn each_of_eight_leases_that_are_not_released_is_noticed_by_the_next_in_line_when_it_ends() {
     let redis = Redis::start();
-    let set = ["SET", "redlock:a", "theirs", "PX", "1000"];
-    assert_eq!(redis.cli(&set), "OK");
+    assert_eq!(redis.cli(words!("SET redlock:a theirs PX 1000")), "OK");
     let script = r#"redlock acquire -q a --ttl 1s >"$HOME/$$" && date +%s%N"#;
     let waiters: Vec<Running> = (0..8)
         .map(|_| {
@@ -253,8 +251,7 @@ fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_ru
 fn a_command_that_was_handed_the_lock_may_count_on_the_whole_lease_at_once() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let check = ["run", "a", "--", REDLOCK, "check", "--for", "10s"];
-    let next = queued(&redis, &check);
+    let next = queued(&redis, words!("run a --", REDLOCK, "check", "--for", "10s"));
     holder.end();
     next.finish().assert_code(0).assert_silent();
     assert_nothing_left(&redis);

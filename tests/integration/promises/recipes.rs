@@ -233,12 +233,10 @@ fn mail(dir: &Path) -> String {
 /// Whether there is a cron daemon, and a way to give it directories of its own.
 fn can_hide_the_machine() -> bool {
     let mut command = Command::new("unshare");
-    let here = command.args([
-        "-m",
-        "sh",
-        "-c",
-        "test -x /usr/sbin/cron && mount -t tmpfs none /mnt",
-    ]);
+    let here = command.args(words!(
+        "-m sh -c",
+        "test -x /usr/sbin/cron && mount -t tmpfs none /mnt"
+    ));
     here.output().is_ok_and(|output| output.status.success())
 }
 

@@ -83,17 +83,8 @@ fn an_acquire_repairs_it_too() {
 #[test]
 fn a_run_that_does_not_wait_repairs_it_and_gives_up() {
     let redis = left_behind();
-    let repair = [
-        "run",
-        "-n",
-        "--ttl",
-        "1s",
-        "--repair-ttl",
-        "a",
-        "--",
-        "true",
-    ];
-    redlock(&redis, &repair)
+    let repair = words!("run -n --ttl 1s --repair-ttl a -- true");
+    redlock(&redis, repair)
         .assert_code(75)
         .assert_says("expires in 1s");
     assert!(

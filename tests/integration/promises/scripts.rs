@@ -127,11 +127,10 @@ fn a_script_that_does_not_get_its_lock_ends_there_with_redlocks_status() {
     bash = {
         let mut interactive = Command::new("bash");
         interactive
-            .args([
-                "--norc",
-                "-ic",
-                r#"eval "$(redlock acquire -n a)"; echo "here $?""#,
-            ])
+            .args(words!(
+                "--norc -ic",
+                r#"eval "$(redlock acquire -n a)"; echo "here $?""#
+            ))
             .envs(
                 bash.get_envs()
                     .filter_map(|(name, value)| Some((name, value?))),
@@ -691,8 +690,7 @@ fn a_check_counts_the_time_until_its_answer_as_gone() {
         "check" => Action::StallReply(Duration::from_secs(1)),
         _ => Action::Pass,
     });
-    let acquire = ["acquire", "--ttl", "10s", "--format", "token", "a"];
-    let acquired = outcome(&mut redis.redlock(&acquire));
+    let acquired = outcome(&mut redis.redlock(words!("acquire --ttl 10s --format token a")));
     let token = acquired.assert_code(0).stdout.trim().to_owned();
     let url = proxy.url();
     let mut check = redis.redlock(&["-u", &url, "check", "a", "--for", "9100ms"]);

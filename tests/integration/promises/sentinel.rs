@@ -390,8 +390,7 @@ fn a_sentinel_that_never_answers_costs_a_moment() {
     all.sentinels[0].stall();
     all.sentinels[1].stall();
     let began = Instant::now();
-    let run = ["run", "-q", "a", "--", "true"];
-    outcome(&mut all.redlock(&run))
+    outcome(&mut all.redlock(words!("run -q a -- true")))
         .assert_code(0)
         .assert_silent();
     let took = began.elapsed();
@@ -479,8 +478,7 @@ fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     all.sentinels[1].stall();
     all.sentinels[2].stall();
     let url = with_password(&all, &[liar.port, second, third]);
-    let status = ["--url", &url, "--connect-timeout", "1s", "status"];
-    outcome(&mut all.redlock(&status))
+    outcome(&mut all.redlock(words!("--url {} --connect-timeout 1s status", &url)))
         .assert_code(69)
         .assert_says("only one of 3 sentinels says in time");
     stranger.assert_heard_nothing();
@@ -577,9 +575,7 @@ fn sentinels_that_want_a_password_get_their_own() {
     end.assert_code(77)
         .assert_says("needs no password; leave sentinel_password out of the URL");
     for server in &all.servers {
-        server.cli(&[
-            "ACL", "SETUSER", "app", "on", ">theirs", "~*", "&*", "+@all",
-        ]);
+        server.cli(words!("ACL SETUSER app on >theirs ~* &* +@all"));
         server.cli(&["ACL", "SETUSER", "default", "resetkeys"]);
     }
     for sentinel in &all.sentinels {
@@ -589,8 +585,7 @@ fn sentinels_that_want_a_password_get_their_own() {
         }
         let user = ["ACL", "SETUSER", "asker", "on", ">hush hush", "+sentinel"];
         assert_eq!(sentinel.cli(&user), "OK");
-        let default = ["ACL", "SETUSER", "default", "off"];
-        assert_eq!(sentinel.cli(&default), "OK");
+        assert_eq!(sentinel.cli(words!("ACL SETUSER default off")), "OK");
     }
     let file = all.home.path().join("password");
     fs::write(&file, "hush hush\n").unwrap();
@@ -626,13 +621,11 @@ fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
     redlock(&["freeze", "frozen", "--reason", "release night"]).assert_code(0);
     let script =
         r#"eval "$(redlock acquire --while-pid $$ --ttl 6s kept)"; echo ready; exec sleep 60"#;
-    let mut script = Running::start(all.redlock(&[]).env("SCRIPT", script).args([
-        "run",
-        "-q",
-        "outer",
-        "-c",
-        r#"eval "$SCRIPT""#,
-    ]));
+    let mut script = Running::start(
+        all.redlock(&[])
+            .env("SCRIPT", script)
+            .args(words!("run -q outer -c", r#"eval "$SCRIPT""#)),
+    );
     script.expect_line("ready");
     let groups = [
         job("shared", &["--shared", "read"]),
@@ -675,9 +668,6 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
         exec 9>>"$HOME/inside"; flock -n 9 || echo "$REDLOCK_FENCE" >>"$HOME/overlaps"
         echo "$REDLOCK_FENCE x" >>"$HOME/turns"
     "#;
-    let options = [
-        "run", "-q", "--sync", "all", "--ttl", "4s", "-k", "500ms", "a", "-c", script,
-    ];
     let is_over = Arc::new(AtomicBool::new(false));
     let (url, path) = (all.url(), crate::support::path());
     let workers = [(); 4].map(|()| {
@@ -686,7 +676,8 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
         std::thread::spawn(move || {
             let mut grants = 0;
             while !is_over.load(Ordering::Relaxed) {
-                let mut run = crate::support::redlock(&options);
+                let words = words!("run -q --sync all --ttl 4s -k 500ms a -c", script);
+                let mut run = crate::support::redlock(words);
                 run.env("HOME", &home)
                     .env("PATH", &path)
                     .env("REDLOCK_URL", &url);
@@ -954,8 +945,7 @@ fn a_run_whose_lease_a_failover_may_outlast_says_so_once() {
     let all = Replicated::start();
     let says = "may end during a failover";
     let run = |options: &[&str]| {
-        let job = ["a", "-k", "1s", "--", "true"];
-        outcome(&mut all.redlock(&[&["run"], options, &job].concat()))
+        outcome(&mut all.redlock(&[&["run"], options, words!("a -k 1s -- true")].concat()))
     };
     for (options, times) in [
         (&["--ttl", "7s"][..], 1),

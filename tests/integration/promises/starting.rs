@@ -91,16 +91,12 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
 #[test]
 fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
     let redis = Redis::start();
-    let options = [
-        "-e",
-        "inject=clone3:error=EAGAIN:when=1..2",
-        "-e",
-        "inject=clone:error=EAGAIN:when=2..3",
-    ];
+    let options =
+        words!("-e inject=clone3:error=EAGAIN:when=1..2 -e inject=clone:error=EAGAIN:when=2..3");
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate""#;
     let arguments = ["run", "--ttl", "3s", "a", "-c", script];
-    let mut run = Running::start(&mut traced_from_beside(&redis, &options, &arguments));
+    let mut run = Running::start(&mut traced_from_beside(&redis, options, &arguments));
     run.expect_line("ready");
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || {

@@ -178,17 +178,12 @@ fn no_token_is_ever_shown() {
 fn what_others_wrote_cannot_drive_the_terminal() {
     let redis = Redis::start();
     let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
-    let mut command = redis.redlock(&[
-        "run",
-        "--reason",
+    let mut command = redis.redlock(words!(
+        "run --reason {} a -- sh -c",
         evil,
-        "a",
-        "--",
-        "sh",
-        "-c",
         "echo ready; exec sleep 60",
-        evil,
-    ]);
+        evil
+    ));
     command
         .arg(OsStr::from_bytes(b"not \xff UTF-8"))
         .env("USER", evil);
@@ -210,15 +205,10 @@ fn what_others_wrote_cannot_drive_the_terminal() {
 #[test]
 fn arguments_that_are_not_utf_8_reach_the_command_unchanged() {
     let redis = Redis::start();
-    let mut command = redis.redlock(&[
-        "run",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        r#"printf %s "$1" | od -An -tx1"#,
-        "sh",
-    ]);
+    let mut command = redis.redlock(words!(
+        "run a -- sh -c {} sh",
+        r#"printf %s "$1" | od -An -tx1"#
+    ));
     let end = outcome(command.arg(OsStr::from_bytes(b"\xff\xfe")));
     assert_eq!(end.stdout.trim(), "ff fe", "{end:?}");
 }
@@ -482,8 +472,7 @@ fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_
 #[test]
 fn a_grant_that_is_not_confirmed_and_a_lock_that_is_kept_raise_no_alarm() {
     let redis = Redis::start();
-    let keeping = ["run", "--hold-at-least", "1m", "kept", "--", "true"];
-    outcome(&mut redis.redlock(&keeping)).assert_code(0);
+    outcome(&mut redis.redlock(words!("run --hold-at-least 1m kept -- true"))).assert_code(0);
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = queued(&redis, &["run", "--ttl", "1m", "a", "--", "sleep", "60"]);
     waiter.suspend();

@@ -330,8 +330,7 @@ fn a_script_whose_lock_was_forced_free_learns_why_when_it_releases() {
     let mut command = redis.run("-q --on-lost warn --ttl 3m a", script);
     let mut run = Running::start(command.current_dir(redis.dir.path()));
     run.expect_line("ready");
-    let force = ["release", "--force", "--reason", "stuck", "a"];
-    outcome(&mut redis.redlock(&force)).assert_code(0);
+    outcome(&mut redis.redlock(words!("release --force --reason stuck a"))).assert_code(0);
     std::fs::write(redis.dir.path().join("gate"), "go\n").unwrap();
     run.finish()
         .assert_says("it was forced free by ")
@@ -438,22 +437,17 @@ fn a_waiter_is_removed_by_its_id_and_gives_up_with_who_did_it_and_why() {
         .assert_code(79)
         .assert_says("only waits for lock \"a\"")
         .assert_says(&format!("redlock release --force --id {id} a"));
-    let force = [
-        "release",
-        "--force",
-        "--reason",
+    outcome(&mut redis.redlock(words!(
+        "release --force --reason {} a --id",
         "wrong branch",
-        "a",
-        "--id",
-        &id[..8],
-    ];
-    outcome(&mut redis.redlock(&force))
-        .assert_code(0)
-        .assert_says("removed ")
-        .assert_says(&format!(
-            "(pid {}) from the queue of lock \"a\"",
-            removed.pid()
-        ));
+        &id[..8]
+    )))
+    .assert_code(0)
+    .assert_says("removed ")
+    .assert_says(&format!(
+        "(pid {}) from the queue of lock \"a\"",
+        removed.pid()
+    ));
     removed
         .finish()
         .assert_exited(75)
@@ -491,8 +485,7 @@ fn a_waiter_that_no_message_reaches_is_removed_for_good_and_those_behind_it_may_
 /// knowing of it; its command leaves a file. With its id.
 fn granted(redis: &Redis, options: &[&str]) -> (Running, String) {
     let holder = Gated::start(redis, &[options, &["a"]].concat()).ready();
-    let command = ["a", "-c", "touch ran"];
-    let mut waiter = redis.redlock(&[&["run"], options, &command].concat());
+    let mut waiter = redis.redlock(&[&["run"], options, words!("a -c", "touch ran")].concat());
     let mut waiter = Running::start(waiter.current_dir(redis.dir.path()));
     waiter.wait_until_queued(redis);
     let id = ids(redis, "waiters").remove(0);
@@ -541,8 +534,7 @@ fn a_suspended_waiter_whose_grant_was_stopped_gives_up_when_it_goes_on() {
     for options in [&[][..], &["--slots", "1"]] {
         let redis = Redis::start();
         let (waiter, id) = granted(&redis, options);
-        let stop = ["stop", "-n", "--id", &id, "--reason", "old", "a"];
-        outcome(&mut redis.redlock(&stop)).assert_code(0);
+        outcome(&mut redis.redlock(words!("stop -n --id {} --reason old a", &id))).assert_code(0);
         wait_until("the grant is over", || !is_held(&redis));
         goes_on_and_gives_up(&redis, waiter, "old");
     }
@@ -554,8 +546,7 @@ fn a_waiter_that_finds_itself_stopped_while_its_grant_lasts_frees_the_lock_at_on
     // It polls, so that it asks before it starts its command.
     redis.cli(&["ACL", "SETUSER", "default", "-subscribe"]);
     let (waiter, id) = granted(&redis, &[]);
-    outcome(&mut redis.redlock(&["stop", "-n", "--id", &id, "--reason", "old", "a"]))
-        .assert_code(0);
+    outcome(&mut redis.redlock(words!("stop -n --id", &id, "--reason", "old", "a"))).assert_code(0);
     // For longer than a run takes to end.
     redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
     goes_on_and_gives_up(&redis, waiter, "old");
@@ -646,17 +637,8 @@ fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_th
 #[test]
 fn stop_says_when_the_holder_lost_its_lock_before_its_command_had_ended() {
     let redis = Redis::start();
-    let hold = [
-        "run",
-        "--ttl",
-        "2s",
-        "-k",
-        "1s",
-        "a",
-        "-c",
-        "echo ready; exec sleep 60",
-    ];
-    let mut holder = Running::start(&mut redis.redlock(&hold));
+    let mut holder =
+        Running::start(&mut redis.run("--ttl 2s -k 1s a", "echo ready; exec sleep 60"));
     holder.expect_line("ready");
     holder.suspend();
     outcome(&mut redis.redlock(&["stop", "a"]))
@@ -669,17 +651,10 @@ fn stop_says_when_the_holder_lost_its_lock_before_its_command_had_ended() {
 #[test]
 fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
     let redis = Redis::start();
-    let hold = [
-        "run",
-        "--ttl",
-        "3s",
-        "-k",
-        "1s",
-        "a",
-        "-c",
+    let mut holder = Running::start(&mut redis.run(
+        "--ttl 3s -k 1s a",
         "trap '' TERM; echo ready; while :; do sleep 0.1; done",
-    ];
-    let mut holder = Running::start(&mut redis.redlock(&hold));
+    ));
     holder.expect_line("ready");
     let stop = Running::start(&mut redis.redlock(&["stop", "--connect-timeout", "200ms", "a"]));
     wait_until("it has asked", || {
@@ -699,15 +674,7 @@ fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
 fn of_several_slots_one_that_ends_is_seen_soon() {
     let redis = Redis::start();
     let mut holders = [0, 1].map(|_| {
-        let hold = [
-            "run",
-            "--slots",
-            "2",
-            "a",
-            "-c",
-            "echo ready; exec sleep 60",
-        ];
-        let mut holder = Running::start(&mut redis.redlock(&hold));
+        let mut holder = Running::start(&mut redis.run("--slots 2 a", "echo ready; exec sleep 60"));
         holder.expect_line("ready");
         holder
     });

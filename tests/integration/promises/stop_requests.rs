@@ -244,8 +244,7 @@ fn kill_of_a_shells_job_lets_command_clean_up() {
     let redis = Redis::start();
     let text = format!("#!/usr/bin/env perl\n{CLEANS_UP}");
     script(redis.dir.path(), "command", &text);
-    let bash = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
-    let mut terminal = on_terminal(&redis, &bash);
+    let mut terminal = on_terminal(&redis, words!("bash --norc --noprofile --noediting -i"));
     for round in 0..ROUNDS {
         terminal.type_in("redlock run -k 60s a -- redlock run -k 60s b -- ~/command &\n");
         terminal.line("ready");

@@ -110,15 +110,12 @@ fn the_signals_of_the_c_library_reach_the_child() {
     let redis = Redis::start();
     // Without a lock there is nothing to renew, so that no thread is started just when the signal comes: to that one the
     // C library lets it through.
-    let unlocked = ["run", "-q", "--on-unreachable", "run", "a", "-c"];
+    let unlocked = words!("run -q --on-unreachable run a -c");
     for binary in binaries() {
         for signal in OF_THE_C_LIBRARY {
             // No program can catch them all, so what they do is end it.
             let script = "echo $$; exec sleep 60";
-            let mut command = directly(
-                &redis,
-                &[&[binary.as_str()], &unlocked[..], &[script]].concat(),
-            );
+            let mut command = directly(&redis, &[&[binary.as_str()], unlocked, &[script]].concat());
             command.env("REDLOCK_URL", "redis://127.0.0.1:1");
             let mut running = Running::start(&mut with_default_signals(command));
             let child: i32 = running.line().parse().unwrap();
@@ -244,9 +241,7 @@ fn a_grandchild_that_ignores_term_is_killed_by_the_end_of_kill_after() {
     let script = r#"perl -e "$1" & exec sleep 60"#;
     let mut running = Running::start(&mut run(
         &redis,
-        &[
-            "run", "-k", "300ms", "a", "--", "sh", "-c", script, "sh", stubborn,
-        ],
+        words!("run -k 300ms a -- sh -c", script, "sh", stubborn),
     ));
     let grandchild = pid_in(&running.line());
     running.signal(Signal::SIGTERM);
@@ -258,10 +253,8 @@ fn a_grandchild_that_ignores_term_is_killed_by_the_end_of_kill_after() {
 #[test]
 fn the_grace_is_never_more_than_half_the_ttl() {
     let redis = Redis::start();
-    let arguments = [
-        "run", "--ttl", "6s", "-k", "1h", "a", "--", "perl", "-e", COUNTER, "child", "TERM",
-    ];
-    let mut running = Running::start(&mut run(&redis, &arguments));
+    let arguments = words!("run --ttl 6s -k 1h a -- perl -e", COUNTER, "child", "TERM");
+    let mut running = Running::start(&mut run(&redis, arguments));
     running.line();
     running.signal(Signal::SIGTERM);
     running.expect_line("child TERM");
@@ -277,21 +270,12 @@ fn the_lock_is_held_until_the_last_of_the_group_has_ended_after_a_stop() {
     let file = redis.dir.path().join("go");
     let mut running = Running::start(&mut run(
         &redis,
-        &[
-            "run",
-            "--ttl",
-            "120s",
-            "-k",
-            "60s",
-            "a",
-            "--",
-            "sh",
-            "-c",
+        words!(
+            "run --ttl 120s -k 60s a -- sh -c {} sh",
             script,
-            "sh",
             slow,
-            file.to_str().unwrap(),
-        ],
+            file.to_str().unwrap()
+        ),
     ));
     let grandchild = pid_in(&running.line());
     running.signal(Signal::SIGTERM);
@@ -314,19 +298,11 @@ fn the_lock_is_released_only_after_the_child_was_reaped() {
     let file = redis.dir.path().join("go");
     let mut running = Running::start(&mut run(
         &redis,
-        &[
-            "run",
-            "--ttl",
-            "120s",
-            "-k",
-            "60s",
-            "a",
-            "--",
-            "perl",
-            "-e",
+        words!(
+            "run --ttl 120s -k 60s a -- perl -e",
             slow,
-            file.to_str().unwrap(),
-        ],
+            file.to_str().unwrap()
+        ),
     ));
     let child = pid_in(&running.line());
     running.signal(Signal::SIGTERM);
@@ -602,16 +578,7 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
     let redis = Redis::start();
     let mut running = Running::start(&mut run(
         &redis,
-        &[
-            "run",
-            "--ttl",
-            "1s",
-            "-k",
-            "100ms",
-            "a",
-            "-c",
-            "echo $$; exec sleep 60",
-        ],
+        words!("run --ttl 1s -k 100ms a -c", "echo $$; exec sleep 60"),
     ));
     let child: i32 = running.line().parse().unwrap();
     running.signal(Signal::SIGKILL);
@@ -727,19 +694,13 @@ fn assert_late_news_counts(meanwhile: Option<Signal>) {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"trap '' USR1; echo ready; read go <"$HOME/gate""#;
-    let arguments = ["run", "--ttl", "4s", "-k", "0s", "a", "-c", script];
-    let mut running = Running::start(&mut run(&redis, &arguments));
+    let mut running = Running::start(&mut run(&redis, words!("run --ttl 4s -k 0s a -c", script)));
     running.expect_line("ready");
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals);
     // Twice that is more than a lease, and with a third of a lease before the first, it is less.
-    let late = [
-        "-e",
-        "inject=poll,ppoll:delay_exit=2100000",
-        "-o",
-        "/dev/null",
-    ];
-    let mut strace = attach_strace(running.pid(), &late);
+    let late = words!("-e inject=poll,ppoll:delay_exit=2100000 -o /dev/null");
+    let mut strace = attach_strace(running.pid(), late);
     for _ in 0..3 {
         let renewals = redis.calls("pexpire");
         wait_until("it is renewed late", || {
@@ -771,16 +732,7 @@ fn after_standing_still_past_the_deadline_another_holders_lock_is_left_alone() {
     let redis = Redis::start();
     let mut running = Running::start(&mut run(
         &redis,
-        &[
-            "run",
-            "--ttl",
-            "1s",
-            "-k",
-            "100ms",
-            "a",
-            "-c",
-            "echo ready; exec sleep 60",
-        ],
+        words!("run --ttl 1s -k 100ms a -c", "echo ready; exec sleep 60"),
     ));
     running.expect_line("ready");
     running.signal(Signal::SIGSTOP);
@@ -802,8 +754,7 @@ fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
     let redis = Redis::start();
     let script = r#"trap '' TSTP; echo ready; read go <"$HOME/gate""#;
     let mut gate = Gate::new(&redis);
-    let arguments = ["run", "--ttl", "1s", "a", "-c", script];
-    let mut running = Running::start(&mut run(&redis, &arguments));
+    let mut running = Running::start(&mut run(&redis, words!("run --ttl 1s a -c", script)));
     running.expect_line("ready");
     running.signal(Signal::SIGTSTP);
     let renewals = redis.calls("evalsha");
@@ -817,10 +768,8 @@ fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
 #[test]
 fn tstp_stops_both_and_cont_continues_both() {
     let redis = Redis::start();
-    let arguments = [
-        "run", "--ttl", "120s", "a", "--", "perl", "-e", COUNTER, "child", "CONT",
-    ];
-    let mut running = Running::start(&mut run(&redis, &arguments));
+    let arguments = words!("run --ttl 120s a -- perl -e", COUNTER, "child", "CONT");
+    let mut running = Running::start(&mut run(&redis, arguments));
     let child = pid_in(&running.line());
     for _ in 0..2 {
         running.signal(Signal::SIGTSTP);
@@ -842,10 +791,7 @@ fn a_stopped_child_is_stopped_for_good_all_the_same() {
     // It can take its TERM only when it goes on.
     let mut running = Running::start(&mut run(
         &redis,
-        &[
-            "run", "-t", "1s", "-k", "30s", "--ttl", "60s", "a", "--", "perl", "-e", COUNTER,
-            "child",
-        ],
+        words!("run -t 1s -k 30s --ttl 60s a -- perl -e", COUNTER, "child"),
     ));
     let child = pid_in(&running.line());
     send(child, libc::SIGSTOP);

@@ -138,10 +138,7 @@ fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
 #[test]
 fn a_waiter_survives_a_restart_of_redis() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    assert_eq!(
-        redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]),
-        "OK"
-    );
+    assert_eq!(redis.cli(words!("SET redlock:a theirs PX 60000")), "OK");
     let waiter = Running::start(&mut redis.redlock(&["run", "a", "--", "true"]));
     wait_until("it listens", || {
         redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
@@ -161,19 +158,9 @@ fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     let (port, held_up) = slow_network(redis.port);
     let url = format!("redis://127.0.0.1:{port}");
     // The request passes while the answer is held up, because it is let through once.
-    let arguments = [
-        "--url",
-        &url,
-        "--connect-timeout",
-        "500ms",
-        "run",
-        "a",
-        "--",
-        "echo",
-        "ran",
-    ];
+    let arguments = words!("--url {} --connect-timeout 500ms run a -- echo ran", &url);
     held_up.store(true, Ordering::Relaxed);
-    let run = Running::start(&mut redis.redlock(&arguments));
+    let run = Running::start(&mut redis.redlock(arguments));
     let end = run.finish();
     end.assert_code(69);
     assert_eq!(end.stdout, "");

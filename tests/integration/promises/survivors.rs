@@ -365,8 +365,7 @@ fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
     kill_watchdog(run.pid());
     run.kill();
     assert_busy(&redis, command);
-    let by_the_user = ["run", "-n", "a", "--", "echo", "beside"];
-    outcome(&mut user.redlock(&redis, &by_the_user)).assert_code(75);
+    outcome(&mut user.redlock(&redis, words!("run -n a -- echo beside"))).assert_code(75);
     let over = now();
     user.open_gate();
     let end = waiter.finish();

@@ -72,10 +72,8 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     }
     // One that is never to follow the primary doesn't count.
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "0"]);
-    let sync = [
-        "run", "-q", "-w", "300ms", "--sync", "all", "a", "--", "true",
-    ];
-    let runs = |all: &Replicated| outcome(&mut all.redlock(&sync)).code() == Some(0);
+    let sync = words!("run -q -w 300ms --sync all a -- true");
+    let runs = |all: &Replicated| outcome(&mut all.redlock(sync)).code() == Some(0);
     wait_until("it doesn't count any more", || runs(&all));
     // Nor does its confirmation count for one that could.
     let connected = |all: &Replicated, replica: usize| {
@@ -84,7 +82,7 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
     wait_until("it is connected again", || connected(&all, 2));
     all.cut_replication(0, 1);
-    outcome(&mut all.redlock(&sync))
+    outcome(&mut all.redlock(sync))
         .assert_code(69)
         .assert_says(&address(&all, 1));
     all.servers[0].cli(&["ACL", "SETUSER", "server-1", "on"]);
@@ -185,8 +183,7 @@ fn with_sync_all_a_former_primary_that_is_back_is_not_waited_for_before_it_follo
     wait_until("all sentinels see that it is a primary", || {
         all.sentinels.iter().all(is_back)
     });
-    let words = ["run", "-q", "-w", "5s", "--sync", "all", "a", "--", "true"];
-    outcome(&mut all.redlock(&words))
+    outcome(&mut all.redlock(words!("run -q -w 5s --sync all a -- true")))
         .assert_code(0)
         .assert_silent();
     assert_eq!(all.servers[0].info("replication", "role"), "master");
@@ -225,8 +222,7 @@ fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
             "replica {} copies its data; --sync N would wait for any N replicas",
             address(&all, 2)
         ));
-    let words = ["run", "-q", "--sync", "1", "a", "--", "true"];
-    outcome(&mut all.redlock(&words))
+    outcome(&mut all.redlock(words!("run -q --sync 1 a -- true")))
         .assert_code(0)
         .assert_silent();
 }
@@ -257,10 +253,8 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
 fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_does_not_have() {
     let all = Replicated::start();
     let holder = job(&all, "holder", &[]).ready();
-    let options = [
-        "run", "--sync", "all", "--ttl", "5s", "--wait", "2s", "a", "--",
-    ];
-    let waiter = Running::start(&mut all.redlock(&[&options[..], &["echo", "ran"]].concat()));
+    let options = words!("run --sync all --ttl 5s --wait 2s a --");
+    let waiter = Running::start(&mut all.redlock(&[options, &["echo", "ran"]].concat()));
     wait_until("it stands in the queue", || {
         all.servers[0].queue("a").contains(&waiter.pid())
     });
@@ -276,19 +270,8 @@ fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is
     let all = Replicated::start();
     let lagging = address(&all, 2);
     let until_stopped = r"trap 'date +%s%N; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
-    let options = [
-        "run",
-        "--sync",
-        "all",
-        "--ttl",
-        "5s",
-        "-k",
-        "500ms",
-        "a",
-        "-c",
-        until_stopped,
-    ];
-    let mut holder = Running::start(&mut all.redlock(&options));
+    let options = words!("run --sync all --ttl 5s -k 500ms a -c", until_stopped);
+    let mut holder = Running::start(&mut all.redlock(options));
     holder.expect_line("ready");
     all.cut_replication(0, 2);
     // The last renewal that counts was sent before that.

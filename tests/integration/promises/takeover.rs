@@ -129,8 +129,7 @@ fn a_lock_that_an_inner_run_uses_outlives_the_outer_one_by_its_ttl() {
     let redis = Redis::start();
     // The inner one lives in a session of its own, where the end of the outer one doesn't reach it.
     let script = "setsid redlock run --ttl 3s a -c 'echo ready; exec sleep 60' & wait";
-    let arguments = ["run", "--ttl", "3s", "-k", "100ms", "a", "-c", script];
-    let mut outer = Running::start(&mut redis.redlock(&arguments));
+    let mut outer = Running::start(&mut redis.run("--ttl 3s -k 100ms a", script));
     outer.expect_line("ready");
     outer.kill();
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);

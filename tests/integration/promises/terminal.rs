@@ -38,10 +38,8 @@ pub fn shell(redis: &Redis) -> Terminal {
 
 /// A run of the counting program that answers to these signals.
 fn counter<'a>(names: &[&'a str]) -> Vec<&'a str> {
-    let command = [
-        "run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e", COUNTER, "child",
-    ];
-    [&command, names].concat()
+    let command = words!("run --ttl 120s -k 60s a -- perl -e", COUNTER, "child");
+    [command, names].concat()
 }
 
 /// The pid in a line such as `child ready 4711`.
@@ -174,10 +172,8 @@ fn a_key_that_the_child_does_not_handle_ends_it_and_the_lock_is_free() {
 #[test]
 fn a_command_for_which_ctrl_c_is_an_everyday_key_goes_on() {
     let redis = Redis::start();
-    let command = [
-        "run", "-k", "1ms", "a", "--", "perl", "-e", COUNTER, "child", "INT", "USR1",
-    ];
-    let mut terminal = redlock(&redis, &command);
+    let command = words!("run -k 1ms a -- perl -e", COUNTER, "child", "INT", "USR1");
+    let mut terminal = redlock(&redis, command);
     terminal.line("child ready");
     for _ in 0..3 {
         terminal.type_in(CTRL_C);
@@ -196,10 +192,7 @@ fn a_command_for_which_ctrl_c_is_an_everyday_key_goes_on() {
 fn a_term_stops_grandchildren_too() {
     let redis = Redis::start();
     let script = "perl -e \"$COUNTER\" grandchild TERM & exec perl -e \"$COUNTER\" child TERM";
-    let mut terminal = redlock(
-        &redis,
-        &["run", "--ttl", "1m", "-k", "30s", "a", "-c", script],
-    );
+    let mut terminal = redlock(&redis, words!("run --ttl 1m -k 30s a -c", script));
     let pids = [(); 2].map(|()| {
         let line = terminal.line("");
         assert!(line.contains("ready"), "{line}");

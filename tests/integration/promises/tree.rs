@@ -278,12 +278,8 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let trace = redis.dir.path().join("trace");
     // COMMAND ends at once; the other one of its group takes its time, and a signal comes meanwhile.
     let command = r#"perl -e "$1" "$2" & echo command $$; exec sleep 50"#;
-    let words = [
-        "strace",
-        "-f",
-        "-e",
-        "trace=kill,wait4,waitid,waitpid",
-        "-o",
+    let words = words!(
+        "strace -f -e trace=kill,wait4,waitid,waitpid -o",
         trace.to_str().unwrap(),
         REDLOCK,
         "run",
@@ -298,9 +294,9 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
         command,
         "sh",
         SLOW,
-        file.to_str().unwrap(),
-    ];
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+        file.to_str().unwrap()
+    );
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, words)));
     let (group, _) = both(&mut run);
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
@@ -399,8 +395,7 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
 fn a_timeout_asks_a_descendant_in_its_own_session_too() {
     let redis = Redis::start();
     let detached = r#"setsid perl -e "$1" & exec sleep 50"#;
-    let options = ["--ttl", "60s", "-t", "3s", "-k", "30s"];
-    let mut run = script(&redis, &options, detached, CLEANER);
+    let mut run = script(&redis, words!("--ttl 60s -t 3s -k 30s"), detached, CLEANER);
     pid_after("ready", &mut run);
     run.expect_line("cleaned");
     run.finish().assert_code(124);
@@ -410,10 +405,8 @@ fn a_timeout_asks_a_descendant_in_its_own_session_too() {
 #[test]
 fn a_stopped_command_goes_on_to_take_its_term() {
     let redis = Redis::start();
-    let arguments = [
-        "run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e", CLEANER,
-    ];
-    let mut run = Running::start(&mut run(&redis, &arguments));
+    let arguments = words!("run --ttl 120s -k 60s a -- perl -e", CLEANER);
+    let mut run = Running::start(&mut run(&redis, arguments));
     let command = pid_after("ready", &mut run);
     let _stopped = Stopped::stop(command);
     run.signal(Signal::SIGTERM);

@@ -265,16 +265,14 @@ fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
     } else {
         ("10", "3000")
     };
-    let mut redis = Redis::with(&[
-        "--enable-debug-command",
-        "yes",
-        "--key-load-delay",
+    let mut redis = Redis::with(words!(
+        "--enable-debug-command yes --key-load-delay",
         delay,
         "--loading-process-events-interval-bytes",
         "1024",
         "--rdbcompression",
-        "no",
-    ]);
+        "no"
+    ));
     redis.cli(&["DEBUG", "POPULATE", "10000", "key", size]);
     assert_eq!(redis.cli(&["SAVE"]), "OK");
     redis.kill();
@@ -377,16 +375,8 @@ fn a_waiter_says_once_that_redis_does_not_answer_and_once_that_it_does_again() {
 fn on_a_terminal_the_time_without_redis_grows_in_one_line() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let words = [
-        "run",
-        "--connect-timeout",
-        "500ms",
-        "a",
-        "--",
-        "echo",
-        "ran",
-    ];
-    let mut terminal = Terminal::start(with_default_signals(redis.redlock(&words)));
+    let words = words!("run --connect-timeout 500ms a -- echo ran");
+    let mut terminal = Terminal::start(with_default_signals(redis.redlock(words)));
     terminal.resize(24, 40);
     wait_until("it waits", || redis.queue("a").len() == 1);
     redis.stall();
@@ -809,15 +799,7 @@ fn with_file(path: &str, text: &str, dir: &Path, words: &[&str]) -> Option<Comma
     fs::write(&other, text).unwrap();
     let script = format!("mount --bind {} {path} && exec \"$@\"", other.display());
     let mut command = Command::new("unshare");
-    command.args([
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        &script,
-        "sh",
-    ]);
+    command.args(words!("--mount --propagation private sh -c", &script, "sh"));
     command.args(words).env("HOME", "/nonexistent");
     Some(command)
 }
@@ -941,15 +923,11 @@ fn what_is_refused_by_authentication_says_what_to_do() {
             "leave it out",
         ],
     );
-    redis.cli(&[
-        "ACL", "SETUSER", "open", "on", "nopass", "~*", "&*", "+@all",
-    ]);
+    redis.cli(words!("ACL SETUSER open on nopass ~* &* +@all"));
     outcome(&mut run(&format!("redis://open@{place}"), &[]))
         .assert_code(0)
         .assert_silent();
-    redis.cli(&[
-        "ACL", "SETUSER", "jobs", "on", ">secret", "~*", "&*", "+@all",
-    ]);
+    redis.cli(words!("ACL SETUSER jobs on >secret ~* &* +@all"));
     redis.cli(&["CONFIG", "SET", "requirepass", "secret"]);
     for (user, options, says) in [
         (
@@ -1120,8 +1098,7 @@ fn a_socket_of_another_user_is_77_and_says_what_is_needed() {
     let redis = Redis::start();
     fs::set_permissions(redis.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(redis.socket(), fs::Permissions::from_mode(0o700)).unwrap();
-    let words = ["./redlock", "-u", &redis.url(), "status"];
-    let end = outcome(&mut user.command(&words));
+    let end = outcome(&mut user.command(words!("./redlock -u", &redis.url(), "status")));
     assert_line(
         &end,
         77,

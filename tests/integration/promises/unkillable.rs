@@ -93,8 +93,7 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
     };
     let redis = Redis::start();
     let script = format!("{ROOTS} & exec sleep 50");
-    let options = ["--ttl", "20s", "-k", "300ms"];
-    let mut command = user.command(&words(&options, &script));
+    let mut command = user.command(&words(words!("--ttl 20s -k 300ms"), &script));
     let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
     let roots = pid_when_ready(&mut run);
     run.signal(Signal::SIGTERM);

@@ -381,16 +381,8 @@ fn one_signal_ends_a_wait_for_a_joined_run_whose_look_for_that_run_redis_does_no
             }
             Action::Pass
         });
-        let wait = [
-            "run",
-            "--join",
-            "--connect-timeout",
-            "1h",
-            "j",
-            "--",
-            "true",
-        ];
-        let mut waiter = redis.redlock(&[options, &wait[..]].concat());
+        let wait = words!("run --join --connect-timeout 1h j -- true");
+        let mut waiter = redis.redlock(&[options, wait].concat());
         waiter.env("REDLOCK_URL", proxy.url());
         let waiter = Running::start(&mut with_default_signals(waiter));
         looked.recv_timeout(crate::support::TIMEOUT).unwrap();

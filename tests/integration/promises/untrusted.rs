@@ -394,8 +394,7 @@ fn a_proxy_that_can_not_reach_its_redis_is_69() {
             "acquire" => Say::Lie(says.into()),
             _ => Say::Truth,
         });
-        let run = ["run", "-n", "a", "--", "echo", "started"];
-        let end = outcome(&mut liar.redlock(&redis, &run));
+        let end = outcome(&mut liar.redlock(&redis, words!("run -n a -- echo started")));
         assert_eq!(end.code(), Some(69), "{end:?}");
         end.assert_says("the proxy at ").assert_says(sentence);
         assert_eq!(end.stdout, "");
@@ -415,8 +414,7 @@ fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
         }
         _ => Say::Truth,
     });
-    let run = ["run", "-q", "a", "--", "echo", "mine"];
-    let mut waiter = Running::start(&mut liar.redlock(&redis, &run));
+    let mut waiter = Running::start(&mut liar.redlock(&redis, words!("run -q a -- echo mine")));
     waiter.wait_until_queued(&redis);
     wait_until("it was answered so twice, and has asked again", || {
         requests.load(Ordering::Relaxed) > 3
@@ -495,8 +493,7 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     let redis = Redis::start();
     let text = Say::Stream(b"$300000000\r\n".to_vec(), b"x".to_vec(), 300_000_000);
     let liar = Liar::new(&redis, once("renew", 2, text));
-    let mut run =
-        Running::start(&mut liar.redlock(&redis, &["run", "--ttl", "2s", "a", "-c", IDLE]));
+    let mut run = Running::start(&mut liar.redlock(&redis, words!("run --ttl 2s a -c", IDLE)));
     run.expect_line("ready");
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed again and again", || {
@@ -515,10 +512,7 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
 fn assert_believes_in_two_seconds(hook: impl FnMut(&str) -> Say + Send + 'static) {
     let mut redis = Redis::start();
     let liar = Liar::new(&redis, hook);
-    let mut command = liar.redlock(
-        &redis,
-        &["run", "--ttl", "2s", "-k", "100ms", "a", "-c", IDLE],
-    );
+    let mut command = liar.redlock(&redis, words!("run --ttl 2s -k 100ms a -c", IDLE));
     let mut run = Running::start(&mut command);
     run.expect_line("ready");
     let renewals = redis.calls("pexpire");
@@ -580,8 +574,7 @@ fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
         let redis = Redis::start();
         let liar = Liar::new(&redis, once("acquire", n, Say::Twice));
         let holder = Gated::start(&redis, &["a"]).ready();
-        let arguments = ["run", "a", "--", "echo", "mine"];
-        let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
+        let mut waiter = Running::start(&mut liar.redlock(&redis, words!("run a -- echo mine")));
         waiter.wait_until_queued(&redis);
         let second = queued(&redis, &["run", "a", "--", "true"]);
         if n == 3 {
@@ -650,8 +643,7 @@ fn a_flood_does_not_keep_a_waiter_from_ending() {
     for operation in ["SUBSCRIBE", "acquire"] {
         let n = if operation == "acquire" { 3 } else { 1 };
         let liar = Liar::new(&redis, once(operation, n, flood()));
-        let arguments = ["run", "a", "--", "echo", "started"];
-        let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
+        let mut waiter = Running::start(&mut liar.redlock(&redis, words!("run a -- echo started")));
         if n == 3 {
             waiter.wait_until_queued(&redis);
         }
@@ -752,9 +744,7 @@ fn the_connect_timeout_holds_during_a_handshake_that_never_ends() {
     let dir = tempfile::tempdir().unwrap();
     let ca = dir.path().join("ca.crt");
     let made = Command::new("openssl")
-        .args([
-            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-        ])
+        .args(words!("req -x509 -newkey rsa:2048 -nodes -days 2"))
         .args(["-subj", "/CN=ca", "-keyout", "/dev/null", "-out"])
         .arg(&ca)
         .output()

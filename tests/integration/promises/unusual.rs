@@ -200,8 +200,7 @@ fn one_without_any_environment_in_a_session_of_its_own_keeps_the_lock() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let command = format!("setsid {SURVIVOR} & wait");
-    let arguments = ["run", "--ttl", "6s", "a", "-c", &command];
-    let mut run = Running::start(&mut redis.redlock(&arguments));
+    let mut run = Running::start(&mut redis.run("--ttl 6s a", &command));
     let redlock = run.pid();
     assert_keeps_the_lock(&redis, &mut run, redlock);
 }
@@ -262,10 +261,8 @@ fn one_that_does_not_take_an_int_is_asked_by_term_before_it_is_killed() {
 #[test]
 fn each_hang_up_that_asks_for_a_reload_reaches_the_child() {
     let redis = Redis::start();
-    let counter = [
-        "run", "--ttl", "120s", "a", "--", "perl", "-e", COUNTER, "child", "HUP",
-    ];
-    let mut run = Running::start(&mut with_default_signals(redis.redlock(&counter)));
+    let counter = words!("run --ttl 120s a -- perl -e", COUNTER, "child", "HUP");
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(counter)));
     pid_after("child ready ", &mut run);
     for _ in 0..2 {
         // The second one comes when COMMAND has done what the first one asked for.

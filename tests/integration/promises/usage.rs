@@ -166,10 +166,8 @@ fn the_dashes_that_are_missing_are_put_into_what_was_typed() {
     }
     // A shell takes the line in as it was meant.
     let redis = Redis::start();
-    let words = [
-        "run", "a", "printf", "<%s>", "a b", "it's", "l\nm", "$x", "\u{e9}",
-    ];
-    let said = mistake(&words);
+    let words = words!("run a printf <%s>", "a b", "it's", "l\nm", "$x", "\u{e9}");
+    let said = mistake(words);
     let line = said.split_once(": ").expect("the line").1;
     let mut shell = Command::new("bash");
     shell
@@ -382,8 +380,7 @@ fn months_and_years_are_refused_with_what_to_write() {
         ("366d", "must be at most 365d"),
         ("", "must be a duration such as"),
     ] {
-        let words = ["run", "-t", duration, "a", "--", "true"];
-        let said = mistake(&words);
+        let said = mistake(words!("run -t", duration, "a", "--", "true"));
         assert!(said.contains("'--timeout <DURATION>'"), "{said}");
         assert!(said.contains(says), "{said}");
         let end = outcome(redlock(&["run", "a", "--", "true"]).env("REDLOCK_TIMEOUT", duration));

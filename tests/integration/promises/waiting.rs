@@ -405,10 +405,7 @@ fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
         assert!(values.iter().all(|value| !value.is_null()), "{field}");
     }
     // No token leaves the server.
-    for token in redis
-        .cli(&["ZRANGE", "{redlock:a}:queue", "0", "-1"])
-        .lines()
-    {
+    for token in redis.cli(words!("ZRANGE {redlock:a}:queue 0 -1")).lines() {
         assert!(!end.stdout.contains(&token[..32]));
     }
     for run in holders {

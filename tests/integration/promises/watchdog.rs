@@ -57,8 +57,7 @@ fn a_kill_of_timeouts_group_leaves_nothing_of_the_command_as_with_flock() {
     let file = redis.dir.path().join("lock");
     let timeout = ["timeout", "-s", "KILL", "1"];
     let flock = ["flock", file.to_str().unwrap(), "sh", "-c"];
-    let redlock = ["redlock", "run", "--ttl", "60s", "a", "-c"];
-    for locker in [&flock[..], &redlock] {
+    for locker in [&flock[..], words!("redlock run --ttl 60s a -c")] {
         // The group of timeout(1), without what has left it.
         let script = "sleep 50 & echo ready $!; wait";
         let words = [&timeout[..], locker, &[script]].concat();
@@ -94,8 +93,7 @@ fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() 
     let script = r#"trap "echo TERM" TERM; trap "echo USR1" USR1
         echo $$; while :; do sleep 0.02; done"#;
     // By the renewal before it might live for a minute.
-    let words = ["run", "--ttl", "60s", "-k", "3s", "a", "-c", script];
-    let mut run = run(&redis, &words);
+    let mut run = run(&redis, words!("run --ttl 60s -k 3s a -c", script));
     let command: i32 = run.line().parse().unwrap();
     await_mark(&redis, run.pid());
     wait_until("it is renewed, and told of changes", || {
@@ -209,13 +207,8 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
     let asked = now();
     let left: u64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
     // The main thread doesn't hear of it.
-    let held = [
-        "-e",
-        "inject=poll,ppoll,restart_syscall:delay_exit=60s",
-        "-o",
-        "/dev/null",
-    ];
-    let mut strace = attach_strace(run.pid(), &held);
+    let held = words!("-e inject=poll,ppoll,restart_syscall:delay_exit=60s -o /dev/null");
+    let mut strace = attach_strace(run.pid(), held);
     wait_until("b is renewed", || proxy.answered("renew") > before + 1);
     wait_until("it is dead", || !is_alive(command));
     let took = now().saturating_sub(asked);
@@ -230,8 +223,7 @@ fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate""#;
-    let words = ["run", "--ttl", "1s", "--on-lost", "warn", "a", "-c", script];
-    let mut run = run(&redis, &words);
+    let mut run = run(&redis, words!("run --ttl 1s --on-lost warn a -c", script));
     run.expect_line("ready");
     await_mark(&redis, run.pid());
     run.suspend();
@@ -378,21 +370,12 @@ fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     let redis = Redis::start();
     // COMMAND ends, and what it has started keeps the run.
     let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
-    let words = [
-        "redlock",
-        "run",
-        "--ttl",
-        "60s",
-        "--wait-tree",
-        "a",
-        "-c",
-        script,
-    ];
+    let words = words!("redlock run --ttl 60s --wait-tree a -c", script);
     let shell = r#"set -m; "$@" & echo "redlock $!"
         read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
     let mut gate = Gate::new(&redis);
     let bash = ["bash", "-c", shell, "bash"];
-    let mut bash = directly(&redis, &[&bash[..], &words].concat());
+    let mut bash = directly(&redis, &[&bash[..], words].concat());
     let mut bash = Running::start(&mut bash);
     let (mut redlock, mut command) = (None, None);
     while redlock.is_none() || command.is_none() {
@@ -439,8 +422,7 @@ fn a_process_with_the_name_of_a_keeper_does_not_escape() {
     for name in ["redlock-keeper", "rl-witness"] {
         let perl = format!(r#"$0 = "{name}"; $| = 1; print "ready $$\n"; sleep 50"#);
         let script = format!("setsid perl -e '{perl}' & sleep 50");
-        let words = ["run", "-t", "2s", "-k", "100ms", "a", "-c", &script];
-        let mut run = run(&redis, &words);
+        let mut run = run(&redis, words!("run -t 2s -k 100ms a -c", &script));
         let line = run.line();
         let escaping: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
         run.finish().assert_code(124);
@@ -452,16 +434,8 @@ fn a_process_with_the_name_of_a_keeper_does_not_escape() {
 fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_watchdog() {
     let redis = Redis::with(&["--requirepass", "hidden"]);
     let url = format!("redis://:hidden@127.0.0.1:{}", redis.port);
-    let words = [
-        "redlock",
-        "-u",
-        &url,
-        "run",
-        "a",
-        "-c",
-        "echo ready; exec sleep 50",
-    ];
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let words = words!("redlock -u {} run a -c", &url, "echo ready; exec sleep 50");
+    let mut run = Running::start(&mut with_default_signals(directly(&redis, words)));
     run.expect_line("ready");
     let redlock = run.pid();
     wait_until("it has a watchdog", || watchdog(redlock).is_some());

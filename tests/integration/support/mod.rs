@@ -33,6 +33,26 @@ pub use self::sentinel::*;
 pub use self::server::*;
 pub use self::turns::*;
 
+/// An argument list in one line: `words!("run --ttl 1s a -c", script)` is `&["run", "--ttl", "1s", "a", "-c", script]`.
+/// The line is split at its spaces. A `{}` in it is the next of the values, which are taken as they are; the
+/// others follow the line.
+macro_rules! words {
+    ($line:literal $(, $value:expr)* $(,)?) => {
+        &$crate::support::words($line, &[$($value),*])[..]
+    };
+}
+
+/// What `words!` gives.
+pub fn words<'a>(line: &'a str, values: &[&'a str]) -> Vec<&'a str> {
+    let mut values = values.iter().copied();
+    let mut value = || values.next().expect("there is a value for each {}");
+    let words = line.split(' ');
+    let words = words.map(|word| if word == "{}" { value() } else { word });
+    let mut words: Vec<&str> = words.collect();
+    words.extend(values);
+    words
+}
+
 /// How long anything may take before a test calls it a failure.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 

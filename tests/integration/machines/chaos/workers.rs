@@ -145,8 +145,7 @@ pub fn draw(id: u32, stage: &Stage, place: &[String], dice: &mut Dice) -> Drawn 
         _ => nested(&mut job, dice),
     };
     job.words.clone_from(&script);
-    let words = ["sh", "-c", &script];
-    let mut command = stage.command(place, &words, &id.to_string());
+    let mut command = stage.command(place, words!("sh -c", &script), &id.to_string());
     command.env("CHAOS_RUN", id.to_string());
     command.env(JOB, job_value(id));
     job.started = boottime();

@@ -390,10 +390,7 @@ impl Sharded {
     }
 
     fn fill(&mut self, number: usize, dice: &mut Dice) -> Injected {
-        tell(
-            &self.all.nodes[number],
-            &["CONFIG", "SET", "maxmemory", "1"],
-        );
+        tell(&self.all.nodes[number], words!("CONFIG SET maxmemory 1"));
         let time = ms(dice, 200, 3000);
         self.later.after(time, Then::Free(number));
         Injected::new(format!("the memory of {number} is full"), time)

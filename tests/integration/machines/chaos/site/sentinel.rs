@@ -305,10 +305,7 @@ impl Watched {
     }
 
     fn fill(&mut self, number: usize, dice: &mut Dice) -> Injected {
-        tell(
-            &self.all.servers[number],
-            &["CONFIG", "SET", "maxmemory", "1"],
-        );
+        tell(&self.all.servers[number], words!("CONFIG SET maxmemory 1"));
         let time = ms(dice, 200, 3000);
         self.later.after(time, Then::Free(number));
         Injected::new(format!("the memory of {number} is full"), time)
