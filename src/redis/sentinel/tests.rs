@@ -383,6 +383,24 @@ fn server(at: u16, part: Part) -> Arc<Server> {
     ))
 }
 
+/// The words of the first request among these bytes, and where it ends; `None` before it is complete.
+fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
+    let line = |from: usize| {
+        let length = bytes[from..].windows(2).position(|two| two == b"\r\n")?;
+        let text = std::str::from_utf8(&bytes[from + 1..from + length]).ok()?;
+        Some((text.parse::<usize>().ok()?, from + length + 2))
+    };
+    let (number, mut at) = line(0)?;
+    let mut words = Vec::new();
+    for _ in 0..number {
+        let (length, start) = line(at)?;
+        at = start + length + 2;
+        let word = bytes.get(start..at)?;
+        words.push(String::from_utf8_lossy(&word[..length]).into_owned());
+    }
+    Some((words, at))
+}
+
 /// A server that answers each request, word by word, in this way; its port.
 fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -392,13 +410,11 @@ fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
         for mut client in listener.incoming().flatten() {
             let answer = Arc::clone(&answer);
             std::thread::spawn(move || {
-                let mut bytes = [0; 4096];
+                let (mut bytes, mut unread) = ([0; 4096], Vec::new());
                 while let Ok(read @ 1..) = client.read(&mut bytes) {
-                    // Requests are short, and each comes in one piece.
-                    let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
-                    for request in text.split('*').filter(|request| !request.is_empty()) {
-                        let words = request.split("\r\n").skip(2).step_by(2);
-                        let words: Vec<String> = words.map(str::to_owned).collect();
+                    unread.extend_from_slice(&bytes[..read]);
+                    while let Some((words, end)) = request(&unread) {
+                        unread.drain(..end);
                         let _ = client.write_all(answer(&words).as_bytes());
                     }
                 }
