@@ -679,6 +679,80 @@ fn a_release_that_was_acknowledged_is_no_loss_where_the_next_primary_never_had_t
     );
 }
 
+/// The answer to a renewal.
+const RENEWED: &str = "*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n";
+
+/// A primary that is replaced when it has answered a release, and is followed by as many replicas as each answer to `ROLE`
+/// counts in turn; what it says to each `WAIT` in turn, and to a script before the release, if anything. How often the next
+/// primary was asked for the release, and how that came out.
+fn released_while_replaced(
+    followers: &'static [usize],
+    waited: &'static [&'static str],
+    before: Option<&'static str>,
+) -> (usize, Result<(Released, bool), Error>) {
+    const DONE: &str = "*1\r\n:1\r\n";
+    let repeated = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&repeated);
+    let next = serve(move |words| {
+        if words[0] == "ROLE" {
+            return "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into();
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+        DONE.into()
+    });
+    let (_, fakes) = three(0, 5);
+    let says: Vec<Arc<Mutex<Says>>> = fakes.iter().map(|fake| Arc::clone(&fake.says)).collect();
+    let (roles, waits) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let first = Mutex::new(before);
+    let old = serve(move |words| match words[0].as_str() {
+        "ROLE" => {
+            let turn = roles.fetch_add(1, Ordering::Relaxed);
+            let number = followers[turn.min(followers.len() - 1)];
+            let each = (0..number).map(|at| array(&["127.0.0.1", &(7 + at).to_string(), "7"]));
+            let each: String = each.collect();
+            format!("*3\r\n$6\r\nmaster\r\n:7\r\n*{number}\r\n{each}")
+        }
+        "WAIT" => {
+            let turn = waits.fetch_add(1, Ordering::Relaxed);
+            waited[turn.min(waited.len() - 1)].into()
+        }
+        _ => {
+            if let Some(before) = lock(&first).take() {
+                return before.into();
+            }
+            for says in &says {
+                let mut says = lock(says);
+                (says.port, says.epoch) = (next, 6);
+            }
+            DONE.into()
+        }
+    });
+    tell(&fakes, old, 5);
+    let (locks, claim) = locks(&fakes);
+    let mut client = locks.open().unwrap();
+    let claims = [claim];
+    if before == Some(RENEWED) {
+        Claim::renew_all(&claims, &mut client, Duration::from_secs(1)).unwrap();
+    }
+    let mode = ReleaseMode::Finished {
+        outcome: HoldOutcome::Status(0),
+        keep_for: Duration::ZERO,
+    };
+    let released = claims[0].release_or_retry(&mut client, &mode, LONG, None, || {});
+    (repeated.load(Ordering::Relaxed), released)
+}
+
+#[test]
+fn a_release_at_a_primary_that_is_demoted_before_its_replica_has_it_is_repeated_at_the_next_one() {
+    const DEMOTED: &str = "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n";
+    let (repeated, released) = released_while_replaced(&[1], &[DEMOTED], None);
+    assert!(
+        matches!(released, Ok((Released::Now, true))),
+        "{released:?}"
+    );
+    assert_eq!(repeated, 1);
+}
+
 #[test]
 fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
     let server = |answer: &'static str| {
