@@ -754,6 +754,16 @@ fn a_release_at_a_primary_that_is_demoted_before_its_replica_has_it_is_repeated_
 }
 
 #[test]
+fn a_release_is_repeated_where_a_replica_that_was_added_during_the_hold_takes_over_without_it() {
+    let (repeated, released) = released_while_replaced(&[0, 1], &[":0\r\n"], Some(RENEWED));
+    assert!(
+        matches!(released, Ok((Released::Now, true))),
+        "{released:?}"
+    );
+    assert_eq!(repeated, 1);
+}
+
+#[test]
 fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
     let server = |answer: &'static str| {
         serve(move |words| match words[0].as_str() {
