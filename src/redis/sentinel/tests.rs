@@ -764,6 +764,18 @@ fn a_release_is_repeated_where_a_replica_that_was_added_during_the_hold_takes_ov
 }
 
 #[test]
+fn a_release_by_a_script_that_the_primary_did_not_know_is_repeated_where_no_replica_has_it() {
+    const UNKNOWN: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+    // Nothing was written before the script was sent: that, the replica has.
+    let (repeated, released) = released_while_replaced(&[1], &[":1\r\n", ":0\r\n"], Some(UNKNOWN));
+    assert!(
+        matches!(released, Ok((Released::Now, true))),
+        "{released:?}"
+    );
+    assert_eq!(repeated, 1);
+}
+
+#[test]
 fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
     let server = |answer: &'static str| {
         serve(move |words| match words[0].as_str() {
