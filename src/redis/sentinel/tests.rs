@@ -776,6 +776,16 @@ fn a_release_by_a_script_that_the_primary_did_not_know_is_repeated_where_no_repl
 }
 
 #[test]
+fn a_release_is_repeated_where_the_connection_fails_before_it_is_known_whether_a_replica_has_it() {
+    let (repeated, released) = released_while_replaced(&[1], &["no reply\r\n"], None);
+    assert!(
+        matches!(released, Ok((Released::Now, true))),
+        "{released:?}"
+    );
+    assert_eq!(repeated, 1);
+}
+
+#[test]
 fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
     let server = |answer: &'static str| {
         serve(move |words| match words[0].as_str() {
