@@ -122,7 +122,7 @@ impl Confirming {
     pub(super) fn note_followers_lately(&mut self, server: &Server, answer: &Value) {
         if let Some(role) = Role::parse(answer) {
             let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
-            server.note_followers_lately(followers);
+            server.note_followers_lately(followers, Instant::now());
             self.followers = self.followers.max(followers);
         }
     }
@@ -341,5 +341,42 @@ impl Confirming {
     /// Whether all replicas that could follow the primary have to have it.
     pub(super) fn needs_all(&self) -> bool {
         matches!(&self.replication, Some((of, _)) if of.quorum == Quorum::All)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many replicas are asked whether they have a release, of a server that had so many, in seconds before now.
+    fn asked(had: &[(u64, u32)], quorum: Option<Quorum>, listed: &[&str]) -> u32 {
+        let server = crate::protocol::fuzz::any_server(Part::Primary);
+        let now = Instant::now();
+        for (ago, followers) in had {
+            let at = now.checked_sub(Duration::from_secs(*ago)).unwrap();
+            server.note_followers_lately(*followers, at);
+        }
+        let replicas = Replicas::default();
+        replicas.replace(listed.iter().map(ToString::to_string).collect());
+        let timeout = Duration::from_secs(1);
+        let replication = quorum.map(|quorum| Replication { quorum, timeout });
+        let confirming = Confirming {
+            replication: replication.map(|replication| (replication, Arc::new(replicas))),
+            followers: 2,
+            ..Confirming::default()
+        };
+        confirming.followers_to_ask(&server)
+    }
+
+    #[test]
+    fn a_release_waits_for_a_replica_that_left_a_moment_ago_as_it_may_be_promoted() {
+        let two = ["a:1", "b:1"];
+        for quorum in [None, Some(Quorum::AtLeast(1)), Some(Quorum::All)] {
+            assert_eq!(
+                asked(&[(9, 2), (6, 2), (1, 1)], quorum, &two),
+                2,
+                "{quorum:?}"
+            );
+        }
     }
 }

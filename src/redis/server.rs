@@ -303,11 +303,11 @@ impl Server {
         before.max(followers)
     }
 
-    /// So many replicas followed it at a renewal.
-    pub(super) fn note_followers_lately(&self, followers: u32) {
+    /// So many replicas followed it at a renewal at this moment.
+    pub(super) fn note_followers_lately(&self, followers: u32, at: Instant) {
         self.note_followers(followers);
         let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
-        lately.push((Instant::now(), followers));
+        lately.push((at, followers));
         let is_old = |(at, _): &(Instant, u32)| at.elapsed() >= SETTLED;
         if let Some(last) = lately.iter().rposition(is_old) {
             lately.drain(..last);
