@@ -379,4 +379,14 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn a_release_waits_for_a_replica_that_left_long_ago_only_where_it_is_listed_for_sync_all() {
+        let gone = [(20, 2), (6, 1), (1, 1)];
+        for quorum in [None, Some(Quorum::AtLeast(1))] {
+            assert_eq!(asked(&gone, quorum, &["a:1", "b:1"]), 1, "{quorum:?}");
+        }
+        assert_eq!(asked(&gone, Some(Quorum::All), &["a:1"]), 1);
+        assert_eq!(asked(&gone, Some(Quorum::All), &["a:1", "b:1"]), 2);
+    }
 }
