@@ -57,6 +57,11 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Some(script) => vec!["sh".into(), "-c".into(), script],
         None => options.command.clone(),
     };
+    if let Some(program) = client_of_a_daemon(&command) {
+        settings.verbosity.verbose(format_args!(
+            "what {program} starts elsewhere isn't stopped with this run; take the lock there (\"WORK ELSEWHERE\" in redlock-run(1))"
+        ));
+    }
     let words = || command.iter().map(|word| word.to_string_lossy());
     let who = Who {
         // Also where the kernel doesn't say which process we are: one watches over the lock.
@@ -95,6 +100,15 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
     };
     run.acquire_and_run(work)
+}
+
+/// Programs that have a daemon do the work, here or on another host.
+const CLIENTS: [&str; 5] = ["ssh", "docker", "podman", "kubectl", "systemd-run"];
+
+/// The program of a command whose work isn't part of its tree.
+fn client_of_a_daemon(command: &[OsString]) -> Option<&'static str> {
+    let program = Path::new(command.first()?).file_name()?;
+    CLIENTS.into_iter().find(|client| program == *client)
 }
 
 /// What a run knows from its start.
