@@ -351,6 +351,15 @@ fn a_member_that_is_forced_out_ends_and_the_others_stay() {
 }
 
 #[test]
+fn a_lock_that_a_member_keeps_for_a_while_lasts_as_long_as_the_longest_lease_of_the_group() {
+    let redis = Redis::start();
+    let _other = Gated::start(&redis, words!("--shared --ttl 1h a")).ready();
+    outcome(&mut redis.run("--shared --hold-at-least 30s a", "true")).assert_code(0);
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    assert!(left > 3_000_000, "{}", redis.describe_key("a"));
+}
+
+#[test]
 fn wrong_numbers_of_slots_are_wrong_usage() {
     for options in [
         &["--slots", "0"][..],

@@ -207,7 +207,7 @@ fn what_is_not_ours_any_more_is_not_extended() {
 fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
     for mode in [&[][..], &["--shared"]] {
         let redis = Redis::start();
-        let script = "redlock extend 1m && echo ready; exec sleep 60";
+        let script = "redlock extend 1m && redlock extend 5s && echo ready; exec sleep 60";
         let arguments = [&["run", "--ttl", "1s", "a"], mode, &["-c", script]].concat();
         let mut run = Running::start(&mut redis.redlock(&arguments));
         run.expect_line("ready");
