@@ -887,7 +887,9 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
         stat.session != holder.session && leader.is_some_and(is_of_others)
     };
     let mut unknown = false;
-    let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !stat.is_keeper();
+    // A watchdog that still lives does no work.
+    let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
+    let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !is_redlocks(stat);
     let suspects = all.iter();
     let suspects = suspects.filter(|stat| started_after(stat, holder.alive) && works(stat));
     for stat in suspects {

@@ -52,6 +52,28 @@ fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
 }
 
 #[test]
+fn a_waiter_does_not_wait_for_the_watchdog_of_a_killed_holder() {
+    let redis = Redis::start();
+    let mut run = run(
+        &redis,
+        words!("run --ttl 60s a -c", "echo ready; exec sleep 50"),
+    );
+    run.expect_line("ready");
+    await_mark(&redis, run.pid());
+    let mut found = None;
+    wait_until("it has a watchdog", || {
+        found = watchdog(run.pid());
+        found.is_some()
+    });
+    let watchdog = found.unwrap();
+    send(watchdog, libc::SIGSTOP);
+    let waiter = queued(&redis, words!("run -q a -- true"));
+    send(run.pid(), libc::SIGKILL);
+    waiter.finish().assert_code(0);
+    send(watchdog, libc::SIGKILL);
+}
+
+#[test]
 fn a_kill_of_timeouts_group_leaves_nothing_of_the_command_as_with_flock() {
     let redis = Redis::start();
     let file = redis.dir.path().join("lock");
