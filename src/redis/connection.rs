@@ -19,7 +19,7 @@ use super::confirming::Confirming;
 use super::error::{Error, ErrorKind};
 use super::nodes::Nodes;
 use super::pushes::{Pushes, Resp3};
-use super::refusal::from_server;
+use super::refusal::{from_server, is_turned_away};
 use super::replication::{Replicas, Replication, Role};
 use super::reply::lossy_text;
 use super::server::{Part, Server};
@@ -333,6 +333,12 @@ impl Connection {
             let received = if let Value::Push { kind, data } = value {
                 Pushes::pushed(&mut self.wire, &kind, &data)?.map(Received::Push)
             } else {
+                // It is about nothing that was asked, and the connection is closed behind it.
+                if let Value::ServerError(error) = &value
+                    && is_turned_away(error)
+                {
+                    return Err(self.wire.call_error(None, error));
+                }
                 let expected = self.wire.expected.pop_front();
                 self.take_answer(expected, value)?
             };
@@ -413,7 +419,7 @@ impl Connection {
                 return Err(self.wire.out_of_step("did not answer a subscription"));
             }
             (Some(Expected::Any(number)), value) => Some(self.wire.answered(number, None, value)),
-            // Also unasked, such as "max number of clients reached".
+            // Also unasked.
             (expected, Value::ServerError(error)) => {
                 return Err(self.wire.call_error(expected.as_ref(), &error));
             }

@@ -46,6 +46,12 @@ pub fn from_server(
     })
 }
 
+/// Whether a server says so to a client that it doesn't let in, whatever that asks.
+pub(super) fn is_turned_away(error: &ServerError) -> bool {
+    let details = error.details().unwrap_or_default();
+    error.code() == "DENIED" || details.starts_with("max number of clients")
+}
+
 /// An error without what a script adds, which is of use to the script's authors alone; and whether it is
 /// from within one. Redis 7.0 adds that behind the error, older servers in front of it.
 fn without_script(said: &str) -> (&str, bool) {

@@ -246,6 +246,30 @@ fn a_run_whose_time_is_over_while_redis_admits_no_client_is_75_and_says_why() {
     }
 }
 
+#[test]
+fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first() {
+    // What was sent is read before the connection is closed, as where the server is slower than we are.
+    let port = stranger(b"", b"-ERR max number of clients reached\r\n");
+    for (scheme, command, status) in [
+        ("redis", &["run", "-n", "a", "--", "echo", "ran"][..], 75),
+        (
+            "redis-cluster",
+            &["run", "-n", "a", "--", "echo", "ran"],
+            75,
+        ),
+        ("redis", &["stop", "a"], 69),
+        ("redis", &["status"], 69),
+        ("redis", &["history"], 69),
+        ("redis", &["freeze", "--reason", "test", "a"], 69),
+    ] {
+        let url = format!("{scheme}://127.0.0.1:{port}");
+        let options = ["-u", &url, "--connect-timeout", "500ms"];
+        let mut command = redlock(&[&options[..], command].concat());
+        let end = outcome(command.env("HOME", "/nonexistent"));
+        assert_line(&end, status, &["too many clients (maxclients)"]);
+    }
+}
+
 /// A run whose messages are in the file "said" as they come.
 fn spoken(redis: &Redis, options: &str) -> Running {
     let line = format!(r#"exec "$0" run {options} a -- echo ran 2>"$HOME/said""#);
