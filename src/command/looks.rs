@@ -19,6 +19,8 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The looks of one command.
 pub struct Looks<'a> {
     pub client: Client,
+    /// When a server that fails is asked for the last time, at the latest.
+    pub tries_until: Option<Moment>,
     settings: &'a Settings,
     names: &'a [Name],
     pace: Pace,
@@ -38,6 +40,7 @@ impl<'a> Looks<'a> {
     pub fn new(client: Client, settings: &'a Settings, names: &'a [Name], began: Moment) -> Self {
         Self {
             client,
+            tries_until: None,
             settings,
             names,
             pace: Pace::default(),
@@ -85,7 +88,8 @@ impl<'a> Looks<'a> {
                 let line = report::outage_line(kind, "", lasting);
                 self.settings.verbosity.progress(&line);
             }
-            self.sleep(at + LOOK_EVERY / 4, false)?;
+            let next = at + LOOK_EVERY / 4;
+            self.sleep(self.tries_until.map_or(next, |last| next.min(last)), false)?;
         }
     }
 

@@ -9,7 +9,7 @@ use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::wait::{WaitLimit, end_of};
-use crate::protocol::{Busy, Client, Error, Inspected, Key};
+use crate::protocol::{Busy, Client, Error, ErrorKind, Inspected, Key};
 use crate::report;
 
 /// Waits until none of the locks has a holder.
@@ -22,13 +22,32 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
     let began = now();
     let limit = WaitLimit::since(began, options.wait.no_wait, options.wait.wait);
     let mut looks = Looks::new(settings.locks.client(), settings, &names, began);
+    let not_ready_until = if options.wait.no_wait {
+        WaitLimit::Until(began + settings.locks.answer_may_take())
+    } else {
+        limit
+    };
+    if let WaitLimit::Until(last) = not_ready_until {
+        looks.tries_until = Some(last);
+    }
     // One that was reached before may come back, and one that says so will be ready.
     let gives_up = |client: &Client, error: &Error, _: Moment, at: Moment| {
-        !(client.was_reached() || error.kind.will_pass()) || limit.is_over(at)
+        let is_coming = error.kind.will_pass();
+        let limit = if is_coming { not_ready_until } else { limit };
+        !(client.was_reached() || is_coming) || limit.is_over(at)
     };
+    let conflict = Exit::Busy(options.wait.conflict_exit_code.unwrap_or(cli::BUSY));
     let mut is_first = true;
     loop {
-        let Look { at: looked, found } = looks.ask(gives_up)?;
+        let Look { at: looked, found } = match looks.ask(gives_up) {
+            Ok(look) => look,
+            Err(error) if is_crowded(&error) => {
+                let line = format_args!("gave up waiting: {error}");
+                settings.verbosity.info(line);
+                return Ok(conflict);
+            }
+            Err(error) => return Err(error),
+        };
         if std::mem::take(&mut is_first) {
             settings.warn_of_replica(&looks.client);
         }
@@ -59,9 +78,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
                     ..busy
                 };
                 settings.verbosity.info(report::busy_line(&held, &busy));
-                return Ok(Exit::Busy(
-                    options.wait.conflict_exit_code.unwrap_or(cli::BUSY),
-                ));
+                return Ok(conflict);
             }
             look_at = look_at.min(end);
         }
@@ -72,4 +89,10 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         let line = |at: Moment| report::waiting_line(&held, &busy, at.since(looked), outlook);
         looks.wait_until(look_at, (&busy.id, busy.blocked_since()), line)?;
     }
+}
+
+/// Whether the server admitted no more clients.
+fn is_crowded(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<Error>();
+    error.is_some_and(|error| error.kind == ErrorKind::Crowded)
 }

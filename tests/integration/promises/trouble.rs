@@ -257,6 +257,7 @@ fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first(
             &["run", "-n", "a", "--", "echo", "ran"],
             75,
         ),
+        ("redis", &["wait", "-n", "a"], 75),
         ("redis", &["stop", "a"], 69),
         ("redis", &["status"], 69),
         ("redis", &["history"], 69),
