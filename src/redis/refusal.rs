@@ -170,8 +170,9 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
                 quoted(place)
             ),
         ),
+        // Not until somebody configures that.
         "MOVED" => (
-            ErrorKind::NotNow,
+            ErrorKind::Unreachable,
             format!(
                 "these keys are on another node of the cluster than {server}, which names no host for it (\"{}\"); set cluster-announce-hostname, or cluster-announce-ip, there",
                 quoted(place)
@@ -572,6 +573,13 @@ mod tests {
             assert_eq!(error.kind, kind, "{details}");
         }
         assert!(moving("ERR", "unknown command 'X'", &node).is_none());
+    }
+
+    #[test]
+    fn a_node_that_names_no_host_for_the_keys_is_not_waited_for_as_that_does_not_pass() {
+        let node = crate::protocol::fuzz::any_server(Part::Node);
+        let error = moving("MOVED", "1 ?:7000", &node).unwrap();
+        assert!(!error.kind.is_worth_waiting(), "{error}");
     }
 
     #[test]
