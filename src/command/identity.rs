@@ -11,7 +11,9 @@ use crate::protocol::Who;
 /// Who we are, to others. A name that the settings give stands in place of that of a CI job.
 pub(super) fn own_identity(settings: &Settings) -> Who {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let known_as = settings.who.clone().or_else(|| ci::job(variable));
+    let is_name = |name: &String| !name.trim().is_empty();
+    let known_as = settings.who.clone().filter(is_name);
+    let known_as = known_as.or_else(|| ci::job(variable));
     Who {
         host: nix::unistd::gethostname()
             .map(|name| name.to_string_lossy().into_owned())

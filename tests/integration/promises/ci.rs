@@ -60,6 +60,7 @@ fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
         (None, "", "acme/shop deploy #1234"),
         (Some("agent 7"), "REDLOCK_WHO=agent 8\n", "agent 7"),
         (None, "REDLOCK_WHO=agent 8\n", "agent 8"),
+        (Some("  "), "", "acme/shop deploy #1234"),
         (Some("\u{1b}[1m"), "", "\\u{1b}[1m"),
         (
             Some("agent of redis://me:hunter2@h"),
