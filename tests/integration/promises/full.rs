@@ -82,14 +82,16 @@ fn on_a_full_server_a_lock_is_taken_by_force_and_goes_on() {
 }
 
 #[test]
-fn on_a_full_server_a_new_run_is_refused_and_changes_nothing() {
+fn on_a_full_server_a_run_that_does_not_wait_is_69_and_changes_nothing() {
     let redis = Redis::start();
     // The server knows the script.
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     fill(&redis);
     for mode in MODES {
-        let arguments = [&["run"], mode, &["a", "--", "echo", "ran"]].concat();
+        let options = ["-n", "--connect-timeout", "300ms"];
+        let arguments = [&["run"], &options[..], mode, &["a", "--", "echo", "ran"]].concat();
         let end = outcome(&mut redis.redlock(&arguments));
+        end.assert_code(69);
         end.assert_says("no memory left (maxmemory)");
         assert_eq!(end.stdout, "", "{mode:?}");
         assert_nothing_left(&redis);
