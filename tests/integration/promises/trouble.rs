@@ -306,10 +306,13 @@ fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
         redis.cli(&["GET", "x"]).starts_with("LOADING")
     });
 
-    let at_once = ["-n", "--connect-timeout", "200ms"];
+    let at_once = ["-q", "-n", "--connect-timeout", "1s"];
     let end = outcome(&mut run(&redis.url(), &at_once));
     assert_line(&end, 69, &["is loading its data"]);
-    let end = outcome(&mut run(&format!("{}?db=3", redis.url()), &["-w", "100ms"]));
+    let end = outcome(&mut run(
+        &format!("{}?db=3", redis.url()),
+        &["-q", "-w", "100ms"],
+    ));
     assert_line(&end, 69, &["is loading its data"]);
     assert_line(
         &outcome(&mut redis.redlock(&["status"])),
