@@ -257,6 +257,8 @@ impl Shared {
                 pending: Mutex::default(),
             });
             let mut connections = lock(&self.connections);
+            // Of those that have ended, no thread is left.
+            connections.retain(|connection| Arc::strong_count(connection) > 1);
             connections.push(Arc::clone(&connection));
             // It may have gone meanwhile.
             if self.gone.load(Ordering::Relaxed) {
