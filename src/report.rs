@@ -25,9 +25,9 @@ pub use self::text::{
     columns, escaped, escaped_json, format_wait, padded, shorten, size, timestamp, truncate, width,
 };
 pub use self::words::{
-    Outlook, busy_line, cancelled, command_and_reason, describe_job, expectation, held_back,
-    holder, holder_and_others, lost, name_of, not_held, not_renewed, outage_line, quoted,
-    superseded, typed, user_at_host, user_at_host_with_reason, waiting_line,
+    Outlook, busy_line, cancelled, client_and_reason, client_in_words, client_name,
+    command_and_reason, describe_job, expectation, held_back, holder, holder_and_others, lost,
+    not_held, not_renewed, outage_line, quoted, superseded, typed, waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

@@ -42,7 +42,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let before = found.before.map_or(String::new(), |before| {
         format!(
             "; previously frozen by {}",
-            report::user_at_host_with_reason(&before)
+            report::client_and_reason(&before)
         )
     });
     settings.verbosity.info(format_args!(
@@ -64,7 +64,7 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     match thawed {
         Some(by) => settings.verbosity.info(format_args!(
             "lock \"{name}\" is thawed; it was frozen by {}",
-            report::user_at_host_with_reason(&by)
+            report::client_and_reason(&by)
         )),
         None => settings
             .verbosity

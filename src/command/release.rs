@@ -195,7 +195,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
         }
         Forced::WaiterRemoved(waiter) => {
             let who = waiter.map_or("a waiter".into(), |waiter| {
-                report::user_at_host(&waiter.who)
+                report::client_in_words(&waiter.who)
             });
             settings.verbosity.info(format_args!(
                 "removed {who} from the queue of lock \"{name}\"; its run gives up"

@@ -36,7 +36,7 @@ pub(super) fn select<'a>(lock: &'a Inspected, id: Option<&str>, all: bool) -> Se
         ([], [waiting]) => Selection::Waiter(waiting),
         _ => {
             let waits = |waiting: &&Waiting| {
-                let (id, who) = (&waiting.id, report::user_at_host(&waiting.waiter.who));
+                let (id, who) = (&waiting.id, report::client_in_words(&waiting.waiter.who));
                 format!("{id}  {who}, waiting")
             };
             let holds = holds.iter().map(|hold| line(lock, hold));

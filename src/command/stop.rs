@@ -39,7 +39,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             return Ok(Exit::Usage);
         }
         Selection::Waiter(waiting) => {
-            let who = report::user_at_host(&waiting.waiter.who);
+            let who = report::client_in_words(&waiting.waiter.who);
             let remove = report::typed(&["release", "--force", "--id", &waiting.id], &name);
             report::error(format_args!(
                 "{who} only waits for lock \"{name}\"; to remove it from the queue: {remove}"
@@ -140,7 +140,7 @@ fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
     match &hold.holder {
         Some(holder) if holder.kept => {
             let (whom, left) = (
-                report::user_at_host(&holder.who),
+                report::client_in_words(&holder.who),
                 hold.left.unwrap_or_default(),
             );
             let left = report::format_duration(left);
@@ -227,7 +227,7 @@ fn lost_first(
             HoldOutcome::Expired => Some("its lease expired".to_owned()),
             HoldOutcome::Forced(by) => {
                 let by = by.as_ref().map_or(String::new(), |by| {
-                    format!(" by {}", report::user_at_host(by))
+                    format!(" by {}", report::client_in_words(by))
                 });
                 Some(format!("it was forced out{by}"))
             }

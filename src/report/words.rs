@@ -27,7 +27,7 @@ pub fn describe_job(who: &Who) -> String {
 }
 
 /// A holder in a sentence: `ci@ci-7 (pid 4121)`, or the name that it goes by.
-pub fn user_at_host(who: &Who) -> String {
+pub fn client_in_words(who: &Who) -> String {
     if let Some(name) = &who.known_as {
         return quoted(name).into_owned();
     }
@@ -38,14 +38,16 @@ pub fn user_at_host(who: &Who) -> String {
 }
 
 /// A client in a table: `ci@ci-7`, or the name that it goes by.
-pub fn name_of(who: &Who) -> String {
+pub fn client_name(who: &Who) -> String {
     let known_as = who.known_as.clone();
     known_as.unwrap_or_else(|| format!("{}@{}", who.user, who.host))
 }
 
 /// A holder in a sentence; one that isn't known is another client.
 pub fn holder(holder: Option<&Holder>) -> String {
-    holder.map_or("another client".into(), |holder| user_at_host(&holder.who))
+    holder.map_or("another client".into(), |holder| {
+        client_in_words(&holder.who)
+    })
 }
 
 /// That a holder gives no sign of life, if its lease should have been renewed by now.
@@ -62,16 +64,16 @@ pub fn not_renewed(hold: &Hold) -> Option<String> {
 /// That a token doesn't hold a lock, and what is known of why. The token may never have held it.
 pub fn not_held(name: &Name, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
-        (Some(by), _) => format!("it was forced free by {}", user_at_host_with_reason(by)),
-        (None, Some(holder)) => format!("{} holds it now", user_at_host(&holder.who)),
+        (Some(by), _) => format!("it was forced free by {}", client_and_reason(by)),
+        (None, Some(holder)) => format!("{} holds it now", client_in_words(&holder.who)),
         (None, None) => "it is free or another client's".into(),
     };
     format!("lock \"{name}\" is not held with this token; {now}")
 }
 
 /// A user and the reason: `ann@desk (pid 7): release night`.
-pub fn user_at_host_with_reason(who: &Who) -> String {
-    user_at_host(who) + &reason_of(who)
+pub fn client_and_reason(who: &Who) -> String {
+    client_in_words(who) + &reason_of(who)
 }
 
 /// The reason after what was done for it: `: release night`.
@@ -104,7 +106,10 @@ fn why(who: &Who) -> String {
 /// `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`.
 pub fn superseded(name: &Name, by: &Who) -> String {
     let why = escaped(&why(by)).into_owned();
-    format!("lock \"{name}\": superseded by {}{why}", user_at_host(by))
+    format!(
+        "lock \"{name}\": superseded by {}{why}",
+        client_in_words(by)
+    )
 }
 
 /// A command of ours for a lock, for people to type: a shell takes it as it stands, whatever the name is.
@@ -119,7 +124,7 @@ pub fn typed(words: &[&str], name: &Name) -> String {
 pub fn busy_line(name: &Name, busy: &Busy) -> String {
     if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
         let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
-        let (by, left) = (user_at_host_with_reason(who), format_duration(left));
+        let (by, left) = (client_and_reason(who), format_duration(left));
         return format!(
             "lock \"{name}\" is frozen for {left} more by {by}; `{}` ends that",
             typed(&["thaw"], name)
@@ -220,7 +225,7 @@ fn waiting_line_within(
                 0 => String::new(),
                 _ => format!(", still held by {}", holders(busy)),
             };
-            let reason = escaped(&user_at_host_with_reason(&frozen.who)).into_owned();
+            let reason = escaped(&client_and_reason(&frozen.who)).into_owned();
             (format!("{still}, frozen by "), reason)
         }
         _ if busy.holders == 0 => match busy.restarted {
@@ -259,7 +264,7 @@ fn waiting_line_within(
                 brief = left.map_or(String::new(), |left| format!("; {left}"));
             }
             let held = format_duration(Duration::from_secs(held.as_secs()));
-            let by = escaped(&name_of(who)).into_owned();
+            let by = escaped(&client_name(who)).into_owned();
             short = Some(format!(", held by {} for {held}", shorten(&by, 20)));
             (
                 format!(", held by {} for {held}: ", holders(busy)),
@@ -367,14 +372,14 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
             ..
         } => format!(
             "lock \"{name}\" was forced free by {}",
-            user_at_host_with_reason(by)
+            client_and_reason(by)
         ),
         Loss {
             holder: Some(holder),
             ..
         } => format!(
             "lock \"{name}\" was lost, {} holds it now",
-            user_at_host(&holder.who)
+            client_in_words(&holder.who)
         ),
         Loss { .. } => format!("lock \"{name}\" was lost: its key is gone or was overwritten"),
     }
@@ -383,9 +388,9 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
 /// That a person, or another run, wants this one to end, in words.
 pub fn cancelled(name: &Name, by: &Who) -> String {
     if by.instance.is_none() {
-        return format!("asked to stop by {}", user_at_host_with_reason(by));
+        return format!("asked to stop by {}", client_and_reason(by));
     }
-    let (who, reason) = (user_at_host(by), reason_of(by));
+    let (who, reason) = (client_in_words(by), reason_of(by));
     format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
 }
 

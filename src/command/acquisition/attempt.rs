@@ -596,7 +596,7 @@ impl<'a> Attempt<'a> {
             wait::End::Superseded(by) => Reason::Busy(report::superseded(name, &by)),
             wait::End::Removed(by) => Reason::Busy(format!(
                 "removed from the queue of lock \"{name}\" by {}",
-                report::user_at_host_with_reason(&by)
+                report::client_and_reason(&by)
             )),
             wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
             wait::End::RecentSuccess(ago) => {

@@ -87,7 +87,7 @@ pub(super) fn in_words(wants: &Name, members: &[CycleMember]) -> String {
     let others = members.iter().map(|member| {
         format!(
             "{} holds \"{}\" and waits for \"{}\"",
-            report::user_at_host(&member.who),
+            report::client_in_words(&member.who),
             member.holds,
             member.wants
         )

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::calendar::Calendar;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
 use crate::report::{
-    Cell, Column, Step, Style, Table, columns, describe_job, escaped, escaped_json,
-    format_duration, name_of, timestamp, user_at_host, user_at_host_with_reason,
+    Cell, Column, Step, Style, Table, client_and_reason, client_in_words, client_name, columns,
+    describe_job, escaped, escaped_json, format_duration, timestamp,
 };
 
 /// What is listed.
@@ -105,7 +105,7 @@ pub fn failed(entry: &HistoryEntry) -> bool {
 /// How it ended, in words; `brief`: without the run that ended it.
 pub fn ended(outcome: &HoldOutcome, brief: bool) -> String {
     let by = |what: &str, by: &Option<Who>| match by {
-        Some(by) if !brief => format!("{what} by {}", user_at_host_with_reason(by)),
+        Some(by) if !brief => format!("{what} by {}", client_and_reason(by)),
         _ => what.into(),
     };
     match outcome {
@@ -128,7 +128,7 @@ pub fn ended(outcome: &HoldOutcome, brief: bool) -> String {
 /// Why a run ended without the lock, in words; `brief`: in one or two.
 fn skipped(skip: &Skip, brief: bool) -> String {
     let with = |what: &str, how: &str| match &skip.by {
-        Some(by) if !brief => format!("{what}{how}{}", user_at_host(by)),
+        Some(by) if !brief => format!("{what}{how}{}", client_in_words(by)),
         _ => what.into(),
     };
     match skip.reason {
@@ -256,7 +256,7 @@ impl Form {
             (END, Item::Hold(entry)) => ended(&entry.outcome, brief),
             (END, Item::Skip(skip)) => skipped(skip, brief),
             (WHO, _) if brief && who.known_as.is_none() => who.host.clone(),
-            (WHO, _) => name_of(who),
+            (WHO, _) => client_name(who),
             (PID, _) => who.pid.to_string(),
             _ => describe_job(who),
         };

@@ -6,8 +6,8 @@ use super::picture::{Kind, Picture};
 use super::table::{GRANTED, NOT_CONFIRMED, NOT_RENEWED};
 use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Waiting, Who};
 use crate::report::{
-    Line, Style, columns, command_line, escaped, expectation, format_duration, held_back, padded,
-    typed, user_at_host,
+    Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
+    held_back, padded, typed,
 };
 
 /// How many columns the names of the fields take.
@@ -130,7 +130,7 @@ impl Block {
     fn frozen(&mut self, lock: &Inspected, frozen: &Frozen) {
         let (id, who) = (lock.name.as_str(), &frozen.who);
         let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
-        self.fact(id, "frozen by", Style::Yellow, &user_at_host(who));
+        self.fact(id, "frozen by", Style::Yellow, &client_in_words(who));
         self.field("frozen for", &format!("{} more", format_duration(left)));
         self.reason_and_link(id, who);
     }
@@ -185,7 +185,7 @@ impl Block {
     /// One that isn't a holder before its grant is confirmed.
     fn grant(&mut self, lock: &Inspected, hold: &Hold, holder: &Holder) {
         let id = hold.id.as_str();
-        let text = format!("{}, {NOT_CONFIRMED}", user_at_host(&holder.who));
+        let text = format!("{}, {NOT_CONFIRMED}", client_in_words(&holder.who));
         self.fact(id, "granted to", Style::Yellow, &text);
         let waited = format_duration(age(lock, holder.waiting_since_ms()));
         self.field("waiting for", &waited);
@@ -260,7 +260,7 @@ impl Block {
         for (position, waiting) in (1..).zip(&lock.waiters) {
             let Waiting { id, waiter } = waiting;
             self.space();
-            let text = format!("#{position} {}", user_at_host(&waiter.who));
+            let text = format!("#{position} {}", client_in_words(&waiter.who));
             self.fact(id, "waiter", Style::Yellow, &text);
             let waited = format_duration(age(lock, waiter.since_ms));
             let turn = turn(lock, position);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::picture::{Kind, Picture};
 use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Renewal, Restarted, Waiting, Who};
 use crate::report::{
-    Cell, Column, Line, Step, Style, Table, columns, command_and_reason, describe_job, escaped,
-    format_duration, held_back, name_of, shorten, truncate,
+    Cell, Column, Line, Step, Style, Table, client_name, columns, command_and_reason, describe_job,
+    escaped, format_duration, held_back, shorten, truncate,
 };
 
 const COLUMNS: [&str; 8] = [
@@ -185,7 +185,7 @@ impl Row {
             cells: [
                 escaped(lock.name.as_str()).into_owned(),
                 mode,
-                escaped(&name_of(who)).into_owned(),
+                escaped(&client_name(who)).into_owned(),
                 who.pid.to_string(),
                 short_for.clone(),
                 "-".into(),

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::{Bar, Chart};
 use crate::command::history::listing::{ended, failed, ran};
 use crate::protocol::Who;
-use crate::report::{command_line, describe_job, escaped, format_duration, truncate, user_at_host};
+use crate::report::{
+    client_in_words, command_line, describe_job, escaped, format_duration, truncate,
+};
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
@@ -161,7 +163,7 @@ impl Chart<'_> {
                 )
             }
         };
-        let about = format!("{}: {}\n{about}", user_at_host(who), describe_job(who));
+        let about = format!("{}: {}\n{about}", client_in_words(who), describe_job(who));
         let link = who.url.as_ref().filter(|url| {
             let url = url.to_ascii_lowercase();
             url.starts_with("https://") || url.starts_with("http://")
