@@ -473,28 +473,18 @@ impl UnresponsiveServer {
     }
 }
 
-/// A loopback port that was free a moment ago, and that the kernel gives to no outgoing connection: one
-/// for a server that comes back to it. The port 10000 above it is free as well.
-pub fn steady_port() -> u16 {
+/// A loopback port that was free a moment ago, and that the kernel gives to no outgoing connection. The port 10000
+/// above it, where a node of a cluster listens for the others, is free as well.
+pub fn free_port() -> u16 {
+    const COUNT: u32 = 10_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {
         // Other runs of the tests begin elsewhere.
-        let next = std::process::id() * 37 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 21_000 + u16::try_from(next % 1000).unwrap();
+        let first = std::process::id().wrapping_mul(7919) % COUNT;
+        let next = (first + NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = 12_000 + u16::try_from(next).unwrap();
         if is_free(port) && is_free(port + 10_000) {
-            return port;
-        }
-    }
-}
-
-/// A loopback port that was free a moment ago. There is another one 10000 above it, where a node of a
-/// cluster listens for the others.
-pub fn free_port() -> u16 {
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        if port < u16::MAX - 10_000 {
             return port;
         }
     }

@@ -9,7 +9,7 @@ use redis::Value;
 use super::line::Line;
 use super::server::{answers, disturb, tell, text};
 use super::{AGAIN, APART, Injected, Later, Loss, State, Then, Topology, clocks, ms};
-use crate::support::{Cluster, Dice, Redis, WallClock, ask_within, steady_port};
+use crate::support::{Cluster, Dice, Redis, WallClock, ask_within, free_port};
 
 const NODES: usize = 6;
 
@@ -69,7 +69,7 @@ impl Sharded {
             }
             let before = clocks[lines.len()].before();
             let before: Vec<&str> = before.iter().map(String::as_str).collect();
-            let node = Redis::at(steady_port, &before, &options);
+            let node = Redis::at(free_port, &before, &options);
             line.lead_to(node.port);
             lines.push(line);
             node

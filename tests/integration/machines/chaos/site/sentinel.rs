@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use super::server::{answers, disturb, tell};
 use super::{AGAIN, APART, Injected, Later, Loss, State, Then, Topology, clocks, ms};
 use crate::support::{
-    Dice, MASTER, Network, Plan, Redis, Replicated, Sentinel, WallClock, permit_channels,
-    steady_port,
+    Dice, MASTER, Network, Plan, Redis, Replicated, Sentinel, WallClock, free_port, permit_channels,
 };
 
 /// How long a server is missing before a sentinel takes it for down, or less.
@@ -94,7 +93,7 @@ impl Watched {
             options: &options,
             before: before.collect(),
             network: network.as_ref(),
-            ports: Some(steady_port),
+            ports: Some(free_port),
             ..Plan::default()
         });
         Self {

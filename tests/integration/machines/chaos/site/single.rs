@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::line::Line;
 use super::server::{answers, disturb, tell};
 use super::{AGAIN, Injected, Later, Loss, State, Then, Topology, ms};
-use crate::support::{Dice, Redis, WallClock, steady_port, wait_until};
+use crate::support::{Dice, Redis, WallClock, free_port, wait_until};
 
 /// What the server has after its process has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Single {
         let options = [options, &["--enable-debug-command", "local"]].concat();
         let before = clock.before();
         let before: Vec<&str> = before.iter().map(String::as_str).collect();
-        let redis = Redis::at(steady_port, &before, &options);
+        let redis = Redis::at(free_port, &before, &options);
         let line = Line::new();
         line.lead_to(redis.port);
         Self {
