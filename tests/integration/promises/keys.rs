@@ -438,7 +438,9 @@ fn witnesses_hold_no_descriptors_and_are_gone_when_redlock_is() {
                 send(pid, signal);
             }
         }
-        assert!(witnesses.iter().all(|&pid| state(pid) == Some('S')));
+        wait_until("they wait on", || {
+            witnesses.iter().all(|&pid| state(pid) == Some('S'))
+        });
         if kills {
             send(terminal.pid(), libc::SIGKILL);
         } else {
