@@ -54,6 +54,19 @@ fn the_token_in_a_file_or_on_standard_input_releases() {
 }
 
 #[test]
+fn a_release_of_several_locks_frees_the_others_where_one_was_released_before() {
+    let redis = Redis::start();
+    let script = "redlock release -q a; redlock release 2>&1; echo $?; exec sleep 60";
+    let mut run = Running::start(&mut redis.run("a b c", script));
+    run.expect_line("redlock: lock \"a\" was already released");
+    run.expect_line("79");
+    for name in ["a", "b", "c"] {
+        let held = redis.cli(&["EXISTS", &format!("redlock:{name}")]);
+        assert_eq!(held, "0", "{name}");
+    }
+}
+
+#[test]
 fn a_replica_that_hangs_holds_up_no_release_where_none_takes_over() {
     let redis = Redis::start();
     let port = redis.port.to_string();
