@@ -109,6 +109,22 @@ fn what_is_held_is_renewed_while_the_next_is_waited_for() {
 }
 
 #[test]
+fn a_run_that_waits_for_its_second_lock_after_the_first_hears_of_both_turns() {
+    let redis = Redis::start();
+    let holders = ["a", "b"].map(|name| Gated::start(&redis, &[name]).ready());
+    let run = queued(&redis, &["run", "-q", "a", "b", "--", "true"]);
+    for (name, holder) in ["a", "b"].into_iter().zip(holders) {
+        let channels = format!("{{redlock:{name}}}:*");
+        wait_until(&format!("it listens for {name}"), || {
+            !redis.cli(&["PUBSUB", "CHANNELS", &channels]).is_empty()
+        });
+        holder.end();
+    }
+    run.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
