@@ -319,6 +319,24 @@ fn wait_waits_for_all_holders_that_come_before_the_lock_is_free() {
 }
 
 #[test]
+fn wait_for_several_names_waits_until_none_of_them_has_a_holder_at_one_moment() {
+    let redis = Redis::start();
+    let hold = |name: &str| redis.cli(&["SET", &format!("redlock:{name}"), name]);
+    hold("b");
+    let mut wait = heard(&redis, &["wait", "a", "b"]);
+    let line = wait.line();
+    assert!(line.starts_with("redlock: waiting for \"b\""), "{line}");
+    // One that was free is in use again before the other one is free.
+    hold("a");
+    redis.cli(&["DEL", "redlock:b"]);
+    let line = wait.line();
+    assert!(line.starts_with("redlock: waiting for \"a\""), "{line}");
+    redis.cli(&["DEL", "redlock:a"]);
+    wait.finish().assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn wait_notices_at_once_what_plain_clients_do() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
