@@ -649,6 +649,50 @@ fn stop_says_when_the_holder_lost_its_lock_before_its_command_had_ended() {
 }
 
 #[test]
+fn stop_of_several_holders_says_when_any_of_them_lost_its_lock_before_its_command_had_ended() {
+    let redis = Redis::start();
+    let options = "--slots 2 --ttl 2s -k 1s a";
+    for lost in [0, 1] {
+        let holders = [0, 1].map(|_| {
+            let mut holder = Running::start(&mut redis.run(options, "echo ready; exec sleep 60"));
+            holder.expect_line("ready");
+            holder
+        });
+        holders[lost].suspend();
+        outcome(&mut redis.redlock(&["stop", "--all", "a"]))
+            .assert_code(79)
+            .assert_says("its lease expired before it had ended; its command may still run");
+        holders[lost].resume();
+        for holder in holders {
+            holder.finish().assert_code(79);
+        }
+    }
+}
+
+#[test]
+fn stop_of_several_holders_asks_none_of_them_where_no_process_watches_over_one() {
+    let redis = Redis::start();
+    let acquire = || {
+        let acquired = outcome(&mut redis.redlock(words!("acquire --slots 2 a")));
+        acquired.assert_code(0);
+    };
+    for is_first in [true, false] {
+        if is_first {
+            acquire();
+        }
+        let run = Gated::start(&redis, words!("--slots 2 a")).ready();
+        if !is_first {
+            acquire();
+        }
+        outcome(&mut redis.redlock(words!("stop --all --no-wait a")))
+            .assert_code(79)
+            .assert_says("no process watches over the hold of ");
+        run.end();
+        outcome(&mut redis.redlock(words!("release -q --force a"))).assert_code(0);
+    }
+}
+
+#[test]
 fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
     let redis = Redis::start();
     let mut holder = Running::start(&mut redis.run(
