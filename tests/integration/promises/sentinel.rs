@@ -774,13 +774,13 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_and_not_to_the_one_that
 }
 
 #[test]
-fn a_run_that_could_not_release_its_lock_leaves_a_process_that_does_so_at_the_next_primary() {
+fn a_run_that_could_not_release_its_locks_leaves_a_process_that_does_so_at_the_next_primary() {
     let mut all = Replicated::start();
     for way in LOSSES {
         let old = all.primary();
-        // It gives its release up at once, and nobody waits for the lock.
+        // It gives its releases up at once, and nobody waits for the locks.
         let options = ["--ttl", "90s", "-k", "0s", "--connect-timeout", "500ms"];
-        let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
+        let run = all.redlock(&[&["run"][..], &options, &["a", "b"]].concat());
         let mut holder = Job::start("holder", all.home.path(), run).ready();
         all.settle(old);
         way.lose(&mut all, old);
@@ -791,13 +791,29 @@ fn a_run_that_could_not_release_its_lock_leaves_a_process_that_does_so_at_the_ne
             .assert_says("a process in the background goes on trying");
         let new = all.primary_after(old);
         wait_until(
-            &format!("the lock is free at the next primary: {way:?}"),
-            || all.servers[new].cli(&["EXISTS", "redlock:a"]) == "0",
+            &format!("the locks are free at the next primary: {way:?}"),
+            || all.servers[new].cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0",
         );
-        let history = outcome(&mut all.redlock(&["history", "a", "--json"]));
-        assert!(!history.stdout.contains("lost"), "{}", history.stdout);
+        for name in ["a", "b"] {
+            let history = outcome(&mut all.redlock(&["history", name, "--json"]));
+            assert!(!history.stdout.contains("lost"), "{}", history.stdout);
+        }
         way.recover(&mut all, old);
     }
+}
+
+#[test]
+fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary_answers() {
+    let mut all = Replicated::start();
+    let options = words!("run --ttl 20s -k 2s --connect-timeout 200ms a b c d e");
+    let mut holder = Job::start("holder", all.home.path(), all.redlock(options)).ready();
+    all.servers.iter_mut().for_each(Redis::kill);
+    let began = Instant::now();
+    holder.let_go();
+    holder.finish().assert_code(0);
+    let took = began.elapsed();
+    // For the first two seconds, and once more for each.
+    assert!(took < Duration::from_secs(6), "{took:?}");
 }
 
 #[test]
