@@ -347,19 +347,28 @@ impl<'a> Acquisition<'a> {
         let until = holds.dead_by.unwrap_or(now() + self.request.ttl);
         // Where none can be made, the locks end with their leases.
         let _ = sys::fork_for(RELEASER, until.since(now()), || {
-            for claim in left {
-                let client = &mut holds.client;
-                while now() < until {
+            let client = &mut holds.client;
+            let mut left: Vec<&Claim> = left.iter().collect();
+            while !left.is_empty() && now() < until {
+                // Each of them in each round: one that no replica confirms keeps no other one.
+                left.retain(|claim| {
                     let within = until.since(now());
-                    match claim.release_or_retry(client, mode, within, None, || {}) {
-                        Ok((_, true)) => break,
-                        Err(error) if !error.kind.may_pass() => break,
-                        Ok((_, false)) | Err(_) => {
-                            client.follow_locks();
-                            std::thread::sleep(RELEASE_AGAIN);
-                        }
+                    let tried = claim.release_or_retry(client, mode, within, None, || {});
+                    let is_over = match &tried {
+                        Ok((_, is_known)) => *is_known,
+                        Err(error) => !error.kind.may_pass(),
+                    };
+                    if is_over {
+                        process::remove_mark(&claim.id());
                     }
+                    !is_over
+                });
+                if !left.is_empty() {
+                    client.follow_locks();
+                    std::thread::sleep(RELEASE_AGAIN);
                 }
+            }
+            for claim in left {
                 process::remove_mark(&claim.id());
             }
         });

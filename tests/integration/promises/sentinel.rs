@@ -14,7 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::support::proxy::{Action, Proxy};
 use crate::support::{
     Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, TIMEOUT,
-    UnresponsiveServer, among_own_processes, assert_in_turn, outcome, send, turns, wait_until,
+    UnresponsiveServer, among_own_processes, assert_in_turn, is_gone, outcome, send, turns,
+    wait_until,
 };
 
 /// A way in which the primary is replaced.
@@ -800,6 +801,49 @@ fn a_run_that_could_not_release_its_locks_leaves_a_process_that_does_so_at_the_n
         }
         way.recover(&mut all, old);
     }
+}
+
+/// The process that goes on releasing what a run with this home could not release.
+fn releaser(home: &Path) -> Option<i32> {
+    let home = format!("HOME={}", home.display());
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.find(|pid| {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let is_its = |variable: &[u8]| variable == home.as_bytes();
+        read("comm") == b"rl-release\n" && read("environ").split(|&byte| byte == 0).any(is_its)
+    })
+}
+
+#[test]
+fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
+    among_own_processes!();
+    let mut all = Replicated::start();
+    let options = words!("run --ttl 90s -k 0s --connect-timeout 500ms a b");
+    let mut holder = Job::start("holder", all.home.path(), all.redlock(options)).ready();
+    all.settle(0);
+    // No primary takes over before the process in the background stands still.
+    all.servers[0].kill();
+    all.servers[1..].iter().for_each(Redis::stall);
+    holder.let_go();
+    let says = "a process in the background goes on trying";
+    holder.finish().assert_code(0).assert_says(says);
+    let releaser = releaser(all.home.path()).expect("a process in the background");
+    send(releaser, libc::SIGSTOP);
+    all.servers[1..].iter().for_each(Redis::resume);
+    let primary = &all.servers[all.primary_after(0)];
+    let port = primary.port.to_string();
+    let deaf = Redis::with(&["--replicaof", "127.0.0.1", &port]);
+    wait_until("one more replica follows", || {
+        deaf.info("replication", "master_link_status") == "up"
+    });
+    deaf.stall();
+    send(releaser, libc::SIGCONT);
+    wait_until("both locks are free", || {
+        primary.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
+    });
+    deaf.resume();
+    wait_until("all replicas know that they are free", || is_gone(releaser));
 }
 
 #[test]
