@@ -181,6 +181,25 @@ fn unless_is_asked_again_after_having_waited() {
 }
 
 #[test]
+fn unless_is_asked_again_after_having_waited_for_any_of_several_locks() {
+    let redis = Redis::start();
+    let unless = unless(&redis);
+    let filled = redis.dir.path().join("filled");
+    for name in ["a", "b"] {
+        let holder = Gated::start(&redis, &[name]).ready();
+        let words = words!("run -q --unless {} a b -- echo filling", &unless);
+        let waiter = Running::start(&mut redis.redlock(words));
+        wait_until("it waits", || redis.queue(name) == [waiter.pid()]);
+        fs::write(&filled, "").unwrap();
+        holder.end();
+        let end = waiter.finish();
+        end.assert_code(0);
+        assert_eq!(end.stdout, "", "{name}");
+        fs::remove_file(&filled).unwrap();
+    }
+}
+
+#[test]
 fn unless_is_asked_again_when_another_run_has_succeeded_in_between() {
     let redis = Redis::start();
     // The first time it is asked, another run fills the cache before the answer is known.
