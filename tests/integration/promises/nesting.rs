@@ -109,6 +109,22 @@ fn what_is_held_is_renewed_while_the_next_is_waited_for() {
 }
 
 #[test]
+fn a_run_that_has_its_first_lock_asks_again_for_the_second_where_the_connection_breaks() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| {
+        match (request.operation.as_str(), request.before) {
+            ("acquire", 1) => Action::Reset,
+            _ => Action::Pass,
+        }
+    });
+    let url = proxy.url();
+    let words = words!("-u {} run a b -- true", &url);
+    outcome(&mut redis.redlock(words)).assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_run_that_waits_for_its_second_lock_after_the_first_hears_of_both_turns() {
     let redis = Redis::start();
     let holders = ["a", "b"].map(|name| Gated::start(&redis, &[name]).ready());
