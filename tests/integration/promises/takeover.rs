@@ -90,6 +90,18 @@ fn a_run_that_comes_after_the_holder_was_killed_gets_the_lock_at_once() {
 }
 
 #[test]
+fn each_lock_of_a_killed_holder_of_several_is_taken_over() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let mut holder = holder(&redis, &["--ttl", "60s", "b"]);
+    kill(&mut holder);
+    for name in ["a", "b"] {
+        outcome(&mut redis.redlock(&["run", "-n", "-q", name, "--", "true"])).assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn the_queue_keeps_its_order_when_the_holder_is_killed() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
