@@ -858,6 +858,9 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
     let took = began.elapsed();
     // For the first two seconds, and once more for each.
     assert!(took < Duration::from_secs(6), "{took:?}");
+    let releaser = releaser(all.home.path()).expect("a process in the background");
+    send(releaser, libc::SIGKILL);
+    wait_until("nothing is left", || is_gone(releaser));
 }
 
 #[test]
